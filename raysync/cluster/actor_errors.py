@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import ray
-import torch
 from ray.exceptions import RayError, RayTaskError
 
 
@@ -60,7 +59,7 @@ OUT_OF_MEMORY = (
 def reason(error: Exception) -> str:
     """Return an error as users read it, in a few lines."""
     text = f"{type(error).__name__}: {error}".strip()
-    return f"{text} {OUT_OF_MEMORY}" if isinstance(error, torch.OutOfMemoryError) else text
+    return f"{text} {OUT_OF_MEMORY}" if _ran_out_of_memory(error) else text
 
 
 def start_reason(error: RayError) -> str:
@@ -68,4 +67,12 @@ def start_reason(error: RayError) -> str:
     the actor.
     """
     cause = error.cause if isinstance(error, RayTaskError) else None
-    return reason(cause) if isinstance(cause, torch.OutOfMemoryError) else str(error)
+    return reason(cause) if cause is not None and _ran_out_of_memory(cause) else str(error)
+
+
+def _ran_out_of_memory(error: Exception) -> bool:
+    """Say whether it is torch's error, by its name, as the controller has no torch. Ray has one
+    of that name, for the memory of a node.
+    """
+    names = {(kind.__module__, kind.__name__) for kind in type(error).__mro__}
+    return ("torch", "OutOfMemoryError") in names

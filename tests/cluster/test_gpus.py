@@ -114,6 +114,12 @@ def test_a_step_without_memory_says_what_to_change():
         assert setting in raised.value.reason
 
 
+def test_the_memory_of_a_node_is_another_matter():
+    with pytest.raises(ActorError) as raised, signed():
+        raise ray.exceptions.OutOfMemoryError("a node ran out of memory")
+    assert "batch_size" not in raised.value.reason
+
+
 def test_so_does_an_actor_that_cannot_start_without_a_traceback():
     def told(cause):
         return start_reason(
