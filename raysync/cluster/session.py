@@ -17,6 +17,7 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
+from raysync.cluster.actor_errors import start_reason
 from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
 from raysync.cluster.actor_spec import actor_group_name
 from raysync.cluster.clock import ANSWER_S, sleep_s, within
@@ -200,7 +201,7 @@ class Session:
                 if is_new and (attempts >= restarts.attempts or not _was_killed(error)):
                     raise RunFailed(f"the actors did not start: {error}") from error
             except RayError as error:
-                why = full_reason() if is_full(error) else error
+                why = full_reason() if is_full(error) else start_reason(error)
                 raise RunFailed(f"the actors did not start: {why}") from error
             if is_new:
                 wait_s = restarts.wait_s(attempts)

@@ -42,6 +42,7 @@ from raysync.training.batches import Batches
 from raysync.training.device import Device
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
+from raysync.training.precision import refuse_unsupported
 
 Activation = npt.NDArray[Any]
 """A tensor of shape (N, ...), as a payload: bfloat16, which NumPy does not have, as uint16."""
@@ -118,6 +119,7 @@ class StageActor:
     def reset(self, plan: StagePlan, model: InitialModel) -> Place:
         """Begin a run."""
         [name] = devices_of_actor()
+        refuse_unsupported(plan.group.precision, name)
         stage, paradigm = plan.stage_id[1], plan.paradigm
         self._plan, self._device, self._busy_s = plan, Device(name), 0.0
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
@@ -144,12 +146,13 @@ class StageActor:
 
     def _warm_up(self, plan: StagePlan, model: InitialModel, device: str) -> None:
         """Run a batch through the stages up to this one, and back through this one."""
+        precision = plan.group.precision
 
         def make() -> Callable[[int], object]:
             number, paradigm = plan.stage_id[1], plan.paradigm
             parts = parts_of(model, plan.seed, paradigm)
             *before, own = (part.to(device) for part in parts[:number])
-            computation = StageComputation(own, paradigm.weights, paradigm.shrink)
+            computation = StageComputation(own, paradigm.weights, paradigm.shrink, precision)
             task, upload = model.task, Device(device).upload
             reader = BatchReader(model.train_set, task.collate, plan.batches)
 
@@ -167,7 +170,7 @@ class StageActor:
 
             return step
 
-        warm_up((model.name, device, plan.stage_id[1], plan.batch_size), make)
+        warm_up((model.name, device, plan.stage_id[1], precision, plan.batch_size), make)
 
     @signed()
     def begin_anew(self, fields: Sequence[bool]) -> None:

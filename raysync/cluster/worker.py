@@ -24,6 +24,7 @@ from raysync.training.batches import Batches
 from raysync.training.device import limit_memory
 from raysync.training.gradient import GradientComputation
 from raysync.training.initial_model import InitialModel
+from raysync.training.precision import refuse_unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +83,7 @@ class Worker:
         MAPPINGS.clear()
         devices = devices_of_actor(plan.group.devices)
         for name in devices:
+            refuse_unsupported(plan.group.precision, name)
             limit_memory(name, plan.group.gpus)
         if len(devices) == 1:
             stay_near(devices[0])

@@ -11,9 +11,6 @@ from raysync.core.capability import Capability, Demand
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError
 
-SCALED = ("fp16",)
-"""The precisions whose loss is scaled."""
-
 
 def demands_of(experiment: Experiment) -> Iterator[Demand]:
     """Yield what the settings of an experiment demand beyond what every topology can do."""
@@ -49,7 +46,7 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
             yield (Capability.BATCH_SIZE, f"workers: {group.name}: batch_size: {group.batch_size}")
         if group.host is not None:
             yield Capability.SHARE_HOSTS, f"workers: {group.name}: host"
-        if group.precision in SCALED:
+        if group.precision == "fp16":
             yield Capability.LOSS_SCALE, f"workers: {group.name}: precision: {group.precision}"
         if group.link != Link() and on_ray:
             yield Capability.EMULATE_LINKS, f"workers: {group.name}: link"

@@ -15,16 +15,13 @@ from torch import Tensor, nn
 
 from raysync.training.batch_reader import BatchReader, even_sizes
 from raysync.training.batch_structure import batch_to
-from raysync.training.device import Device, seconds_between, use_tf32
+from raysync.training.device import Device, seconds_between
 from raysync.training.flat import FlatModel
+from raysync.training.precision import computing_in
 from raysync.training.task import Task
 
 Part = tuple[Any, float]
 """A part of a batch, and its share of the batch's samples."""
-
-
-REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Precision -> the type that the forward pass computes in, under torch's autocast."""
 
 
 class LossScale:
@@ -62,7 +59,6 @@ class _Replica:
         self.device = Device(device)
         self.model = FlatModel(module.to(device).train())
         self._task = task
-        self._kind = device.partition(":")[0]
         self._precision = precision
         self._scale = LossScale() if precision == "fp16" else None
         self._buffers: list[Tensor] = []
@@ -78,7 +74,6 @@ class _Replica:
         self.model.gradient.zero_()
         if self._scale is not None:
             self._buffers = [buffer.clone() for buffer in self.model.module.buffers()]
-        use_tf32(self._precision != "float32")
         losses = [self._add(batch, share) for batch, share in parts]
         self.model.write_buffers()
         return losses
@@ -86,8 +81,7 @@ class _Replica:
     def _add(self, batch: Any, share: float) -> Tensor:
         batch = batch_to(batch, self.device.upload)
         begin = self.device.mark()
-        dtype = REDUCED.get(self._precision)
-        with torch.autocast(self._kind, dtype=dtype, enabled=dtype is not None):
+        with computing_in(self._precision, self.model.weights.device):
             loss = self._task.loss(self.model.module, batch) * share
         scaled = loss if self._scale is None else loss * self._scale.value
         scaled.backward()  # type: ignore[no-untyped-call]

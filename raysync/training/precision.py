@@ -8,10 +8,36 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
+from raysync.errors import ConfigError
 from raysync.training.device import use_tf32
 
-REDUCED = {"bf16": torch.bfloat16}
+REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
 """Precision -> the type that torch's autocast computes in; others compute in float32."""
+
+
+SINCE_AMPERE = ("tf32", "bf16")
+"""The precisions that NVIDIA's GPUs have from compute capability 8.0 on."""
+
+
+def refuse_unsupported(precision: str, device: str) -> None:
+    """Check that a device has a precision. CPUs have all: for tf32 they round nothing.
+
+    Args:
+        precision: as the experiment says it.
+        device: its name in torch.
+
+    Raises:
+        ConfigError: it does not have it.
+    """
+    if precision not in SINCE_AMPERE or not device.startswith("cuda") or torch.version.hip:
+        return
+    capability = torch.cuda.get_device_capability(device)
+    if capability < (8, 0):
+        raise ConfigError(
+            f"workers: precision: {precision}: {torch.cuda.get_device_name(device)}, of compute"
+            f" capability {'.'.join(map(str, capability))}, does not have it, which comes with 8.0."
+            " Set precision: float32 for these workers."
+        )
 
 
 @contextmanager

@@ -13,6 +13,7 @@ from raysync.config import WorkerGroup
 from raysync.training.device import refuse_without_kernels, use_deterministic_kernels
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
+from raysync.training.precision import refuse_unsupported
 from raysync.training.preparation import TrainingPlan
 
 
@@ -21,6 +22,8 @@ def device_of(training: TrainingPlan) -> str:
     has_gpu = any(group.gpus for group in training.groups.values()) and torch.cuda.is_available()
     if has_gpu:
         refuse_without_kernels("cuda:0")
+        for group in training.groups.values():
+            refuse_unsupported(group.precision, "cuda:0")
     return "cuda:0" if has_gpu else "cpu"
 
 

@@ -13,6 +13,7 @@ from ray.exceptions import RayTaskError
 
 import raysync
 from raysync.cluster import devices
+from raysync.cluster.actor_errors import ActorError, signed, start_reason
 from raysync.cluster.session import Session
 from raysync.errors import ConfigError
 from raysync.training.device import limit_memory
@@ -100,6 +101,33 @@ def test_what_an_actor_finds_wrong_with_its_gpu_is_told_without_a_traceback(monk
     with pytest.raises(ConfigError) as raised:
         session.await_reset({"w-0": None})
     assert (type(raised.value), str(raised.value)) == (ConfigError, "gpus: no code for it")
+
+
+FULL = "CUDA out of memory. Tried to allocate 20.00 MiB."
+
+
+def test_a_step_without_memory_says_what_to_change():
+    with pytest.raises(ActorError) as raised, signed():
+        raise torch.OutOfMemoryError(FULL)
+    assert raised.value.reason.startswith(f"OutOfMemoryError: {FULL} Let it hold less at once: ")
+    for setting in ("batch_size", "micro_batch", "precision: bf16", "gpus"):
+        assert setting in raised.value.reason
+
+
+def test_the_memory_of_a_node_is_another_matter():
+    with pytest.raises(ActorError) as raised, signed():
+        raise ray.exceptions.OutOfMemoryError("a node ran out of memory")
+    assert "batch_size" not in raised.value.reason
+
+
+def test_so_does_an_actor_that_cannot_start_without_a_traceback():
+    def told(cause):
+        return start_reason(
+            RayTaskError("Worker.reset", "a long traceback", cause).as_instanceof_cause()
+        )
+
+    assert told(torch.OutOfMemoryError(FULL)).startswith(f"OutOfMemoryError: {FULL} Let it hold")
+    assert "a long traceback" in told(RuntimeError("another"))
 
 
 @needs_gpu

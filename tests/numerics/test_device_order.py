@@ -142,27 +142,37 @@ def batch_normed():
     )
 
 
-def test_a_step_leaves_nothing_to_chance_and_nobody_waits_until_all_is_launched():
+@pytest.mark.parametrize("micro_batch", [None, 4])
+def test_a_step_leaves_nothing_to_chance_and_nobody_waits_until_all_is_launched(micro_batch):
     """Weights, batches and gradient go over the stream of copies; all that is computed is on the
     GPU, or torch would refuse to mix.
     """
     training = prepare(config.validate(SETTINGS), model=batch_normed())
     module, reader = training.build(), training.reader("w-0")
     with FakeCuda() as cuda:
-        computation = GradientComputation(module, training.task, ["cuda:0"])
+        computation = GradientComputation(
+            module, training.task, ["cuda:0"], micro_batch=micro_batch, draws_ahead=True
+        )
         vector = torch.ones(computation.model.size + computation.model.buffer_size)
         for clock in range(2):
             cuda.trace.clear()
             computation.read_weights([vector])
             computation.compute(reader, clock, 8)
             assert computation.outgoing().add(1).shape == vector.shape
-    assert cuda.trace.count("stream 1: copy in") == 3, "weights, samples and labels"
+            assert computation.device_s > 0, "the host has waited for the marks of time"
+    parts = 1 if micro_batch is None else 2
+    assert cuda.trace.count("stream 1: copy in") == 1 + 2 * parts, "weights, samples, labels"
+    assert cuda.trace.count("computing: native_batch_norm_backward") == parts
     assert "computing: copy in" not in cuda.trace
     assert cuda.trace[-3:] == [
         *("stream 1 waits for computing", "stream 1: copy out", "host waits for stream 1")
     ]
     waits = [number for number, line in enumerate(cuda.trace) if line.startswith("host waits")]
-    assert waits[0] > cuda.trace.index("computing: native_batch_norm_backward")
+    events = [number for number, line in enumerate(cuda.trace) if line == "computing: event"]
+    assert waits[0] > max(events), "of which the last one is behind the last backward pass"
+    for begin, end in zip(events[::2], events[1::2], strict=True):
+        between = cuda.trace[begin:end]
+        assert not any(line.endswith(("copy in", "copy out")) for line in between)
 
 
 @pytest.mark.parametrize("weights", ["stash", "latest"])

@@ -1,5 +1,6 @@
 """A worker with several devices, lower precision, and (where there is one) a GPU."""
 
+from contextlib import nullcontext
 from functools import cache
 
 import pytest
@@ -14,6 +15,7 @@ from raysync.training import optimizers, parameter_store
 from raysync.training.device import Device, has_kernels, refuse_without_kernels
 from raysync.training.evaluation import evaluate
 from raysync.training.gradient import GradientComputation, LossScale
+from raysync.training.precision import refuse_unsupported
 from raysync.training.preparation import prepare
 from tests.builders.models import built
 
@@ -340,6 +342,26 @@ def test_which_gpus_a_build_of_torch_can_use(capability, built_for, runs):
     which is let be.
     """
     assert has_kernels(capability, built_for.split()) == runs
+
+
+@pytest.mark.parametrize(
+    ("precision", "device", "capability", "has"),
+    [
+        ("bf16", "cuda:0", (7, 5), False),
+        ("tf32", "cuda:0", (7, 0), False),
+        ("float32", "cuda:0", (7, 0), True),
+        ("bf16", "cuda:0", (8, 0), True),
+        ("tf32", "cuda:0", (12, 0), True),
+        ("bf16", "cpu", (0, 0), True),
+        ("tf32", "cpu", (0, 0), True),
+    ],
+)
+def test_a_precision_that_a_gpu_lacks_is_refused(monkeypatch, precision, device, capability, has):
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda name: capability)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda name: "a GPU")
+    says = f"workers: precision: {precision}: a GPU, of compute capability 7.[05], does not"
+    with nullcontext() if has else pytest.raises(ConfigError, match=says):
+        refuse_unsupported(precision, device)
 
 
 def test_a_gpu_without_kernels_is_refused_in_one_sentence(monkeypatch):
