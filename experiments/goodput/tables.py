@@ -17,6 +17,8 @@ from raysync.results.statistics import estimate
 
 MEAN_GAP_S = 1000
 """The mean time between failures that the prose is about."""
+SERVER_AWAY_S = 11
+"""How long a lost server is away in servers.py."""
 PARADIGMS = ("asp", "ssp", "lagtuner", "bsp", "k-sync", "backup-workers")
 
 
@@ -28,12 +30,20 @@ def tables(results: Results) -> dict[str, str]:
         "no restarts": _by_gap(runs[~runs.restarts | np.isinf(runs.mean_gap_s)]),
         "closed forms": _closed_forms(results),
         "ray": _ray(results),
+        "servers": _servers(results),
     }
 
 
 def facts(results: Results) -> dict[str, str]:
     """Return the facts by the names of their marks."""
     runs, ray = results.of_runs("goodput"), results.of_runs("ray")
+    lost = results.of_runs("servers")
+    with_log = lost[(lost.way == "log")].groupby(["paradigm", "mean_gap_s"]).goodput.mean()
+    log_shares = [
+        (with_log[name, gap] / with_log[name, inf]) / (gap / (gap + SERVER_AWAY_S))
+        for name, gap in with_log.index
+        if gap < inf
+    ]
     failing = runs[runs.mean_gap_s == MEAN_GAP_S].groupby(["paradigm", "workers", "restarts"])
     goodput = failing.goodput.mean()
     calm = runs[np.isinf(runs.mean_gap_s)].groupby(["paradigm", "workers"]).goodput.mean()
@@ -55,6 +65,9 @@ def facts(results: Results) -> dict[str, str]:
     return {
         **kept,
         **both,
+        "server runs": f"{len(lost):,}",
+        "server losses": f"{lost.losses.sum():,}",
+        "log off by": f"{max(abs(1 - share) for share in log_shares):.0%}",
         "runs": f"{len(runs):,}",
         "losses": f"{runs.losses.sum():,}",
         "closed forms": f"{max(abs(1 - ratio) for *_, ratio in _checks(results)):.1%}",
@@ -195,6 +208,31 @@ def _closed_forms(results: Results) -> str:
     ]
     heads = ["1,000 workers", "mean time between failures, s", "measured", "closed form", "ratio"]
     return markdown(heads, rows)
+
+
+# ---- servers ----
+
+WAYS = {
+    "log": "comes back with its log",
+    "checkpoint 10": "checkpoint, one every 10 s",
+    "checkpoint 60": "checkpoint, one every 60 s",
+    "nothing": "begins anew",
+}
+"""Way to go on -> what the table calls it."""
+
+
+def _servers(results: Results) -> str:
+    runs = results.of_runs("servers")
+    gaps = sorted(set(runs.mean_gap_s), reverse=True)
+    rows = []
+    for paradigm, alike in runs.groupby("paradigm"):
+        calm = alike[np.isinf(alike.mean_gap_s)]
+        for way, text in WAYS.items():
+            chosen = alike[alike.way == way]
+            cells = [calm if gap == inf else chosen[chosen.mean_gap_s == gap] for gap in gaps]
+            rows.append([f"`{paradigm}`", text, *map(_cell, cells)])
+    heads = ["no failures" if gap == inf else f"{gap:,.0f} s" for gap in gaps]
+    return markdown(["paradigm", "a lost server, or run", *heads], rows)
 
 
 # ---- Ray ----
