@@ -154,7 +154,7 @@ class ActorGroup:
             Evaluator,
             Role("evaluator"),
             plan.evaluator,
-            cluster.evaluator_cpus,
+            plan.evaluator_cpus,
             plan.evaluator_gpus,
             threads=self.spec.evaluator_threads,
             max_restarts=-1,

@@ -57,7 +57,8 @@ class Plan:
     workers: tuple[int, ...]
     evaluator_gpus: float = 0.0
     """The share of a GPU that the evaluator has; where it sits with a worker, that has so much
-    less."""
+    less, and the evaluator reserves no CPU: a node may have no more than the worker needs."""
+    evaluator_cpus: float = 0.0
 
     def gpus(self, number: int, group: WorkerGroup) -> float:
         """Return the GPUs of the n-th worker, which is of that group."""
@@ -86,8 +87,6 @@ def plan(experiment: Experiment) -> Plan:
     evaluators: list[Bundle] = []
     if host is None:
         evaluators = [_bundle("the evaluator", CPU=cluster.evaluator_cpus, GPU=asked or 0)]
-    else:
-        workers[host] = _with_cpus(workers[host], cluster.evaluator_cpus)
     shards = range(cluster.server_shards)
     servers: list[Bundle] = []
     if cluster.server_placement == "with-workers":
@@ -104,6 +103,7 @@ def plan(experiment: Experiment) -> Plan:
         len(servers) if host is None else first + host,
         tuple(range(first, first + len(workers))),
         (asked or 0.0) if host is None else min(EVALUATOR_SHARE, groups[host].gpus / 2),
+        cluster.evaluator_cpus if host is None else 0.0,
     )
 
 

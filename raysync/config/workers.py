@@ -296,7 +296,7 @@ class Cluster(Strict):
         le=1,
         description=(
             "GPUs reserved for the evaluator; default: it shares the GPU of the first worker that"
-            " has one or less, of which it reserves a tenth"
+            " has one or less, of which it reserves a tenth, and then no CPU"
         ),
     )
     step_deadline_s: float = Field(

@@ -83,6 +83,7 @@ def test_an_actor_that_died_between_two_runs_is_replaced(ray_cluster, session, r
     assert (again.summary["status"], len(again.summary["per_worker"])) == ("finished", 3)
 
 
+@pytest.mark.slow
 def test_waiting_costs_the_controller_nothing(ray_cluster, session, run):
     """No polling: its processor time is a small part of a run of long steps (a busy loop takes all
     of it).
@@ -165,6 +166,7 @@ def test_a_broken_update_is_reported_as_the_servers_error(run):
     assert len(record.pushes) > 0
 
 
+@pytest.mark.slow
 def test_a_dead_server_is_not_taken_for_dead_workers(ray_cluster, run):
     with pytest.raises(RunFailed, match="server: ActorDiedError"):
         run(
@@ -351,6 +353,7 @@ def story(lines):
     }
 
 
+@pytest.mark.slow
 def test_a_run_with_crashes_and_a_comeback_is_the_one_in_virtual_time(ray_cluster, tmp_path):
     """One worker crashes for good, then the other, which comes back and goes on alone: no time
     decides about anything.

@@ -196,7 +196,7 @@ def test_the_evaluator_shares_the_gpu_of_the_first_worker_that_has_no_more_than_
     everything = asked(*groups, evaluator_cpus=3, server_placement=placement)
     assert everything.evaluator == everything.workers[2]
     assert everything.evaluator_gpus == 0.1
-    assert everything.bundles[everything.evaluator].resources == {"CPU": 1 + 3, "GPU": 1}
+    assert everything.bundles[everything.evaluator].resources == {"CPU": 1, "GPU": 1}
     workers = config.validate({"workers": list(groups)}).slots().values()
     gpus = [everything.gpus(number, group) for number, group in enumerate(workers)]
     assert gpus == [4, 0, 0.9, 1]
@@ -334,7 +334,7 @@ def test_fake_nodes(tmp_path):
         (
             "too many for label",
             "'greedy'",
-            "3 x worker group 'greedy' of 1 CPU, 1 GPU where profile=fast",
+            "4 x worker group 'greedy' of 1 CPU, 1 GPU where profile=fast",
             offer,
             "3 GPU",
         ),

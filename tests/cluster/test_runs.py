@@ -27,6 +27,7 @@ def replays(record):
         return replay(file, partial(rebuild, trust=True))
 
 
+@pytest.mark.slow
 def test_a_users_task_is_read_ahead_by_processes_and_learns_as_in_virtual_time(run, tmp_path):
     """Dicts of padded sequences with noise, in micro-batches; the same losses and metrics."""
     settings = {
@@ -52,6 +53,7 @@ def test_a_users_task_is_read_ahead_by_processes_and_learns_as_in_virtual_time(r
     assert record.model(SumUp()).inner.weight.shape == (3, 4)
 
 
+@pytest.mark.slow
 def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run, tmp_path):
     """Two clipping server shards, placed with workers of two devices each, make the model that one
     server makes.

@@ -57,6 +57,7 @@ def swept(resume=None):
     return record, ended, said, stood
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -246,7 +246,7 @@ from raysync.errors import ConfigError
             r"workers\[0\].label_selector.zone: .*got 'in\(a'",
         ),
         ("workers: [{fallback_label_selectors: [{zone: a}]}]", "every node is allowed already"),
-        ("workers: [{precision: fp8}]", "'float32', 'tf32' or 'bf16'; got 'fp8'"),
+        ("workers: [{precision: fp8}]", "'tf32', 'bf16' or 'fp16'; got 'fp8'"),
         ("cluster: {server_shards: 0}", "server_shards: .*got 0"),
         ("cluster: {min_workers: 0}", "min_workers: .*got 0"),
         ("cluster: {min_workers: 5}", "cluster.min_workers: 5, but there are only 4 workers"),

@@ -4,6 +4,7 @@ when it cannot be.
 
 import os
 import shutil
+from datetime import timedelta
 from pathlib import Path
 from threading import Event
 from types import SimpleNamespace
@@ -16,7 +17,7 @@ from typer.testing import CliRunner
 import raysync
 from raysync.cli import app
 from raysync.errors import ConfigError, RunFailed
-from raysync.record import storage, uploader
+from raysync.record import storage, uploader, writer
 
 TINY = {
     "name": "tiny",
@@ -133,6 +134,7 @@ def test_the_record_of_a_run_that_ended_early_is_complete(output, why):
 def test_while_a_run_goes_on_its_record_follows(output, monkeypatch):
     monkeypatch.setattr(uploader, "COPY_EVERY_S", 0.0)
     monkeypatch.setattr(uploader, "COPY_SHARE", float("inf"))
+    monkeypatch.setattr(writer, "DELAY", timedelta(0))
     seen = []
 
     def watch(measures):
