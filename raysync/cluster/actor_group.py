@@ -8,7 +8,7 @@ minute, and starts others in their place. So a node starts no more at once than 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from math import ceil
@@ -27,6 +27,7 @@ from raysync.cluster.layout import Layout
 from raysync.cluster.placement import Plan
 from raysync.cluster.receiver import Receiver
 from raysync.cluster.server import Server
+from raysync.cluster.threads import Threads, fair_threads
 from raysync.config import START_DEADLINE_S, WorkerGroup
 
 TELL_EVERY_S = 5.0
@@ -80,7 +81,7 @@ class ActorGroup:
     start_deadline_s: float = START_DEADLINE_S
     """How long its actors may take to start, or to begin a run; those of a node take turns at its
     cores."""
-    threads: tuple[int, ...] = ()
+    threads: tuple[Threads, ...] = ()
     """The torch threads of the actors in each bundle."""
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
@@ -105,7 +106,11 @@ class ActorGroup:
         bundles = [*plan.servers, plan.evaluator, plan.servers[0], *plan.workers]
         where = [nodes[index] for index in range(len(plan.bundles))]
         asked = self.spec.threads
-        self.threads = fair_threads(asked, where, cores) if self.spec.spreads else asked
+        self.threads = (
+            fair_threads(asked, where, cores)
+            if self.spec.spreads
+            else tuple(Threads(each) for each in asked)
+        )
         starting = Starting(cores, [nodes[index] for index in bundles], len(plan.workers), notify)
         self.start_deadline_s = starting.deadline_s
 
@@ -116,7 +121,7 @@ class ActorGroup:
             cpus: float,
             gpus: float = 0,
             *,
-            threads: int | None = None,
+            threads: Threads | None = None,
             is_worker: bool = False,
             **more: Any,
         ) -> Any:
@@ -138,7 +143,7 @@ class ActorGroup:
                     server_role(shard),
                     index,
                     cluster.server_cpus,
-                    threads=self.spec.server_threads,
+                    threads=_given(self.spec.server_threads),
                 )
             )
         self.receivers = [
@@ -156,7 +161,7 @@ class ActorGroup:
             plan.evaluator,
             plan.evaluator_cpus,
             plan.evaluator_gpus,
-            threads=self.spec.evaluator_threads,
+            threads=_given(self.spec.evaluator_threads),
             max_restarts=-1,
         )
         self.controller = start(
@@ -205,7 +210,7 @@ class ActorGroup:
             setup: references to what its `reset` takes.
         """
         index, role = self.plan.servers[number], server_role(first + number)
-        threads = self.spec.server_threads or self.threads[index]
+        threads = _given(self.spec.server_threads) or self.threads[index]
         options = self.options(role, index, cpus)
         return ActorSpec(Server, options, threads, setup, self.name, role)
 
@@ -221,22 +226,8 @@ class ActorGroup:
                 remove_placement_group(self.group)
 
 
-def fair_threads(
-    asked: Sequence[int], nodes: Sequence[str], cores: Mapping[str, int]
-) -> tuple[int, ...]:
-    """Return the torch threads of the actors in each bundle: as many as were asked for, or a fair
-    share of the cores of its node if that is more. Servers and workers compute in turns, so most of
-    the time cores are free that others have reserved.
-
-    Args:
-        asked: those of each bundle, at least.
-        nodes: the node of each.
-        cores: node -> how many it has.
-    """
-    there = Counter(nodes)
-    return tuple(
-        max(least, cores[node] // there[node]) for least, node in zip(asked, nodes, strict=True)
-    )
+def _given(threads: int | None) -> Threads | None:
+    return None if threads is None else Threads(threads)
 
 
 class Starting:

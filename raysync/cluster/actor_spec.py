@@ -69,7 +69,8 @@ class ActorSpec:
     cls: type
     options: dict[str, Any]
     """Ray's options of the actor: its bundle, and its share of that."""
-    threads: int
+    threads: tuple[int, int, int]
+    """A `threads.Threads`, without torch."""
     setup: tuple[Any, ...]
     """References to the arguments of its `reset`."""
     actor_group: str

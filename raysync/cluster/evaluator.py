@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, devices_of_actor, here
+from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import MAPPINGS, Payload, incoming
 from raysync.cluster.warm_up import warm_up
 from raysync.config import Experiment
@@ -51,8 +52,8 @@ class WholeModel:
 class Evaluator:
     """It evaluates published weights on the test set, in the order in which they were published."""
 
-    def __init__(self, threads: int, role: Role) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, threads: Threads, role: Role) -> None:
+        use_threads(threads)
         self._role = role
         self._evaluation: ModelEvaluation | None = None
 

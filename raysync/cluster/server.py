@@ -8,7 +8,6 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import ray
-import torch
 
 from raysync.cluster import channels
 from raysync.cluster.actor_errors import signed
@@ -16,6 +15,7 @@ from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, here
 from raysync.cluster.monitoring import Exporter, UpdateSeconds
 from raysync.cluster.shared_memory import Handle
+from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import MAPPINGS, Payload, incoming, outgoing, written
 from raysync.config import Update
 from raysync.record.metrics_registry import RunLabels
@@ -52,8 +52,8 @@ class Server:
     order.
     """
 
-    def __init__(self, threads: int, role: Role) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, threads: Threads, role: Role) -> None:
+        use_threads(threads)
         self._role = role
         self._model: ModelServer | None = None
         self._exporter = Exporter()

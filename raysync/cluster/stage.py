@@ -26,6 +26,7 @@ from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.monitoring import log_ready, log_to_stderr
+from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.cluster.warm_up import warm_up
 from raysync.config import Update, WorkerGroup
@@ -106,8 +107,8 @@ class Stages:
 class StageActor:
     """One stage of one group, on its device."""
 
-    def __init__(self, threads: int, role: Role) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, threads: Threads, role: Role) -> None:
+        use_threads(threads)
         self._role = role
         log_to_stderr(str(role))
         self._plan: StagePlan | None = None

@@ -15,6 +15,7 @@ from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, devices_of_actor, here, stay_near
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.shared_memory import Handle
+from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import MAPPINGS, Payload, incoming, outgoing, written
 from raysync.cluster.warm_up import warm_up
 from raysync.config import WorkerGroup
@@ -63,8 +64,8 @@ def _computation(
 class Worker:
     """It computes gradients on its device, or on several."""
 
-    def __init__(self, threads: int, role: Role) -> None:
-        torch.set_num_threads(threads)
+    def __init__(self, threads: Threads, role: Role) -> None:
+        use_threads(threads)
         self._role = role
         log_to_stderr(str(role))
         self._plan: WorkerPlan | None = None

@@ -3,6 +3,7 @@ counts.
 """
 
 import json
+import os
 import subprocess
 import sys
 from collections import defaultdict
@@ -12,7 +13,6 @@ import pytest
 from hypothesis import given, strategies as st
 
 from raysync import config
-from raysync.cluster.actor_group import fair_threads
 from raysync.cluster.placement import (
     Bundle,
     Node,
@@ -24,6 +24,7 @@ from raysync.cluster.placement import (
     total,
 )
 from raysync.cluster.session import server_threads
+from raysync.cluster.threads import Threads, fair_threads
 
 TWO_NODES = [Node({"CPU": 10.1, "GPU": 1}, {"zone": "a"}), Node({"CPU": 10.1}, {"zone": "b"})]
 
@@ -246,15 +247,28 @@ def test_servers_have_their_share_of_the_cores_and_that_of_a_worker_that_waits(
     assert (threads + 1) * shards > share * (shards + 1), "and no less"
 
 
-@given(st.lists(st.tuples(st.integers(1, 8), st.sampled_from("ab")), min_size=1, max_size=20))
-def test_actors_have_the_threads_they_asked_for_or_their_share_of_their_node(bundles):
+@given(
+    st.lists(st.tuples(st.integers(1, 8), st.sampled_from("ab")), min_size=1, max_size=20),
+    st.integers(1, 64),
+)
+def test_actors_have_the_threads_they_asked_for_or_their_share_of_their_node(bundles, there):
+    """A node may have fewer cores than it declares, or more than its container may use."""
     asked, nodes = zip(*bundles, strict=True)
     cores = {"a": 16, "b": 3}
-    threads = fair_threads(asked, nodes, cores)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda process: set(range(there)), raising=False)
+        threads = [each.here() for each in fair_threads(asked, nodes, cores)]
+        assert Threads(3).here() == 3
+    for node in cores:
+        spread = [
+            count
+            for least, at, count in zip(asked, nodes, threads, strict=True)
+            if at == node and count > least
+        ]
+        assert sum(spread) <= min(cores[node], there)
     for least, node, count in zip(asked, nodes, threads, strict=True):
-        assert count == max(least, cores[node] // nodes.count(node))
-    spread = [count for least, count in zip(asked, threads, strict=True) if count > least]
-    assert sum(spread) <= sum(cores.values())
+        assert count >= least
+        assert (count + 1) * nodes.count(node) > min(cores[node], there)
 
 
 @pytest.mark.slow

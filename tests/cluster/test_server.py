@@ -12,6 +12,7 @@ from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.server import Server
 from raysync.cluster.shared_memory import Mappings, Slots
+from raysync.cluster.threads import Threads
 from raysync.config import Update
 from raysync.training.apply_plan import MEAN, ApplyPlan
 from raysync.training.model_server import ModelServer, OneStore
@@ -24,7 +25,7 @@ MISSED = "MissedUpdate: the model is at version 1, not at 2"
 @pytest.fixture
 def server():
     """At version 1."""
-    server = Server(torch.get_num_threads(), Role("server-0"))
+    server = Server(Threads(torch.get_num_threads()), Role("server-0"))
     server._model = ModelServer(OneStore(torch.zeros(2), 2, Update(lr=1.0)))
     assert server.apply(PLAN.fields(), GRADIENT) == 1
     return server
@@ -82,7 +83,7 @@ def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch
     data, version = server.snapshot([["pushed"], 1], GRADIENT)
     assert version == 1
     plan = SimpleNamespace(exchange=lambda _: OneStore(torch.zeros(2), 2, Update(lr=1.0)))
-    other = Server(torch.get_num_threads(), Role("server-0"))
+    other = Server(Threads(torch.get_num_threads()), Role("server-0"))
     other.reset(plan, None, None, data)
     assert other.publish([1, MEAN]) == server.publish([1, MEAN])
     assert other.saved(["pushed"]) == GRADIENT.tobytes()

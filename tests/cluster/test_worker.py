@@ -11,6 +11,7 @@ from raysync.cluster import worker as worker_module
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.shared_memory import Mappings, Slots
+from raysync.cluster.threads import Threads
 from raysync.cluster.transport import outgoing
 from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.engine.step_time import StepTime
@@ -20,7 +21,7 @@ from raysync.training.gradient import GradientComputation
 
 @pytest.fixture
 def worker():
-    worker = Worker(threads=torch.get_num_threads(), role=Role("worker-0"))
+    worker = Worker(threads=Threads(torch.get_num_threads()), role=Role("worker-0"))
     group = config.WorkerGroup(
         step_s=0.5, link=config.Link(latency_s=0.1, bandwidth_bytes_per_s=2000)
     )
@@ -103,7 +104,7 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
     slots, mappings, gradients = Slots(4 * 19), Mappings(), {}
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: None)
     for shares in (False, True):
-        worker = Worker(threads=torch.get_num_threads(), role=Role("worker-0"))
+        worker = Worker(threads=Threads(torch.get_num_threads()), role=Role("worker-0"))
         torch.manual_seed(1)
         module = nn.Sequential(nn.BatchNorm1d(3), nn.Linear(3, 2, bias=False))
         task = SimpleNamespace(
