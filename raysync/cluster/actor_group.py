@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raysync.cluster.actor_spec import ActorSpec, Role, server_role, worker_roles
+from raysync.cluster.actor_spec import ActorSpec, Role, actor_class, server_role, worker_roles
 from raysync.cluster.clock import ANSWER_S, now_s, within
 from raysync.cluster.controller import BESIDE, Controller
 from raysync.cluster.evaluator import Evaluator
@@ -59,6 +59,8 @@ class ActorGroupSpec:
     evaluator_threads: int | None
     """Those of the evaluator; None likewise."""
     task_events: bool
+    is_direct: bool
+    """Whether vectors travel by Ray Direct Transport."""
 
 
 @dataclass
@@ -128,7 +130,7 @@ class ActorGroup:
             actor = (
                 ray.remote(concurrency_groups={BESIDE: 1})(cls)
                 if cls is Controller
-                else ray.remote(cls)
+                else actor_class(cls, is_direct=self.spec.is_direct)
             )
             remote = actor.options(**self.options(role, index, cpus, gpus), **more)
             arguments = () if cls is Controller else (threads or self.threads[index],)
@@ -198,7 +200,7 @@ class ActorGroup:
         index, role = self.plan.workers[number], self.roles[number]
         options = self.options(role, index, group.cpus, self.plan.gpus(number, group))
         threads = self.threads[index]
-        return ActorSpec(self.spec.worker, options, threads, setup, self.name, role)
+        return self._spec(self.spec.worker, options, threads, setup, role)
 
     def server_spec(self, number: int, first: int, cpus: float, *setup: Any) -> ActorSpec:
         """Return what starts the n-th server anew.
@@ -212,7 +214,17 @@ class ActorGroup:
         index, role = self.plan.servers[number], server_role(first + number)
         threads = _given(self.spec.server_threads) or self.threads[index]
         options = self.options(role, index, cpus)
-        return ActorSpec(Server, options, threads, setup, self.name, role)
+        return self._spec(Server, options, threads, setup, role)
+
+    def _spec(
+        self,
+        cls: type,
+        options: dict[str, Any],
+        threads: Threads,
+        setup: tuple[Any, ...],
+        role: Role,
+    ) -> ActorSpec:
+        return ActorSpec(cls, options, threads, setup, self.name, role, self.spec.is_direct)
 
     def shutdown(self, *, keeps_group: bool) -> None:
         """Kill the actors, and remove their placement group unless it stays."""

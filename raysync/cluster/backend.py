@@ -88,8 +88,8 @@ class RayCall:
         *values: Parts,
         is_fetched: bool = False,
         upload: Upload | None = None,
-        leases: tuple[Lease, ...] = (),
-        reads: tuple[Lease, ...] = (),
+        leases: tuple[Any, ...] = (),
+        reads: tuple[Any, ...] = (),
     ) -> None:
         """
         Args:
@@ -98,7 +98,8 @@ class RayCall:
             values: the parts of each value that it leaves behind.
             is_fetched: whether the call counts as done only once its answer has come to this node.
             upload: how its first value travels to a server; None: it is not a worker's.
-            leases: the slots of its first value, if that is in shared memory.
+            leases: the slots of its first value, if that is in shared memory, or its room, if it is
+                read directly.
             reads: those of its inputs, which are held until it is known to be done.
         """
         self.leases, self.reads = leases, reads
@@ -296,7 +297,7 @@ class RayBackend:
         if (shards := self._servers.get(actor)) is not None:
             leases = self._room_for_weights(method)
             report, *values = shards.call(method, fields, parts, _handles(leases))
-            kind = _Snapshot if method == "snapshot" else RayCall
+            kind = Snapshot if method == "snapshot" else RayCall
             return kind(self, report, *values, leases=leases, reads=reads)
         remote = (
             getattr(self._evaluator, method).remote
@@ -342,7 +343,7 @@ class RayBackend:
 
     def watch(self, call: RayCall | PipedCall, then: Callable[[Any], None], argument: Any) -> None:
         """See `Backend.watch`."""
-        if isinstance(call, _Delayed):
+        if isinstance(call, Delayed):
             self.schedule(call.at, then, argument)
             return
         if isinstance(call, PipedCall):
@@ -365,7 +366,7 @@ class RayBackend:
         fetched = self._servers[actor].fetch(value.parts, self._sites.get(upload.worker))
         calls = tuple(RayCall(self, (reference,), is_fetched=True) for reference in fetched)
         if upload.emulated_s:
-            return (_Delayed(self, self.now + upload.emulated_s), *calls)
+            return (Delayed(self, self.now + upload.emulated_s), *calls)
         return calls
 
     def _upload_s(self, worker: str, fields: Sequence[Any]) -> float:
@@ -382,7 +383,7 @@ class RayBackend:
         """See `Backend.is_done`."""
         if isinstance(call, PipedCall):
             return call.is_done
-        if isinstance(call, _Delayed):
+        if isinstance(call, Delayed):
             return call.at <= self.now
         references = list(call.report)
         ready, _ = ray.wait(
@@ -546,7 +547,7 @@ class RayBackend:
         return self._methods[key]
 
 
-def _leases_of(inputs: Iterable[Any]) -> tuple[Lease, ...]:
+def _leases_of(inputs: Iterable[Any]) -> tuple[Any, ...]:
     """Return the slots that the inputs of a call are in, which must not be written meanwhile."""
     return tuple(lease for each in inputs if not isinstance(each, tuple) for lease in each.leases)
 
@@ -555,7 +556,7 @@ def _handles(leases: Iterable[Lease]) -> list[Handle]:
     return [lease.handle for lease in leases]
 
 
-class _Delayed(RayCall):
+class Delayed(RayCall):
     """The time that a value takes over an emulated link: nothing is called."""
 
     __slots__ = ("at",)
@@ -570,7 +571,7 @@ class _Delayed(RayCall):
         return None
 
 
-class _Snapshot(RayCall):
+class Snapshot(RayCall):
     """The snapshot of a server; its answer is the list of what its shards returned."""
 
     __slots__ = ()

@@ -17,10 +17,13 @@ from ray.util.placement_group import PlacementGroup
 
 from raysync.cluster.actor_spec import ActorSpecs, Role
 from raysync.cluster.backend import RayBackend
+from raysync.cluster.direct_backend import DirectBackend
+from raysync.cluster.direct_transport import NIXL, trust_actors
+from raysync.cluster.direct_vectors import DirectVectors
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
 from raysync.cluster.shards import Shards
-from raysync.cluster.shared_vectors import SharedPlan, SharedVectors
+from raysync.cluster.shared_vectors import ITEM_BYTES, SharedPlan, SharedVectors
 from raysync.config import Crash, Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
@@ -179,7 +182,8 @@ def driver_of(
         )
         for name, indices in plan.servers.items()
     }
-    backend = RayBackend(
+    kind, vectors = _ways(plan)
+    backend = kind(
         shards,
         evaluator,
         plan.evaluator_setup,
@@ -189,7 +193,7 @@ def driver_of(
         plan.names,
         sites=plan.sites,
         ways_s=plan.ways_s,
-        shared=_shared_vectors(plan),
+        **vectors,
         began_at=0.0 if plan.checkpoint is None else plan.checkpoint.at,
     )
     faults = FaultPlan(experiment)
@@ -198,8 +202,15 @@ def driver_of(
     return Driver(topology, backend, experiment, faults, marks, plan.primary, plan.checkpoint)
 
 
-def _shared_vectors(plan: RunPlan) -> SharedVectors | None:
-    if plan.shared is None:
-        return None
+def _ways(plan: RunPlan) -> tuple[type[RayBackend], dict[str, Any]]:
+    """Return the backend, and what it is to know of how vectors travel."""
+    is_direct = plan.experiment.cluster.transport == NIXL
+    if plan.shared is None and not is_direct:
+        return RayBackend, {}
     [(server, shards)] = plan.servers.items()  # a pipelined run has several, and shares nothing
-    return SharedVectors(plan.shared, plan.vector_bytes[server], len(shards))
+    size = plan.vector_bytes[server]
+    if is_direct:
+        trust_actors()
+        return DirectBackend, {"vectors": DirectVectors(size // ITEM_BYTES)}
+    assert plan.shared is not None, "nothing is shared"
+    return RayBackend, {"shared": SharedVectors(plan.shared, size, len(shards))}

@@ -9,11 +9,12 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
+from raysync.cluster import direct_transport
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.threads import Threads, use_threads
-from raysync.cluster.transport import MAPPINGS, Payload, incoming
+from raysync.cluster.transport import Payload, forget_all, incoming
 from raysync.cluster.warm_up import warm_up
 from raysync.config import Experiment
 from raysync.training.evaluation import ModelEvaluation
@@ -62,7 +63,9 @@ class Evaluator:
 
     def reset(self, assembly: Assembly, experiment: Experiment, model: InitialModel) -> Place:
         """Begin a run."""
-        MAPPINGS.clear()
+        if experiment.cluster.transport == direct_transport.NIXL:
+            direct_transport.start_here("the evaluator")
+        forget_all()
         [device] = devices_of_actor()
         self._assembly = assembly
         whole, self._module = assembly.modules(model)

@@ -7,6 +7,7 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from raysync.cluster.controller import TopologyPlan
+from raysync.cluster.direct_transport import NIXL
 from raysync.cluster.evaluator import Assembly, WholeModel
 from raysync.cluster.server import ServerPlan, ShardPlan
 from raysync.cluster.stage import StageActor, StagePlan, Stages, StageServerPlan
@@ -113,12 +114,13 @@ class DataParallelLayout:
             for slot, group in training.groups.items()
         }
         self._training = training
+        self._is_direct = self.experiment.cluster.transport == NIXL
 
     def server_plans(self) -> Sequence[Any]:
         """See `Layout.server_plans`."""
         shards = self.experiment.cluster.server_shards
         return [
-            ShardPlan(self.experiment.seed, self.experiment.update, shard, shards)
+            ShardPlan(self.experiment.seed, self.experiment.update, shard, shards, self._is_direct)
             for shard in range(shards)
         ]
 
@@ -136,6 +138,7 @@ class DataParallelLayout:
                 experiment.seed,
                 training.vector_bytes,
                 experiment.cluster.server_shards,
+                self._is_direct,
             )
             for slot, group in training.groups.items()
         ]

@@ -8,15 +8,17 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import ray
+from torch import Tensor
 
-from raysync.cluster import channels
+from raysync.cluster import channels, direct_transport
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, here
+from raysync.cluster.direct_vectors import Buffer
 from raysync.cluster.monitoring import Exporter, UpdateSeconds
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
-from raysync.cluster.transport import MAPPINGS, Payload, incoming, outgoing, written
+from raysync.cluster.transport import MEMORY, Payload, forget_all, incoming, outgoing, written
 from raysync.config import Update
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.apply_plan import ApplyPlan
@@ -27,6 +29,10 @@ from raysync.training.model_server import Exchange, ModelServer, shard_of
 
 class ServerPlan(Protocol):
     """The part of the model that a server keeps in one run."""
+
+    @property
+    def is_direct(self) -> bool:
+        """Whether vectors travel by Ray Direct Transport."""
 
     def exchange(self, model: InitialModel) -> Exchange:
         """Return that part with its initial weights and its update."""
@@ -40,6 +46,8 @@ class ShardPlan:
     update: Update
     shard: int
     shards: int
+    is_direct: bool = False
+    """Whether vectors travel by Ray Direct Transport."""
 
     def exchange(self, model: InitialModel) -> Exchange:
         """See `ServerPlan.exchange`."""
@@ -81,7 +89,9 @@ class Server:
             labels: those of the run.
             data: what `snapshot` returned; None: fresh weights and a fresh optimizer.
         """
-        MAPPINGS.clear()
+        if plan.is_direct:
+            direct_transport.start_here(str(self._role))
+        forget_all()
         self._model = ModelServer(plan.exchange(model))
         if data is not None:
             self._model.restore(data.tobytes())
@@ -113,35 +123,53 @@ class Server:
 
     @signed()
     def apply_and_publish(
-        self, fields: list[Any], *arrived: Any, into: Handle | None = None
+        self, fields: list[Any], *arrived: Any, into: Handle | Buffer | None = None
     ) -> Payload:
         """Make an update; returns the weights that it makes, or, if they are written into a slot of
-        shared memory, its handle.
+        shared memory or a buffer, its handle.
         """
         version = self.apply(fields, *arrived)
         return self._published(version, 0, into)
 
     @signed()
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def publish(self, fields: list[int], into: Handle | None = None) -> tuple[Payload, int]:
+    def publish(
+        self, fields: list[int], into: Handle | Buffer | None = None
+    ) -> tuple[Payload, int]:
         """Return the weights as they are, and their version.
 
         Args:
             fields: that version, and the replica that pulls them, or `MEAN`.
-            into: the slot of shared memory that they are to be written into; then its handle is
-                returned.
+            into: the slot of shared memory, or the buffer, that they are to be written into; then
+                its handle is returned.
         """
         self._seconds.tell()
         version, replica = fields
         return self._published(version, replica, into), version
 
-    def _published(self, version: int, replica: int, into: Handle | None) -> Payload:
+    def _published(self, version: int, replica: int, into: Handle | Buffer | None) -> Payload:
         weights = self._ready.publish(version, replica)
         if into is None:
             return outgoing(weights)[0]
         with written(into) as slot:
             slot.copy_(weights)
         return into
+
+    @signed()
+    def buffer(self, fields: Buffer) -> Tensor:
+        """Return the weights that were published into a buffer, for others to read there."""
+        return MEMORY.buffer(fields)
+
+    @signed()
+    def take(self, fields: list[int], gradient: Tensor) -> None:
+        """Keep a gradient that was read from its worker's memory, under a number; updates name it
+        by that.
+        """
+        MEMORY.keep(*fields, gradient)
+
+    def free(self, fields: list[list[int]]) -> None:
+        """Forget the gradients under those numbers: they have been applied, or dropped."""
+        MEMORY.free(*fields)
 
     def forget(self, fields: list[str]) -> None:
         """Forget a worker that has left: its buffers no longer count."""

@@ -24,6 +24,7 @@ from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import RunPlan
 from raysync.cluster.devices import Place
+from raysync.cluster.direct_transport import NIXL, refuse_unavailable
 from raysync.cluster.layout import Layout, layout_of
 from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
@@ -113,6 +114,8 @@ class Session:
         """
         layout = layout_of(training, paradigm)
         self._connection.open(layout.experiment.cluster, cpus(layout.experiment))
+        if layout.experiment.cluster.transport == NIXL and self._connection.private:
+            refuse_unavailable("this machine")  # at once, and not when its actors have started
         actor_group, plan = self._ready(training, layout, labels, checkpoint)
         actor_group.whole = False  # until this run has ended well
         ended, lost, has_begun = None, False, False
@@ -221,6 +224,7 @@ class Session:
             tuple(layout.slots),
             *self._threads(experiment),
             experiment.cluster.task_events,
+            experiment.cluster.transport == NIXL,
         )
         if (
             self._actor_group is not None
@@ -323,7 +327,11 @@ class Session:
                 f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU."
             )
         shared = self._shared_memory(actor_group, layout)
-        if shared is None:
+        if cluster.transport == NIXL:
+            self.places = {
+                name: replace(place, transport=NIXL) for name, place in self.places.items()
+            }
+        elif shared is None:
             self._tell_of_a_small_store(experiment, sum(layout.vector_bytes.values()))
         respawns = {
             slot: actor_group.worker_spec(number, plans[slot].group, sent[slot], model)
@@ -381,7 +389,7 @@ class Session:
             ConfigError: the experiment demands what cannot be.
         """
         experiment = layout.experiment
-        if experiment.cluster.transport == "object-ref" or not layout.shares_memory:
+        if experiment.cluster.transport in ("object-ref", NIXL) or not layout.shares_memory:
             return None
         servers = [
             f"server-{layout.first_server + index}" for index in range(len(actor_group.servers))

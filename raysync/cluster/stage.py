@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy.typing as npt
 import ray
@@ -77,6 +77,7 @@ class StageServerPlan:
     paradigm: Decoupled
     update: Update
     stage: int
+    is_direct: ClassVar[bool] = False
 
     def exchange(self, model: InitialModel) -> Exchange:
         """See `ServerPlan.exchange`."""

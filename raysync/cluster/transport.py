@@ -9,6 +9,9 @@ second of a small model, measured in six interleaved pairs.
 `shared-memory`: written in place into a slot that the driver lends (`shared_memory`); what is
 returned, and passed on, is its handle.
 
+`nixl`: written in place into a buffer that the driver lends (`direct_vectors`), and returned by a
+method of its own, `buffer`; what arrives at another actor is a tensor.
+
 What arrives is read-only.
 """
 
@@ -24,13 +27,17 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from raysync.cluster.direct_vectors import Buffer, Kept
+from raysync.cluster.registered_memory import RegisteredMemory
 from raysync.cluster.shards import INLINE_BYTES
 from raysync.cluster.shared_memory import Handle, Mappings
 
-Payload = npt.NDArray[Any] | bytes | Handle
+Payload = npt.NDArray[Any] | bytes | Handle | Buffer | Kept | Tensor
 
 MAPPINGS = Mappings()
 """The shared memory that this process has mapped."""
+MEMORY = RegisteredMemory()
+"""The memory of this process that others read directly, and what it has taken from theirs."""
 
 
 def outgoing(vector: Tensor, shards: int = 1) -> tuple[Payload, ...]:
@@ -47,22 +54,44 @@ def incoming(*payloads: Payload) -> list[Tensor]:
 
     Raises:
         TornVector: a vector in shared memory is not the one that its handle names.
+        KeyError: the vector of a handle was never taken, or has been freed.
     """
-    return [
-        torch.from_numpy(
-            np.frombuffer(
-                MAPPINGS.read(payload) if isinstance(payload, Handle) else payload, np.float32
-            )
-        )
-        for payload in payloads
-    ]
+    return [_incoming(payload) for payload in payloads]
+
+
+def _incoming(payload: Payload) -> Tensor:
+    match payload:
+        case Tensor():
+            return payload
+        case Buffer() | Kept():
+            return MEMORY.read(payload)
+        case Handle():
+            data: Any = MAPPINGS.read(payload)
+        case _:
+            data = payload
+    return torch.from_numpy(np.frombuffer(data, np.float32))
 
 
 @contextmanager
-def written(handle: Handle) -> Iterator[Tensor]:
-    """Give the room for a vector in shared memory; it is there when the `with` block ends."""
+def written(handle: Handle | Buffer) -> Iterator[Tensor]:
+    """Give the room for a vector in memory that others read; it is there when the `with` block
+    ends.
+    """
+    if isinstance(handle, Buffer):
+        yield MEMORY.buffer(handle)
+        return
     yield torch.from_numpy(np.frombuffer(MAPPINGS.begin(handle), np.float32))
     MAPPINGS.finish(handle)
+
+
+def forget_all(*, is_pinned: bool = False) -> None:
+    """Forget the vectors of the run before.
+
+    Args:
+        is_pinned: whether vectors are copied to this process from a GPU.
+    """
+    MAPPINGS.clear()
+    MEMORY.begin(is_pinned=is_pinned)
 
 
 def _quieten() -> None:

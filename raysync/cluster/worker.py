@@ -8,15 +8,16 @@ from typing import Any
 
 import torch
 
-from raysync.cluster import channels
+from raysync.cluster import channels, direct_transport
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, devices_of_actor, here, stay_near
+from raysync.cluster.direct_vectors import Buffer
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
-from raysync.cluster.transport import MAPPINGS, Payload, incoming, outgoing, written
+from raysync.cluster.transport import MEMORY, Payload, forget_all, incoming, outgoing, written
 from raysync.cluster.warm_up import warm_up
 from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
@@ -46,6 +47,8 @@ class WorkerPlan:
     """The bytes of a push, and of a pull."""
     shards: int
     """The shards of the server."""
+    is_direct: bool = False
+    """Whether vectors travel by Ray Direct Transport."""
 
 
 def _computation(
@@ -81,8 +84,10 @@ class Worker:
 
     def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
         """Begin a run."""
-        MAPPINGS.clear()
+        if plan.is_direct:
+            direct_transport.start_here(f"worker {plan.slot}")
         devices = devices_of_actor(plan.group.devices)
+        forget_all(is_pinned=plan.is_direct and devices[0] != "cpu")
         for name in devices:
             refuse_unsupported(plan.group.precision, name)
             limit_memory(name, plan.group.gpus)
@@ -119,7 +124,7 @@ class Worker:
         self,
         batch: tuple[int, int, *tuple[float, ...]],
         *weights: Payload,
-        into: Handle | None = None,
+        into: Handle | Buffer | None = None,
     ) -> tuple[Payload | list[float], ...]:
         """Compute one iteration.
 
@@ -128,7 +133,7 @@ class Worker:
                 the seconds that they add to each way.
             weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you
                 have.
-            into: the slot of shared memory that the gradient is to be written into.
+            into: the slot of shared memory, or the buffer, that the gradient is to be written into.
 
         Returns:
             The gradient with the buffers behind it, (P + Q,), in a part a shard, or the handles of
@@ -162,6 +167,11 @@ class Worker:
             outgoing(gradient.outgoing(), plan.shards) if into is None else into.parts(plan.shards)
         )
         return *parts, [loss, busy_s]
+
+    @signed()
+    def buffer(self, fields: Buffer) -> torch.Tensor:
+        """Return the gradient that a step has left in a buffer, for others to read there."""
+        return MEMORY.buffer(fields)
 
     @signed()
     def restore(self, fields: list[Any], *parts: Payload) -> None:

@@ -333,13 +333,15 @@ class Cluster(Strict):
     placement_deadline_s: float = Field(
         20, gt=0, description="how long to wait for resources that are in use"
     )
-    transport: Literal["object-ref", "shared-memory", "auto"] = Field(
+    transport: Literal["object-ref", "shared-memory", "nixl", "auto"] = Field(
         "object-ref",
         description=(
             "how gradients and weights travel on Ray; object-ref: as values of Ray's object store,"
             " everywhere; shared-memory: in memory that the processes of one node share, refused if"
-            " the actors are on several nodes; auto: the gradients of workers on the server's node"
-            " in shared memory, and the weights, too, if nobody reads them elsewhere"
+            " the actors are on several nodes; nixl: read from the memory of the actor that made"
+            " them, within a node or over the network, by Ray Direct Transport (needs the extra"
+            " `nixl`); auto: the gradients of workers on the server's node in shared memory, and"
+            " the weights, too, if nobody reads them elsewhere"
         ),
     )
     task_events: bool = Field(
@@ -367,5 +369,10 @@ class Cluster(Strict):
             raise ValueError(
                 "server_label_selector: servers that are placed with workers run on their nodes;"
                 " leave it out"
+            )
+        if self.transport == "nixl" and self.server_shards > 1:
+            raise ValueError(
+                f"server_shards: {self.server_shards}: with transport: nixl there is one server;"
+                " object-ref and shared-memory have shards"
             )
         return self

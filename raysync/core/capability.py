@@ -50,3 +50,5 @@ class Capability(Enum):
     is."""
     SHARE_MEMORY = auto()
     """Vectors travel in memory that the processes of a node share."""
+    READ_DIRECTLY = auto()
+    """Vectors are read from the memory of the process that made them."""

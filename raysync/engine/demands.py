@@ -29,6 +29,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.WAIT_FOR_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"
     if on_ray and experiment.cluster.transport == "shared-memory":
         yield Capability.SHARE_MEMORY, "cluster.transport: shared-memory"
+    if on_ray and experiment.cluster.transport == "nixl":
+        yield Capability.READ_DIRECTLY, "cluster.transport: nixl"
     if not on_ray:
         yield from _demands_of(experiment.network)
     for fault in experiment.faults:

@@ -55,7 +55,7 @@ class FailureDetector:
             RunFailed: a server is to blame, or the worker's own code.
         """
         if step.arriving is not None and failure.kind == "lost":
-            self._lose(step.release.worker, "its gradient was lost with its node")
+            self._lose(step.release.worker, "its gradient was lost on its way")
         elif self._lives.get(WorkerId(failure.actor).slot) != failure.actor:
             if not any(server.is_lost_by(failure) for server in self._topology.servers):
                 raise self._blame_server(step, failure)
