@@ -145,6 +145,7 @@ class ActorGroup:
                     server_role(shard),
                     index,
                     cluster.server_cpus,
+                    cluster.server_gpus,
                     threads=_given(self.spec.server_threads),
                 )
             )
@@ -202,18 +203,21 @@ class ActorGroup:
         threads = self.threads[index]
         return self._spec(self.spec.worker, options, threads, setup, role)
 
-    def server_spec(self, number: int, first: int, cpus: float, *setup: Any) -> ActorSpec:
+    def server_spec(
+        self, number: int, first: int, cpus: float, gpus: float, *setup: Any
+    ) -> ActorSpec:
         """Return what starts the n-th server anew.
 
         Args:
             number: of the server, from 0.
             first: the number in the name of the first server.
             cpus: those reserved for it.
+            gpus: likewise.
             setup: references to what its `reset` takes.
         """
         index, role = self.plan.servers[number], server_role(first + number)
         threads = _given(self.spec.server_threads) or self.threads[index]
-        options = self.options(role, index, cpus)
+        options = self.options(role, index, cpus, gpus)
         return self._spec(Server, options, threads, setup, role)
 
     def _spec(

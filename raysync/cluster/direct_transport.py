@@ -47,13 +47,24 @@ def refuse_unavailable(where: str) -> None:
         )
 
 
-def start_here(where: str) -> None:
+def start_here(where: str, device: str, *, on_gpu: bool) -> None:
     """Get this actor ready to be read from, and to read.
 
+    Args:
+        where: names it.
+        device: the torch device that it computes on.
+        on_gpu: whether all vectors are in the memory of GPUs.
+
     Raises:
-        ConfigError: see `refuse_unavailable`; or NIXL does not start.
+        ConfigError: see `refuse_unavailable`; NIXL does not start, or there is no GPU for vectors.
     """
     refuse_unavailable(where)
+    if on_gpu and device == "cpu":
+        raise ConfigError(
+            f"cluster.server_gpus: {where} computes on a CPU: with the model on a GPU the server,"
+            " every worker and the evaluator need one, which torch sees. Leave server_gpus out, or"
+            " give each group gpus above 0."
+        )
     try:
         _manager().get_nixl_agent()
     except Exception as error:

@@ -63,10 +63,11 @@ class Evaluator:
 
     def reset(self, assembly: Assembly, experiment: Experiment, model: InitialModel) -> Place:
         """Begin a run."""
-        if experiment.cluster.transport == direct_transport.NIXL:
-            direct_transport.start_here("the evaluator")
         forget_all()
         [device] = devices_of_actor()
+        cluster = experiment.cluster
+        if cluster.transport == direct_transport.NIXL:
+            direct_transport.start_here("the evaluator", device, on_gpu=bool(cluster.server_gpus))
         self._assembly = assembly
         whole, self._module = assembly.modules(model)
         self._evaluation = ModelEvaluation(

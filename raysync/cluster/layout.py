@@ -114,13 +114,15 @@ class DataParallelLayout:
             for slot, group in training.groups.items()
         }
         self._training = training
-        self._is_direct = self.experiment.cluster.transport == NIXL
+        cluster = self.experiment.cluster
+        self._way = cluster.transport == NIXL, cluster.server_gpus > 0
+        """Whether vectors travel by Ray Direct Transport, and whether between GPUs."""
 
     def server_plans(self) -> Sequence[Any]:
         """See `Layout.server_plans`."""
         shards = self.experiment.cluster.server_shards
         return [
-            ShardPlan(self.experiment.seed, self.experiment.update, shard, shards, self._is_direct)
+            ShardPlan(self.experiment.seed, self.experiment.update, shard, shards, *self._way)
             for shard in range(shards)
         ]
 
@@ -138,7 +140,7 @@ class DataParallelLayout:
                 experiment.seed,
                 training.vector_bytes,
                 experiment.cluster.server_shards,
-                self._is_direct,
+                *self._way,
             )
             for slot, group in training.groups.items()
         ]

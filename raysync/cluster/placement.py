@@ -92,9 +92,9 @@ def plan(experiment: Experiment) -> Plan:
     if cluster.server_placement == "with-workers":
         for shard in shards:
             place = shard % len(workers)
-            workers[place] = _with_cpus(workers[place], cluster.server_cpus)
+            workers[place] = _with(workers[place], cluster.server_cpus, cluster.server_gpus)
     else:
-        server = _bundle("the server", CPU=cluster.server_cpus)
+        server = _bundle("the server", CPU=cluster.server_cpus, GPU=cluster.server_gpus)
         servers = [replace(server, labels=cluster.server_label_selector)] * len(shards)
     first = len(servers) + len(evaluators)
     return Plan(
@@ -114,8 +114,9 @@ def _host_of_evaluator(groups: Sequence[WorkerGroup]) -> int | None:
     return next((index for index, group in enumerate(groups) if 0 < group.gpus <= 1), None)
 
 
-def _with_cpus(bundle: Bundle, cpus: float) -> Bundle:
-    return replace(bundle, resources=total([bundle.resources, {"CPU": cpus}]))
+def _with(bundle: Bundle, cpus: float, gpus: float) -> Bundle:
+    more = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
+    return replace(bundle, resources=total([bundle.resources, more]))
 
 
 def _of(group: WorkerGroup) -> str:

@@ -31,24 +31,25 @@ class RegisteredMemory:
         self._register, self._release = register, release
         self._buffers: dict[int, Tensor] = {}
         self._kept: dict[int, Tensor] = {}
-        self._is_pinned = False
+        self._device, self._is_pinned = "cpu", False
 
-    def begin(self, *, is_pinned: bool = False) -> None:
+    def begin(self, device: str = "cpu", *, is_pinned: bool = False) -> None:
         """Forget all: a run begins.
 
         Args:
-            is_pinned: whether vectors are copied there from a GPU.
+            device: where buffers are made, as torch names it.
+            is_pinned: whether buffers of the CPU are filled from a GPU.
         """
         for vector in self._buffers.values():
             self._release(vector)
         self._buffers.clear()
         self._kept.clear()
-        self._is_pinned = is_pinned
+        self._device, self._is_pinned = device, is_pinned
 
     def buffer(self, handle: Buffer) -> Tensor:
         """Return a buffer, (size,); it is made when it is first asked for."""
         if handle.number not in self._buffers:
-            vector = torch.zeros(handle.size, pin_memory=self._is_pinned)
+            vector = torch.zeros(handle.size, device=self._device, pin_memory=self._is_pinned)
             self._register(vector)
             self._buffers[handle.number] = vector
         vector = self._buffers[handle.number]
@@ -71,7 +72,13 @@ class RegisteredMemory:
         return self._kept[handle.number]
 
     def free(self, numbers: Iterable[int]) -> None:
-        """Forget vectors that nothing needs any more; those that never arrived are none."""
+        """Forget vectors that nothing needs any more; those that never arrived are none.
+
+        A GPU may not have come to reading them yet. Torch minds that when it gives their memory to
+        what is computed next; the transport writes there at once.
+        """
+        if self._device != "cpu":
+            torch.cuda.synchronize(self._device)
         for number in numbers:
             self._kept.pop(number, None)
 

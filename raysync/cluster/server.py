@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from raysync.cluster import channels, direct_transport
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
-from raysync.cluster.devices import Place, here
+from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.direct_vectors import Buffer
 from raysync.cluster.monitoring import Exporter, UpdateSeconds
 from raysync.cluster.shared_memory import Handle
@@ -34,8 +35,12 @@ class ServerPlan(Protocol):
     def is_direct(self) -> bool:
         """Whether vectors travel by Ray Direct Transport."""
 
-    def exchange(self, model: InitialModel) -> Exchange:
-        """Return that part with its initial weights and its update."""
+    @property
+    def on_gpu(self) -> bool:
+        """Whether they do so between GPUs, one of which has the model."""
+
+    def exchange(self, model: InitialModel, device: str) -> Exchange:
+        """Return that part with its initial weights and its update, on a torch device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +52,11 @@ class ShardPlan:
     shard: int
     shards: int
     is_direct: bool = False
-    """Whether vectors travel by Ray Direct Transport."""
+    on_gpu: bool = False
 
-    def exchange(self, model: InitialModel) -> Exchange:
+    def exchange(self, model: InitialModel, device: str) -> Exchange:
         """See `ServerPlan.exchange`."""
-        whole = FlatModel(model.build(self.seed))
+        whole = FlatModel(model.build(self.seed).to(device))
         return shard_of(whole, self.update, self.shard, self.shards)
 
 
@@ -64,6 +69,7 @@ class Server:
         use_threads(threads)
         self._role = role
         self._model: ModelServer | None = None
+        self._device = "cpu"
         self._exporter = Exporter()
         self._seconds = UpdateSeconds(self._exporter, None)
 
@@ -89,14 +95,15 @@ class Server:
             labels: those of the run.
             data: what `snapshot` returned; None: fresh weights and a fresh optimizer.
         """
+        [self._device] = devices_of_actor()
         if plan.is_direct:
-            direct_transport.start_here(str(self._role))
-        forget_all()
-        self._model = ModelServer(plan.exchange(model))
+            direct_transport.start_here(str(self._role), self._device, on_gpu=plan.on_gpu)
+        forget_all(self._device)
+        self._model = ModelServer(plan.exchange(model, self._device))
         if data is not None:
             self._model.restore(data.tobytes())
         self._seconds = UpdateSeconds(self._exporter, labels)
-        return here(["cpu"])
+        return here([self._device])
 
     @signed()
     def combine(self, fields: list[Any], *arrived: Payload) -> float:
@@ -106,7 +113,7 @@ class Server:
             This shard's part of the norm, for updates that clip the gradient.
         """
         with self._seconds.timed():
-            return self._ready.combine(ApplyPlan(*fields), incoming(*arrived))
+            return self._ready.combine(ApplyPlan(*fields), self._vectors(arrived))
 
     @signed()
     def apply(self, fields: list[Any], *arrived: Any) -> int:
@@ -119,7 +126,7 @@ class Server:
         """
         plan = ApplyPlan(*fields)
         with self._seconds.timed():
-            return self._ready.apply(plan, arrived if plan.combined else incoming(*arrived))
+            return self._ready.apply(plan, arrived if plan.combined else self._vectors(arrived))
 
     @signed()
     def apply_and_publish(
@@ -191,13 +198,19 @@ class Server:
             arrived: its parts of vectors to be kept with the state.
         """
         names, version = fields
-        data = self._ready.snapshot(names, incoming(*arrived), version)
+        data = self._ready.snapshot(names, self._vectors(arrived), version)
         return np.frombuffer(data, np.uint8), version
 
     @signed()
     def saved(self, fields: list[str]) -> Payload:
         """Return its part of a vector that was kept with the state; it can be asked for once."""
         return outgoing(self._ready.saved(*fields))[0]
+
+    def _vectors(self, arrived: Sequence[Payload]) -> list[Tensor]:
+        """Return arrived vectors where the model is; those that were kept in a checkpoint come by
+        the CPU.
+        """
+        return [vector.to(self._device) for vector in incoming(*arrived)]
 
     @property
     def _ready(self) -> ModelServer:

@@ -338,7 +338,7 @@ class Session:
             for number, slot in enumerate(layout.slots)
         } | {
             f"server-{first + number}": actor_group.server_spec(
-                number, first, cluster.server_cpus, *setup
+                number, first, cluster.server_cpus, cluster.server_gpus, *setup
             )
             for number, setup in enumerate(server_setups)
         }

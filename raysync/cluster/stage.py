@@ -78,9 +78,11 @@ class StageServerPlan:
     update: Update
     stage: int
     is_direct: ClassVar[bool] = False
+    on_gpu: ClassVar[bool] = False
 
-    def exchange(self, model: InitialModel) -> Exchange:
+    def exchange(self, model: InitialModel, device: str) -> Exchange:
         """See `ServerPlan.exchange`."""
+        assert device == "cpu", "the server of a stage has no GPU"
         part = parts_of(model, self.seed, self.paradigm)[self.stage - 1]
         return exchange_of(self.paradigm, self.update, part)
 

@@ -41,11 +41,11 @@ MEMORY = RegisteredMemory()
 
 
 def outgoing(vector: Tensor, shards: int = 1) -> tuple[Payload, ...]:
-    """Return a float32 vector of this process's memory as an actor returns it, split evenly.
+    """Return a float32 vector of this process as an actor returns it, split evenly.
 
     Ray copies it when the method returns, so the vector may be reused then.
     """
-    parts = [part.detach().numpy() for part in vector.tensor_split(shards)]
+    parts = [part.detach().cpu().numpy() for part in vector.tensor_split(shards)]
     return tuple(part.tobytes() if part.nbytes <= INLINE_BYTES else part for part in parts)
 
 
@@ -84,14 +84,10 @@ def written(handle: Handle | Buffer) -> Iterator[Tensor]:
     MAPPINGS.finish(handle)
 
 
-def forget_all(*, is_pinned: bool = False) -> None:
-    """Forget the vectors of the run before.
-
-    Args:
-        is_pinned: whether vectors are copied to this process from a GPU.
-    """
+def forget_all(device: str = "cpu", *, is_pinned: bool = False) -> None:
+    """Forget the vectors of the run before; see `RegisteredMemory.begin`."""
     MAPPINGS.clear()
-    MEMORY.begin(is_pinned=is_pinned)
+    MEMORY.begin(device, is_pinned=is_pinned)
 
 
 def _quieten() -> None:

@@ -49,6 +49,8 @@ class WorkerPlan:
     """The shards of the server."""
     is_direct: bool = False
     """Whether vectors travel by Ray Direct Transport."""
+    on_gpu: bool = False
+    """Whether they do so between GPUs."""
 
 
 def _computation(
@@ -84,10 +86,13 @@ class Worker:
 
     def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
         """Begin a run."""
-        if plan.is_direct:
-            direct_transport.start_here(f"worker {plan.slot}")
         devices = devices_of_actor(plan.group.devices)
-        forget_all(is_pinned=plan.is_direct and devices[0] != "cpu")
+        if plan.is_direct:
+            direct_transport.start_here(f"worker {plan.slot}", devices[0], on_gpu=plan.on_gpu)
+        forget_all(
+            devices[0] if plan.on_gpu else "cpu",
+            is_pinned=plan.is_direct and not plan.on_gpu and devices[0] != "cpu",
+        )
         for name in devices:
             refuse_unsupported(plan.group.precision, name)
             limit_memory(name, plan.group.gpus)

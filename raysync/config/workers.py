@@ -279,6 +279,15 @@ class Cluster(Strict):
         1, ge=1, description="number of servers; the model's flat vector is split evenly among them"
     )
     server_cpus: float = Field(1, ge=0, description="CPUs reserved for each server")
+    server_gpus: float = Field(
+        0,
+        ge=0,
+        le=1,
+        description=(
+            "GPUs reserved for the server, which then keeps the model there: for `transport: nixl`"
+            " between GPUs, where every worker and the evaluator have one, too"
+        ),
+    )
     server_placement: Literal["apart", "with-workers"] = Field(
         "apart",
         description=(
@@ -369,6 +378,16 @@ class Cluster(Strict):
             raise ValueError(
                 "server_label_selector: servers that are placed with workers run on their nodes;"
                 " leave it out"
+            )
+        if self.server_gpus and self.transport != "nixl":
+            raise ValueError(
+                f"server_gpus: {self.server_gpus:g}: only transport: nixl brings vectors to the"
+                " server's GPU; leave it out"
+            )
+        if self.server_gpus and self.evaluator_gpus == 0:
+            raise ValueError(
+                "evaluator_gpus: 0: it reads the weights from the server's GPU into one of its own;"
+                " leave it out, or server_gpus"
             )
         if self.transport == "nixl" and self.server_shards > 1:
             raise ValueError(
