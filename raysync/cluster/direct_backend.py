@@ -12,7 +12,7 @@ that vector for others to read (Ray allows one value a call). So
 A push is the arrival of its gradient, here as ever: the server has answered `take`. Only then may
 the buffer of the worker be written again, and only then is there a push that its worker's death
 cannot take away. A gradient that dies with its worker before that was never pushed: the worker has
-`Left`, and nothing waits for it longer than Ray does for a transfer that fails (60 s).
+`Left`, and nothing waits for it longer than Ray does for a transfer that hangs (60 s).
 
 What the server has been sent lives in its process alone, so it cannot come back with the weights
 that it had: its loss takes the run back to its newest checkpoint.
@@ -22,6 +22,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from typing import Any
+
+from ray.exceptions import RayDirectTransportError, RayError, RayTaskError
 
 from raysync.cluster.backend import Delayed, RayBackend, RayCall, Snapshot, Upload
 from raysync.cluster.direct_transport import NIXL
@@ -61,7 +63,8 @@ class DirectBackend(RayBackend):
             kind = Snapshot if method == "snapshot" else RayCall
             return kind(self, report, *values)
         room = self._vectors.weights()
-        report, *_ = shards.call(method, fields, vectors, [room.handle])
+        into: list[Any] = [room.handle]
+        report, *_ = shards.call(method, fields, vectors, into)
         weights = shards.first.buffer.options(tensor_transport=NIXL).remote(room.handle)
         return RayCall(self, report, (weights,), leases=(room,))
 
@@ -82,8 +85,9 @@ class DirectBackend(RayBackend):
         return self._methods[key]
 
     def deliver(self, value: Any, actor: str) -> tuple[RayCall, ...]:
-        """See `Backend.deliver`; the first call is done by the time at which only the server can
-        be what keeps the gradient from arriving.
+        """See `Backend.deliver`. The first call is that of the emulated link, which ends by itself:
+        a gradient that is later than the deadline is so by the server's fault, since Ray gives a
+        transfer that hangs up before that.
         """
         assert isinstance(value, _Gradient), "only gradients are delivered"
         shards = self._servers[actor]
@@ -92,7 +96,7 @@ class DirectBackend(RayBackend):
         upload = value.upload
         assert upload is not None, "a gradient without a way"
         way = Delayed(self, self.now + upload.emulated_s)
-        return way, _Taken(self, taken, value.begin_transfer(), actor)
+        return way, _Taken(self, taken, value.begin_transfer())
 
     def _free(self, shards: Shards) -> None:
         """Let the server forget what nothing needs any more. It works its calls off in order, so it
@@ -104,6 +108,16 @@ class DirectBackend(RayBackend):
     def can_lose(self, server: str) -> bool:
         """See `Backend.can_lose`: it alone has the gradients."""
         return False
+
+    def failure_of(self, error: RayError) -> Failure:
+        """See `RayBackend.failure_of`; a transfer that failed is nobody's code, and does not say
+        which end of it is to blame.
+        """
+        cause = error.cause if isinstance(error, RayTaskError) else error
+        if isinstance(cause, RayDirectTransportError | TimeoutError):
+            *_, last = str(cause).strip().splitlines() or [""]
+            return Failure("lost", f"what it needs could not be read from another process: {last}")
+        return super().failure_of(error)
 
     def kill(self, actor: str) -> None:
         """See `Backend.kill`."""
@@ -164,20 +178,15 @@ class _Gradient(RayCall):
 class _Taken(RayCall):
     """The transfer of a gradient to its server."""
 
-    __slots__ = ("_server",)
+    __slots__ = ()
 
-    def __init__(self, backend: RayBackend, taken: Any, room: Room, server: str) -> None:
+    def __init__(self, backend: RayBackend, taken: Any, room: Room) -> None:
         super().__init__(backend, (taken,), reads=(room,))
-        self._server = server
 
     @property
     def answer(self) -> Any:
-        """See `Call.answer`: unless it is the server that died, its worker is lost, or the way from
-        there; only the gradient that was on it is lost then.
-        """
+        """See `Call.answer`: unless the server died, it is the gradient that is lost."""
         answer = super().answer
-        if isinstance(answer, Failure) and answer.actor != self._server:
-            if answer.kind == "died" and answer.actor:
-                return answer
+        if isinstance(answer, Failure) and answer.kind != "died":
             return Failure("lost", answer.reason)
         return answer

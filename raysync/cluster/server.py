@@ -95,7 +95,7 @@ class Server:
             labels: those of the run.
             data: what `snapshot` returned; None: fresh weights and a fresh optimizer.
         """
-        [self._device] = devices_of_actor()
+        self._device = devices_of_actor()[0] if plan.on_gpu else "cpu"
         if plan.is_direct:
             direct_transport.start_here(str(self._role), self._device, on_gpu=plan.on_gpu)
         forget_all(self._device)
@@ -172,11 +172,13 @@ class Server:
         """Keep a gradient that was read from its worker's memory, under a number; updates name it
         by that.
         """
-        MEMORY.keep(*fields, gradient)
+        [number] = fields
+        MEMORY.keep(number, gradient)
 
     def free(self, fields: list[list[int]]) -> None:
         """Forget the gradients under those numbers: they have been applied, or dropped."""
-        MEMORY.free(*fields)
+        [numbers] = fields
+        MEMORY.free(numbers)
 
     def forget(self, fields: list[str]) -> None:
         """Forget a worker that has left: its buffers no longer count."""

@@ -226,6 +226,8 @@ class WorkerGroup(Strict):
         )
 
 
+NIXL_DEADLINE_S = 70.0
+"""The shortest deadline of a step whose gradient is read from its worker's memory."""
 BACKOFF_MAX_S = 60.0
 """The longest wait before an attempt to start a worker anew, unless the first is longer."""
 
@@ -388,6 +390,12 @@ class Cluster(Strict):
             raise ValueError(
                 "evaluator_gpus: 0: it reads the weights from the server's GPU into one of its own;"
                 " leave it out, or server_gpus"
+            )
+        if self.transport == "nixl" and self.step_deadline_s < NIXL_DEADLINE_S:
+            raise ValueError(
+                f"step_deadline_s: {self.step_deadline_s:g}: with transport: nixl it is at least"
+                f" {NIXL_DEADLINE_S:g}, since Ray gives a transfer that hangs up after 60 s, for"
+                " which the server waits"
             )
         if self.transport == "nixl" and self.server_shards > 1:
             raise ValueError(

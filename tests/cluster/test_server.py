@@ -82,7 +82,11 @@ def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch
     monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
     data, version = server.snapshot([["pushed"], 1], GRADIENT)
     assert version == 1
-    plan = SimpleNamespace(exchange=lambda _: OneStore(torch.zeros(2), 2, Update(lr=1.0)))
+    plan = SimpleNamespace(
+        exchange=lambda model, device: OneStore(torch.zeros(2), 2, Update(lr=1.0)),
+        is_direct=False,
+        on_gpu=False,
+    )
     other = Server(Threads(torch.get_num_threads()), Role("server-0"))
     other.reset(plan, None, None, data)
     assert other.publish([1, MEAN]) == server.publish([1, MEAN])

@@ -17,6 +17,8 @@ from raysync.cluster import backend as backend_module, server, transport, worker
 from raysync.cluster.registered_memory import RegisteredMemory
 
 TICK_S = 0.001
+GIVES_UP_S = 60.0
+"""How long Ray waits for a transfer that hangs, as one from a frozen process does."""
 PENDING = object()
 
 
@@ -36,6 +38,7 @@ class Reference:
 @dataclass(eq=False)
 class Transfer:
     reference: Reference
+    since: float
     halves: list = field(default_factory=list)
     error: Exception | None = None
 
@@ -70,7 +73,10 @@ class DirectWorld:
     def __init__(self, monkeypatch, choose):
         self.choose, self.now = choose, 0.0
         self.actors, self.torn, self.calls = {}, [], []
-        self.registered, self.kept_most = 0, 0
+        self.kept_most = 0
+        """The most vectors that an actor has kept at once."""
+        self.ticks, self.dies_at = 0, {}
+        """The number of things that happened, and after how many which actor dies."""
         self._monkeypatch = monkeypatch
         monkeypatch.setattr(backend_module, "ray", self)
         monkeypatch.setattr(backend_module, "now_s", lambda: self.now)
@@ -79,10 +85,7 @@ class DirectWorld:
     def actor(self, name, itself):
         """An actor whose methods can be called."""
 
-        def register(vector):
-            self.registered += 1
-
-        memory = RegisteredMemory(register, lambda vector: None)
+        memory = RegisteredMemory(lambda vector: None, lambda vector: None)
         self.actors[name] = actor = Actor(name, itself, memory)
         return _Handle(self, actor)
 
@@ -141,6 +144,9 @@ class DirectWorld:
 
     def go_on(self):
         """Let one thing happen; False if nothing can."""
+        self.ticks += 1
+        if self.ticks in self.dies_at:
+            self.kill(SimpleNamespace(_actor=self.actors[self.dies_at[self.ticks]]))
         possible = [event for actor in self.actors.values() for event in self._possible(actor)]
         if not possible:
             return False
@@ -154,8 +160,12 @@ class DirectWorld:
             return
         for task in actor.queue:  # as Ray's own thread does, whatever is in front of it
             for transfer in task.transfers.values():
-                if transfer.reference.value is not PENDING and not transfer.is_done:
+                if transfer.reference.value is PENDING or transfer.is_done:
+                    continue
+                if not transfer.reference.source.is_frozen:
                     yield self._read, transfer, actor
+                elif self.now >= transfer.since + GIVES_UP_S:
+                    yield self._give_up, transfer, actor
         for task in list(actor.queue)[:1]:
             arguments = [each for each in task.arguments if isinstance(each, Reference)]
             if all(each.value is not PENDING for each in arguments) and all(
@@ -175,6 +185,9 @@ class DirectWorld:
             transfer.halves.append(reference.value[part].clone())
             if transfer.is_done and not torch.equal(torch.cat(transfer.halves), reference.returned):
                 self.torn.append(actor.name)
+
+    def _give_up(self, transfer, actor):
+        transfer.error = TimeoutError("not found in RDT object store after 60.0s")
 
     def _carry_out(self, task, actor):
         actor.queue.popleft()
@@ -240,7 +253,7 @@ class _Method:
         self._returns = returns or getattr(method, "__ray_num_returns__", 1)
         self._is_direct = tensor_transport is not None
 
-    def options(self, num_returns=None, tensor_transport=None):
+    def options(self, num_returns=None, tensor_transport=None, **_):
         return _Method(self._world, self._actor, self._name, num_returns, tensor_transport)
 
     def remote(self, *arguments, **options):
@@ -249,7 +262,7 @@ class _Method:
             assert len(returns) == 1, "Ray allows one value"
             returns[0].source = self._actor
         transfers = {
-            each: Transfer(each)
+            each: Transfer(each, self._world.now)
             for each in arguments
             if isinstance(each, Reference) and each.source is not None
         }

@@ -1,6 +1,7 @@
 """Who writes into which buffer, when vectors are read from another process's memory."""
 
 import gc
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,8 +9,9 @@ from hypothesis import given, strategies as st
 
 from raysync import config
 from raysync.cluster import direct_transport
-from raysync.cluster.direct_transport import refuse_unavailable
+from raysync.cluster.direct_transport import refuse_unavailable, start_here
 from raysync.cluster.direct_vectors import TURNS, Buffer, Buffers, DirectVectors, Kept
+from raysync.cluster.placement import plan
 from raysync.cluster.registered_memory import RegisteredMemory
 from raysync.decoupled.plan import check
 from raysync.errors import ConfigError
@@ -87,11 +89,11 @@ def test_what_was_never_taken_or_has_been_freed_is_an_error_and_no_number():
         memory.read(Kept(1))
 
 
-def experiment(**cluster):
+def experiment(workers=({"name": "w", "count": 2},), **cluster):
     return config.validate(
         {
             "workload": {"samples": 100},
-            "workers": [{"name": "w", "count": 2}],
+            "workers": list(workers),
             "cluster": {"transport": "nixl"} | cluster,
         }
     )
@@ -103,6 +105,61 @@ def test_shards_and_stages_are_refused_by_name():
     with pytest.raises(ConfigError, match=r"cluster\.transport: nixl: between stages"):
         check(experiment(), make("decoupled", modules=2))
     check(experiment(), make("bsp"))
+
+
+@pytest.mark.parametrize(
+    ("cluster", "says"),
+    [
+        ({"step_deadline_s": 30}, "step_deadline_s: 30: with transport: nixl it is at least 70"),
+        ({"server_gpus": 1, "transport": "object-ref"}, "server_gpus: 1: only transport: nixl"),
+        ({"server_gpus": 1, "evaluator_gpus": 0}, "evaluator_gpus: 0: it reads the weights"),
+    ],
+)
+def test_settings_that_do_not_go_with_it_are_refused_by_name(cluster, says):
+    with pytest.raises(ConfigError, match=says):
+        experiment(**cluster)
+
+
+def test_a_model_on_a_gpu_is_refused_where_an_actor_has_none(monkeypatch):
+    monkeypatch.setattr(direct_transport, "find_spec", lambda name: name)
+    monkeypatch.setattr(
+        direct_transport, "_manager", lambda: SimpleNamespace(get_nixl_agent=lambda: None)
+    )
+    start_here("worker w-0", "cpu", on_gpu=False)
+    start_here("worker w-0", "cuda:0", on_gpu=True)
+    with pytest.raises(ConfigError, match=r"server_gpus: worker w-0 computes on a CPU"):
+        start_here("worker w-0", "cpu", on_gpu=True)
+
+
+def test_a_nixl_that_does_not_start_is_a_mistake_and_names_the_actor(monkeypatch):
+    def fails():
+        raise RuntimeError("no backend UCX")
+
+    monkeypatch.setattr(direct_transport, "find_spec", lambda name: name)
+    monkeypatch.setattr(direct_transport, "_manager", lambda: SimpleNamespace(get_nixl_agent=fails))
+    with pytest.raises(ConfigError, match=r"where server-0 runs \(RuntimeError: no backend UCX\)"):
+        start_here("server-0", "cpu", on_gpu=False)
+
+
+def test_the_server_asks_for_a_share_of_a_gpu_beside_a_worker_or_apart():
+    workers = [{"name": "w", "count": 2, "gpus": 0.5}]
+    apart = plan(experiment(server_gpus=0.5, workers=workers))
+    assert apart.bundles[apart.servers[0]].resources["GPU"] == 0.5
+    beside = plan(experiment(server_gpus=0.5, workers=workers, server_placement="with-workers"))
+    assert [bundle.resources["GPU"] for bundle in beside.bundles] == [1, 0.5]
+
+
+def test_what_a_gpu_may_still_read_is_not_freed_before_it_has(monkeypatch):
+    order = []
+    memory = RegisteredMemory(lambda vector: None, lambda vector: None)
+    memory.begin("meta")
+    monkeypatch.setattr(
+        torch.cuda, "synchronize", lambda device: order.append((device, len(memory)))
+    )
+    memory.keep(1, memory.buffer(Buffer(0, 3)))
+    memory.free([1])
+    assert order == [("meta", 1)]
+    assert len(memory) == 0
 
 
 def test_what_is_missing_is_named_with_what_to_install(monkeypatch):
