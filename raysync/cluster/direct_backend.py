@@ -96,7 +96,7 @@ class DirectBackend(RayBackend):
         upload = value.upload
         assert upload is not None, "a gradient without a way"
         way = Delayed(self, self.now + upload.emulated_s)
-        return way, _Taken(self, taken, value.begin_transfer())
+        return way, RayCall(self, (taken,), reads=(value.begin_transfer(),))
 
     def _free(self, shards: Shards) -> None:
         """Let the server forget what nothing needs any more. It works its calls off in order, so it
@@ -173,20 +173,3 @@ class _Gradient(RayCall):
         room, self._room = self._room, None
         assert room is not None, "it was delivered already"
         return room
-
-
-class _Taken(RayCall):
-    """The transfer of a gradient to its server."""
-
-    __slots__ = ()
-
-    def __init__(self, backend: RayBackend, taken: Any, room: Room) -> None:
-        super().__init__(backend, (taken,), reads=(room,))
-
-    @property
-    def answer(self) -> Any:
-        """See `Call.answer`: unless the server died, it is the gradient that is lost."""
-        answer = super().answer
-        if isinstance(answer, Failure) and answer.kind != "died":
-            return Failure("lost", answer.reason)
-        return answer

@@ -10,14 +10,11 @@ Of GPUs nothing here has been tested: only the way between the memories of CPUs 
 from __future__ import annotations
 
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import ray
 
 from raysync.errors import ConfigError
-
-if TYPE_CHECKING:
-    from torch import Tensor
 
 NIXL = "nixl"
 """Ray's name of the transport."""
@@ -74,14 +71,14 @@ def start_here(where: str, device: str, *, on_gpu: bool) -> None:
         ) from error
 
 
-def register(vector: Tensor) -> None:
-    """Let others read this memory, for as long as this process lives."""
+def register(vector: Any) -> None:
+    """Let others read the memory of a tensor, until `release`."""
     from ray.experimental import register_nixl_memory
 
     register_nixl_memory(vector)
 
 
-def release(vector: Tensor) -> None:
+def release(vector: Any) -> None:
     """Take back what `register` did, once no reference to it is left."""
     from ray.experimental import deregister_nixl_memory
 
