@@ -21,7 +21,7 @@ from ray._private import ray_constants
 from ray.exceptions import RayError
 
 from raysync.cluster.clock import within
-from raysync.cluster.fork_server import ForkServer, forked_by
+from raysync.cluster.fork_server import ForkServer, can_fork, forked_by
 from raysync.config import Cluster
 from raysync.errors import ConfigError
 
@@ -134,7 +134,7 @@ class Connection:
         self.private = True
         with ExitStack() as while_starting:
             while_starting.enter_context(_on_loopback())
-            if cluster.fork_workers:
+            if cluster.fork_workers and can_fork():
                 self._fork_server = ForkServer()
                 while_starting.enter_context(forked_by(self._fork_server))
             self._init(

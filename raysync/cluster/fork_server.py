@@ -53,6 +53,8 @@ READ_EARLY = ("GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPEN
 """How the variables begin that a process reads when it starts, or when torch is imported."""
 ARENAS, M_ARENA_MAX = "MALLOC_ARENA_MAX", -8
 """The one of them that can also be set later, and its number for `mallopt` (glibc)."""
+WORKERS_PROGRAM = "worker_path"
+"""The argument of Ray's that names the program of a worker process."""
 GONE_S = 5.0
 """How long the server may take to end once it is told to."""
 
@@ -93,21 +95,32 @@ class ForkServer:
         rmtree(self._folder, ignore_errors=True)
 
 
+def can_fork() -> bool:
+    """Say whether worker processes can be forked here: on Linux, where a fork of a process that has
+    imported torch is safe, and with a Ray that can be told their program.
+
+    Ray has no option for that (2.60), only an argument of an inner function.
+    """
+    from ray._private import services  # never in the server: see above
+
+    start_raylet = getattr(services, "start_raylet", None)
+    return (
+        sys.platform == "linux"
+        and start_raylet is not None
+        and WORKERS_PROGRAM in signature(start_raylet).parameters
+    )
+
+
 @contextmanager
 def forked_by(server: ForkServer) -> Iterator[None]:
-    """Make a cluster that is started within start its worker processes by a fork server.
-
-    Ray has no option for the program of a worker process (2.60), only an argument of an inner
-    function; where that is not there, worker processes are started as ever.
-    """
+    """Make a cluster that is started within start its worker processes by a fork server."""
     from ray._private import services
 
     start_raylet = services.start_raylet
 
     def start(*args: object, **options: object) -> object:
         call = signature(start_raylet).bind(*args, **options)
-        if "worker_path" in call.arguments:
-            call.arguments["worker_path"] = str(server.worker_program)
+        call.arguments[WORKERS_PROGRAM] = str(server.worker_program)
         return start_raylet(*call.args, **call.kwargs)
 
     services.start_raylet = start

@@ -354,10 +354,11 @@ class Cluster(Strict):
     )
     dashboard: bool = Field(False, description="start the Ray dashboard with a private cluster")
     fork_workers: bool = Field(
-        False,
+        True,
         description=(
             "a private cluster forks its worker processes from one that has imported torch, so that"
-            " a run starts sooner; off, as it reaches into an inner function of Ray"
+            " a run starts sooner, and a lost actor is back sooner; where Ray has no place for it,"
+            " and on other systems than Linux, each imports torch for itself"
         ),
     )
 

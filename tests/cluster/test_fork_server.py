@@ -7,9 +7,10 @@ from pathlib import Path
 
 import psutil
 import pytest
+from ray._private import services
 
-from raysync.cluster import worker_process
-from raysync.cluster.fork_server import ForkServer
+from raysync.cluster import fork_server, worker_process
+from raysync.cluster.fork_server import ForkServer, can_fork, forked_by
 
 HOLDER = """
 import sys
@@ -58,6 +59,32 @@ def test_a_variable_that_is_read_before_an_import_is_not_for_a_fork(server):
 
 def test_without_a_fork_server_the_program_is_the_worker_process():
     assert asked(Path(worker_process.__file__)).returncode == 2
+
+
+def old(node, arguments):
+    """Start a raylet without naming the program of its workers."""
+
+
+@pytest.mark.parametrize(
+    ("platform", "start_raylet"),
+    [("linux", old), ("linux", None), ("darwin", services.start_raylet)],
+)
+def test_where_nothing_can_be_forked(monkeypatch, platform, start_raylet):
+    monkeypatch.setattr(fork_server.sys, "platform", platform)
+    monkeypatch.setattr(services, "start_raylet", start_raylet)
+    assert not can_fork()
+
+
+def test_ray_is_told_the_program_of_its_workers_only_while_its_cluster_starts(server, monkeypatch):
+    def start_raylet(address, worker_path="rays_own.py", *, number=0):
+        return address, worker_path, number
+
+    monkeypatch.setattr(fork_server.sys, "platform", "linux")
+    monkeypatch.setattr(services, "start_raylet", start_raylet)
+    assert can_fork()
+    with forked_by(server):
+        assert services.start_raylet("a", number=1) == ("a", str(server.worker_program), 1)
+    assert services.start_raylet is start_raylet
 
 
 def test_the_server_ends_with_a_process_that_is_killed(tmp_path):
