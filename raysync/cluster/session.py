@@ -24,6 +24,7 @@ from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import RunPlan
 from raysync.cluster.devices import Place
+from raysync.cluster.fork_server import ForkServer
 from raysync.cluster.layout import Layout, layout_of
 from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
@@ -63,6 +64,7 @@ class Session:
         notify: Callable[[str], None] = lambda text: None,
         address: str | None = None,
         within: PlacementGroup | None = None,
+        fork_server: ForkServer | None = None,
     ) -> None:
         """
         Args:
@@ -71,9 +73,10 @@ class Session:
                 RAY_ADDRESS names it; None: a private one.
             within: the placement group to use, with the bundles of `placement.placed`; None: one is
                 made, and removed.
+            fork_server: the one that was started early for a private cluster; None: there is none.
         """
         self._notify = notify
-        self._connection = Connection(notify, address)
+        self._connection = Connection(notify, address, fork_server)
         self._within = within
         self.places: dict[str, Place] = {}
         """Where the actors of the latest run sit: `server-0`, `evaluator`, and the worker slots."""
