@@ -14,7 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import ray
-from ray.exceptions import RayError
+from ray.exceptions import RayError, RayTaskError
 
 from raysync.cluster.actor_group import ActorGroup
 from raysync.cluster.clock import within
@@ -100,8 +100,10 @@ class AutoServers:
         try:
             count = self._measure(training, actor_group, model, places, cores)
         except (RayError, TimeoutError) as error:  # the run will meet it, too, and say where
-            reason = str(error).partition("\n")[0]
-            count = ServerCount(1, f"no step could be timed ({reason})")
+            cause = error.cause if isinstance(error, RayTaskError) else error
+            reason = str(cause).partition("\n")[0]
+            why = f"no step could be timed ({type(cause).__name__}: {reason})"
+            count = ServerCount(1, why)
         wanted = count.servers
         while count.servers > 1 and not _fits(settled(training.experiment, count.servers)):
             count = replace(count, servers=count.servers - 1)
@@ -115,13 +117,9 @@ class AutoServers:
         return self._keep(training, replace(count, servers=1, why=why))
 
     def _keep(self, training: TrainingPlan, count: ServerCount) -> ServerCount:
-        """Keep a count for runs like this, and tell the user of it if it was asked for or is not
-        what one expects.
-        """
+        """Keep a count for runs like this, and tell the user of it."""
         self._former = _key(training), count
-        is_asked = "server_shards" in training.experiment.cluster.model_fields_set
-        if is_asked or count.servers > 1 or count.is_short:
-            self._notify(count.sentence)
+        self._notify(count.sentence)
         return count
 
     def _measure(

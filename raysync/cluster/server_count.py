@@ -72,11 +72,6 @@ class ServerCount:
         who = "One server has" if self.servers == 1 else f"{self.servers} servers share"
         return f"{who} the model: {self.why}."
 
-    @property
-    def is_short(self) -> bool:
-        """Whether the servers would be busier than they should be."""
-        return self.busy is not None and self.busy / self.servers > BUSY
-
 
 def reason_for_one(experiment: Experiment) -> str:
     """Say why a run by Ray keeps one server, whatever an update takes; "": it does not have to."""
@@ -141,7 +136,7 @@ def choose(
     """
     rate = pushes_per_s(paces, cores)
     busy = rate * update.update_s
-    wanted = max(1, ceil(round(busy / BUSY, 9)))
+    wanted = _wanted(busy)
     room = room_for(update.threads, (pace.node for pace in paces), cores)
     large = most_servers(vector_bytes)
     servers = min(wanted, room, large)
@@ -170,6 +165,11 @@ def settled(experiment: Experiment, servers: int) -> Experiment:
     if servers > 1 and is_free:
         changed["server_placement"] = "spread"
     return experiment.model_copy(update={"cluster": cluster.model_copy(update=changed)})
+
+
+def _wanted(busy: float) -> int:
+    """Return the fewest servers that are not too busy."""
+    return max(1, ceil(busy / BUSY))
 
 
 def _workers(count: int) -> str:

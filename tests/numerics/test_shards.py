@@ -78,6 +78,67 @@ def test_shards_equal_one_server(update, shards):
     )
 
 
+SIZE = 50_021
+"""Above what torch gives to one thread, and no multiple of what a processor computes at once."""
+EXACT = {
+    "momentum": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    "sum": {"combine": "sum", "lr_scaling": "none"},
+    "scaled": {"staleness_scaling": "inverse", "momentum": 0.9},
+    "constant": {"delay_compensation": "constant"},
+    "adaptive": {"delay_compensation": "adaptive", "staleness_scaling": "inverse"},
+} | {
+    name: {"optimizer": name, "lr_scaling": "none"}
+    for name in (
+        "ASGD",
+        "Adadelta",
+        "Adagrad",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Rprop",
+        "SGD",
+    )
+}
+
+
+@pytest.mark.parametrize("update", EXACT.values(), ids=EXACT)
+def test_shards_equal_one_server_bit_for_bit_unless_they_tell_norms(update):
+    """So a run may have as many servers as keep up, and is the same."""
+    settings = Update(lr=0.1, **update)
+    compensates = settings.delay_compensation is not None
+
+    def published(shards):
+        generator = torch.Generator().manual_seed(0)
+        stores = [
+            ParameterStore(part.clone(), len(part), settings)
+            for part in torch.randn(SIZE, generator=generator).tensor_split(shards)
+        ]
+        for number in range(6):
+            pushes = 1 + number % 3
+            split = [
+                torch.randn(SIZE, generator=generator).tensor_split(shards)
+                for _ in range(2 * pushes)
+            ]
+            for store, *parts in zip(stores, *split, strict=True):
+                store.apply(
+                    parts[:pushes],
+                    [8, 3, 5][:pushes],
+                    WORKERS[:pushes],
+                    number / 6,
+                    staleness=[0, 4, 2][:pushes],
+                    bases=parts[pushes:] if compensates else (),
+                )
+        return torch.cat([store.publish() for store in stores])
+
+    whole = published(1)
+    assert whole.isfinite().all()
+    for shards in (2, 3, 7):
+        assert torch.equal(published(shards), whole)
+
+
 @pytest.mark.parametrize("shards", [1, 2, 5, 68])
 def test_parts_tile_the_vector_evenly(shards):
     flat = model()
