@@ -89,10 +89,11 @@ def peak_bytes(work):
 
 
 def test_what_is_measured_is_seen():
-    vector = torch.ones(SIZE)
-    assert peak_bytes(lambda: vector.add_(1)) == 0
-    assert peak_bytes(lambda: (vector + 1, vector + 1)) == 8 * SIZE
-    assert peak_bytes(lambda: [vector + 1 for _ in range(3)] and None) == 12 * SIZE
+    """Besides vectors a few numbers."""
+    vector, few = torch.ones(SIZE), pytest.approx
+    assert peak_bytes(lambda: vector.add_(1)) < 200
+    assert peak_bytes(lambda: [vector + 1, vector + 1]) == few(8 * SIZE, abs=200)
+    assert peak_bytes(lambda: [(vector + 1).sum() for _ in range(3)]) == few(4 * SIZE, abs=200)
 
 
 @every_update
