@@ -369,6 +369,13 @@ class Cluster(Strict):
         ),
     )
 
+    @field_validator("server_shards", mode="before")
+    @classmethod
+    def _countable(cls, value: object) -> object:
+        if value == "auto" or (type(value) is int and value > 0):
+            return value
+        raise ValueError(f"must be a whole number from 1, or auto; got {value!r}")
+
     @model_validator(mode="after")
     def _placed(self) -> Cluster:
         if self.server_label_selector and self.server_placement != "apart":
