@@ -30,6 +30,15 @@ class ActorError(Exception):
         self.actor_id, self.reason = actor_id, reason
 
 
+class StartedAnew(Exception):
+    """An actor was called in a process that Ray has started in place of one that died: it knows
+    nothing of the run.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("its process died, and another was started in its place")
+
+
 @contextmanager
 def signed() -> Iterator[None]:
     """Raise what the actor's own code raises as an `ActorError`.
@@ -38,7 +47,7 @@ def signed() -> Iterator[None]:
     """
     try:
         yield
-    except ActorError:
+    except (ActorError, StartedAnew):
         raise
     except Exception as error:
         raise ActorError(_own_id(), reason(error)) from error

@@ -26,7 +26,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from raysync.cluster.actor_errors import ActorError
+from raysync.cluster.actor_errors import ActorError, StartedAnew
 from raysync.cluster.channels import HOT, Channels, Issued, PipedCall
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.node_watch import WorkerNodes
@@ -502,6 +502,8 @@ class RayBackend:
                 if name in self._servers:
                     self._dead.add(cause.actor_id)
                 return Failure("died", reason(cause), name)
+            case StartedAnew():
+                return Failure("died", reason(cause))
             case ObjectLostError():
                 return Failure("lost", "what it needs was lost with the node that held it")
             case ActorError():
