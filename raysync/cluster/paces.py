@@ -7,6 +7,7 @@ from statistics import fmean, median
 
 import ray
 import torch
+from torch import Tensor
 
 from raysync.cluster.clock import now_s
 from raysync.cluster.server_count import Pace, UpdatePace
@@ -39,6 +40,11 @@ def timed(step: Callable[[int], object]) -> float:
     return median(seconds[1:] or seconds)
 
 
+def returned(vector: Tensor) -> None:
+    """Take the time that it costs an actor to return a vector: Ray copies it."""
+    ray.put(outgoing(vector)[0])
+
+
 def update_pace(server: object, update: Update, vector_bytes: int) -> UpdatePace:
     """Time updates of one gradient, and the publishing of the weights that they make, in the
     process that calls this: that of a server, with its threads.
@@ -55,7 +61,7 @@ def update_pace(server: object, update: Update, vector_bytes: int) -> UpdatePace
 
     def apply_and_publish(number: int) -> None:
         store.apply([gradient], [1], [None], 0.0, staleness=[2], bases=bases)
-        ray.put(outgoing(store.publish())[0])  # the copy that a returned value costs, too
+        returned(store.publish())
 
     seconds = timed(apply_and_publish) * vector_bytes / (4 * size)
     return UpdatePace(seconds, torch.get_num_threads())
@@ -67,7 +73,7 @@ def step_pace(
     """Return the pace of the worker that calls this.
 
     Args:
-        computed_s: what a step takes to compute.
+        computed_s: what a step takes to compute, with its copies.
         emulated_s: returns what the step of a clock takes as it is emulated, or that.
         ways_s: the seconds of the emulated link, there and back.
         on_gpu: whether a GPU computes.

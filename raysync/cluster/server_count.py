@@ -93,22 +93,27 @@ def most_servers(vector_bytes: int) -> int:
     return max(1, vector_bytes // LEAST_BYTES)
 
 
-def pushes_per_s(paces: Iterable[Pace], cores: Mapping[str, int]) -> float:
-    """Return how often workers push in a second if none of them waits.
+def pushes_per_s(
+    paces: Iterable[Pace], cores: Mapping[str, int], update_core_s: float = 0.0
+) -> float:
+    """Return how often workers push in a second if none of them waits for the server.
 
-    Where those of a node compute more than its cores can, all of them are slower by that.
+    Where those of a node, with the updates that they cause, compute more than its cores can, all of
+    them are slower by that.
 
     Args:
         paces: those of all workers.
         cores: node -> how many it has.
+        update_core_s: the seconds of a core that an update takes.
     """
     by_node: dict[str, list[Pace]] = {}
     for pace in paces:
         by_node.setdefault(pace.node, []).append(pace)
     total = 0.0
     for node, its in by_node.items():
-        used = sum(pace.core_s / pace.cycle_s for pace in its)
-        total += sum(1 / pace.cycle_s for pace in its) * min(1.0, cores[node] / max(used, 1e-9))
+        rate = sum(1 / pace.cycle_s for pace in its)
+        used = sum(pace.core_s / pace.cycle_s for pace in its) + rate * update_core_s
+        total += rate * min(1.0, cores[node] / max(used, 1e-9))
     return total
 
 
@@ -134,7 +139,7 @@ def choose(
         vector_bytes: the size of a gradient.
         cores: node -> how many it has; of all nodes where workers are.
     """
-    rate = pushes_per_s(paces, cores)
+    rate = pushes_per_s(paces, cores, update.update_s * update.threads)
     busy = rate * update.update_s
     wanted = _wanted(busy)
     room = room_for(update.threads, (pace.node for pace in paces), cores)

@@ -14,7 +14,7 @@ from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, devices_of_actor, here, stay_near
 from raysync.cluster.monitoring import log_ready, log_to_stderr
-from raysync.cluster.paces import step_pace, timed
+from raysync.cluster.paces import returned, step_pace, timed
 from raysync.cluster.server_count import Pace
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
@@ -63,16 +63,20 @@ def _computation(
     )
 
 
-def _trial(plan: WorkerPlan, model: InitialModel, devices: Sequence[str]) -> Callable[[int], None]:
-    """Return a function that computes the step of a clock, with tensors of its own."""
+def _trial(
+    plan: WorkerPlan, model: InitialModel, devices: Sequence[str]
+) -> Callable[[int], torch.Tensor]:
+    """Return a function that computes the step of a clock, with tensors of its own; it returns the
+    gradient with the buffers behind it, (P + Q,), which is valid until the next step.
+    """
     computation = _computation(plan, model, devices)
     reader = BatchReader(model.train_set, model.task.collate, plan.batches)
     initial = computation.model.initial()
 
-    def step(clock: int) -> None:
+    def step(clock: int) -> torch.Tensor:
         computation.read_weights([initial])
         computation.compute(reader, clock, plan.batch_size)
-        computation.outgoing()
+        return computation.outgoing()
 
     return step
 
@@ -124,7 +128,8 @@ class Worker:
         assert plan is not None, "pace before reset"
         devices = devices_of_actor(plan.group.devices)
         with generators_restored():
-            computed_s = timed(_trial(plan, model, devices))
+            step = _trial(plan, model, devices)
+            computed_s = timed(lambda clock: returned(step(clock)))
         return step_pace(
             computed_s,
             lambda clock: self._step_time.seconds(clock, plan.batch_size, 1.0, computed_s),

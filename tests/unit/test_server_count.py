@@ -73,6 +73,7 @@ def test_workers_that_compute_on_more_cores_than_there_are_push_less_often():
     assert pushes_per_s([Pace("here", 0.1, 0.04)] * 8, {"here": 4}) == pytest.approx(80)
     apart = [Pace("here", 0.1, 0.1)] * 4 + [Pace("there", 0.1, 0.1)] * 4
     assert pushes_per_s(apart, {"here": 2, "there": 4}) == pytest.approx(60)
+    assert pushes_per_s(busy, {"here": 4}, update_core_s=0.1) == pytest.approx(20), "and updates"
 
 
 paces_of_workers = st.lists(
