@@ -243,6 +243,8 @@ def test_a_run_begins_with_one_server_and_goes_on_with_as_many_as_it_needs(sessi
     assert session.told == [count.sentence]
     session.run("ssp", batch_size=64, **AUTO)
     assert len(session.started) == 5, "another batch takes another time"
+    session.run("ssp", batch_size=64, update={"optimizer": "adam"}, **AUTO)
+    assert len(session.started) == 7, "and so does another optimizer"
 
 
 def test_a_run_whose_server_is_fast_enough_is_started_once(session):
