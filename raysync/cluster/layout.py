@@ -101,7 +101,7 @@ class DataParallelLayout:
         self.experiment = training.experiment
         self.slots: Sequence[str] = list(training.groups)
         self.servers: Mapping[str, Sequence[int]] = {
-            SERVER: range(training.experiment.cluster.server_shards)
+            SERVER: range(training.experiment.cluster.servers)
         }
         self.topology = DataParallelPlan(
             paradigm, training.workload_samples, training.has_buffers, training.vector_bytes
@@ -116,7 +116,7 @@ class DataParallelLayout:
 
     def server_plans(self) -> Sequence[Any]:
         """See `Layout.server_plans`."""
-        shards = self.experiment.cluster.server_shards
+        shards = self.experiment.cluster.servers
         return [
             ShardPlan(self.experiment.seed, self.experiment.update, shard, shards)
             for shard in range(shards)
@@ -135,7 +135,7 @@ class DataParallelLayout:
                 experiment.batch_size_of(slot),
                 experiment.seed,
                 training.vector_bytes,
-                experiment.cluster.server_shards,
+                experiment.cluster.servers,
             )
             for slot, group in training.groups.items()
         ]

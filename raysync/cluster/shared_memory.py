@@ -29,6 +29,8 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from raysync.training.vector_parts import bounds
+
 STAMP_BYTES = 64
 """The room for a stamp in front of each vector: a cache line, which keeps vectors aligned."""
 SEGMENT_BYTES = 4 * 2**20
@@ -59,14 +61,11 @@ class Handle(NamedTuple):
     end: int
 
     def parts(self, count: int, item_bytes: int = 4) -> list[Handle]:
-        """Return handles of even parts, the first ones longer by an element, as torch's
-        `tensor_split` has them.
-        """
-        each, more = divmod((self.end - self.begin) // item_bytes, count)
-        bounds = (each * index + min(index, more) for index in range(count + 1))
+        """Return handles of the parts that as many servers have."""
+        starts = bounds((self.end - self.begin) // item_bytes, count)
         return [
             self._replace(begin=self.begin + item_bytes * first, end=self.begin + item_bytes * last)
-            for first, last in pairwise(bounds)
+            for first, last in pairwise(starts)
         ]
 
 

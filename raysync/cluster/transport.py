@@ -26,6 +26,7 @@ from torch import Tensor
 
 from raysync.cluster.shards import INLINE_BYTES
 from raysync.cluster.shared_memory import Handle, Mappings
+from raysync.training.vector_parts import spans
 
 Payload = npt.NDArray[Any] | bytes | Handle
 
@@ -38,7 +39,8 @@ def outgoing(vector: Tensor, shards: int = 1) -> tuple[Payload, ...]:
 
     Ray copies it when the method returns, so the vector may be reused then.
     """
-    parts = [part.detach().numpy() for part in vector.tensor_split(shards)]
+    whole = vector.detach().numpy()
+    parts = [whole[span] for span in spans(len(whole), shards)]
     return tuple(part.tobytes() if part.nbytes <= INLINE_BYTES else part for part in parts)
 
 

@@ -228,9 +228,9 @@ def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
     flat = FlatModel(module)
     check_optimizer(experiment.update)
     check_groups(experiment.update, flat.parameters)
-    if experiment.cluster.server_shards > flat.size:
+    if experiment.cluster.servers > flat.size:
         raise ConfigError(
-            f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the"
+            f"cluster.server_shards: {experiment.cluster.servers} servers cannot share the"
             f" {flat.size} parameters that {name} has."
         )
     return flat

@@ -63,7 +63,7 @@ class Links:
             server: the server's site.
         """
         hosts = self._hosts(list(slots.values()))
-        servers = self._experiment.cluster.server_shards
+        servers = self._experiment.cluster.servers
         up_bytes, down_bytes = network.sent_bytes(vector_bytes)
         server_bandwidth = self._server_bandwidth(network, hosts)
         home = self._experiment.server_region
@@ -176,10 +176,7 @@ class Links:
 
     def _hosts(self, slots: list[str]) -> Counter[str]:
         """Return the slots that servers are placed with -> how many."""
-        cluster = self._experiment.cluster
-        if cluster.server_placement == "apart":
-            return Counter()
-        return Counter(slots[shard % len(slots)] for shard in range(cluster.server_shards))
+        return Counter(slots[host] for host in self._experiment.cluster.hosts(len(slots)))
 
     def _beside(self, slot: str, hosts: Counter[str]) -> int:
         """Return how many servers are where a worker is: with it, or on its node."""
