@@ -305,8 +305,11 @@ def test_bsp_on_ray_is_repeatable(run):
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
-@pytest.mark.parametrize("paradigm", ["bsp", {"name": "hybrid", "k": 3, "pull_interval": 2}])
-def test_runs_over_both_transports_agree_and_say_which_it_was(run, paradigm):
+@pytest.mark.parametrize(
+    ("paradigm", "wire"),
+    [("bsp", "bf16"), ({"name": "hybrid", "k": 3, "pull_interval": 2}, "float32")],
+)
+def test_runs_over_both_transports_agree_and_say_which_it_was(run, paradigm, wire):
     """With batch norm's buffers, which travel behind the gradient. Sums depend on their order."""
     settings = {
         "paradigm": paradigm,
@@ -314,7 +317,10 @@ def test_runs_over_both_transports_agree_and_say_which_it_was(run, paradigm):
         "model": "fashion-cnn",
         "update": {"lr": 0.02},
     }
-    records = [run(**settings), run(**settings, cluster={"transport": "shared-memory"})]
+    records = [
+        run(**settings, cluster={"transport": transport, "wire": wire})
+        for transport in ("object-ref", "shared-memory")
+    ]
     losses = [record.evaluations.loss.to_numpy() for record in records]
     np.testing.assert_allclose(*losses, rtol=1e-4)
     assert losses[0][-1] < losses[0][0]

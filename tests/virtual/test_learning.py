@@ -103,6 +103,18 @@ def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
         } == {0}
 
 
+@pytest.mark.parametrize("devices", [1, 2])
+def test_gradients_travel_as_the_wire_has_them(devices):
+    """Each rounded once, to bfloat16, and the statistics behind them not."""
+    workers = [group | {"devices_per_worker": devices} for group in SETTINGS["workers"]]
+    training = task_of(workers=workers, cluster={"wire": "bf16"}, faults=[CRASH])
+    lines, driver = learn(training, "asp")
+    weights = weights_of(driver)
+    assert (weights - Oracle(training).follow(lines).vector()).abs().max().item() < 1e-5
+    _, driver = learn(task_of(workers=workers, faults=[CRASH]), "asp")
+    assert (weights - weights_of(driver)).abs().max().item() > 1e-4, "what float32 makes"
+
+
 @pytest.mark.parametrize(
     "paradigm", ["asp", "tests.builders.paradigms:Sticky", "k-batch-async", "sync-switch"]
 )
