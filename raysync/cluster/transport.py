@@ -42,7 +42,7 @@ def outgoing(vector: Tensor, sizes: Sequence[int] = ()) -> tuple[Payload, ...]:
         vector: as it travels: see `training.wire`.
         sizes: those of the parts that it is cut into; none: it is one part.
     """
-    parts = [part.detach().numpy() for part in vector.split(list(sizes) or [len(vector)])]
+    parts = [part.detach().numpy() for part in torch.split(vector, list(sizes) or [len(vector)])]
     return tuple(part.tobytes() if part.nbytes <= INLINE_BYTES else part for part in parts)
 
 

@@ -91,7 +91,7 @@ class FlatModel:
         sizes = [parameter.numel() for parameter in self._parameters]
         return [
             part.view_as(parameter)
-            for part, parameter in zip(vector.split(sizes), self._parameters, strict=True)
+            for part, parameter in zip(torch.split(vector, sizes), self._parameters, strict=True)
         ]
 
     def clear_gradient(self) -> None:

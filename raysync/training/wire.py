@@ -62,7 +62,9 @@ class Wire:
                 self._vector = torch.empty(sum(self.sizes), device=vector.device)
             out = self._vector
         begin = 0
-        for (parameters, buffers), part in zip(self._parts, out.split(self.sizes), strict=True):
+        for (parameters, buffers), part in zip(
+            self._parts, torch.split(out, self.sizes), strict=True
+        ):
             behind = begin + parameters
             numbers = part[: room(parameters)].view(torch.bfloat16)
             numbers[:parameters].copy_(vector[begin:behind])

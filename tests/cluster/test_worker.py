@@ -98,7 +98,7 @@ def test_a_worker_takes_its_buffers_from_the_end_of_a_vector_in_parts(worker):
     flat = FlatModel(nn.BatchNorm1d(2, affine=True))
     worker._gradient = SimpleNamespace(read_buffers=flat.read_buffers)
     vector = torch.arange(flat.size + flat.buffer_size, dtype=torch.float32)
-    worker.restore([], *outgoing(vector, [3, 3, 2]))
+    worker.restore([], *outgoing(vector, [3, 3, 3]))
     assert torch.equal(flat.initial()[flat.size :], vector[flat.size :])
 
 
