@@ -17,6 +17,7 @@ from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.engine.step_time import StepTime
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
+from raysync.training.preparation import prepare
 from raysync.training.wire import Wire
 
 
@@ -75,6 +76,21 @@ def test_a_worker_waits_for_its_weights_before_it_computes_and_is_not_busy_then(
     *_, (loss, busy) = worker.step(batch, *([bytes(16)] if pulls else []))
     assert (loss, busy) == (0.5, pytest.approx(busy_s))
     assert len(read) == pulls
+    assert torch.backends.cudnn.benchmark == (batch[1] == 8), "only where the worker is warm"
+
+
+def test_a_worker_computes_as_its_group_and_the_cluster_say(monkeypatch):
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(32, 10))
+    described = {"data": {"name": "digits"}, "workers": [{"name": "w"}]}
+    training = prepare(config.validate(described), model)
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda loss: compiled.append(loss) or loss)
+    group = config.WorkerGroup(memory_format="channels_last", compile=True)
+    plan = WorkerPlan("w-0", group, training.batches("w-0"), 0, None, 8, 0, 0, 3, "bf16")
+    computation = worker_module._computation(plan, training.model, ["cpu"])
+    assert not computation.model.module[1].weight.is_contiguous()
+    assert compiled == [training.task.loss]
+    assert (len(computation.wire.sizes), computation.wire.is_plain) == (3, False)
 
 
 def test_an_error_of_the_users_model_travels_as_text(monkeypatch, worker):

@@ -14,6 +14,7 @@ from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.memory_layout import begin_aligned, laid_out
 from raysync.training.preparation import prepare
+from raysync.virtual.trainer import Trainer
 from tests.fakes.cuda import FakeCuda
 
 SETTINGS = {"data": {"name": "digits", "train_samples": 100}, "workers": [{"name": "w"}]}
@@ -194,6 +195,18 @@ def test_a_step_with_memory_of_its_own_leaves_nothing_to_chance():
 def test_a_model_without_convolutions_refuses_channels_last_by_name():
     with pytest.raises(ConfigError, match=r"workers: w: memory_format: channels_last: .* has no"):
         task(flat, memory_format="channels_last")
+
+
+def test_virtual_workers_have_the_formats_of_their_groups():
+    groups = [{"name": name, "memory_format": name} for name in ("contiguous", "channels_last")]
+    training = prepare(
+        config.validate(SETTINGS | {"engine": "virtual", "workers": groups}), model=odd
+    )
+    trainer = Trainer(training)
+    assert [
+        convolutions(trainer._computation(group).model.module)[1].weight.is_contiguous()
+        for group in training.groups.values()
+    ] == [True, False]
 
 
 def test_stages_refuse_channels_last_by_name():

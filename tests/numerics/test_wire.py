@@ -71,6 +71,9 @@ def test_every_shard_gets_its_part(parameters, buffers, shards, name, seed):
         assert torch.equal(part[len(part) - (len(whole) - own) :], whole[own:])
         if name == "bf16":
             assert len(part) == -(-own // 2) + len(whole) - own
+    if name == "bf16":
+        given = wire.encode(vector, torch.full((sum(wire.sizes),), float("nan")))
+        assert torch.equal(given.view(torch.int32), wire.encode(vector).view(torch.int32))
     behind = torch.cat(parts)[len(torch.cat(parts)) - buffers :]
     assert torch.equal(behind, vector[parameters:]), "the end of all parts are the buffers"
 
