@@ -188,7 +188,8 @@ class Network(Strict):
         None,
         gt=0,
         description=(
-            "rate at which the server reads gradients, at their full size; default: without limit"
+            "rate at which the server reads gradients, at their size in the format of"
+            " `cluster.wire`; default: without limit"
         ),
     )
     phases: dict[str, NetworkPhase] = Field(

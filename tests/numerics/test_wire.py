@@ -176,6 +176,13 @@ def test_a_push_takes_half_the_time_of_a_pull(network, pull_s, push_s):
     assert times == {"worker-0": [cycle_s, 2 * cycle_s, 3 * cycle_s]}
 
 
+def test_a_server_reads_half_the_bytes():
+    """And the worker waits for the update."""
+    settings = {"workers": [{"step_s": 1}], "workload": {"samples": 3}, "cluster": BF16}
+    times = push_times(run(timed(network={"update_bytes_per_s": BYTES}, **settings), "asp"))
+    assert times == {"worker-0": [1, 2.5, 4]}
+
+
 def test_a_size_that_is_given_is_halved_too():
     """Where no model is built: of 100 bytes, 25 numbers, 13 pairs are sent."""
     settings = {
