@@ -2,7 +2,7 @@
 machine or store.
 
 Of the update's settings it knows lr (also of a phase), staleness_scaling and delay_compensation
-(constant), and the format in which gradients travel.
+(constant).
 """
 
 import copy
@@ -75,8 +75,6 @@ class Oracle:
         for buffer, *values in zip(module.buffers(), *after, strict=True):
             buffer.copy_(torch.stack(values).mean(dim=0))
         gradient = [parameter.grad.clone() for parameter in module.parameters()]
-        if training.experiment.cluster.wire == "bf16":
-            gradient = [part.bfloat16().float() for part in gradient]
         buffers = [buffer.clone() for buffer in module.buffers()]
         self.pending[event.worker, event.clock] = (gradient, event.samples, buffers, event.base)
         return loss
