@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from raysync.cluster.actor_errors import signed
+from raysync.cluster.actor_errors import StartedAnew, signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.threads import Threads, use_threads
@@ -84,8 +84,7 @@ class Evaluator:
             fields: whether the training is over.
             weights: what the servers published, in a part a shard.
         """
-        assert self._evaluation is not None, "evaluate before reset"
-        return self._evaluation.measure(self._assembly.vector(incoming(*weights)), fields[0])
+        return self._ready.measure(self._assembly.vector(incoming(*weights)), fields[0])
 
     @signed()
     def state_dict(self, fields: list[bool], *weights: Payload) -> bytes:
@@ -95,6 +94,17 @@ class Evaluator:
             fields: none.
             weights: what the servers published, in a part a shard.
         """
-        assert self._evaluation is not None, "a model before reset"
+        evaluation = self._ready
         vector = self._assembly.vector(incoming(*weights))
-        return encoded(self._evaluation.model, vector, self._module, self._evaluation.task)
+        return encoded(evaluation.model, vector, self._module, evaluation.task)
+
+    @property
+    def _ready(self) -> ModelEvaluation:
+        """What `reset` has made.
+
+        Raises:
+            StartedAnew: the process died between two calls, and this is the one after it.
+        """
+        if self._evaluation is None:
+            raise StartedAnew
+        return self._evaluation

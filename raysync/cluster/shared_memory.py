@@ -60,10 +60,10 @@ class Handle(NamedTuple):
 
     def parts(self, sizes: Sequence[int], item_bytes: int = 4) -> list[Handle]:
         """Return handles of parts of these sizes, in items, one behind the other."""
-        bounds = accumulate(sizes, initial=0)
+        starts = accumulate(sizes, initial=0)
         return [
             self._replace(begin=self.begin + item_bytes * first, end=self.begin + item_bytes * last)
-            for first, last in pairwise(bounds)
+            for first, last in pairwise(starts)
         ]
 
 

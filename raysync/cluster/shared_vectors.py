@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raysync.cluster.shared_memory import Lease, Slots
+from raysync.training.vector_parts import spans
 
 ITEM_BYTES = 4
 """The size of a float32."""
@@ -37,12 +38,12 @@ class SharedVectors:
             plan: says what is shared.
             vector_bytes: the size of the weights.
             push_bytes: the size of a gradient.
-            shards: the number of parts of the weights, as even as `Tensor.tensor_split` makes them.
+            shards: the number of parts of the weights.
         """
         self.plan = plan
         self._push_bytes = push_bytes
-        each, more = divmod(vector_bytes // ITEM_BYTES, shards)
-        self._part_bytes = [ITEM_BYTES * (each + (shard < more)) for shard in range(shards)]
+        parts = spans(vector_bytes // ITEM_BYTES, shards)
+        self._part_bytes = [ITEM_BYTES * (part.stop - part.start) for part in parts]
         self._gradients: dict[str, Slots] = {}
         """Worker -> its slots."""
         self._weights = self._slots_of_servers()

@@ -14,13 +14,15 @@ from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, devices_of_actor, here, stay_near
 from raysync.cluster.monitoring import log_ready, log_to_stderr
+from raysync.cluster.paces import returned, step_pace, timed
+from raysync.cluster.server_count import Pace
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import MAPPINGS, Payload, incoming, outgoing, written
 from raysync.cluster.warm_up import warm_up
 from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
-from raysync.training.batch_reader import BatchReader
+from raysync.training.batch_reader import BatchReader, generators_restored
 from raysync.training.batches import Batches
 from raysync.training.compiling import refuse_without_compiler
 from raysync.training.device import limit_memory, try_kernels
@@ -68,6 +70,25 @@ def _computation(
     )
 
 
+def _trial(
+    plan: WorkerPlan, model: InitialModel, devices: Sequence[str]
+) -> Callable[[int], torch.Tensor]:
+    """Return a function that computes the step of a clock, with tensors of its own; it returns the
+    gradient with the buffers behind it, (P + Q,), which is valid until the next step.
+    """
+    computation = _computation(plan, model, devices)
+    reader = BatchReader(model.train_set, model.task.collate, plan.batches)
+    initial = computation.model.initial()
+
+    def step(clock: int) -> torch.Tensor:
+        try_kernels(True)
+        computation.read_weights([initial])
+        computation.compute(reader, clock, plan.batch_size)
+        return computation.outgoing()
+
+    return step
+
+
 class Worker:
     """It computes gradients on its device, or on several."""
 
@@ -99,7 +120,11 @@ class Worker:
             stay_near(devices[0])
         self._plan = plan
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
-        self._warm_up(plan, model, devices)
+        group = plan.group
+        kind = group.precision, group.memory_format, group.compile
+        warm_up(
+            (model.name, *devices, *kind, plan.batch_size), lambda: _trial(plan, model, devices)
+        )
         self._gradient = _computation(plan, model, devices)
         self._reader = BatchReader(
             model.train_set, model.task.collate, plan.batches, plan.loader_workers
@@ -108,23 +133,20 @@ class Worker:
         log_ready(model.name, place.devices)
         return place
 
-    def _warm_up(self, plan: WorkerPlan, model: InitialModel, devices: Sequence[str]) -> None:
-        def make() -> Callable[[int], object]:
-            computation = _computation(plan, model, devices)
-            reader = BatchReader(model.train_set, model.task.collate, plan.batches)
-            initial = computation.model.initial()
-
-            def step(clock: int) -> None:
-                try_kernels(True)
-                computation.read_weights([initial])
-                computation.compute(reader, clock, plan.batch_size)
-                computation.outgoing()
-
-            return step
-
-        group = plan.group
-        kind = group.precision, group.memory_format, group.compile
-        warm_up((model.name, *devices, *kind, plan.batch_size), make)
+    def pace(self, model: InitialModel) -> Pace:
+        """Time a few steps, and throw them away: see `paces`."""
+        plan = self._plan
+        assert plan is not None, "pace before reset"
+        devices = devices_of_actor(plan.group.devices)
+        with generators_restored():
+            step = _trial(plan, model, devices)
+            computed_s = timed(lambda clock: returned(step(clock)))
+        return step_pace(
+            computed_s,
+            lambda clock: self._step_time.seconds(clock, plan.batch_size, 1.0, computed_s),
+            2 * one_way_s(plan.group.link, plan.vector_bytes),
+            on_gpu=devices[0] != "cpu",
+        )
 
     @signed()
     def step(

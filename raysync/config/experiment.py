@@ -291,10 +291,10 @@ class Experiment(Strict):
 
     @model_validator(mode="after")
     def _projects_on_one_server(self) -> Experiment:
-        if self.update.project_radius is not None and self.cluster.server_shards > 1:
+        if self.update.project_radius is not None and self.cluster.servers > 1:
             raise ValueError(
                 "update.project_radius: needs cluster.server_shards: 1, not"
-                f" {self.cluster.server_shards}; a shard does not know the norm of the whole model"
+                f" {self.cluster.servers}; a shard does not know the norm of the whole model"
             )
         return self
 
@@ -332,9 +332,8 @@ class Experiment(Strict):
         """Return the slots that servers are placed with -> their groups; empty if they are apart
         from workers.
         """
-        if self.cluster.server_placement == "apart":
-            return {}
-        return dict(list(self.slots().items())[: self.cluster.server_shards])
+        slots = list(self.slots().items())
+        return dict(slots[host] for host in self.cluster.hosts(len(slots)))
 
     @property
     def server_region(self) -> str | None:

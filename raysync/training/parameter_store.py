@@ -20,6 +20,7 @@ from raysync.training.optimizers import is_fused, optimizer_of
 from raysync.training.parameter_groups import ParameterGroup, whole
 from raysync.training.staleness_correction import StalenessCorrection
 from raysync.training.state_file import State, check_fits
+from raysync.training.vector_parts import spans
 from raysync.training.wire import gradient_of
 
 NEXT_TO_0 = ulp(0.0)
@@ -331,11 +332,11 @@ def part_of(model: FlatModel, index: int, count: int) -> tuple[Tensor, int]:
     of parameters in it.
     """
     begin, end = bounds_of(model, index, count)
-    return model.initial().tensor_split(count)[index], end - begin
+    whole = model.initial()
+    return whole[spans(len(whole), count)[index]], end - begin
 
 
 def bounds_of(model: FlatModel, index: int, count: int) -> tuple[int, int]:
     """Return where the parameters of such a store begin and end in (P,)."""
-    each, more = divmod(model.size + model.buffer_size, count)
-    begin, end = (each * number + min(number, more) for number in (index, index + 1))
-    return min(begin, model.size), min(end, model.size)
+    span = spans(model.size + model.buffer_size, count)[index]
+    return min(span.start, model.size), min(span.stop, model.size)

@@ -23,6 +23,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from raysync.training.vector_parts import spans
+
 FORMATS = ("float32", "bf16")
 
 
@@ -35,12 +37,11 @@ class Wire:
             name: one of `FORMATS`.
             parameters: P.
             buffers: Q.
-            shards: the number of parts that a vector is cut into, as even as `Tensor.tensor_split`
-                makes them in float32.
+            shards: the number of parts that a vector is cut into: see `vector_parts`.
         """
         self.is_plain = name == "float32"
         """Whether a vector travels as it was computed."""
-        self._parts = list(_even_parts(parameters, buffers, shards))
+        self._parts = list(_parts_of(parameters, buffers, shards))
         self.sizes = [
             sum(part) if self.is_plain else room(part[0]) + part[1] for part in self._parts
         ]
@@ -93,12 +94,8 @@ def gradient_of(name: str, vector: Tensor, parameters: int) -> Tensor:
     return vector[: room(parameters)].view(torch.bfloat16)[:parameters]
 
 
-def _even_parts(parameters: int, buffers: int, shards: int) -> Iterator[tuple[int, int]]:
+def _parts_of(parameters: int, buffers: int, shards: int) -> Iterator[tuple[int, int]]:
     """Yield how many parameters, and elements of buffers, each part has."""
-    each, more = divmod(parameters + buffers, shards)
-    begin = 0
-    for shard in range(shards):
-        end = begin + each + (shard < more)
-        own = min(end, parameters) - min(begin, parameters)
-        yield own, end - begin - own
-        begin = end
+    for part in spans(parameters + buffers, shards):
+        own = min(part.stop, parameters) - min(part.start, parameters)
+        yield own, part.stop - part.start - own

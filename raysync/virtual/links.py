@@ -69,7 +69,7 @@ class Links:
             pull_bytes: the size of the weights.
         """
         hosts = self._hosts(list(slots.values()))
-        servers = self._experiment.cluster.server_shards
+        servers = self._experiment.cluster.servers
         up_bytes, down_bytes = network.sent_bytes(push_bytes, pull_bytes)
         server_bandwidth = self._server_bandwidth(network, hosts)
         home = self._experiment.server_region
@@ -182,10 +182,7 @@ class Links:
 
     def _hosts(self, slots: list[str]) -> Counter[str]:
         """Return the slots that servers are placed with -> how many."""
-        cluster = self._experiment.cluster
-        if cluster.server_placement == "apart":
-            return Counter()
-        return Counter(slots[shard % len(slots)] for shard in range(cluster.server_shards))
+        return Counter(slots[host] for host in self._experiment.cluster.hosts(len(slots)))
 
     def _beside(self, slot: str, hosts: Counter[str]) -> int:
         """Return how many servers are where a worker is: with it, or on its node."""

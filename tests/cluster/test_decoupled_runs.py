@@ -130,7 +130,8 @@ class Failing:
 
 
 @pytest.mark.slow
-def test_a_run_in_stages_survives_its_stages_their_servers_and_its_command(
+@pytest.mark.timeout(400)
+def test_a_run_in_stages_survives_stages_a_server_the_controller_and_its_command(
     ray_cluster, session, tmp_path
 ):
     choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2)
@@ -141,16 +142,18 @@ def test_a_run_in_stages_survives_its_stages_their_servers_and_its_command(
             "paradigm": choice.model_dump(),
             "workload": {"samples": 8 * 2 * 120},
             "checkpoint": {"every_progress": 0.05},
-            "cluster": {"restarts": {"backoff_s": 0.1}},
+            "cluster": {"step_deadline_s": 6.0, "restarts": {"backoff_s": 0.1}},
         }
     )
 
-    def kill(actor):
-        psutil.Process(pid_of(ray_cluster, actor)).kill()
+    def process(actor):
+        return psutil.Process(pid_of(ray_cluster, actor))
 
     strikes = {
-        0.2: lambda actor_group: kill(actor_group.workers[1]),
-        0.5: lambda actor_group: kill(actor_group.servers[0]),
+        0.2: lambda actor_group: process(actor_group.workers[1]).kill(),
+        0.35: lambda actor_group: process(actor_group.workers[2]).suspend(),
+        0.5: lambda actor_group: process(actor_group.servers[0]).kill(),
+        0.65: lambda actor_group: ray_cluster.kill(actor_group.controller),
     }
 
     def watch(measures):
@@ -168,7 +171,7 @@ def test_a_run_in_stages_survives_its_stages_their_servers_and_its_command(
     with (path / "journal.jsonl").open() as file:
         assert replay(file, rebuild).difference is None
     lines = list(record.journal())
-    assert sum(isinstance(line, Resumed) for line in lines) == 2
+    assert sum(isinstance(line, Resumed) for line in lines) == 3
     events = [line.event for line in lines if hasattr(line, "event")]
     assert any(isinstance(event, Joined) and WorkerId(event.worker).life == 2 for event in events)
     pushes = [event for event in events if isinstance(event, Pushed)]

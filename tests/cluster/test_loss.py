@@ -100,8 +100,16 @@ def test_waiting_costs_the_controller_nothing(ray_cluster, session, run):
 
 @pytest.mark.slow
 def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
-    """Killed on the way; frozen at the end, when nothing else is waited for: no mark is missing."""
+    """Killed on the way; frozen at the end, when nothing else is waited for; started anew by Ray
+    while nothing was asked of it: no mark is missing.
+    """
     struck = []
+
+    def start_anew(actor_group):
+        empty = actor_group.evaluator.__ray_call__.remote(
+            lambda self: setattr(self, "_evaluation", None)
+        )
+        ray_cluster.get(empty)
 
     def find(actor_group):
         struck.append(psutil.Process(pid_of(ray_cluster, actor_group.evaluator)))
@@ -115,9 +123,11 @@ def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
     records = [
         run(**settings, strikes={0.0: find, 0.3: lambda actor_group: struck[-1].kill()}),
         run(**settings, strikes={0.0: find, 0.8: lambda actor_group: struck[-1].suspend()}),
+        run(**settings, strikes={0.3: start_anew}),
     ]
     assert not psutil.wait_procs(struck, timeout=20)[1], "also the frozen one is gone"
-    for record, why in zip(records, ("ActorUnavailableError", "no answer for 2 s"), strict=True):
+    reasons = ("ActorUnavailableError", "no answer for 2 s", "another was started in its place")
+    for record, why in zip(records, reasons, strict=True):
         assert record.summary["status"] == "finished"
         assert record.evaluations.mark.tolist() == [0, 0.25, 0.5, 0.75, 1]
         [remark] = [line.text for line in record.journal() if isinstance(line, Remark)]

@@ -274,8 +274,9 @@ def test_an_address_that_is_no_cluster(call, tmp_path, monkeypatch, address, say
     assert len(more) == 1
 
 
-def test_the_address_of_the_dashboard_is_no_cluster(call, tmp_path):
+def test_the_address_of_the_dashboard_is_no_cluster(call, tmp_path, monkeypatch):
     """Ray would wait for minutes for what is not its control store."""
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)  # by another test, in this process
     with ThreadingHTTPServer(("127.0.0.1", 0), BaseHTTPRequestHandler) as dashboard:
         Thread(target=dashboard.serve_forever, daemon=True).start()
         address = f"127.0.0.1:{dashboard.server_port}"

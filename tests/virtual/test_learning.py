@@ -413,6 +413,30 @@ def test_a_model_that_breaks_fails_the_run_with_its_worker_and_keeps_the_record(
     assert len(entries(record.journal(), object)) == 3
 
 
+FULL = "CUDA out of memory. Tried to allocate 20.00 MiB."
+
+
+def out_of_memory(*_):
+    raise torch.OutOfMemoryError(FULL)
+
+
+@pytest.mark.parametrize(
+    ("whose", "who"), [("GradientComputation.compute", "worker a-0#1: "), ("shard_of", "")]
+)
+def test_a_device_without_memory_fails_the_run_with_what_to_change(
+    tmp_path, monkeypatch, whose, who
+):
+    """As on Ray; in a step, and where the server takes its part."""
+    module = "trainer" if who else "data_parallel"
+    monkeypatch.setattr(f"raysync.virtual.{module}.{whose}", out_of_memory)
+    with pytest.raises(raysync.RunFailed) as failed:
+        raysync.run(SETTINGS | {"output": str(tmp_path)}, model=plain, data=DATA)
+    said = str(failed.value).splitlines()[0]
+    assert said.startswith(f"{who}OutOfMemoryError: {FULL} Let it hold less at once: ")
+    for setting in ("batch_size", "micro_batch", "precision: bf16"):
+        assert setting in said
+
+
 @dataclass
 class Buggy(Paradigm):
     """Forgets what it must do at the third push."""
