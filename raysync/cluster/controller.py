@@ -76,9 +76,11 @@ class RunPlan:
     primary: PrimaryMetric
     """The metric that the task's models are judged by."""
     vector_bytes: Mapping[str, int]
+    """Id of a server -> the bytes of its weights."""
+    push_bytes: Mapping[str, int]
     """Id of a server -> the bytes of a gradient for it."""
     ways_s: Mapping[str, float]
-    """Slot -> the seconds that a vector takes one way over its worker's emulated link."""
+    """Slot -> the seconds that a gradient takes over its worker's emulated link."""
     sites: Mapping[str, str]
     """Id of a worker -> Ray's id of its node."""
     server_sites: Sequence[str]
@@ -175,7 +177,7 @@ def driver_of(
             [plan.server_sites[index] for index in indices],
             [receivers[index] for index in indices],
             clips=experiment.update.clips,
-            vector_bytes=plan.vector_bytes[name],
+            push_bytes=plan.push_bytes[name],
         )
         for name, indices in plan.servers.items()
     }
@@ -202,4 +204,6 @@ def _shared_vectors(plan: RunPlan) -> SharedVectors | None:
     if plan.shared is None:
         return None
     [(server, shards)] = plan.servers.items()  # a pipelined run has several, and shares nothing
-    return SharedVectors(plan.shared, plan.vector_bytes[server], len(shards))
+    return SharedVectors(
+        plan.shared, plan.vector_bytes[server], plan.push_bytes[server], len(shards)
+    )

@@ -50,11 +50,15 @@ class Layout(Protocol):
 
     @property
     def vector_bytes(self) -> Mapping[str, int]:
+        """Id of a server -> the bytes of its weights."""
+
+    @property
+    def push_bytes(self) -> Mapping[str, int]:
         """Id of a server -> the bytes of a gradient for it."""
 
     @property
     def ways_s(self) -> Mapping[str, float]:
-        """Slot -> the seconds that a vector takes one way over its worker's emulated link."""
+        """Slot -> the seconds that a gradient takes over its worker's emulated link."""
 
     @property
     def shares_memory(self) -> bool:
@@ -108,17 +112,19 @@ class DataParallelLayout:
         )
         self.assembly = WholeModel(training.experiment.seed)
         self.vector_bytes: Mapping[str, int] = {SERVER: training.vector_bytes}
+        self.push_bytes: Mapping[str, int] = {SERVER: training.push_bytes}
         self.ways_s: Mapping[str, float] = {
-            slot: one_way_s(group.link, training.vector_bytes)
+            slot: one_way_s(group.link, training.push_bytes)
             for slot, group in training.groups.items()
         }
         self._training = training
 
     def server_plans(self) -> Sequence[Any]:
         """See `Layout.server_plans`."""
-        shards = self.experiment.cluster.servers
+        experiment, cluster = self.experiment, self.experiment.cluster
+        shards = cluster.servers
         return [
-            ShardPlan(self.experiment.seed, self.experiment.update, shard, shards)
+            ShardPlan(experiment.seed, experiment.update, shard, shards, cluster.wire)
             for shard in range(shards)
         ]
 
@@ -136,6 +142,7 @@ class DataParallelLayout:
                 experiment.seed,
                 training.vector_bytes,
                 experiment.cluster.servers,
+                experiment.cluster.wire,
             )
             for slot, group in training.groups.items()
         ]
@@ -160,6 +167,7 @@ class PipelinedLayout:
         self.vector_bytes: Mapping[str, int] = {
             server_of(stage): plan.vector_bytes[stage] for stage in plan.shares
         }
+        self.push_bytes = self.vector_bytes  # see `Capability.REDUCED_WIRE`
         self.topology = plan.topology()
         self.assembly = Stages(plan.training.experiment.seed, plan.paradigm)
         self._plan = plan

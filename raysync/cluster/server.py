@@ -40,11 +40,13 @@ class ShardPlan:
     update: Update
     shard: int
     shards: int
+    wire: str = "float32"
+    """The format in which gradients arrive."""
 
     def exchange(self, model: InitialModel) -> Exchange:
         """See `ServerPlan.exchange`."""
         whole = FlatModel(model.build(self.seed))
-        return shard_of(whole, self.update, self.shard, self.shards)
+        return shard_of(whole, self.update, self.shard, self.shards, self.wire)
 
 
 class Server:

@@ -409,6 +409,7 @@ class Session:
             names,
             training.primary,
             layout.vector_bytes,
+            layout.push_bytes,
             layout.ways_s,
             {worker: self.places[slot].node_id for slot, worker in workers.items()},
             [

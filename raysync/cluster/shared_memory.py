@@ -24,12 +24,10 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
-
-from raysync.training.vector_parts import bounds
 
 STAMP_BYTES = 64
 """The room for a stamp in front of each vector: a cache line, which keeps vectors aligned."""
@@ -60,9 +58,9 @@ class Handle(NamedTuple):
     """Where it begins, in bytes from the vector's first."""
     end: int
 
-    def parts(self, count: int, item_bytes: int = 4) -> list[Handle]:
-        """Return handles of the parts that as many servers have."""
-        starts = bounds((self.end - self.begin) // item_bytes, count)
+    def parts(self, sizes: Sequence[int], item_bytes: int = 4) -> list[Handle]:
+        """Return handles of parts of these sizes, in items, one behind the other."""
+        starts = accumulate(sizes, initial=0)
         return [
             self._replace(begin=self.begin + item_bytes * first, end=self.begin + item_bytes * last)
             for first, last in pairwise(starts)

@@ -32,15 +32,16 @@ class SharedPlan:
 class SharedVectors:
     """The slots of a run."""
 
-    def __init__(self, plan: SharedPlan, vector_bytes: int, shards: int) -> None:
+    def __init__(self, plan: SharedPlan, vector_bytes: int, push_bytes: int, shards: int) -> None:
         """
         Args:
             plan: says what is shared.
-            vector_bytes: the size of a gradient, and of the weights.
+            vector_bytes: the size of the weights.
+            push_bytes: the size of a gradient.
             shards: the number of parts of the weights.
         """
         self.plan = plan
-        self._vector_bytes = vector_bytes
+        self._push_bytes = push_bytes
         parts = spans(vector_bytes // ITEM_BYTES, shards)
         self._part_bytes = [ITEM_BYTES * (part.stop - part.start) for part in parts]
         self._gradients: dict[str, Slots] = {}
@@ -62,7 +63,7 @@ class SharedVectors:
         if sites.get(worker) != self.plan.node:
             return None
         if worker not in self._gradients:
-            self._gradients[worker] = Slots(self._vector_bytes)
+            self._gradients[worker] = Slots(self._push_bytes)
         return self._gradients[worker].take()
 
     def weights(self) -> tuple[Lease, ...]:

@@ -15,7 +15,7 @@ What arrives is read-only.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -26,7 +26,6 @@ from torch import Tensor
 
 from raysync.cluster.shards import INLINE_BYTES
 from raysync.cluster.shared_memory import Handle, Mappings
-from raysync.training.vector_parts import spans
 
 Payload = npt.NDArray[Any] | bytes | Handle
 
@@ -34,13 +33,16 @@ MAPPINGS = Mappings()
 """The shared memory that this process has mapped."""
 
 
-def outgoing(vector: Tensor, shards: int = 1) -> tuple[Payload, ...]:
-    """Return a float32 vector of this process's memory as an actor returns it, split evenly.
+def outgoing(vector: Tensor, sizes: Sequence[int] = ()) -> tuple[Payload, ...]:
+    """Return a float32 vector of this process's memory as an actor returns it.
 
     Ray copies it when the method returns, so the vector may be reused then.
+
+    Args:
+        vector: as it travels: see `training.wire`.
+        sizes: those of the parts that it is cut into; none: it is one part.
     """
-    whole = vector.detach().numpy()
-    parts = [whole[span] for span in spans(len(whole), shards)]
+    parts = [part.detach().numpy() for part in torch.split(vector, list(sizes) or [len(vector)])]
     return tuple(part.tobytes() if part.nbytes <= INLINE_BYTES else part for part in parts)
 
 

@@ -24,7 +24,8 @@ from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.batch_reader import BatchReader, generators_restored
 from raysync.training.batches import Batches
-from raysync.training.device import limit_memory
+from raysync.training.compiling import refuse_without_compiler
+from raysync.training.device import limit_memory, try_kernels
 from raysync.training.gradient import GradientComputation
 from raysync.training.initial_model import InitialModel
 from raysync.training.precision import refuse_unsupported
@@ -45,9 +46,11 @@ class WorkerPlan:
     """Its own batch size, in samples, for which `step_s` and `trace` describe a step."""
     seed: int
     vector_bytes: int
-    """The bytes of a push, and of a pull."""
+    """The bytes of a pull."""
     shards: int
     """The shards of the server."""
+    wire: str = "float32"
+    """The format in which its gradients travel."""
 
 
 def _computation(
@@ -59,6 +62,10 @@ def _computation(
         devices,
         plan.group.precision,
         plan.micro_batch,
+        memory_format=plan.group.memory_format,
+        compiles=plan.group.compile,
+        wire=plan.wire,
+        shards=plan.shards,
         draws_ahead=True,
     )
 
@@ -74,6 +81,7 @@ def _trial(
     initial = computation.model.initial()
 
     def step(clock: int) -> torch.Tensor:
+        try_kernels(True)
         computation.read_weights([initial])
         computation.compute(reader, clock, plan.batch_size)
         return computation.outgoing()
@@ -106,13 +114,16 @@ class Worker:
         for name in devices:
             refuse_unsupported(plan.group.precision, name)
             limit_memory(name, plan.group.gpus)
+            if plan.group.compile:
+                refuse_without_compiler(name)
         if len(devices) == 1:
             stay_near(devices[0])
         self._plan = plan
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
+        group = plan.group
+        kind = group.precision, group.memory_format, group.compile
         warm_up(
-            (model.name, *devices, plan.group.precision, plan.batch_size),
-            lambda: _trial(plan, model, devices),
+            (model.name, *devices, *kind, plan.batch_size), lambda: _trial(plan, model, devices)
         )
         self._gradient = _computation(plan, model, devices)
         self._reader = BatchReader(
@@ -154,15 +165,17 @@ class Worker:
             into: the slot of shared memory that the gradient is to be written into.
 
         Returns:
-            The gradient with the buffers behind it, (P + Q,), in a part a shard, or the handles of
-            these parts; the loss, and the seconds of computing, the emulated part included: forward
-            and backward, on a CPU also drawing the batch, without the copies of vectors.
+            The gradient with the buffers behind it, as it travels, in a part a shard, or the
+            handles of these parts; the loss, and the seconds of computing, the emulated part
+            included: forward and backward, on a CPU also drawing the batch, without the copies of
+            vectors.
         """
         plan, gradient, reader = self._plan, self._gradient, self._reader
         assert plan is not None, "step before reset"
         assert gradient is not None, "step before reset"
         assert reader is not None, "step before reset"
         clock, batch_size, *fault = batch
+        try_kernels(batch_size == plan.batch_size)
         factor, added_s = fault or (1.0, 0.0)
         if weights:  # the backend lets the gradient take its time: another step may come meanwhile
             sleep_s(one_way_s(plan.group.link, plan.vector_bytes, added_s))
@@ -181,15 +194,14 @@ class Worker:
         began_s = now_s()
         sleep_s(step_s - computed_s)
         busy_s = computed_s + now_s() - began_s
-        parts = (
-            outgoing(gradient.outgoing(), plan.shards) if into is None else into.parts(plan.shards)
-        )
+        sizes = gradient.wire.sizes
+        parts = outgoing(gradient.outgoing(), sizes) if into is None else into.parts(sizes)
         return *parts, [loss, busy_s]
 
     @signed()
     def restore(self, fields: list[Any], *parts: Payload) -> None:
-        """Take the buffers at the end of a vector (P + Q,), which comes in a part a shard: those
-        that this slot had when the run was interrupted.
+        """Take the buffers at the end of a vector, which comes in a part a shard: those that this
+        slot had when the run was interrupted.
         """
         assert self._gradient is not None, "restore before reset"
         self._gradient.read_buffers(torch.cat(incoming(*parts)))

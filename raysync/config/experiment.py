@@ -408,11 +408,13 @@ class Experiment(Strict):
     @property
     def describes_all_reduce(self) -> bool:
         """Whether it is described how long an all-reduce takes: by the workers' own links. Over
-        links of nodes and between regions it is not computed, and not where the bandwidth changes.
+        links of nodes and between regions it is not computed, and not where the bandwidth changes,
+        or where gradients travel in another format than they are added in.
         """
         changes = any(isinstance(fault, Bandwidth) and not fault.shared for fault in self.faults)
         shares = self.network.nodes or self.network.regions is not None
-        return self.has_links and not shares and not changes
+        is_plain = self.cluster.wire == "float32"
+        return self.has_links and is_plain and not shares and not changes
 
     @property
     def worker_count(self) -> int:

@@ -85,6 +85,22 @@ class WorkerGroup(Strict):
             " torch's autocast, with fp16 on a loss that is scaled so that small gradients count"
         ),
     )
+    memory_format: Literal["auto", "contiguous", "channels_last"] = Field(
+        "auto",
+        description=(
+            "how the weights of convolutions lie in a worker's memory, and with them what comes out"
+            " of them; auto: channels_last on GPUs, in any precision but float32, otherwise as the"
+            " model has them. What travels, and what is recorded, has one order in any format"
+        ),
+    )
+    compile: bool = Field(
+        False,
+        description=(
+            "forward and backward pass are compiled by torch.compile, before the run begins; on"
+            " Ray, for workers of one device. It needs a C++ compiler on their nodes, and triton on"
+            " GPUs"
+        ),
+    )
     speed: float = Field(
         1.0, gt=0, description="emulation: this many times as fast as the step time says"
     )
@@ -195,6 +211,11 @@ class WorkerGroup(Strict):
                 f"devices_per_worker: {self.devices_per_worker} with gpus: {self.gpus:g}; each"
                 f" replica needs a GPU of its own: gpus: {self.devices_per_worker} (or gpus: 0, to"
                 " compute on the CPU)"
+            )
+        if self.compile and self.devices > 1:
+            raise ValueError(
+                f"compile: true with {self.devices} devices a worker: their replicas compute in"
+                " threads, in which torch does not compile; more workers of one device each can"
             )
         if self.accelerator_type is not None and not self.gpus:
             raise ValueError(f"accelerator_type: {self.accelerator_type} needs gpus above 0")
@@ -348,6 +369,13 @@ class Cluster(Strict):
             " everywhere; shared-memory: in memory that the processes of one node share, refused if"
             " the actors are on several nodes; auto: the gradients of workers on the server's node"
             " in shared memory, and the weights, too, if nobody reads them elsewhere"
+        ),
+    )
+    wire: Literal["float32", "bf16"] = Field(
+        "float32",
+        description=(
+            "format in which gradients travel to the server; bf16: rounded to bfloat16, half the"
+            " bytes, and added in float32. Weights and buffers travel in float32 in any case"
         ),
     )
     task_events: bool = Field(

@@ -333,18 +333,24 @@ def test_bsp_on_ray_is_repeatable(run):
     np.testing.assert_allclose(*losses, rtol=1e-4)
 
 
-@pytest.mark.parametrize("paradigm", ["bsp", {"name": "hybrid", "k": 3, "pull_interval": 2}])
-def test_runs_over_both_transports_agree_and_say_which_it_was(run, paradigm):
-    """With batch norm's buffers, which travel behind the gradient. Sums depend on their order."""
-    settings = {
-        "paradigm": paradigm,
-        "workers": UNEQUAL,
-        "model": "fashion-cnn",
-        "update": {"lr": 0.02},
-    }
-    records = [run(**settings), run(**settings, cluster={"transport": "shared-memory"})]
+@pytest.mark.parametrize(
+    ("paradigm", "model", "wire"),
+    [
+        ("bsp", "mlp", "bf16"),
+        ({"name": "hybrid", "k": 3, "pull_interval": 2}, "fashion-cnn", "float32"),
+    ],
+)
+def test_runs_over_both_transports_agree_and_say_which_it_was(run, paradigm, model, wire):
+    """With batch norm's buffers, which travel behind the gradient. Sums depend on their order, and
+    in bfloat16 their last bits may round a number the other way.
+    """
+    settings = {"paradigm": paradigm, "workers": UNEQUAL, "model": model, "update": {"lr": 0.02}}
+    records = [
+        run(**settings, cluster={"transport": transport, "wire": wire})
+        for transport in ("object-ref", "shared-memory")
+    ]
     losses = [record.evaluations.loss.to_numpy() for record in records]
-    np.testing.assert_allclose(*losses, rtol=1e-4)
+    np.testing.assert_allclose(*losses, rtol=1e-4 if wire == "float32" else 1e-2)
     assert losses[0][-1] < losses[0][0]
     for record, transport in zip(records, ("object-ref", "shared-memory"), strict=True):
         places = json.loads((record.path / "environment.json").read_text())["places"]

@@ -21,6 +21,7 @@ from raysync.core.events import Pushed
 from raysync.core.journal import Evaluation
 from raysync.core.paradigm import Paradigm
 from raysync.training.preparation import prepare
+from raysync.training.wire import Wire
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.virtual import DATA, entries, learn, push_times, replayed, weights_of
 from tests.virtual.oracle import Oracle
@@ -101,6 +102,29 @@ def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
             for event in entries(lines, Pushed)
             if pulls[event.event.worker, event.event.clock] and event.event.worker == "a-0#1"
         } == {0}
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_gradients_travel_as_the_wire_has_them(monkeypatch, devices):
+    """Bit by bit as if each were rounded to bfloat16 once, and the statistics behind it not, on its
+    way to a server of float32. (A model of plain torch would say the same only nearly: where its
+    sums differ in the last bit, a number is rounded the other way.)
+    """
+    workers = [group | {"devices_per_worker": devices} for group in SETTINGS["workers"]]
+    training = task_of(workers=workers, cluster={"wire": "bf16"}, faults=[CRASH])
+    lines, driver = learn(training, "asp")
+    weights, plain = weights_of(driver), task_of(workers=workers, faults=[CRASH])
+    exact = weights_of(learn(plain, "asp")[1])
+    assert 1e-5 < (weights - exact).abs().max().item() < 0.05
+    size = training.parameters
+
+    def rounded(self, vector, out=None):
+        return torch.cat([vector[:size].bfloat16().float(), vector[size:]])
+
+    monkeypatch.setattr(Wire, "encode", rounded)
+    same, driver = learn(plain, "asp")
+    assert torch.equal(weights_of(driver), weights)
+    assert same == lines
 
 
 @pytest.mark.parametrize(
