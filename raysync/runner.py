@@ -13,6 +13,7 @@ from typing import Any, Protocol
 
 from raysync import config
 from raysync.bottlenecks import Setting, diagnose
+from raysync.cluster.fork_server import ForkServer
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, Entry, Line, Remark, Resumed
@@ -57,6 +58,12 @@ class Engine(Protocol):
     @property
     def places(self) -> Mapping[str, Any]:
         """Actor -> a dataclass that says where it ran, in the latest run."""
+
+    @property
+    def server_count(self) -> Any:
+        """A dataclass that says how many servers the latest run has, and why; None: its settings
+        say it.
+        """
 
     @property
     def resumes_exactly(self) -> bool:
@@ -110,7 +117,10 @@ def ignore(record: Path, checkpoint: Checkpoint) -> None:
 
 @contextmanager
 def engine_for(
-    experiment: Experiment, notify: Notify = quiet, address: str | None = None
+    experiment: Experiment,
+    notify: Notify = quiet,
+    address: str | None = None,
+    fork_server: ForkServer | None = None,
 ) -> Iterator[Engine]:
     """Start the engine that an experiment names. It serves any number of runs.
 
@@ -118,6 +128,7 @@ def engine_for(
         experiment: the experiment to run.
         notify: receives sentences that the user should read.
         address: the cluster to join where `cluster.address` is `auto`; None: a private one.
+        fork_server: the one that was started early for it; None: there is none.
     """
     if experiment.engine == "virtual":
         from raysync.virtual.engine import VirtualEngine
@@ -126,7 +137,7 @@ def engine_for(
         return
     from raysync.cluster.session import Session  # Ray is slow to import
 
-    with Session(notify, address) as session:
+    with Session(notify, address, fork_server=fork_server) as session:
         yield session
 
 
@@ -256,6 +267,7 @@ def run_in(
             checkpoints,
             None if goes_on is None else goes_on.resumption(exact=engine.resumes_exactly),
             comparison,
+            None if engine.server_count is None else asdict(engine.server_count),
         ) as writer,
     ):
 

@@ -22,6 +22,7 @@ import torch
 from plain_training import Setting, ddp_samples_per_s, plain_samples_per_s
 from report import README, finished, markdown, measured_on
 from step_budget import ESTIMATED_MS, budget
+from step_options import computing_options, wire_options
 
 from raysync import config
 from raysync.cluster.session import Session
@@ -135,6 +136,19 @@ def time_budget(setting: Setting) -> str:
     return markdown(["part of a push", "estimated for an A100, ms", "measured, ms"], rows)
 
 
+def options(setting: Setting) -> str:
+    """Measure what memory formats, kernels that are tried, compiling, and bf16 on the wire gain."""
+    computing = markdown(
+        ["precision", "memory format", "kernels", "", "ms a step", "gradient, relative"],
+        computing_options(setting),
+    )
+    wire = markdown(
+        ["on the wire", "from the device, ms", "an update, ms", "each further gradient, ms"],
+        wire_options(setting),
+    )
+    return f"{computing}\n{wire}"
+
+
 def workers(setting: Setting) -> str:
     """Compare raysync with one device alone and with DistributedDataParallel."""
     there = _devices(setting)
@@ -143,17 +157,18 @@ def workers(setting: Setting) -> str:
     for count in (each for each in COUNTS if each <= there):
         ddp = ddp_samples_per_s(setting, count)
         rows.append(["DDP", count, f"{ddp:,.0f}", f"{ddp / plain:.2f}", "", ""])
-        for paradigm in ("asp", "bsp"):
+        for paradigm, wire in (("asp", "float32"), ("bsp", "float32"), ("asp", "bf16")):
             with Session() as session:
-                record = _run(setting, session, paradigm, count)
+                record = _run(setting, session, paradigm, count, wire)
             rate = record.summary["throughput_samples_per_s"]
+            estimate = ESTIMATED_RATIO[count, paradigm] if wire == "float32" else None
             rows.append(
                 [
-                    f"raysync, {paradigm}",
+                    f"raysync, {paradigm}" + (", bf16 on the wire" if estimate is None else ""),
                     count,
                     f"{rate:,.0f}",
                     f"{rate / plain:.2f}",
-                    f"{ESTIMATED_RATIO[count, paradigm]:.2f}",
+                    "" if estimate is None else f"{estimate:.2f}",
                     f"{_first_step(record):.2f}",
                 ]
             )
@@ -187,9 +202,11 @@ def orders(setting: Setting) -> str:
     return markdown(["paradigm", "samples/s as first", "as second", "ratio"], rows)
 
 
-def _run(setting: Setting, session: Session, paradigm: str, count: int) -> RunRecord:
+def _run(
+    setting: Setting, session: Session, paradigm: str, count: int, wire: str = "float32"
+) -> RunRecord:
     with tempfile.TemporaryDirectory() as output:
-        training = setting.prepared(count, output=output)
+        training = setting.prepared(count, output=output, cluster={"wire": wire})
         record = finished(run_in(session, training, config.ParadigmChoice(name=paradigm)))
         len(record.pushes)  # read while the folder is there
         return record
@@ -200,6 +217,7 @@ PARTS: dict[str, Callable[[Setting], str]] = {
     "Tests of devices": tests,
     "Numbers beside a CPU's": numerics,
     "The time of a push": time_budget,
+    "What the options gain": options,
     "Workers beside plain torch and DDP": workers,
     "Both orders of a comparison": orders,
 }

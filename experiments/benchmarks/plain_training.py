@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from raysync import config
-from raysync.training.device import use_tf32
+from raysync.training.device import try_kernels, use_tf32
 from raysync.training.preparation import TrainingPlan, prepare
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 5e-4
@@ -79,6 +79,7 @@ class Loop:
             rank: that of this process among several, whose gradients are averaged; None: alone.
         """
         use_tf32(setting.precision != "float32")
+        try_kernels(True)
         self._batch_size, self.device = setting.batch_size, device
         self._model: nn.Module = setting.prepared().build().to(device).train()
         if rank is not None:

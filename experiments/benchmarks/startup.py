@@ -3,9 +3,10 @@
     python experiments/benchmarks/startup.py            prints the tables
     python experiments/benchmarks/startup.py --write    and puts them into README.md
 
-Seconds from the command `raysync run` to the first push, in new processes each time; and, at the
-end of a run of four workers, the memory of each actor (RSS counts pages that it shares with others,
-USS only its own) and the most that Ray's object store held, sampled several times a second.
+Seconds from the command `raysync run` to the first push, in new processes each time, in turns with
+worker processes that are forked and with such that import torch for themselves; and, at the end of
+a run of four workers, the memory of each actor (RSS counts pages that it shares with others, USS
+only its own) and the most that Ray's object store held, sampled several times a second.
 """
 
 import json
@@ -30,12 +31,13 @@ STARTS, WORKERS, MIB = 5, 4, 2**20
 PADDINGS = {"convnet": 1, "convnet + 2.5 M": 2_500_000, "convnet + 25 M": 25_000_000}
 
 
-def first_push_s() -> float:
+def first_push_s(forks: bool) -> float:
     """Return the seconds from starting `raysync run` to the first push, by the record's journal."""
     with tempfile.TemporaryDirectory() as folder:
         file = Path(folder, "experiment.yaml")
         file.write_text(
             f"workers: [{{count: {WORKERS}}}]\noutput: {folder}/runs\nworkload: {{epochs: 20}}\n"
+            f"cluster: {{fork_workers: {str(forks).lower()}}}\n"
         )
         began = time.perf_counter()
         command = subprocess.Popen(
@@ -108,7 +110,9 @@ def memory(session: Session, padding: int) -> tuple[dict[str, str], float]:
 
 def measure() -> str:
     """Measure, and return the tables."""
-    starts = [first_push_s() for _ in range(STARTS)]
+    pairs = [(first_push_s(True), first_push_s(False)) for _ in range(STARTS)]
+    forked, imported = zip(*pairs, strict=True)
+    ratios = [one / other for one, other in pairs]
     rows = []
     for name, padding in PADDINGS.items():
         with Session() as session:
@@ -127,9 +131,9 @@ def measure() -> str:
     )
     return (
         f"From `raysync run` (digits, {WORKERS} workers, a private cluster) to the first push:"
-        f" {interval(starts)} s, {STARTS} starts"
-        f" ({', '.join(f'{start:.1f}' for start in starts)}).\n\nMiB of memory, RSS"
-        f" (USS):\n\n{table}\n{measured_on()}"
+        f" {interval(forked)} s with forked worker processes, {interval(imported)} s with"
+        f" `cluster.fork_workers: false`; the ratio is {interval(ratios)}. {STARTS} turns.\n\nMiB"
+        f" of memory, RSS (USS):\n\n{table}\n{measured_on()}"
     )
 
 

@@ -126,8 +126,9 @@ def _run(
                 "evaluation": {"marks": 1},
                 "faults": list(faults),
                 "cluster": experiment.cluster.model_dump(
-                    mode="json", exclude={"min_workers", "metrics"}
-                ),
+                    mode="json", exclude={"min_workers", "metrics", "wire"}
+                )
+                | {"server_shards": experiment.cluster.servers},
             }
         )
         noise = _noise(features)

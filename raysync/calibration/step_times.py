@@ -205,7 +205,13 @@ def _alone(
         "batch_size": size,
         "workload": Workload(iterations_per_worker=iterations),
         "evaluation": EvaluationPlan(marks=1, samples=size),
-        "cluster": experiment.cluster.model_copy(update={"min_workers": 1, "metrics": False}),
+        "cluster": experiment.cluster.model_copy(
+            update={
+                "min_workers": 1,
+                "metrics": False,
+                "server_shards": experiment.cluster.servers,  # what it measures has one server
+            }
+        ),
         "faults": (),
         "target": None,
         "stop": None,

@@ -26,6 +26,7 @@ from raysync.cli.console import console, errors, say
 from raysync.cli.progress_lines import run_lines
 from raysync.cli.table import print_bottlenecks, print_table
 from raysync.cli.watch import newest
+from raysync.cluster.fork_server import ForkServer, started_early
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.resume_changes import check_changes
 from raysync.config.secret_masking import masked
@@ -195,6 +196,19 @@ def _train(
     """Train each paradigm with each seed in one session, and print the table and the path of the
     records.
     """
+    address = os.environ.get("RAY_ADDRESS")
+    with started_early(experiment, address) as fork_server:
+        _train_in_session(experiment, choices, seeds, comparison, address, fork_server)
+
+
+def _train_in_session(
+    experiment: Experiment,
+    choices: Sequence[ParadigmChoice],
+    seeds: Sequence[int],
+    comparison: Comparison | None,
+    address: str | None,
+    fork_server: ForkServer | None,
+) -> None:
     from raysync.decoupled.plan import check_training
     from raysync.runner import check_metrics, engine_for
     from raysync.training.preparation import prepare
@@ -208,7 +222,7 @@ def _train(
         say(f"{sum(over)} of {len(choices) * len(seeds)} runs are over, and stay as they are.")
     if sum(over) < len(choices) * len(seeds):
         _announce(experiment)
-    with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
+    with engine_for(experiment, say, address, fork_server) as engine:
         try:
             done = _train_all(engine, training, choices, seeds, comparison)
         except (KeyboardInterrupt, SystemExit):
@@ -231,16 +245,24 @@ def _train(
 
 def _resume(run: str, file: Path | None, settings: Sequence[str]) -> None:
     """Go on with a run, and print what its training printed."""
-    from raysync.resuming import prepare_to_resume
-    from raysync.runner import engine_for, run_in
-
     record = load(newest(run).path, trust=True)
     source = record.path / "config.yaml" if file is None else file
     experiment = config.load(source, settings, translate=settings_of)
+    address = os.environ.get("RAY_ADDRESS")
+    with started_early(experiment, address) as fork_server:
+        _go_on(record, experiment, address, fork_server)
+
+
+def _go_on(
+    record: RunRecord, experiment: Experiment, address: str | None, fork_server: ForkServer | None
+) -> None:
+    from raysync.resuming import prepare_to_resume
+    from raysync.runner import engine_for, run_in
+
     training, goes_on = prepare_to_resume(record, experiment, say)
     choice = experiment.paradigm
     _announce(experiment)
-    with engine_for(training.experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
+    with engine_for(training.experiment, say, address, fork_server) as engine:
         with run_lines(experiment.timing == "only") as lines:
             watch = lines.follow(choice.label)
             done = run_in(

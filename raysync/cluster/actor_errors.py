@@ -12,6 +12,8 @@ from contextlib import contextmanager
 import ray
 from ray.exceptions import RayError, RayTaskError
 
+from raysync.engine.error_text import ran_out_of_memory, reason
+
 
 class ActorError(Exception):
     """What an actor's own code raised, as text: an exception of a user's need not be
@@ -57,31 +59,9 @@ def _own_id() -> str:
     return actor_id or ""
 
 
-OUT_OF_MEMORY = (
-    "Let it hold less at once: a smaller batch_size (evaluation.batch_size, if it is the"
-    " evaluator), micro_batch, or precision: bf16; or give it more: a larger share of a GPU, by"
-    " gpus, or another GPU."
-)
-"""What a user can change where a device's memory is too small."""
-
-
-def reason(error: Exception) -> str:
-    """Return an error as users read it, in a few lines."""
-    text = f"{type(error).__name__}: {error}".strip()
-    return f"{text} {OUT_OF_MEMORY}" if _ran_out_of_memory(error) else text
-
-
 def start_reason(error: RayError) -> str:
     """Return why actors did not start: that of memory in a few lines, others with the traceback of
     the actor.
     """
     cause = error.cause if isinstance(error, RayTaskError) else None
-    return reason(cause) if cause is not None and _ran_out_of_memory(cause) else str(error)
-
-
-def _ran_out_of_memory(error: Exception) -> bool:
-    """Say whether it is torch's error, by its name, as the controller has no torch. Ray has one
-    of that name, for the memory of a node.
-    """
-    names = {(kind.__module__, kind.__name__) for kind in type(error).__mro__}
-    return ("torch", "OutOfMemoryError") in names
+    return reason(cause) if cause is not None and ran_out_of_memory(cause) else str(error)

@@ -26,7 +26,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from raysync.cluster.actor_errors import ActorError, StartedAnew, reason
+from raysync.cluster.actor_errors import ActorError, StartedAnew
 from raysync.cluster.channels import HOT, Channels, Issued, PipedCall
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.node_watch import WorkerNodes
@@ -36,6 +36,7 @@ from raysync.cluster.shared_memory import Handle, Lease
 from raysync.cluster.shared_vectors import SharedVectors
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Failure, Room
+from raysync.engine.error_text import reason
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.event_queue import EventQueue
 

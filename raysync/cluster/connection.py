@@ -21,7 +21,7 @@ from ray._private import ray_constants
 from ray.exceptions import RayError
 
 from raysync.cluster.clock import within
-from raysync.cluster.fork_server import ForkServer, forked_by
+from raysync.cluster.fork_server import ForkServer, can_fork, forked_by
 from raysync.config import Cluster
 from raysync.errors import ConfigError
 
@@ -54,18 +54,25 @@ class Connection:
     one.
     """
 
-    def __init__(self, notify: Callable[[str], None], address: str | None) -> None:
+    def __init__(
+        self,
+        notify: Callable[[str], None],
+        address: str | None,
+        fork_server: ForkServer | None = None,
+    ) -> None:
         """
         Args:
             notify: is told, in a sentence, what the user should know.
             address: the cluster to join where `cluster.address` is `auto`; None: a private one.
+            fork_server: forks the worker processes of a private one that is to fork them; None: it
+                is started with the cluster.
         """
         self.private = False
         """Whether the cluster was started here."""
         self._notify = notify
         self._address = address
         self._connected = False
-        self._fork_server: ForkServer | None = None
+        self._fork_server = fork_server
         self._sigterm: Any = None
         """The handler of SIGTERM from before Ray's; None: it is unknown, or was left alone."""
 
@@ -134,8 +141,8 @@ class Connection:
         self.private = True
         with ExitStack() as while_starting:
             while_starting.enter_context(_on_loopback())
-            if cluster.fork_workers:
-                self._fork_server = ForkServer()
+            if cluster.fork_workers and can_fork():
+                self._fork_server = self._fork_server or ForkServer()
                 while_starting.enter_context(forked_by(self._fork_server))
             self._init(
                 address="local",

@@ -79,9 +79,11 @@ class RunPlan:
     primary: PrimaryMetric
     """The metric that the task's models are judged by."""
     vector_bytes: Mapping[str, int]
+    """Id of a server -> the bytes of its weights."""
+    push_bytes: Mapping[str, int]
     """Id of a server -> the bytes of a gradient for it."""
     ways_s: Mapping[str, float]
-    """Slot -> the seconds that a vector takes one way over its worker's emulated link."""
+    """Slot -> the seconds that a gradient takes over its worker's emulated link."""
     sites: Mapping[str, str]
     """Id of a worker -> Ray's id of its node."""
     server_sites: Sequence[str]
@@ -178,7 +180,7 @@ def driver_of(
             [plan.server_sites[index] for index in indices],
             [receivers[index] for index in indices],
             clips=experiment.update.clips,
-            vector_bytes=plan.vector_bytes[name],
+            push_bytes=plan.push_bytes[name],
         )
         for name, indices in plan.servers.items()
     }
@@ -208,9 +210,9 @@ def _ways(plan: RunPlan) -> tuple[type[RayBackend], dict[str, Any]]:
     if plan.shared is None and not is_direct:
         return RayBackend, {}
     [(server, shards)] = plan.servers.items()  # a pipelined run has several, and shares nothing
-    size = plan.vector_bytes[server]
+    pull, push = plan.vector_bytes[server], plan.push_bytes[server]
     if is_direct:
         trust_actors()
-        return DirectBackend, {"vectors": DirectVectors(size // ITEM_BYTES)}
+        return DirectBackend, {"vectors": DirectVectors(pull // ITEM_BYTES, push // ITEM_BYTES)}
     assert plan.shared is not None, "nothing is shared"
-    return RayBackend, {"shared": SharedVectors(plan.shared, size, len(shards))}
+    return RayBackend, {"shared": SharedVectors(plan.shared, pull, push, len(shards))}

@@ -16,7 +16,7 @@ This module knows neither Ray nor torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 TURNS = 2
@@ -30,9 +30,9 @@ class Buffer(NamedTuple):
     size: int
     """The number of its float32 elements."""
 
-    def parts(self, count: int) -> list[Buffer]:
+    def parts(self, sizes: Sequence[int]) -> list[Buffer]:
         """Return itself: a vector that travels so has one part."""
-        assert count == 1, "a server in shards"
+        assert list(sizes) == [self.size], "a server in shards"
         return [self]
 
 
@@ -94,15 +94,16 @@ class Buffers:
 class DirectVectors:
     """The buffers of a run, and what its server keeps."""
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, pull: int, push: int) -> None:
         """
         Args:
-            size: the number of elements of a gradient with its buffers, and of the weights.
+            pull: the number of float32 elements of the weights with the buffers behind them.
+            push: that of a gradient with these, in the format in which it travels.
         """
-        self._size = size
+        self._push = push
         self._gradients: dict[str, Buffers] = {}
         """Worker -> its buffers."""
-        self._weights = Buffers(size)
+        self._weights = Buffers(pull)
         self._kept = 0
         """The number of gradients so far that the server was to take."""
         self._needless: list[int] = []
@@ -111,7 +112,7 @@ class DirectVectors:
     def gradient(self, worker: str) -> Room:
         """Return the room for the next gradient of a worker."""
         if worker not in self._gradients:
-            self._gradients[worker] = Buffers(self._size, TURNS)
+            self._gradients[worker] = Buffers(self._push, TURNS)
         return self._gradients[worker].take()
 
     def weights(self) -> Room:

@@ -28,9 +28,13 @@ from inspect import signature
 from pathlib import Path
 from shutil import rmtree
 from tempfile import mkdtemp
+from typing import TYPE_CHECKING
 
 from raysync.cluster import worker_process
 from raysync.cluster.worker_process import RAYS_PROGRAM, SOCKET
+
+if TYPE_CHECKING:
+    from raysync.config import Experiment
 
 PRELOADED = (
     "raysync.engine.driver",
@@ -53,8 +57,10 @@ READ_EARLY = ("GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPEN
 """How the variables begin that a process reads when it starts, or when torch is imported."""
 ARENAS, M_ARENA_MAX = "MALLOC_ARENA_MAX", -8
 """The one of them that can also be set later, and its number for `mallopt` (glibc)."""
-GONE_S = 5.0
-"""How long the server may take to end once it is told to."""
+WORKERS_PROGRAM = "worker_path"
+"""The argument of Ray's that names the program of a worker process."""
+IS_LINUX = sys.platform == "linux"
+"""On macOS a fork of a process that has imported torch is not safe."""
 
 
 class ForkServer:
@@ -82,32 +88,69 @@ class ForkServer:
         return self._process.pid
 
     def close(self) -> None:
-        """End the server; the worker processes that it forked are left alone."""
+        """End the server, also one that still imports; the worker processes that it forked are left
+        alone.
+        """
         assert self._process.stdin is not None, "no pipe"
+        self._process.kill()
+        self._process.wait()
         self._process.stdin.close()
-        try:
-            self._process.wait(GONE_S)
-        except subprocess.TimeoutExpired:
-            self._process.kill()
-            self._process.wait()
         rmtree(self._folder, ignore_errors=True)
 
 
 @contextmanager
-def forked_by(server: ForkServer) -> Iterator[None]:
-    """Make a cluster that is started within start its worker processes by a fork server.
+def started_early(experiment: Experiment, address: str | None) -> Iterator[ForkServer | None]:
+    """Start the fork server of the private cluster that an experiment will need, so that it imports
+    torch while this process does, on another core.
 
-    Ray has no option for the program of a worker process (2.60), only an argument of an inner
-    function; where that is not there, worker processes are started as ever.
+    Args:
+        experiment: the experiment to run.
+        address: the cluster to join where `cluster.address` is `auto`; None: a private one.
+
+    Yields:
+        The server, for the session to use; None: there will be no private cluster, or it does not
+        fork.
     """
+    cluster, ray = experiment.cluster, sys.modules.get("ray")  # not imported: not connected
+    is_connected = ray is not None and ray.is_initialized()
+    is_private = cluster.address == "local" or (cluster.address == "auto" and address is None)
+    is_needed = experiment.engine == "ray" and is_private and not is_connected
+    if not (is_needed and cluster.fork_workers and IS_LINUX):
+        yield None
+        return
+    server = ForkServer()
+    try:
+        yield server
+    finally:
+        server.close()
+
+
+def can_fork() -> bool:
+    """Say whether worker processes can be forked here: on Linux, where a fork of a process that has
+    imported torch is safe, and with a Ray that can be told their program.
+
+    Ray has no option for that (2.60), only an argument of an inner function.
+    """
+    from ray._private import services  # never in the server: see above
+
+    start_raylet = getattr(services, "start_raylet", None)
+    return (
+        IS_LINUX
+        and start_raylet is not None
+        and WORKERS_PROGRAM in signature(start_raylet).parameters
+    )
+
+
+@contextmanager
+def forked_by(server: ForkServer) -> Iterator[None]:
+    """Make a cluster that is started within start its worker processes by a fork server."""
     from ray._private import services
 
     start_raylet = services.start_raylet
 
     def start(*args: object, **options: object) -> object:
         call = signature(start_raylet).bind(*args, **options)
-        if "worker_path" in call.arguments:
-            call.arguments["worker_path"] = str(server.worker_program)
+        call.arguments[WORKERS_PROGRAM] = str(server.worker_program)
         return start_raylet(*call.args, **call.kwargs)
 
     services.start_raylet = start

@@ -51,11 +51,15 @@ class Layout(Protocol):
 
     @property
     def vector_bytes(self) -> Mapping[str, int]:
+        """Id of a server -> the bytes of its weights."""
+
+    @property
+    def push_bytes(self) -> Mapping[str, int]:
         """Id of a server -> the bytes of a gradient for it."""
 
     @property
     def ways_s(self) -> Mapping[str, float]:
-        """Slot -> the seconds that a vector takes one way over its worker's emulated link."""
+        """Slot -> the seconds that a gradient takes over its worker's emulated link."""
 
     @property
     def shares_memory(self) -> bool:
@@ -102,15 +106,16 @@ class DataParallelLayout:
         self.experiment = training.experiment
         self.slots: Sequence[str] = list(training.groups)
         self.servers: Mapping[str, Sequence[int]] = {
-            SERVER: range(training.experiment.cluster.server_shards)
+            SERVER: range(training.experiment.cluster.servers)
         }
         self.topology = DataParallelPlan(
             paradigm, training.workload_samples, training.has_buffers, training.vector_bytes
         )
         self.assembly = WholeModel(training.experiment.seed)
         self.vector_bytes: Mapping[str, int] = {SERVER: training.vector_bytes}
+        self.push_bytes: Mapping[str, int] = {SERVER: training.push_bytes}
         self.ways_s: Mapping[str, float] = {
-            slot: one_way_s(group.link, training.vector_bytes)
+            slot: one_way_s(group.link, training.push_bytes)
             for slot, group in training.groups.items()
         }
         self._training = training
@@ -120,9 +125,10 @@ class DataParallelLayout:
 
     def server_plans(self) -> Sequence[Any]:
         """See `Layout.server_plans`."""
-        shards = self.experiment.cluster.server_shards
+        experiment, cluster = self.experiment, self.experiment.cluster
+        shards = cluster.servers
         return [
-            ShardPlan(self.experiment.seed, self.experiment.update, shard, shards, *self._way)
+            ShardPlan(experiment.seed, experiment.update, shard, shards, cluster.wire, *self._way)
             for shard in range(shards)
         ]
 
@@ -139,7 +145,8 @@ class DataParallelLayout:
                 experiment.batch_size_of(slot),
                 experiment.seed,
                 training.vector_bytes,
-                experiment.cluster.server_shards,
+                experiment.cluster.servers,
+                experiment.cluster.wire,
                 *self._way,
             )
             for slot, group in training.groups.items()
@@ -165,6 +172,7 @@ class PipelinedLayout:
         self.vector_bytes: Mapping[str, int] = {
             server_of(stage): plan.vector_bytes[stage] for stage in plan.shares
         }
+        self.push_bytes = self.vector_bytes  # see `Capability.REDUCED_WIRE`
         self.topology = plan.topology()
         self.assembly = Stages(plan.training.experiment.seed, plan.paradigm)
         self._plan = plan

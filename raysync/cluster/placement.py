@@ -87,19 +87,17 @@ def plan(experiment: Experiment) -> Plan:
     evaluators: list[Bundle] = []
     if host is None:
         evaluators = [_bundle("the evaluator", CPU=cluster.evaluator_cpus, GPU=asked or 0)]
-    shards = range(cluster.server_shards)
     servers: list[Bundle] = []
-    if cluster.server_placement == "with-workers":
-        for shard in shards:
-            place = shard % len(workers)
-            workers[place] = _with(workers[place], cluster.server_cpus, cluster.server_gpus)
-    else:
+    hosts = cluster.hosts(len(workers))
+    for place in hosts:
+        workers[place] = _with(workers[place], cluster.server_cpus, cluster.server_gpus)
+    if not hosts:
         server = _bundle("the server", CPU=cluster.server_cpus, GPU=cluster.server_gpus)
-        servers = [replace(server, labels=cluster.server_label_selector)] * len(shards)
+        servers = [replace(server, labels=cluster.server_label_selector)] * cluster.servers
     first = len(servers) + len(evaluators)
     return Plan(
         (*servers, *evaluators, *workers),
-        tuple(shards) if servers else tuple(first + shard % len(workers) for shard in shards),
+        tuple(range(len(servers))) if servers else tuple(first + place for place in hosts),
         len(servers) if host is None else first + host,
         tuple(range(first, first + len(workers))),
         (asked or 0.0) if host is None else min(EVALUATOR_SHARE, groups[host].gpus / 2),

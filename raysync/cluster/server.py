@@ -51,13 +51,15 @@ class ShardPlan:
     update: Update
     shard: int
     shards: int
+    wire: str = "float32"
+    """The format in which gradients arrive."""
     is_direct: bool = False
     on_gpu: bool = False
 
     def exchange(self, model: InitialModel, device: str) -> Exchange:
         """See `ServerPlan.exchange`."""
         whole = FlatModel(model.build(self.seed).to(device))
-        return shard_of(whole, self.update, self.shard, self.shards)
+        return shard_of(whole, self.update, self.shard, self.shards, self.wire)
 
 
 class Server:

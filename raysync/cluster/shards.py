@@ -38,7 +38,7 @@ class Shards:
         receivers: Sequence[Any],
         *,
         clips: bool,
-        vector_bytes: int,
+        push_bytes: int,
     ) -> None:
         """
         Args:
@@ -48,7 +48,7 @@ class Shards:
             receivers: handle of the receiver beside each shard; None: it sits on this node.
             clips: whether updates look at the norm of the whole gradient, which the shards then
                 tell each other.
-            vector_bytes: the size of a gradient; Ray sends small parts along with its messages.
+            push_bytes: the size of a gradient; Ray sends small parts along with its messages.
         """
         self.count = len(servers)
         self._servers, self._kinds = list(servers), kinds
@@ -56,7 +56,7 @@ class Shards:
         self._anew: Sequence[int] = ()
         """The shards that were started anew last."""
         self._receivers = list(zip(nodes, receivers, strict=True))
-        self._is_inline = vector_bytes / self.count + OVERHEAD_BYTES <= INLINE_BYTES
+        self._is_inline = push_bytes / self.count + OVERHEAD_BYTES <= INLINE_BYTES
         self._tell_norms = clips and len(servers) > 1
 
     @property

@@ -24,8 +24,8 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator
-from itertools import pairwise
+from collections.abc import Iterator, Sequence
+from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -58,15 +58,12 @@ class Handle(NamedTuple):
     """Where it begins, in bytes from the vector's first."""
     end: int
 
-    def parts(self, count: int, item_bytes: int = 4) -> list[Handle]:
-        """Return handles of even parts, the first ones longer by an element, as torch's
-        `tensor_split` has them.
-        """
-        each, more = divmod((self.end - self.begin) // item_bytes, count)
-        bounds = (each * index + min(index, more) for index in range(count + 1))
+    def parts(self, sizes: Sequence[int], item_bytes: int = 4) -> list[Handle]:
+        """Return handles of parts of these sizes, in items, one behind the other."""
+        starts = accumulate(sizes, initial=0)
         return [
             self._replace(begin=self.begin + item_bytes * first, end=self.begin + item_bytes * last)
-            for first, last in pairwise(bounds)
+            for first, last in pairwise(starts)
         ]
 
 

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from raysync.cluster.shared_memory import Lease, Slots
+from raysync.training.vector_parts import spans
 
 ITEM_BYTES = 4
 """The size of a float32."""
@@ -31,17 +32,18 @@ class SharedPlan:
 class SharedVectors:
     """The slots of a run."""
 
-    def __init__(self, plan: SharedPlan, vector_bytes: int, shards: int) -> None:
+    def __init__(self, plan: SharedPlan, vector_bytes: int, push_bytes: int, shards: int) -> None:
         """
         Args:
             plan: says what is shared.
-            vector_bytes: the size of a gradient, and of the weights.
-            shards: the number of parts of the weights, as even as `Tensor.tensor_split` makes them.
+            vector_bytes: the size of the weights.
+            push_bytes: the size of a gradient.
+            shards: the number of parts of the weights.
         """
         self.plan = plan
-        self._vector_bytes = vector_bytes
-        each, more = divmod(vector_bytes // ITEM_BYTES, shards)
-        self._part_bytes = [ITEM_BYTES * (each + (shard < more)) for shard in range(shards)]
+        self._push_bytes = push_bytes
+        parts = spans(vector_bytes // ITEM_BYTES, shards)
+        self._part_bytes = [ITEM_BYTES * (part.stop - part.start) for part in parts]
         self._gradients: dict[str, Slots] = {}
         """Worker -> its slots."""
         self._weights = self._slots_of_servers()
@@ -61,7 +63,7 @@ class SharedVectors:
         if sites.get(worker) != self.plan.node:
             return None
         if worker not in self._gradients:
-            self._gradients[worker] = Slots(self._vector_bytes)
+            self._gradients[worker] = Slots(self._push_bytes)
         return self._gradients[worker].take()
 
     def weights(self) -> tuple[Lease, ...]:

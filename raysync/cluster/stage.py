@@ -40,7 +40,7 @@ from raysync.paradigms.decoupled import Decoupled
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to
 from raysync.training.batches import Batches
-from raysync.training.device import Device
+from raysync.training.device import Device, try_kernels
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
 from raysync.training.precision import refuse_unsupported
@@ -124,6 +124,7 @@ class StageActor:
         """Begin a run."""
         [name] = devices_of_actor()
         refuse_unsupported(plan.group.precision, name)
+        try_kernels(True)  # all of its batches have one size
         stage, paradigm = plan.stage_id[1], plan.paradigm
         self._plan, self._device, self._busy_s = plan, Device(name), 0.0
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)

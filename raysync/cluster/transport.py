@@ -18,7 +18,7 @@ What arrives is read-only.
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -40,12 +40,17 @@ MEMORY = RegisteredMemory()
 """The memory of this process that others read directly, and what it has taken from theirs."""
 
 
-def outgoing(vector: Tensor, shards: int = 1) -> tuple[Payload, ...]:
-    """Return a float32 vector of this process as an actor returns it, split evenly.
+def outgoing(vector: Tensor, sizes: Sequence[int] = ()) -> tuple[Payload, ...]:
+    """Return a float32 vector of this process as an actor returns it.
 
     Ray copies it when the method returns, so the vector may be reused then.
+
+    Args:
+        vector: as it travels: see `training.wire`.
+        sizes: those of the parts that it is cut into; none: it is one part.
     """
-    parts = [part.detach().cpu().numpy() for part in vector.tensor_split(shards)]
+    cut = torch.split(vector, list(sizes) or [len(vector)])
+    parts = [part.detach().cpu().numpy() for part in cut]
     return tuple(part.tobytes() if part.nbytes <= INLINE_BYTES else part for part in parts)
 
 

@@ -15,15 +15,18 @@ from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, devices_of_actor, here, stay_near
 from raysync.cluster.direct_vectors import Buffer
 from raysync.cluster.monitoring import log_ready, log_to_stderr
+from raysync.cluster.paces import returned, step_pace, timed
+from raysync.cluster.server_count import Pace
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import MEMORY, Payload, forget_all, incoming, outgoing, written
 from raysync.cluster.warm_up import warm_up
 from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
-from raysync.training.batch_reader import BatchReader
+from raysync.training.batch_reader import BatchReader, generators_restored
 from raysync.training.batches import Batches
-from raysync.training.device import limit_memory
+from raysync.training.compiling import refuse_without_compiler
+from raysync.training.device import limit_memory, try_kernels
 from raysync.training.gradient import GradientComputation
 from raysync.training.initial_model import InitialModel
 from raysync.training.precision import refuse_unsupported
@@ -44,9 +47,11 @@ class WorkerPlan:
     """Its own batch size, in samples, for which `step_s` and `trace` describe a step."""
     seed: int
     vector_bytes: int
-    """The bytes of a push, and of a pull."""
+    """The bytes of a pull."""
     shards: int
     """The shards of the server."""
+    wire: str = "float32"
+    """The format in which its gradients travel."""
     is_direct: bool = False
     """Whether vectors travel by Ray Direct Transport."""
     on_gpu: bool = False
@@ -62,8 +67,31 @@ def _computation(
         devices,
         plan.group.precision,
         plan.micro_batch,
+        memory_format=plan.group.memory_format,
+        compiles=plan.group.compile,
+        wire=plan.wire,
+        shards=plan.shards,
         draws_ahead=True,
     )
+
+
+def _trial(
+    plan: WorkerPlan, model: InitialModel, devices: Sequence[str]
+) -> Callable[[int], torch.Tensor]:
+    """Return a function that computes the step of a clock, with tensors of its own; it returns the
+    gradient with the buffers behind it, (P + Q,), which is valid until the next step.
+    """
+    computation = _computation(plan, model, devices)
+    reader = BatchReader(model.train_set, model.task.collate, plan.batches)
+    initial = computation.model.initial()
+
+    def step(clock: int) -> torch.Tensor:
+        try_kernels(True)
+        computation.read_weights([initial])
+        computation.compute(reader, clock, plan.batch_size)
+        return computation.outgoing()
+
+    return step
 
 
 class Worker:
@@ -96,11 +124,17 @@ class Worker:
         for name in devices:
             refuse_unsupported(plan.group.precision, name)
             limit_memory(name, plan.group.gpus)
+            if plan.group.compile:
+                refuse_without_compiler(name)
         if len(devices) == 1:
             stay_near(devices[0])
         self._plan = plan
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
-        self._warm_up(plan, model, devices)
+        group = plan.group
+        kind = group.precision, group.memory_format, group.compile
+        warm_up(
+            (model.name, *devices, *kind, plan.batch_size), lambda: _trial(plan, model, devices)
+        )
         self._gradient = _computation(plan, model, devices)
         self._reader = BatchReader(
             model.train_set, model.task.collate, plan.batches, plan.loader_workers
@@ -109,20 +143,20 @@ class Worker:
         log_ready(model.name, place.devices)
         return place
 
-    def _warm_up(self, plan: WorkerPlan, model: InitialModel, devices: Sequence[str]) -> None:
-        def make() -> Callable[[int], object]:
-            computation = _computation(plan, model, devices)
-            reader = BatchReader(model.train_set, model.task.collate, plan.batches)
-            initial = computation.model.initial()
-
-            def step(clock: int) -> None:
-                computation.read_weights([initial])
-                computation.compute(reader, clock, plan.batch_size)
-                computation.outgoing()
-
-            return step
-
-        warm_up((model.name, *devices, plan.group.precision, plan.batch_size), make)
+    def pace(self, model: InitialModel) -> Pace:
+        """Time a few steps, and throw them away: see `paces`."""
+        plan = self._plan
+        assert plan is not None, "pace before reset"
+        devices = devices_of_actor(plan.group.devices)
+        with generators_restored():
+            step = _trial(plan, model, devices)
+            computed_s = timed(lambda clock: returned(step(clock)))
+        return step_pace(
+            computed_s,
+            lambda clock: self._step_time.seconds(clock, plan.batch_size, 1.0, computed_s),
+            2 * one_way_s(plan.group.link, plan.vector_bytes),
+            on_gpu=devices[0] != "cpu",
+        )
 
     @signed()
     def step(
@@ -141,15 +175,17 @@ class Worker:
             into: the slot of shared memory, or the buffer, that the gradient is to be written into.
 
         Returns:
-            The gradient with the buffers behind it, (P + Q,), in a part a shard, or the handles of
-            these parts; the loss, and the seconds of computing, the emulated part included: forward
-            and backward, on a CPU also drawing the batch, without the copies of vectors.
+            The gradient with the buffers behind it, as it travels, in a part a shard, or the
+            handles of these parts; the loss, and the seconds of computing, the emulated part
+            included: forward and backward, on a CPU also drawing the batch, without the copies of
+            vectors.
         """
         plan, gradient, reader = self._plan, self._gradient, self._reader
         assert plan is not None, "step before reset"
         assert gradient is not None, "step before reset"
         assert reader is not None, "step before reset"
         clock, batch_size, *fault = batch
+        try_kernels(batch_size == plan.batch_size)
         factor, added_s = fault or (1.0, 0.0)
         if weights:  # the backend lets the gradient take its time: another step may come meanwhile
             sleep_s(one_way_s(plan.group.link, plan.vector_bytes, added_s))
@@ -168,9 +204,8 @@ class Worker:
         began_s = now_s()
         sleep_s(step_s - computed_s)
         busy_s = computed_s + now_s() - began_s
-        parts = (
-            outgoing(gradient.outgoing(), plan.shards) if into is None else into.parts(plan.shards)
-        )
+        sizes = gradient.wire.sizes
+        parts = outgoing(gradient.outgoing(), sizes) if into is None else into.parts(sizes)
         return *parts, [loss, busy_s]
 
     @signed()
@@ -180,8 +215,8 @@ class Worker:
 
     @signed()
     def restore(self, fields: list[Any], *parts: Payload) -> None:
-        """Take the buffers at the end of a vector (P + Q,), which comes in a part a shard: those
-        that this slot had when the run was interrupted.
+        """Take the buffers at the end of a vector, which comes in a part a shard: those that this
+        slot had when the run was interrupted.
         """
         assert self._gradient is not None, "restore before reset"
         self._gradient.read_buffers(torch.cat(incoming(*parts)))

@@ -291,10 +291,10 @@ class Experiment(Strict):
 
     @model_validator(mode="after")
     def _projects_on_one_server(self) -> Experiment:
-        if self.update.project_radius is not None and self.cluster.server_shards > 1:
+        if self.update.project_radius is not None and self.cluster.servers > 1:
             raise ValueError(
                 "update.project_radius: needs cluster.server_shards: 1, not"
-                f" {self.cluster.server_shards}; a shard does not know the norm of the whole model"
+                f" {self.cluster.servers}; a shard does not know the norm of the whole model"
             )
         return self
 
@@ -332,9 +332,8 @@ class Experiment(Strict):
         """Return the slots that servers are placed with -> their groups; empty if they are apart
         from workers.
         """
-        if self.cluster.server_placement == "apart":
-            return {}
-        return dict(list(self.slots().items())[: self.cluster.server_shards])
+        slots = list(self.slots().items())
+        return dict(slots[host] for host in self.cluster.hosts(len(slots)))
 
     @property
     def server_region(self) -> str | None:
@@ -409,11 +408,13 @@ class Experiment(Strict):
     @property
     def describes_all_reduce(self) -> bool:
         """Whether it is described how long an all-reduce takes: by the workers' own links. Over
-        links of nodes and between regions it is not computed, and not where the bandwidth changes.
+        links of nodes and between regions it is not computed, and not where the bandwidth changes,
+        or where gradients travel in another format than they are added in.
         """
         changes = any(isinstance(fault, Bandwidth) and not fault.shared for fault in self.faults)
         shares = self.network.nodes or self.network.regions is not None
-        return self.has_links and not shares and not changes
+        is_plain = self.cluster.wire == "float32"
+        return self.has_links and is_plain and not shares and not changes
 
     @property
     def worker_count(self) -> int:

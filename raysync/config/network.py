@@ -188,7 +188,8 @@ class Network(Strict):
         None,
         gt=0,
         description=(
-            "rate at which the server reads gradients, at their full size; default: without limit"
+            "rate at which the server reads gradients, at their size in the format of"
+            " `cluster.wire`; default: without limit"
         ),
     )
     phases: dict[str, NetworkPhase] = Field(
@@ -208,11 +209,13 @@ class Network(Strict):
         }
         return self.model_copy(update=changes | {"phases": {}})
 
-    def sent_bytes(self, vector_bytes: float) -> tuple[float, float]:
-        """Return the sizes of an upload and of a download, for a vector of that size."""
+    def sent_bytes(self, push_bytes: float, pull_bytes: float) -> tuple[float, float]:
+        """Return the sizes of an upload and of a download, for a gradient and for weights of these
+        sizes.
+        """
         return (
-            self.upload_bytes or vector_bytes * self.upload_factor,
-            self.download_bytes or vector_bytes * self.download_factor,
+            self.upload_bytes or push_bytes * self.upload_factor,
+            self.download_bytes or pull_bytes * self.download_factor,
         )
 
     @model_validator(mode="after")

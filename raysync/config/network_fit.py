@@ -71,7 +71,7 @@ def _check_groups(experiment: Experiment, regions: Regions) -> None:
 
 
 def _check_servers(experiment: Experiment, regions: Regions) -> None:
-    if experiment.cluster.server_placement == "with-workers":
+    if experiment.cluster.server_placement != "apart":
         if regions.server is not None:
             raise ValueError(
                 "network.regions.server: servers that are placed with workers are where those"

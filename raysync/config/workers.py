@@ -85,6 +85,22 @@ class WorkerGroup(Strict):
             " torch's autocast, with fp16 on a loss that is scaled so that small gradients count"
         ),
     )
+    memory_format: Literal["auto", "contiguous", "channels_last"] = Field(
+        "auto",
+        description=(
+            "how the weights of convolutions lie in a worker's memory, and with them what comes out"
+            " of them; auto: channels_last on GPUs, in any precision but float32, otherwise as the"
+            " model has them. What travels, and what is recorded, has one order in any format"
+        ),
+    )
+    compile: bool = Field(
+        False,
+        description=(
+            "forward and backward pass are compiled by torch.compile, before the run begins; on"
+            " Ray, for workers of one device. It needs a C++ compiler on their nodes, and triton on"
+            " GPUs"
+        ),
+    )
     speed: float = Field(
         1.0, gt=0, description="emulation: this many times as fast as the step time says"
     )
@@ -196,6 +212,11 @@ class WorkerGroup(Strict):
                 f" replica needs a GPU of its own: gpus: {self.devices_per_worker} (or gpus: 0, to"
                 " compute on the CPU)"
             )
+        if self.compile and self.devices > 1:
+            raise ValueError(
+                f"compile: true with {self.devices} devices a worker: their replicas compute in"
+                " threads, in which torch does not compile; more workers of one device each can"
+            )
         if self.accelerator_type is not None and not self.gpus:
             raise ValueError(f"accelerator_type: {self.accelerator_type} needs gpus above 0")
         if reserved := {"CPU", "GPU"} & set(self.resources):
@@ -277,8 +298,13 @@ class Cluster(Strict):
             "within a Ray job), otherwise local"
         ),
     )
-    server_shards: int = Field(
-        1, ge=1, description="number of servers; the model's flat vector is split evenly among them"
+    server_shards: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        1,
+        description=(
+            "number of servers; the model's flat vector is split evenly among them. auto: on Ray,"
+            " as few as are busy at most half of the time, by what is measured before the run"
+            " begins; one on the virtual engine, which knows no more of servers than it is told"
+        ),
     )
     server_cpus: float = Field(1, ge=0, description="CPUs reserved for each server")
     server_gpus: float = Field(
@@ -290,11 +316,14 @@ class Cluster(Strict):
             " between GPUs, where every worker and the evaluator have one, too"
         ),
     )
-    server_placement: Literal["apart", "with-workers"] = Field(
+    server_placement: Literal["apart", "with-workers", "spread"] = Field(
         "apart",
         description=(
             "apart: with resources of their own; with-workers: the n-th server runs beside the"
-            " n-th worker, on its node. The controller runs with the first server"
+            " n-th worker, on its node; spread: beside workers that lie evenly among all, and so on"
+            " as many nodes as can be. The controller runs with the first server. Several servers"
+            " by `server_shards: auto` are spread in place of apart, unless they have a"
+            " server_label_selector"
         ),
     )
     server_label_selector: LabelSelector = Field(
@@ -355,6 +384,13 @@ class Cluster(Strict):
             " the weights, too, if nobody reads them elsewhere"
         ),
     )
+    wire: Literal["float32", "bf16"] = Field(
+        "float32",
+        description=(
+            "format in which gradients travel to the server; bf16: rounded to bfloat16, half the"
+            " bytes, and added in float32. Weights and buffers travel in float32 in any case"
+        ),
+    )
     task_events: bool = Field(
         False,
         description=(
@@ -367,16 +403,24 @@ class Cluster(Strict):
     )
     dashboard: bool = Field(False, description="start the Ray dashboard with a private cluster")
     fork_workers: bool = Field(
-        False,
+        True,
         description=(
             "a private cluster forks its worker processes from one that has imported torch, so that"
-            " a run starts sooner; off, as it reaches into an inner function of Ray"
+            " a run starts sooner, and a lost actor is back sooner; where Ray has no place for it,"
+            " and on other systems than Linux, each imports torch for itself"
         ),
     )
 
+    @field_validator("server_shards", mode="before")
+    @classmethod
+    def _countable(cls, value: object) -> object:
+        if value == "auto" or (type(value) is int and value > 0):
+            return value
+        raise ValueError(f"must be a whole number from 1, or auto; got {value!r}")
+
     @model_validator(mode="after")
     def _placed(self) -> Cluster:
-        if self.server_label_selector and self.server_placement == "with-workers":
+        if self.server_label_selector and self.server_placement != "apart":
             raise ValueError(
                 "server_label_selector: servers that are placed with workers run on their nodes;"
                 " leave it out"
@@ -397,9 +441,27 @@ class Cluster(Strict):
                 f" {NIXL_DEADLINE_S:g}, since Ray gives a transfer that hangs up after 60 s, for"
                 " which the server waits"
             )
-        if self.transport == "nixl" and self.server_shards > 1:
+        if self.transport == "nixl" and self.servers > 1:
             raise ValueError(
                 f"server_shards: {self.server_shards}: with transport: nixl there is one server;"
                 " object-ref and shared-memory have shards"
             )
         return self
+
+    @property
+    def servers(self) -> int:
+        """The number of servers; 1 for `auto`, as long as nothing has been measured."""
+        return 1 if self.server_shards == "auto" else self.server_shards
+
+    def hosts(self, workers: int) -> list[int]:
+        """Return the number of the worker beside which each server runs; none if they are apart.
+
+        Args:
+            workers: how many there are.
+        """
+        count = self.servers
+        if self.server_placement == "apart":
+            return []
+        if self.server_placement == "spread" and count < workers:
+            return [server * workers // count for server in range(count)]
+        return [server % workers for server in range(count)]

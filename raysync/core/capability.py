@@ -31,6 +31,10 @@ class Capability(Enum):
     """A worker computes the gradient of a batch piece by piece."""
     LOSS_SCALE = auto()
     """A worker computes in fp16, whose loss is scaled so that small gradients do not vanish."""
+    COMPILE = auto()
+    """A worker compiles what it computes."""
+    CHANNELS_LAST = auto()
+    """A worker has the weights of convolutions in a memory format of their own."""
     WHOLE_NORM = auto()
     """The server knows the norm of the whole model."""
     SHARE_HOSTS = auto()
@@ -48,6 +52,8 @@ class Capability(Enum):
     EMULATE_LINKS = auto()
     """The link between a worker and its server is emulated on Ray; on the virtual clock it always
     is."""
+    REDUCED_WIRE = auto()
+    """Gradients travel in another format than that of the weights."""
     SHARE_MEMORY = auto()
     """Vectors travel in memory that the processes of a node share."""
     READ_DIRECTLY = auto()

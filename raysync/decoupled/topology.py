@@ -59,9 +59,15 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
             "a gradient that overflows in one stage would have to be computed again in all; bf16"
             " needs no scale"
         ),
+        Capability.COMPILE: "the passes of a stage are not compiled",
+        Capability.CHANNELS_LAST: "a stage computes on views of the vector of its weights",
         Capability.ALL_REDUCE: "each stage exchanges gradients through its server",
         Capability.SEND_SIZES: (
             "each stage has a size of its own; upload_factor and download_factor hold for all"
+        ),
+        Capability.REDUCED_WIRE: (
+            "a stage pushes in float32; what goes from stage to stage has the precision of its"
+            " workers"
         ),
         Capability.NETWORK_PHASES: "each stage switches by itself, over one network",
         Capability.SHARE_MEMORY: (

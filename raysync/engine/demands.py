@@ -21,12 +21,14 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.CORRECT_STALENESS, "update.delay_compensation"
     if update.staleness_scaling != "none":
         yield Capability.CORRECT_STALENESS, f"update.staleness_scaling: {update.staleness_scaling}"
-    if experiment.cluster.server_shards > 1:
-        yield Capability.SHARD_SERVERS, f"cluster.server_shards: {experiment.cluster.server_shards}"
+    if (servers := experiment.cluster.servers) > 1:
+        yield Capability.SHARD_SERVERS, f"cluster.server_shards: {servers}"
     if experiment.micro_batch is not None:
         yield Capability.MICRO_BATCHES, f"micro_batch: {experiment.micro_batch}"
     if experiment.cluster.min_workers > 1:
         yield Capability.WAIT_FOR_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"
+    if (wire := experiment.cluster.wire) != "float32":
+        yield Capability.REDUCED_WIRE, f"cluster.wire: {wire}"
     if on_ray and experiment.cluster.transport == "shared-memory":
         yield Capability.SHARE_MEMORY, "cluster.transport: shared-memory"
     if on_ray and experiment.cluster.transport == "nixl":
@@ -50,6 +52,10 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
             yield Capability.SHARE_HOSTS, f"workers: {group.name}: host"
         if group.precision == "fp16":
             yield Capability.LOSS_SCALE, f"workers: {group.name}: precision: {group.precision}"
+        if group.compile and experiment.trains:
+            yield Capability.COMPILE, f"workers: {group.name}: compile: true"
+        if group.memory_format == "channels_last":
+            yield Capability.CHANNELS_LAST, f"workers: {group.name}: memory_format: channels_last"
         if group.link != Link() and on_ray:
             yield Capability.EMULATE_LINKS, f"workers: {group.name}: link"
 
@@ -60,6 +66,13 @@ NO_COLLECTIVE = (
 )
 
 
+NOT_EXACT = (
+    "what torch compiles depends on the batch sizes that it has met, so that a run that goes on"
+    " from a checkpoint would not be the same, bit by bit; on Ray it need not be"
+)
+ADDS_IN_FLOAT32 = (
+    "an all-reduce adds in the format that it sends, and gradients are added in float32 here"
+)
 OVER_OWN_LINKS = "the seconds of an all-reduce are computed over the workers' own links alone"
 STEADY_BANDWIDTH = "the seconds of an all-reduce are computed with a bandwidth that stays"
 
@@ -68,11 +81,17 @@ def refusals_of_data_parallel(
     experiment: Experiment, paradigm: Paradigm
 ) -> Mapping[Capability, str]:
     """Return what a data-parallel run cannot carry out on the experiment's engine, and why."""
+    on_ray = experiment.engine == "ray"
+    refusals = {} if on_ray else {Capability.COMPILE: NOT_EXACT}
     if not paradigm.collective:
-        return {}
-    if experiment.engine == "ray":
-        return {Capability.ALL_REDUCE: NO_COLLECTIVE}
-    return {Capability.SHARE_LINKS: OVER_OWN_LINKS, Capability.CHANGE_BANDWIDTH: STEADY_BANDWIDTH}
+        return refusals
+    if on_ray:
+        return refusals | {Capability.ALL_REDUCE: NO_COLLECTIVE}
+    return refusals | {
+        Capability.REDUCED_WIRE: ADDS_IN_FLOAT32,
+        Capability.SHARE_LINKS: OVER_OWN_LINKS,
+        Capability.CHANGE_BANDWIDTH: STEADY_BANDWIDTH,
+    }
 
 
 def _demands_of(network: Network) -> Iterator[Demand]:

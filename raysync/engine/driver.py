@@ -63,6 +63,7 @@ from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.checkpointing import Checkpointer, Cut
 from raysync.engine.early_stop import EarlyStop
+from raysync.engine.error_text import reason
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.faults import FaultPlan
@@ -202,7 +203,7 @@ class Driver:
         # In the user's paradigm, or ours: the journal must still be closed.
         except Exception as bug:
             logging.getLogger(__name__).exception("the run broke")
-            error = f"{type(bug).__name__}: {' '.join([str(bug), *getattr(bug, '__notes__', [])])}"
+            error = reason(bug)
         self.lines.append(
             Ended(
                 "failed" if error else self.status,

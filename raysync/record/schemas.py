@@ -97,6 +97,7 @@ class Environment(_Loose):
     started: str = ""
     comparison: str = ""
     places: dict[str, Any] = {}
+    servers: dict[str, Any] = {}
 
 
 def mapping_in(path: Path, schema: type[BaseModel]) -> dict[str, Any]:

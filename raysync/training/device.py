@@ -31,6 +31,18 @@ def use_deterministic_kernels() -> None:
     torch.use_deterministic_algorithms(True, warn_only=True)
 
 
+def try_kernels(tries: bool) -> None:
+    """Set whether cuDNN tries its kernels for a convolution of shapes that it has not met, and
+    takes the fastest from then on, where it would otherwise guess; not where kernels have to be
+    deterministic.
+
+    Trying takes longer than many steps. So it is for the batch size that a worker has all the time,
+    and is warm for: a step of another size would look slow, to a paradigm that sets the sizes by
+    how long steps take.
+    """
+    torch.backends.cudnn.benchmark = tries and not torch.backends.cudnn.deterministic
+
+
 def refuse_without_kernels(name: str) -> None:
     """Check that this torch can compute on a GPU.
 

@@ -15,10 +15,12 @@ from torch import Tensor, nn
 
 from raysync.training.batch_reader import BatchReader, even_sizes
 from raysync.training.batch_structure import batch_to
+from raysync.training.compiling import Loss, compiled
 from raysync.training.device import Device, seconds_between
-from raysync.training.flat import FlatModel
+from raysync.training.memory_layout import laid_out
 from raysync.training.precision import computing_in
 from raysync.training.task import Task
+from raysync.training.wire import Wire
 
 Part = tuple[Any, float]
 """A part of a batch, and its share of the batch's samples."""
@@ -55,10 +57,12 @@ class LossScale:
 class _Replica:
     """The model on one device."""
 
-    def __init__(self, task: Task, module: nn.Module, device: str, precision: str) -> None:
+    def __init__(
+        self, loss: Loss, module: nn.Module, device: str, precision: str, memory_format: str
+    ) -> None:
         self.device = Device(device)
-        self.model = FlatModel(module.to(device).train())
-        self._task = task
+        self.model = laid_out(module.to(device).train(), device, precision, memory_format)
+        self._loss = loss
         self._precision = precision
         self._scale = LossScale() if precision == "fp16" else None
         self._buffers: list[Tensor] = []
@@ -71,18 +75,18 @@ class _Replica:
         `model.outgoing`; return these losses, which a GPU may still be computing.
         """
         self._spans.clear()
-        self.model.gradient.zero_()
+        self.model.clear_gradient()
         if self._scale is not None:
             self._buffers = [buffer.clone() for buffer in self.model.module.buffers()]
         losses = [self._add(batch, share) for batch, share in parts]
-        self.model.write_buffers()
+        self.model.write_gradient()
         return losses
 
     def _add(self, batch: Any, share: float) -> Tensor:
         batch = batch_to(batch, self.device.upload)
         begin = self.device.mark()
         with computing_in(self._precision, self.model.weights.device):
-            loss = self._task.loss(self.model.module, batch) * share
+            loss = self._loss(self.model.module, batch) * share
         scaled = loss if self._scale is None else loss * self._scale.value
         scaled.backward()  # type: ignore[no-untyped-call]
         self._spans.append((begin, self.device.mark()))
@@ -126,6 +130,10 @@ class GradientComputation:
         precision: str = "float32",
         micro_batch: int | None = None,
         *,
+        memory_format: str = "auto",
+        compiles: bool = False,
+        wire: str = "float32",
+        shards: int = 1,
         draws_ahead: bool = False,
     ) -> None:
         """
@@ -136,18 +144,26 @@ class GradientComputation:
             precision: `float32`, `tf32` to round factors on GPUs that support it, or `bf16` or
                 `fp16` for torch's autocast of the forward pass.
             micro_batch: the largest number of samples that a device computes at once; None: all.
+            memory_format: how the weights of convolutions lie in memory: see `laid_out`.
+            compiles: whether torch compiles the loss; for one device only, since torch does not
+                compile in several threads.
+            wire: the format in which its gradients travel: see `training.wire`.
+            shards: the number of parts that they travel in.
             draws_ahead: whether to draw the batch of the next clock while a GPU computes this one:
                 for a computation that serves one worker only.
         """
         modules = [module, *(copy.deepcopy(module) for _ in devices[1:])]
+        loss = compiled(task.loss) if compiles else task.loss
         self._replicas = [
-            _Replica(task, copied, device, precision)
+            _Replica(loss, copied, device, precision, memory_format)
             for copied, device in zip(modules, devices, strict=True)
         ]
         self._distinct = list(
             {replica.device.name: replica.device for replica in self._replicas}.values()
         )
         self.model = self._replicas[0].model
+        self.wire = Wire(wire, self.model.size, self.model.buffer_size, shards)
+        """The format of `outgoing`."""
         self._micro_batch = micro_batch
         self._draws_ahead = draws_ahead and any(device.copies for device in self._distinct)
         self._drawn: tuple[tuple[int, list[int]], list[Any]] | None = None
@@ -166,7 +182,7 @@ class GradientComputation:
         first, *others = self._replicas
         first.model.read_weights(*(first.device.upload(part) for part in parts))
         for replica in others:
-            replica.model.weights.copy_(first.model.weights, non_blocking=True)
+            replica.model.copy_weights(first.model)
 
     def compute(self, reader: BatchReader, clock: int, batch_size: int) -> float:
         """Run one batch forward and backward at the model's present weights.
@@ -245,29 +261,35 @@ class GradientComputation:
             replica.model.read_buffers(vector)
 
     def write_into(self, vector: Tensor) -> None:
-        """Let `compute` write the gradient with the buffers behind it into a vector (P + Q,) of
-        this process's memory, as long as that is not another one: in place, if the first device is
-        the CPU; `outgoing` copies it from a GPU.
+        """Let the gradient with the buffers behind it be written into a vector of this process's
+        memory, as long as that is not another one: by `compute` itself, if the first device is the
+        CPU and it travels as it is; otherwise by `outgoing`.
+
+        Args:
+            vector: (P + Q,), or of fewer in another format than float32.
         """
         self._given = vector
-        if not self._replicas[0].device.copies:
+        if self.wire.is_plain and not self._replicas[0].device.copies:
             self.model.write_into(vector)
 
     def outgoing(self) -> Tensor:
-        """Return the gradient with the buffers behind it, (P + Q,), in this process's memory: in
-        the vector that was given for it, if there is one; valid until the next `compute`.
+        """Return the gradient with the buffers behind it as it travels, (P + Q,) in float32, in
+        this process's memory: in the vector that was given for it, if there is one; valid until the
+        next `compute`.
         """
         device = self._replicas[0].device
-        if self._given is not None and device.copies:
-            return self._given.copy_(self.model.outgoing)
-        return device.download(self.model.outgoing)
+        if self._given is None:
+            return device.download(self.on_device)
+        if device.copies:
+            return self._given.copy_(self.on_device)
+        return self.wire.encode(self.model.outgoing, self._given)
 
     @property
     def on_device(self) -> Tensor:
-        """The gradient with the buffers behind it, (P + Q,), where it was computed; valid until the
-        next `compute`.
+        """The gradient with the buffers behind it as it travels, (P + Q,) in float32, where it was
+        computed; valid until the next `compute`.
         """
-        return self.model.outgoing
+        return self.wire.encode(self.model.outgoing)
 
     def _join(self) -> None:
         """Add the replicas' parts of the gradient, and average their buffers, in `outgoing` of the

@@ -28,7 +28,7 @@ class Exchange(Protocol):
     """
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
-        """Apply one update: gradients with the buffers behind them, (P + Q,) each."""
+        """Apply one update: gradients with the buffers behind them, (P + Q,) each in float32."""
 
     def weights(self, replica: int) -> Tensor:
         """Return the weights that a replica pulls now, (P + Q,); the next update may overwrite
@@ -55,7 +55,12 @@ class OneStore:
     """One optimizer for all workers, which pull the same weights."""
 
     def __init__(
-        self, initial: Tensor, size: int, update: Update, groups: Sequence[ParameterGroup] = ()
+        self,
+        initial: Tensor,
+        size: int,
+        update: Update,
+        groups: Sequence[ParameterGroup] = (),
+        wire: str = "float32",
     ) -> None:
         """
         Args:
@@ -63,8 +68,9 @@ class OneStore:
             size: P.
             update: the settings of optimizer, schedule and combination.
             groups: as for the `ParameterStore`.
+            wire: likewise.
         """
-        self.store = ParameterStore(initial, size, update, groups)
+        self.store = ParameterStore(initial, size, update, groups, wire)
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         """Do the first half of an update; return this shard's part of the norm, if the gradient is
@@ -111,11 +117,13 @@ class OneStore:
         self.store.restore(saved["stores"][0])
 
 
-def shard_of(model: FlatModel, update: Update, shard: int = 0, shards: int = 1) -> OneStore:
+def shard_of(
+    model: FlatModel, update: Update, shard: int = 0, shards: int = 1, wire: str = "float32"
+) -> OneStore:
     """Return a fresh store of a model, or of an even part of it."""
     groups = parameter_groups(update, model.parameters)
     own = within(groups, *bounds_of(model, shard, shards))
-    return OneStore(*part_of(model, shard, shards), update, own)
+    return OneStore(*part_of(model, shard, shards), update, own, wire)
 
 
 class ModelServer:

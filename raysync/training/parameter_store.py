@@ -20,6 +20,8 @@ from raysync.training.optimizers import is_fused, optimizer_of
 from raysync.training.parameter_groups import ParameterGroup, whole
 from raysync.training.staleness_correction import StalenessCorrection
 from raysync.training.state_file import State, check_fits
+from raysync.training.vector_parts import spans
+from raysync.training.wire import gradient_of
 
 NEXT_TO_0 = ulp(0.0)
 """A momentum so small that the buffer becomes the gradient. At exactly 0 torch would leave the
@@ -56,7 +58,12 @@ class ParameterStore:
     updates always give the same bits, with any number of threads."""
 
     def __init__(
-        self, initial: Tensor, size: int, update: Update, groups: Sequence[ParameterGroup] = ()
+        self,
+        initial: Tensor,
+        size: int,
+        update: Update,
+        groups: Sequence[ParameterGroup] = (),
+        wire: str = "float32",
     ) -> None:
         """
         Args:
@@ -65,6 +72,7 @@ class ParameterStore:
             size: P.
             update: the settings of optimizer, schedule and combination.
             groups: the parameter groups that tile (P,); default: one of them.
+            wire: the format in which gradients arrive: see `training.wire`.
         """
         self.update = update
         self.version = 0
@@ -76,6 +84,11 @@ class ParameterStore:
         self._combined = torch.empty(size, device=device)  # (P,)
         # (P,), takes no memory until it is written
         self._corrected = torch.empty(size, device=device)
+        self._wire = wire
+        # 2 of (P,): the first gradient of an update in float32, and the one behind it
+        self._arrived = [
+            torch.empty(size, device=device) for _ in range(0 if wire == "float32" else 2)
+        ]
         self._pushes = 0
         self._phase, self._began = "", 0.0
         self._settings = update.in_phase("")
@@ -117,8 +130,8 @@ class ParameterStore:
         """Compute the gradient of the next update.
 
         Args:
-            vectors: K of (P + Q,): gradients with buffers behind them. They are read until the
-                `step`.
+            vectors: K of (P + Q,), or of fewer in another format than float32: gradients with
+                buffers behind them. They are read until the `step`.
             samples: K batch sizes.
             workers: K names of the workers that pushed; None for a worker that has left since,
                 whose buffers no longer count.
@@ -130,7 +143,7 @@ class ParameterStore:
             The gradient's Euclidean norm, which takes a pass over it, if it is to be clipped; else
             0.
         """
-        size, self._pushes = len(self._weights), len(vectors)
+        buffers, self._pushes = len(self._initial_buffers), len(vectors)
         gradients = self._gradients(vectors, staleness, bases)
         gradient, seen = next(gradients), samples[0]
         for following, count in zip(gradients, samples[1:], strict=True):
@@ -140,8 +153,8 @@ class ParameterStore:
             else:  # the mean so far moves towards the next one: one pass over memory
                 gradient = torch.lerp(gradient, following, count / seen, out=self._combined)
         for vector, worker in zip(vectors, workers, strict=True):
-            if len(vector) > size and worker is not None:
-                self._buffers[worker] = vector[size:].clone()
+            if buffers and worker is not None:
+                self._buffers[worker] = vector[-buffers:].clone()
         self._gradient = gradient
         return (
             0.0 if self._settings.clip_norm is None else float(torch.linalg.vector_norm(gradient))
@@ -200,7 +213,7 @@ class ParameterStore:
     ) -> Iterator[Tensor]:
         """Yield K gradients (P,), corrected one by one; each is valid until the next."""
         weights, correction = self._weights, self._staleness_correction
-        plain = (vector[: len(weights)] for vector in vectors)
+        plain = self._in_float32(vectors)
         if correction is None:
             yield from plain
             return
@@ -209,6 +222,12 @@ class ParameterStore:
         for gradient, behind, base in zip(plain, staleness, known, strict=True):
             yield correction.correct(gradient, behind, weights, base, out)
             out = self._corrected
+
+    def _in_float32(self, vectors: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the K gradients (P,) of vectors; the first one stays valid."""
+        for index, vector in enumerate(vectors):
+            gradient = gradient_of(self._wire, vector, len(self._weights))
+            yield self._arrived[min(index, 1)].copy_(gradient) if self._arrived else gradient
 
     def _clip(self, longest: float, norm: Tensor) -> None:
         """Clip a gradient of that norm as torch's `clip_grad_norm_` does.
@@ -313,11 +332,11 @@ def part_of(model: FlatModel, index: int, count: int) -> tuple[Tensor, int]:
     of parameters in it.
     """
     begin, end = bounds_of(model, index, count)
-    return model.initial().tensor_split(count)[index], end - begin
+    whole = model.initial()
+    return whole[spans(len(whole), count)[index]], end - begin
 
 
 def bounds_of(model: FlatModel, index: int, count: int) -> tuple[int, int]:
     """Return where the parameters of such a store begin and end in (P,)."""
-    each, more = divmod(model.size + model.buffer_size, count)
-    begin, end = (each * number + min(number, more) for number in (index, index + 1))
-    return min(begin, model.size), min(end, model.size)
+    span = spans(model.size + model.buffer_size, count)[index]
+    return min(span.start, model.size), min(span.stop, model.size)

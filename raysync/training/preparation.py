@@ -25,6 +25,7 @@ from raysync.training.data import DataSet, Labelled
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
+from raysync.training.memory_layout import check_memory_formats
 from raysync.training.model_file import check_savable
 from raysync.training.models import ModelSource
 from raysync.training.optimizers import check_optimizer
@@ -35,6 +36,7 @@ from raysync.training.supervised import Classification, LanguageModel, Supervise
 from raysync.training.task import Task
 from raysync.training.task_checks import TRIED, try_task
 from raysync.training.task_loading import primary_metric, task_of
+from raysync.training.wire import Wire
 
 FLOAT_BYTES = 4
 CORE_FLOPS_PER_S = 1e11
@@ -52,7 +54,7 @@ class TrainingPlan:
     parameters: int
     """The number of trainable parameters of the model."""
     vector_bytes: int
-    """The bytes of a push, and of a pull: parameters and buffers."""
+    """The bytes of a pull: parameters and buffers."""
     groups: dict[str, WorkerGroup]
     """Worker slot -> its group, with `flops_per_s` converted to `step_s`."""
     shards: dict[str, Array]
@@ -79,6 +81,16 @@ class TrainingPlan:
     def has_buffers(self) -> bool:
         """Whether the model has buffers, such as the statistics of batch norm."""
         return self.vector_bytes > FLOAT_BYTES * self.parameters
+
+    @property
+    def push_bytes(self) -> int:
+        """The bytes of a push: a gradient in its format on the wire, and buffers."""
+        cluster = self.experiment.cluster
+        if cluster.wire == "float32":
+            return self.vector_bytes
+        buffers = self.vector_bytes // FLOAT_BYTES - self.parameters
+        wire = Wire(cluster.wire, self.parameters, max(0, buffers), cluster.servers)
+        return FLOAT_BYTES * sum(wire.sizes)
 
     @property
     def tokens(self) -> bool:
@@ -221,16 +233,17 @@ def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
 
     Raises:
         ConfigError: it cannot be saved, has nothing to train, or is too small for its servers; or
-            an optimizer or a parameter group does not go with it.
+            an optimizer, a parameter group or a memory format does not go with it.
     """
     if experiment.keep != "none":
         check_savable(module, name)
+    check_memory_formats(experiment.workers, module, name)
     flat = FlatModel(module)
     check_optimizer(experiment.update)
     check_groups(experiment.update, flat.parameters)
-    if experiment.cluster.server_shards > flat.size:
+    if experiment.cluster.servers > flat.size:
         raise ConfigError(
-            f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the"
+            f"cluster.server_shards: {experiment.cluster.servers} servers cannot share the"
             f" {flat.size} parameters that {name} has."
         )
     return flat

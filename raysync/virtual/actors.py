@@ -57,7 +57,7 @@ class WorkerActor:
         self._weights: Tensor | None = None
         """The weights of its last pull."""
         self._buffers: Tensor | None = None
-        """A vector (P + Q,) whose end is its latest statistics."""
+        """A vector whose end is its latest statistics."""
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`."""

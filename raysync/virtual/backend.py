@@ -30,6 +30,7 @@ from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
 from raysync.engine.backend import Failure, Room
+from raysync.engine.error_text import reason
 from raysync.virtual.hosts import Host, Job, Seat
 from raysync.virtual.network import PhaseNetwork, Way
 
@@ -543,4 +544,4 @@ class VirtualBackend:
             values = [each.computed for each in inputs]
             call.values, call.answer = performer.compute(method, fields, values, call.answer)
         except Exception as error:
-            call.answer = Failure("raised", f"{type(error).__name__}: {error}", actor)
+            call.answer = Failure("raised", reason(error), actor)

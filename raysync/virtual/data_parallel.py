@@ -62,12 +62,13 @@ class DataParallelRun:
         has_server = not self._paradigm.collective
         links = Links(training.experiment, training.groups, faults)
         slots = {slot: slot for slot in training.groups} if has_server else {}
-        servers = training.experiment.cluster.server_shards if has_server else 1
+        servers = training.experiment.cluster.servers if has_server else 1
 
         def network_of(phase: str) -> PhaseNetwork:
             network = described.in_phase(phase)
-            set_times(self._times, network, training.vector_bytes / servers)
-            paths = links.of_server(network, slots, training.vector_bytes, SERVER)
+            push_bytes, pull_bytes = training.push_bytes, training.vector_bytes
+            set_times(self._times, network, push_bytes / servers)
+            paths = links.of_server(network, slots, SERVER, push_bytes, pull_bytes)
             push_s = network.push_s if has_server else 0.0
             return PhaseNetwork(paths, push_s, changes=bool(described.phases))
 
@@ -98,7 +99,8 @@ class DataParallelRun:
         server = None
         if self._trains:
             module = training.build().to(device_of(training))
-            store = shard_of(FlatModel(module), experiment.update)
+            wire = experiment.cluster.wire
+            store = shard_of(FlatModel(module), experiment.update, wire=wire)
             server = model_server(store, self._servers.get(SERVER))
         exchange = None
         if collective := self._paradigm.collective:

@@ -52,19 +52,25 @@ class Links:
         self._has_latency = any(fault.kind in ("latency", "drift") for fault in experiment.faults)
 
     def of_server(
-        self, network: Network, slots: Mapping[str, str], vector_bytes: float, server: str
+        self,
+        network: Network,
+        slots: Mapping[str, str],
+        server: str,
+        push_bytes: float,
+        pull_bytes: float,
     ) -> dict[str, dict[str, Way]]:
         """Return the ways between workers and their server: target -> source -> way.
 
         Args:
             network: the network in a phase.
             slots: the site of each worker -> its slot.
-            vector_bytes: the size of a gradient, and of the weights.
             server: the server's site.
+            push_bytes: the size of a gradient.
+            pull_bytes: the size of the weights.
         """
         hosts = self._hosts(list(slots.values()))
-        servers = self._experiment.cluster.server_shards
-        up_bytes, down_bytes = network.sent_bytes(vector_bytes)
+        servers = self._experiment.cluster.servers
+        up_bytes, down_bytes = network.sent_bytes(push_bytes, pull_bytes)
         server_bandwidth = self._server_bandwidth(network, hosts)
         home = self._experiment.server_region
         paths: dict[str, dict[str, Way]] = {server: {}}
@@ -176,10 +182,7 @@ class Links:
 
     def _hosts(self, slots: list[str]) -> Counter[str]:
         """Return the slots that servers are placed with -> how many."""
-        cluster = self._experiment.cluster
-        if cluster.server_placement == "apart":
-            return Counter()
-        return Counter(slots[shard % len(slots)] for shard in range(cluster.server_shards))
+        return Counter(slots[host] for host in self._experiment.cluster.hosts(len(slots)))
 
     def _beside(self, slot: str, hosts: Counter[str]) -> int:
         """Return how many servers are where a worker is: with it, or on its node."""

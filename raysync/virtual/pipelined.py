@@ -145,7 +145,8 @@ class PipelinedRun:
         paths: dict[str, dict[str, Way]] = {}
         for stage in plan.shares:
             slots = {plan.name(each): slot for each, slot in plan.slots.items() if each[1] == stage}
-            paths |= links.of_server(network, slots, plan.vector_bytes[stage], server_of(stage))
+            size_bytes = plan.vector_bytes[stage]
+            paths |= links.of_server(network, slots, server_of(stage), size_bytes, size_bytes)
         for (group, stage), slot in plan.slots.items():
             if stage < plan.paradigm.modules:
                 this, following = (group, stage), (group, stage + 1)

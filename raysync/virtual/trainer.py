@@ -44,7 +44,7 @@ class Trainer:
         self._size = flat.size
         self._initial = flat.initial()  # (P + Q,)
         self._readers = {slot: training.reader(slot) for slot in training.groups}
-        self._computations: dict[tuple[int, str], GradientComputation] = {}
+        self._computations: dict[tuple[int, str, str], GradientComputation] = {}
 
     def compute(
         self, slot: str, clock: int, batch_size: int, weights: Tensor, buffers: Tensor | None
@@ -56,11 +56,11 @@ class Trainer:
             clock: the iteration.
             batch_size: in samples.
             weights: (P + Q,), those of the worker's last pull.
-            buffers: (P + Q,), whose end is its latest statistics; None means the initial ones.
+            buffers: a vector whose end is its latest statistics; None means the initial ones.
 
         Returns:
-            The loss, and the gradient with the buffers behind it, (P + Q,), on the device of the
-            run: nothing of it is copied to the CPU and back.
+            The loss, and the gradient with the buffers behind it as it travels, (P + Q,) in
+            float32, on the device of the run: nothing of it is copied to the CPU and back.
         """
         computation = self._computation(self._training.groups[slot])
         computation.read_weights([weights])
@@ -75,7 +75,7 @@ class Trainer:
         return len(self._initial) > self._size
 
     def _computation(self, group: WorkerGroup) -> GradientComputation:
-        key = (group.devices, group.precision)
+        key = (group.devices, group.precision, group.memory_format)
         if key not in self._computations:
             training, experiment = self._training, self._training.experiment
             self._computations[key] = GradientComputation(
@@ -84,5 +84,7 @@ class Trainer:
                 [self._device] * group.devices,
                 group.precision,
                 experiment.micro_batch,
+                memory_format=group.memory_format,
+                wire=experiment.cluster.wire,
             )
         return self._computations[key]

@@ -37,7 +37,7 @@ def backend_of(worker=None, servers=1, respawns=None, views=None, site="here", *
         ["here", "there", "elsewhere"][:servers],
         [None, receiver, receiver][:servers],
         clips=False,
-        vector_bytes=more.pop("vector_bytes", 10**6),
+        push_bytes=more.pop("push_bytes", 10**6),
     )
     nodes = WorkerNodes(views or Views(NodeView({0: "here"}, {"here": 1})), {"w-0": 0})
     workers = {"w-0#1": worker}
@@ -159,9 +159,9 @@ def test_a_gradient_has_arrived_once_its_parts_are_on_the_nodes_of_their_shards(
     assert backend.is_done(other)
 
 
-@pytest.mark.parametrize(("site", "vector_bytes"), [("here", 10**6), ("elsewhere", 1000)])
-def test_nothing_is_brought_within_a_node_or_if_ray_sends_it_along(ray, site, vector_bytes):
-    backend = backend_of(steps(Reference()), site=site, vector_bytes=vector_bytes)
+@pytest.mark.parametrize(("site", "push_bytes"), [("here", 10**6), ("elsewhere", 1000)])
+def test_nothing_is_brought_within_a_node_or_if_ray_sends_it_along(ray, site, push_bytes):
+    backend = backend_of(steps(Reference()), site=site, push_bytes=push_bytes)
     assert backend.deliver(backend.call("w-0#1", "step", [0, 8]), "server") == ()
 
 

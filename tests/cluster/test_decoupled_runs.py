@@ -130,6 +130,7 @@ class Failing:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(400)
 def test_a_run_in_stages_survives_stages_a_server_the_controller_and_its_command(
     ray_cluster, session, tmp_path
 ):

@@ -87,9 +87,13 @@ class Run:
         self.evaluator = Evaluator()
         evaluator = world.actor("evaluator", self.evaluator)
         workers = {f"{slot}#1": self._worker(f"{slot}#1") for slot in layout.slots}
-        shards = Shards([server], ["server-0"], ["here"], [None], clips=False, vector_bytes=10**6)
+        shards = Shards([server], ["server-0"], ["here"], [None], clips=False, push_bytes=10**6)
         is_direct = experiment.cluster.transport == "nixl"
-        vectors = {"vectors": DirectVectors(training.vector_bytes // 4)} if is_direct else {}
+        vectors = (
+            {"vectors": DirectVectors(training.vector_bytes // 4, training.push_bytes // 4)}
+            if is_direct
+            else {}
+        )
         nodes = WorkerNodes(
             Views(NodeView(dict.fromkeys(range(3), "here"), {"here": 9})),
             {slot: index for index, slot in enumerate(layout.slots)},

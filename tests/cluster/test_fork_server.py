@@ -7,9 +7,12 @@ from pathlib import Path
 
 import psutil
 import pytest
+import ray
+from ray._private import services
 
-from raysync.cluster import worker_process
-from raysync.cluster.fork_server import ForkServer
+from raysync import config
+from raysync.cluster import fork_server, worker_process
+from raysync.cluster.fork_server import ForkServer, can_fork, forked_by, started_early
 
 HOLDER = """
 import sys
@@ -58,6 +61,53 @@ def test_a_variable_that_is_read_before_an_import_is_not_for_a_fork(server):
 
 def test_without_a_fork_server_the_program_is_the_worker_process():
     assert asked(Path(worker_process.__file__)).returncode == 2
+
+
+def old(node, arguments):
+    """Start a raylet without naming the program of its workers."""
+
+
+@pytest.mark.parametrize(
+    ("is_linux", "start_raylet"), [(True, old), (True, None), (False, services.start_raylet)]
+)
+def test_where_nothing_can_be_forked(monkeypatch, is_linux, start_raylet):
+    monkeypatch.setattr(fork_server, "IS_LINUX", is_linux)
+    monkeypatch.setattr(services, "start_raylet", start_raylet)
+    assert not can_fork()
+
+
+def test_ray_is_told_the_program_of_its_workers_only_while_its_cluster_starts(server, monkeypatch):
+    def start_raylet(address, worker_path="rays_own.py", *, number=0):
+        return address, worker_path, number
+
+    monkeypatch.setattr(fork_server, "IS_LINUX", True)
+    monkeypatch.setattr(services, "start_raylet", start_raylet)
+    assert can_fork()
+    with forked_by(server):
+        assert services.start_raylet("a", number=1) == ("a", str(server.worker_program), 1)
+    assert services.start_raylet is start_raylet
+
+
+def test_a_server_is_started_early_where_a_private_cluster_will_be(monkeypatch):
+    monkeypatch.setattr(fork_server, "IS_LINUX", True)
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    private = config.validate({})
+    with started_early(private, None) as server:
+        assert psutil.pid_exists(server.pid)
+        folder = server.worker_program.parent
+    assert not folder.exists()
+    assert not psutil.pid_exists(server.pid), "although it has not imported all"
+    for settings, address in (
+        ({}, "10.0.0.1:6379"),
+        ({"cluster": {"address": "10.0.0.1:6379"}}, None),
+        ({"engine": "virtual"}, None),
+        ({"cluster": {"fork_workers": False}}, None),
+    ):
+        with started_early(config.validate(settings), address) as server:
+            assert server is None
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    with started_early(private, None) as server:
+        assert server is None
 
 
 def test_the_server_ends_with_a_process_that_is_killed(tmp_path):

@@ -17,6 +17,8 @@ from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.engine.step_time import StepTime
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
+from raysync.training.preparation import prepare
+from raysync.training.wire import Wire
 
 
 @pytest.fixture
@@ -65,11 +67,30 @@ def test_a_worker_waits_for_its_weights_before_it_computes_and_is_not_busy_then(
         return 0.5
 
     worker._gradient = SimpleNamespace(
-        read_weights=read.append, compute=compute, outgoing=lambda: torch.zeros(4), device_s=0.0
+        read_weights=read.append,
+        compute=compute,
+        outgoing=lambda: torch.zeros(4),
+        wire=Wire("float32", 4, 0),
+        device_s=0.0,
     )
     *_, (loss, busy) = worker.step(batch, *([bytes(16)] if pulls else []))
     assert (loss, busy) == (0.5, pytest.approx(busy_s))
     assert len(read) == pulls
+    assert torch.backends.cudnn.benchmark == (batch[1] == 8), "only where the worker is warm"
+
+
+def test_a_worker_computes_as_its_group_and_the_cluster_say(monkeypatch):
+    model = nn.Sequential(nn.Conv2d(1, 3, 3), nn.Conv2d(3, 2, 3), nn.Flatten(), nn.Linear(32, 10))
+    described = {"data": {"name": "digits"}, "workers": [{"name": "w"}]}
+    training = prepare(config.validate(described), model)
+    compiled = []
+    monkeypatch.setattr(torch, "compile", lambda loss: compiled.append(loss) or loss)
+    group = config.WorkerGroup(memory_format="channels_last", compile=True)
+    plan = WorkerPlan("w-0", group, training.batches("w-0"), 0, None, 8, 0, 0, 3, "bf16")
+    computation = worker_module._computation(plan, training.model, ["cpu"])
+    assert not computation.model.module[1].weight.is_contiguous()
+    assert compiled == [training.task.loss]
+    assert (len(computation.wire.sizes), computation.wire.is_plain) == (3, False)
 
 
 def test_an_error_of_the_users_model_travels_as_text(monkeypatch, worker):
@@ -93,15 +114,18 @@ def test_a_worker_takes_its_buffers_from_the_end_of_a_vector_in_parts(worker):
     flat = FlatModel(nn.BatchNorm1d(2, affine=True))
     worker._gradient = SimpleNamespace(read_buffers=flat.read_buffers)
     vector = torch.arange(flat.size + flat.buffer_size, dtype=torch.float32)
-    worker.restore([], *outgoing(vector, 3))
+    worker.restore([], *outgoing(vector, [3, 3, 3]))
     assert torch.equal(flat.initial()[flat.size :], vector[flat.size :])
 
 
-def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypatch):
-    """Buffers included, in parts, and written into two slots by turns."""
+@pytest.mark.parametrize(("wire", "sizes"), [("float32", [10, 9]), ("bf16", [5, 1 + 7])])
+def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypatch, wire, sizes):
+    """Buffers included, in parts, and written into two slots by turns. Of 12 parameters and 7
+    numbers in buffers, 10 and 2 parameters are those of the shards.
+    """
     torch.manual_seed(0)
     pictures, labels = torch.randn(12, 3), torch.randint(2, (12,))
-    slots, mappings, gradients = Slots(4 * 19), Mappings(), {}
+    slots, mappings, gradients = Slots(4 * sum(sizes)), Mappings(), {}
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: None)
     for shares in (False, True):
         worker = Worker(threads=Threads(torch.get_num_threads()), role=Role("worker-0"))
@@ -111,9 +135,9 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
             loss=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])
         )
         group = config.WorkerGroup()
-        worker._plan = WorkerPlan("w-0", group, None, 0, None, 4, 0, 4 * 19, shards=2)
+        worker._plan = WorkerPlan("w-0", group, None, 0, None, 4, 0, 4 * 19, 2, wire)
         worker._step_time = StepTime(group, 0, "w-0", 4)
-        worker._gradient = GradientComputation(module, task)
+        worker._gradient = GradientComputation(module, task, wire=wire, shards=2)
         worker._reader = SimpleNamespace(
             read=lambda clock, sizes: [
                 (pictures[4 * clock : 4 * clock + 4], labels[4 * clock : 4 * clock + 4])
@@ -131,4 +155,4 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
             for clock in range(3)
         ]
     assert gradients[True] == gradients[False]
-    assert [len(part) for part in gradients[True][0]] == [4 * 10, 4 * 9]
+    assert [len(part) for part in gradients[True][0]] == [4 * size for size in sizes]

@@ -81,12 +81,19 @@ def _slow_evaluations():
 
 
 @settings(max_examples=12)
-@given(st.sampled_from(["bsp", "ssp", "asp", "hybrid"]), cuts, st.booleans(), st.integers(0, 9))
-def test_what_a_resumed_run_has_learned(paradigm, cuts, compensates, seed):
+@given(
+    st.sampled_from(["bsp", "ssp", "asp", "hybrid"]),
+    cuts,
+    st.booleans(),
+    st.sampled_from(["float32", "bf16"]),
+    st.integers(0, 9),
+)
+def test_what_a_resumed_run_has_learned(paradigm, cuts, compensates, wire, seed):
     """Under BSP the very model, the best one, and all evaluations are those of a run that was never
     interrupted; under any paradigm the model has learned from all samples.
     """
     more = {"update": {"lr": 0.1, "delay_compensation": {}}} if compensates else {}
+    more |= {"cluster": {"wire": wire}}
     task = prepare(
         config.validate({"engine": "virtual", "seed": seed} | LEARNING | more),
         with_statistics,

@@ -12,7 +12,7 @@ from raysync import config
 from raysync.config import Update
 from raysync.errors import ConfigError
 from raysync.training import optimizers, parameter_store
-from raysync.training.device import Device, has_kernels, refuse_without_kernels
+from raysync.training.device import Device, has_kernels, refuse_without_kernels, try_kernels
 from raysync.training.evaluation import evaluate
 from raysync.training.gradient import GradientComputation, LossScale
 from raysync.training.precision import refuse_unsupported
@@ -374,3 +374,13 @@ def test_a_gpu_without_kernels_is_refused_in_one_sentence(monkeypatch):
         match=r"no code for Tesla P100, of compute capability 6\.0; .* sm_75, sm_80\. Install",
     ):
         refuse_without_kernels("cuda:0")
+
+
+def test_kernels_are_not_tried_where_they_have_to_be_deterministic(monkeypatch):
+    seen = []
+    for deterministic in (False, True):
+        monkeypatch.setattr(torch.backends.cudnn, "deterministic", deterministic)
+        for tries in (True, False):
+            try_kernels(tries)
+            seen.append(torch.backends.cudnn.benchmark)
+    assert seen == [True, False, False, False]

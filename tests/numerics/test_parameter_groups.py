@@ -28,6 +28,7 @@ from raysync.training.parameter_groups import (
     within,
 )
 from raysync.training.preparation import prepare
+from raysync.training.vector_parts import spans
 from tests.builders.virtual import DATA, deep, learn, weights_of
 
 UPDATES = 12
@@ -101,8 +102,8 @@ def test_groups_are_torchs_param_groups(name, shards):
         phase, lr, decay = ("bsp", 0.02, 0.1) if number < 6 else ("asp", 0.01, 0.05)
         gradients = torch.randn(pushes, flat.size + flat.buffer_size, generator=generator)
         plan = ApplyPlan([None] * pushes, [8] * pushes, progress, phase, [0] * pushes, number + 1)
-        for server, parts in zip(servers, gradients.tensor_split(shards, dim=1), strict=True):
-            server.apply(plan, [*parts])
+        for server, span in zip(servers, spans(gradients.shape[1], shards), strict=True):
+            server.apply(plan, [*gradients[:, span]])
         means = gradients.mean(dim=0)[: flat.size].split([each.numel() for each in named.values()])
         for group, own, mean in zip(reference.param_groups, EXPECTED.values(), means, strict=True):
             parameter = group["params"][0]

@@ -1,12 +1,16 @@
 """A model split among several stores learns as a whole one does."""
 
+from itertools import pairwise
+
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import nn
 
 from raysync.config import Update
 from raysync.training.flat import FlatModel
 from raysync.training.parameter_store import ParameterStore, part_of
+from raysync.training.vector_parts import BLOCK, bounds, spans
 
 WORKERS = ["a#1", "b#1", "c#1"]
 
@@ -14,6 +18,10 @@ WORKERS = ["a#1", "b#1", "c#1"]
 def model():
     torch.manual_seed(0)
     return FlatModel(nn.Sequential(nn.Linear(6, 5), nn.BatchNorm1d(5), nn.Linear(5, 2)))
+
+
+def split(vector, shards):
+    return [vector[span] for span in spans(len(vector), shards)]
 
 
 def train(shards, update, rounds=8):
@@ -24,13 +32,13 @@ def train(shards, update, rounds=8):
     for number in range(rounds):
         pushes = WORKERS[: 1 + number % 3]
         vectors = [
-            torch.randn(flat.size + flat.buffer_size, generator=generator).tensor_split(shards)
+            split(torch.randn(flat.size + flat.buffer_size, generator=generator), shards)
             for _ in pushes
         ]
         parts = [list(its) for its in zip(*vectors, strict=True)]
         kept = [[part.clone() for part in its] for its in parts]
         bases = [
-            torch.randn(flat.size + flat.buffer_size, generator=generator).tensor_split(shards)
+            split(torch.randn(flat.size + flat.buffer_size, generator=generator), shards)
             for _ in pushes
         ]
         for store in stores:
@@ -78,15 +86,89 @@ def test_shards_equal_one_server(update, shards):
     )
 
 
+SIZE = 50_021
+"""Above what torch gives to one thread, and no multiple of what a processor computes at once."""
+EXACT = {
+    "momentum": {"momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+    "sum": {"combine": "sum", "lr_scaling": "none"},
+    "scaled": {"staleness_scaling": "inverse", "momentum": 0.9},
+    "constant": {"delay_compensation": "constant"},
+    "adaptive": {"delay_compensation": "adaptive", "staleness_scaling": "inverse"},
+} | {
+    name: {"optimizer": name, "lr_scaling": "none"}
+    for name in (
+        "ASGD",
+        "Adadelta",
+        "Adagrad",
+        "Adam",
+        "AdamW",
+        "Adamax",
+        "NAdam",
+        "RAdam",
+        "RMSprop",
+        "Rprop",
+        "SGD",
+    )
+}
+
+
+@pytest.mark.parametrize("update", EXACT.values(), ids=EXACT)
+def test_shards_equal_one_server_bit_for_bit_unless_they_tell_norms(update):
+    """So a run may have as many servers as keep up, and is the same."""
+    settings = Update(lr=0.1, **update)
+    compensates = settings.delay_compensation is not None
+
+    def published(shards):
+        generator = torch.Generator().manual_seed(0)
+        stores = [
+            ParameterStore(part.clone(), len(part), settings)
+            for part in split(torch.randn(SIZE, generator=generator), shards)
+        ]
+        for number in range(6):
+            pushes = 1 + number % 3
+            drawn = [
+                split(torch.randn(SIZE, generator=generator), shards) for _ in range(2 * pushes)
+            ]
+            for store, *parts in zip(stores, *drawn, strict=True):
+                store.apply(
+                    parts[:pushes],
+                    [8, 3, 5][:pushes],
+                    WORKERS[:pushes],
+                    number / 6,
+                    staleness=[0, 4, 2][:pushes],
+                    bases=parts[pushes:] if compensates else (),
+                )
+        return torch.cat([store.publish() for store in stores])
+
+    whole = published(1)
+    assert whole.isfinite().all()
+    for shards in (2, 3, 7):
+        assert torch.equal(published(shards), whole)
+
+
 @pytest.mark.parametrize("shards", [1, 2, 5, 68])
 def test_parts_tile_the_vector_evenly(shards):
     flat = model()
     parts, sizes = zip(*(part_of(flat, index, shards) for index in range(shards)), strict=True)
     assert torch.equal(torch.cat(parts), flat.initial())
-    assert max(map(len, parts)) - min(map(len, parts)) <= 1
+    assert max(map(len, parts)) - min(map(len, parts)) <= (1 if shards > 4 else 2 * BLOCK)
     assert sum(sizes) == flat.size
     flat.read_weights(*(torch.full_like(part, index) for index, part in enumerate(parts)))
     assert torch.equal(
         flat.weights,
         torch.cat([torch.full((len(p),), float(i)) for i, p in enumerate(parts)])[: flat.size],
     )
+
+
+@given(st.integers(1, 5000), st.integers(1, 100))
+def test_parts_end_where_a_block_does_and_are_as_even_as_that_allows(size, count):
+    starts = bounds(size, count)
+    assert (starts[0], starts[-1], len(starts)) == (0, size, count + 1)
+    lengths = [end - begin for begin, end in pairwise(starts)]
+    if size >= BLOCK * count:
+        assert all(start % BLOCK == 0 for start in starts[:-1])
+        assert max(lengths) - min(lengths) < 2 * BLOCK
+        assert min(lengths) > 0
+    else:
+        assert max(lengths) - min(lengths) <= 1
+        assert lengths == sorted(lengths, reverse=True)

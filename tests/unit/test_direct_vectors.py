@@ -37,7 +37,7 @@ def test_no_buffer_is_lent_twice_at_once(moves):
 
 
 def test_a_worker_has_two_and_the_third_is_a_bug():
-    vectors = DirectVectors(7)
+    vectors = DirectVectors(9, 7)
     held = [vectors.gradient("w#1") for _ in range(TURNS)]
     with pytest.raises(AssertionError, match="still being read"):
         vectors.gradient("w#1")
@@ -47,7 +47,7 @@ def test_a_worker_has_two_and_the_third_is_a_bug():
 
 
 def test_what_is_kept_is_freed_once_and_under_its_own_number():
-    vectors = DirectVectors(7)
+    vectors = DirectVectors(9, 7)
     first, second = vectors.kept(), vectors.kept()
     assert (first.handle, second.handle) == (Kept(1), Kept(2))
     assert vectors.needless() == []
@@ -59,7 +59,7 @@ def test_what_is_kept_is_freed_once_and_under_its_own_number():
 
 
 def test_a_life_has_buffers_of_its_own():
-    vectors = DirectVectors(7)
+    vectors = DirectVectors(9, 7)
     room = vectors.gradient("w#1")
     vectors.forget("w#1")
     vectors.forget("w#1")

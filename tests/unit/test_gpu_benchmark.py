@@ -45,6 +45,27 @@ def test_a_part_that_fails_is_named_and_the_others_go_on(gpu, monkeypatch):
     assert "this is a trial of the program on a CPU" in text
 
 
+@pytest.mark.usefixtures("one_thread")
+def test_every_option_is_measured_beside_what_it_changes(gpu, monkeypatch):
+    """Without compiling anything: that takes longer than all else."""
+    import step_options
+
+    def ms(work, device):
+        work()
+        return 1.0
+
+    compiled = []
+    monkeypatch.setattr(step_options, "ms", ms)
+    monkeypatch.setattr(step_options.torch, "compile", lambda loss: compiled.append(loss) or loss)
+    rows = list(step_options.computing_options(gpu.SMALL))
+    assert len(rows) == len(step_options.PRECISIONS) * len(step_options.CHOICES)
+    assert {row[3] for row in rows} == {"", "compiled"}
+    assert compiled
+    apart = {float(row[-1]) for row in rows}
+    assert apart == {0.0}, "a model without convolutions, on a CPU"
+    assert [row[0] for row in step_options.wire_options(gpu.SMALL)] == ["float32", "bf16"]
+
+
 def test_every_number_of_workers_has_an_estimate(gpu):
     assert set(gpu.ESTIMATED_RATIO) == {
         (count, paradigm) for count in gpu.COUNTS for paradigm in ("asp", "bsp")

@@ -121,13 +121,13 @@ def test_a_slot_of_a_writer_that_is_gone_is_given_to_nothing_again():
     assert all(set(mappings.read(other.handle)) == {2} for other in others)
 
 
-@pytest.mark.parametrize(("items", "count"), [(10, 3), (2, 3), (7, 1), (9, 9)])
-def test_parts_are_those_of_tensor_split(items, count):
+@pytest.mark.parametrize("sizes", [[4, 3, 3], [1, 1, 0], [7]])
+def test_parts_follow_one_another(sizes):
     torch = pytest.importorskip("torch")
-    handle = Handle(1, 2, 3, 0, 1, 0, 4 * items)
-    parts = [(part.begin // 4, part.end // 4) for part in handle.parts(count)]
-    expected = [part.tolist() for part in torch.arange(items).tensor_split(count)]
-    assert [list(range(*part)) for part in parts] == expected
+    handle = Handle(1, 2, 3, 0, 1, 8, 8 + 4 * sum(sizes))
+    parts = [range(part.begin // 4 - 2, part.end // 4 - 2) for part in handle.parts(sizes)]
+    expected = [part.tolist() for part in torch.arange(sum(sizes)).split(sizes)]
+    assert [list(part) for part in parts] == expected
 
 
 def test_a_mapping_goes_with_its_segment():

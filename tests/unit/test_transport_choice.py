@@ -86,7 +86,7 @@ def test_stages_refuse_it_by_name_and_take_auto():
 
 
 def test_workers_elsewhere_get_no_slot_and_those_that_are_gone_are_forgotten():
-    vectors = SharedVectors(SharedPlan("here", shares_weights=True), 4 * 7, shards=2)
+    vectors = SharedVectors(SharedPlan("here", shares_weights=True), 4 * 7, 4 * 5, shards=2)
     sites = {"a#1": "here", "b#1": "far"}
     assert vectors.gradient("b#1", sites) is None
     first = vectors.gradient("a#1", sites)
@@ -95,13 +95,14 @@ def test_workers_elsewhere_get_no_slot_and_those_that_are_gone_are_forgotten():
     second = vectors.gradient("a#1", sites)
     assert isinstance(first.handle, Handle)
     assert first.handle.inode != second.handle.inode, "a life has slots of its own"
+    assert first.handle.end == 20, "gradients have a size of their own"
     assert [lease.handle.end for lease in vectors.weights()] == [16, 12]
     old = vectors.weights()
     vectors.restart()
     assert {lease.handle.inode for lease in old}.isdisjoint(
         lease.handle.inode for lease in vectors.weights()
     )
-    assert SharedVectors(SharedPlan("here", shares_weights=False), 8, 1).weights() == ()
+    assert SharedVectors(SharedPlan("here", shares_weights=False), 8, 8, 1).weights() == ()
 
 
 def test_a_store_that_a_run_may_fill_is_told_with_its_size():

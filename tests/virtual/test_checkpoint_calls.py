@@ -24,7 +24,7 @@ def normed():
     return nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4))
 
 
-def task():
+def task(wire="float32"):
     settings = {
         "engine": "virtual",
         "batch_size": 4,
@@ -33,6 +33,7 @@ def task():
         "update": {"momentum": 0.5, "delay_compensation": "adaptive"},
         "network": {"update_s": 0.01, "server_bandwidth_bytes_per_s": 2000},
         "evaluation": {"marks": 2},
+        "cluster": {"wire": wire},
     }
     return prepare(config.validate(settings), normed, DATA)
 
@@ -49,12 +50,17 @@ def run(driver, meddle=lambda: None):
 
 
 @pytest.mark.parametrize(
-    ("paradigm", "parameters"),
-    [("bsp", {}), ("asp", {}), ("bsp", {"exchange": "ring"})],
-    ids=["bsp", "asp", "bsp by all-reduce"],
+    ("paradigm", "parameters", "wire"),
+    [
+        ("bsp", {}, "float32"),
+        ("asp", {}, "float32"),
+        ("bsp", {"exchange": "ring"}, "float32"),
+        ("bsp", {}, "bf16"),
+    ],
+    ids=["bsp", "asp", "bsp by all-reduce", "bsp with bf16 on the wire"],
 )
-def test_calls_around_a_checkpoint_change_nothing(paradigm, parameters):
-    plain, driver = (driver_of(task(), make(paradigm, **parameters)) for _ in range(2))
+def test_calls_around_a_checkpoint_change_nothing(paradigm, parameters, wire):
+    plain, driver = (driver_of(task(wire), make(paradigm, **parameters)) for _ in range(2))
     snapshots = []
 
     def meddle():
@@ -69,7 +75,7 @@ def test_calls_around_a_checkpoint_change_nothing(paradigm, parameters):
     assert torch.equal(weights_of(plain), weights_of(driver))
     assert any(pushed for _, pushed in snapshots) is (paradigm == "bsp")
     last, pushed = next(each for each in reversed(snapshots) if isinstance(each[0].answer, list))
-    again = DataParallelRun(task(), make(paradigm), {SERVER: last.answer}).actor(SERVER)
+    again = DataParallelRun(task(wire), make(paradigm), {SERVER: last.answer}).actor(SERVER)
     assert torch.equal(again._server.publish(driver._version, MEAN), weights_of(driver))
     for worker in pushed:
         [vector], _ = again.compute("saved", [worker], [], None)

@@ -21,6 +21,7 @@ from raysync.core.events import Pushed
 from raysync.core.journal import Evaluation
 from raysync.core.paradigm import Paradigm
 from raysync.training.preparation import prepare
+from raysync.training.wire import Wire
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.virtual import DATA, entries, learn, push_times, replayed, weights_of
 from tests.virtual.oracle import Oracle
@@ -101,6 +102,29 @@ def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
             for event in entries(lines, Pushed)
             if pulls[event.event.worker, event.event.clock] and event.event.worker == "a-0#1"
         } == {0}
+
+
+@pytest.mark.parametrize("devices", [1, 2])
+def test_gradients_travel_as_the_wire_has_them(monkeypatch, devices):
+    """Bit by bit as if each were rounded to bfloat16 once, and the statistics behind it not, on its
+    way to a server of float32. (A model of plain torch would say the same only nearly: where its
+    sums differ in the last bit, a number is rounded the other way.)
+    """
+    workers = [group | {"devices_per_worker": devices} for group in SETTINGS["workers"]]
+    training = task_of(workers=workers, cluster={"wire": "bf16"}, faults=[CRASH])
+    lines, driver = learn(training, "asp")
+    weights, plain = weights_of(driver), task_of(workers=workers, faults=[CRASH])
+    exact = weights_of(learn(plain, "asp")[1])
+    assert 1e-5 < (weights - exact).abs().max().item() < 0.05
+    size = training.parameters
+
+    def rounded(self, vector, out=None):
+        return torch.cat([vector[:size].bfloat16().float(), vector[size:]])
+
+    monkeypatch.setattr(Wire, "encode", rounded)
+    same, driver = learn(plain, "asp")
+    assert torch.equal(weights_of(driver), weights)
+    assert same == lines
 
 
 @pytest.mark.parametrize(
@@ -387,6 +411,30 @@ def test_a_model_that_breaks_fails_the_run_with_its_worker_and_keeps_the_record(
     record = raysync.load(str(failed.value).rpartition(" ")[2])
     assert record.summary["status"] == "failed"
     assert len(entries(record.journal(), object)) == 3
+
+
+FULL = "CUDA out of memory. Tried to allocate 20.00 MiB."
+
+
+def out_of_memory(*_):
+    raise torch.OutOfMemoryError(FULL)
+
+
+@pytest.mark.parametrize(
+    ("whose", "who"), [("GradientComputation.compute", "worker a-0#1: "), ("shard_of", "")]
+)
+def test_a_device_without_memory_fails_the_run_with_what_to_change(
+    tmp_path, monkeypatch, whose, who
+):
+    """As on Ray; in a step, and where the server takes its part."""
+    module = "trainer" if who else "data_parallel"
+    monkeypatch.setattr(f"raysync.virtual.{module}.{whose}", out_of_memory)
+    with pytest.raises(raysync.RunFailed) as failed:
+        raysync.run(SETTINGS | {"output": str(tmp_path)}, model=plain, data=DATA)
+    said = str(failed.value).splitlines()[0]
+    assert said.startswith(f"{who}OutOfMemoryError: {FULL} Let it hold less at once: ")
+    for setting in ("batch_size", "micro_batch", "precision: bf16"):
+        assert setting in said
 
 
 @dataclass

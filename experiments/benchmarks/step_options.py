@@ -1,0 +1,98 @@
+"""What the options of a worker gain on a device, and what they change in its numbers."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+import torch
+from plain_training import Setting
+from step_budget import ms
+
+from raysync.errors import ConfigError
+from raysync.training.compiling import refuse_without_compiler
+from raysync.training.device import try_kernels
+from raysync.training.gradient import GradientComputation
+from raysync.training.parameter_store import ParameterStore
+from raysync.training.preparation import TrainingPlan
+from raysync.training.wire import FORMATS
+
+PRECISIONS = ("float32", "tf32", "bf16")
+CHOICES = (
+    ("contiguous", False, False),
+    ("contiguous", True, False),
+    ("channels_last", True, False),
+    ("contiguous", True, True),
+    ("channels_last", True, True),
+)
+"""Memory format, whether kernels are tried, whether the loss is compiled."""
+
+
+def computing_options(setting: Setting) -> Iterator[Sequence[str]]:
+    """Yield for each precision and choice the milliseconds of a step without drawing its batch, and
+    how far its gradient is from that of the first choice of the precision.
+    """
+    device = setting.device()
+    for precision in PRECISIONS:
+        exact: torch.Tensor | None = None
+        for memory_format, tries, compiles in CHOICES:
+            name = [precision, memory_format, "tried" if tries else "guessed"]
+            name.append("compiled" if compiles else "")
+            if compiles:
+                try:
+                    refuse_without_compiler(device)
+                except ConfigError as error:
+                    yield [*name, f"not here: {error}", ""]
+                    continue
+            took, gradient = _step(
+                replace(setting, precision=precision), memory_format, tries, compiles
+            )
+            exact = gradient if exact is None else exact
+            apart = float((gradient - exact).norm() / exact.norm())
+            yield [*name, f"{took:.2f}", f"{apart:.1e}"]
+
+
+def _step(
+    setting: Setting, memory_format: str, tries: bool, compiles: bool
+) -> tuple[float, torch.Tensor]:
+    """Return the milliseconds of a step, and its gradient (P,)."""
+    training, device = setting.prepared(), setting.device()
+    [slot] = training.groups
+    computation = GradientComputation(
+        training.build(),
+        training.task,
+        [device],
+        setting.precision,
+        memory_format=memory_format,
+        compiles=compiles,
+    )
+    reader = training.reader(slot)
+    drawn = reader.read(0, [setting.batch_size])
+    reader.read = lambda clock, sizes: drawn  # type: ignore[method-assign]
+    try_kernels(tries)
+    took = ms(lambda: computation.compute(reader, 0, setting.batch_size), device)
+    return took, computation.outgoing()[: computation.model.size].clone()
+
+
+def wire_options(setting: Setting) -> Iterator[Sequence[str]]:
+    """Yield for each format the milliseconds in which a gradient leaves the device, and in which
+    the server makes an update of one gradient, and takes each further one.
+    """
+    training, device = setting.prepared(), setting.device()
+    for wire in FORMATS:
+        computation = GradientComputation(training.build(), training.task, [device], wire=wire)
+        computation.model.gradient.normal_()
+        took = [ms(computation.outgoing, device), *_updates_ms(training, computation, wire)]
+        yield [wire, *(f"{each:.2f}" for each in took)]
+
+
+def _updates_ms(
+    training: TrainingPlan, computation: GradientComputation, wire: str
+) -> tuple[float, float]:
+    """Return the milliseconds of an update by one gradient, and of each further one."""
+    model, gradient = computation.model, computation.outgoing().clone()
+    store = ParameterStore(model.initial().cpu(), model.size, training.experiment.update, wire=wire)
+
+    def update(pushes: int) -> None:
+        store.apply([gradient] * pushes, [1] * pushes, [None] * pushes, 0.0)
+
+    alone = ms(lambda: update(1), "cpu")
+    return alone, (ms(lambda: update(5), "cpu") - alone) / 4

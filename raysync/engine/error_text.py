@@ -1,0 +1,25 @@
+"""What users read of an error, on every backend."""
+
+from __future__ import annotations
+
+OUT_OF_MEMORY = (
+    "Let it hold less at once: a smaller batch_size (evaluation.batch_size, if it is the"
+    " evaluator), micro_batch, or precision: bf16; or give it more: on Ray a larger share of a GPU,"
+    " by gpus, or another GPU."
+)
+"""What a user can change where a device's memory is too small."""
+
+
+def reason(error: BaseException) -> str:
+    """Return an error with its notes as users read it, in a few lines."""
+    words = " ".join([str(error), *getattr(error, "__notes__", [])])
+    text = f"{type(error).__name__}: {words}".strip()
+    return f"{text} {OUT_OF_MEMORY}" if ran_out_of_memory(error) else text
+
+
+def ran_out_of_memory(error: BaseException) -> bool:
+    """Say whether it is torch's error, by its name, as the controller has no torch. Ray has one
+    of that name, for the memory of a node.
+    """
+    names = {(kind.__module__, kind.__name__) for kind in type(error).__mro__}
+    return ("torch", "OutOfMemoryError") in names
