@@ -187,12 +187,14 @@ PARADIGMS = [
 ]
 
 
-def test_a_run_is_bit_by_bit_that_over_the_object_store():
+@pytest.mark.parametrize("wire", ["float32", "bf16"])
+def test_a_run_is_bit_by_bit_that_over_the_object_store(wire):
     """The evaluated weights, too; under BSP, where the order of the sums is the same."""
     runs = {}
     for transport in ("object-ref", "nixl"):
         with pytest.MonkeyPatch.context() as monkeypatch:
-            run = Run(monkeypatch, in_order, cluster={"transport": transport})
+            cluster = {"transport": transport, "wire": wire}
+            run = Run(monkeypatch, in_order, cluster=cluster)
             lines = run.lines()
             assert lines[-1].status == "finished"
             runs[transport] = (run.weights, run.evaluator.vectors, applied(lines))
