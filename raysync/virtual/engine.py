@@ -13,7 +13,7 @@ from raysync.core.ids import WorkerId
 from raysync.core.journal import Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
-from raysync.decoupled.plan import plan_of
+from raysync.decoupled.plan import check, plan_of
 from raysync.engine.checkpointing import Snapshot
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
@@ -67,8 +67,10 @@ class VirtualEngine:
         labels. A run that goes on from a checkpoint is reenacted up to there.
 
         Raises:
-            ConfigError: the run does not come to that checkpoint again; see `reenact`.
+            ConfigError: a setting is refused, or the run does not come to that checkpoint again;
+                see `reenact`.
         """
+        check(training.experiment, paradigm)
         driver = self._driver = driver_of(training, paradigm)
         driver.checkpointer.snapshot = partial(_snapshot, driver, training.experiment)
         if checkpoint is not None:

@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+import raysync
 from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.decoupled.plan import check_training
@@ -60,7 +61,9 @@ def test_a_compiled_loss_has_the_gradients_of_the_eager_one(monkeypatch, backend
 
 def test_what_was_compiled_in_the_warm_up_serves_the_run(monkeypatch):
     """Another module with the same code, and another batch size, which is compiled for once."""
-    counter = torch._dynamo.testing.CompileCounterWithBackend("aot_eager")
+    from torch._dynamo.testing import CompileCounterWithBackend
+
+    counter = CompileCounterWithBackend("aot_eager")
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=counter))
     torch._dynamo.reset()
     training = task()
@@ -119,6 +122,12 @@ def test_what_cannot_hold_it_refuses_it_by_name(choice, settings, where):
     paradigm = training.experiment.make(ParadigmChoice(name=choice, **parameters))
     with pytest.raises(ConfigError, match=where):
         check_training(training, paradigm)
+
+
+def test_a_virtual_run_refuses_it_from_python_too(tmp_path):
+    described = SETTINGS | {"engine": "virtual", "workers": COMPILED, "output": str(tmp_path)}
+    with pytest.raises(ConfigError, match="w: compile: true"):
+        raysync.run(described)
 
 
 def test_a_virtual_run_that_only_takes_time_takes_it():

@@ -416,7 +416,7 @@ def test_a_model_that_breaks_fails_the_run_with_its_worker_and_keeps_the_record(
 FULL = "CUDA out of memory. Tried to allocate 20.00 MiB."
 
 
-def out_of_memory(*_):
+def out_of_memory(*_, **options):
     raise torch.OutOfMemoryError(FULL)
 
 
