@@ -257,6 +257,13 @@ def test_runs_that_begin_together_share_a_new_database(settings, tmp_path):
 # ---- what goes wrong ----
 
 
+def children_since(before):
+    """Return the processes that have come since; of earlier tests the tracker of resources, with
+    which Python's multiprocessing never parts, may be there.
+    """
+    return [child for child in psutil.Process().children() if child not in before]
+
+
 def remarks(record):
     lines = (record.path / "journal.jsonl").read_text().splitlines()
     return [json.loads(line)["remark"]["text"] for line in lines if "remark" in json.loads(line)]
@@ -269,10 +276,12 @@ def test_a_tracker_that_fails_is_turned_off(settings, monkeypatch):
     notes = []
     wrong = {"name": "trackio", "server_url": "nowhere"}
 
+    before = psutil.Process().children()
+
     class Waits(raysync.Callback):
         def on_evaluation(self, evaluation, measures):
             if evaluation.mark == 0:  # until the reason has arrived
-                [child] = psutil.Process().children()
+                [child] = children_since(before)
                 psutil.wait_procs([child], timeout=60)
 
     record = raysync.run(settings | {"track": [wrong]}, notify=notes.append, callbacks=[Waits()])
@@ -336,11 +345,12 @@ def test_a_library_that_dies_is_told_of(settings, monkeypatch):
 
 def test_a_run_that_is_interrupted_says_so(settings):
     pytest.importorskip("trackio")
+    before = psutil.Process().children()
 
     class Interrupts(raysync.Callback):
         def on_evaluation(self, evaluation, measures):
             if evaluation.mark >= 0.4:
-                [child] = psutil.Process().children()
+                [child] = children_since(before)
                 assert os.getpgid(child.pid) == child.pid, "Ctrl-C would end it, too"
                 raise KeyboardInterrupt
 
