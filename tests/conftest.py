@@ -2,7 +2,7 @@
 
 import logging
 import os
-from contextlib import contextmanager
+from contextlib import ExitStack, closing, contextmanager
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -115,18 +115,25 @@ def metered_runs(tmp_path_factory):
 @pytest.fixture(scope="session")
 def ray_cluster():
     """One private Ray cluster for all tests that need one; sessions join it and leave it as
-    it was.
+    it was. Its worker processes are forked, where that can be, as those of a run's own are.
     """
     import ray
 
-    ray.init(
-        address="local",
-        num_cpus=12,
-        num_gpus=0,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-        _node_ip_address="127.0.0.1",
-    )
-    yield ray
-    ray.shutdown()
+    from raysync.cluster.fork_server import ForkServer, can_fork, forked_by
+
+    with ExitStack() as running:
+        with ExitStack() as starting:
+            if can_fork():
+                server = running.enter_context(closing(ForkServer()))
+                starting.enter_context(forked_by(server))
+            ray.init(
+                address="local",
+                num_cpus=12,
+                num_gpus=0,
+                include_dashboard=False,
+                log_to_driver=False,
+                logging_level=logging.ERROR,
+                _node_ip_address="127.0.0.1",
+            )
+        yield ray
+        ray.shutdown()
