@@ -35,8 +35,8 @@ class StartedAnew(Exception):
     nothing of the run.
     """
 
-    def __init__(self) -> None:
-        super().__init__("its process died, and another was started in its place")
+    def __init__(self, reason: str = "its process died, and another was started in its place"):
+        super().__init__(reason)  # which Ray gives back to it when it unpickles it
 
 
 @contextmanager

@@ -3,6 +3,9 @@
 What then follows is the driver's doing, and told in the stories of tests/engine.
 """
 
+import os
+import re
+
 import psutil
 import pytest
 
@@ -126,12 +129,14 @@ def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
         run(**settings, strikes={0.3: start_anew}),
     ]
     assert not psutil.wait_procs(struck, timeout=20)[1], "also the frozen one is gone"
-    reasons = ("ActorUnavailableError", "no answer for 2 s", "another was started in its place")
+    anew = "another was started in its place"
+    reasons = (f"ActorUnavailableError|{anew}", "no answer for 2 s", anew)  # Ray may be quick
     for record, why in zip(records, reasons, strict=True):
         assert record.summary["status"] == "finished"
         assert record.evaluations.mark.tolist() == [0, 0.25, 0.5, 0.75, 1]
         [remark] = [line.text for line in record.journal() if isinstance(line, Remark)]
-        assert why in remark
+        assert re.search(why, remark)
+        assert "Unserializable" not in remark
         assert "is started anew" in remark
 
 
@@ -255,9 +260,8 @@ def test_the_controllers_memory_stays_flat(ray_cluster, session, run):
         evaluation={"marks": 2},
         watch=watch,
     )
-    assert psutil.Process(pid).environ()["MALLOC_ARENA_MAX"] == "1", (
-        "with more, free memory adds up"
-    )
+    variables = session._actor_group.controller.__ray_call__.remote(lambda self: dict(os.environ))
+    assert ray_cluster.get(variables)["MALLOC_ARENA_MAX"] == "1", "with more, free memory adds up"
     assert record.summary["pushes"] >= 3000
     assert max(seen) - seen[0] < 60, f"MiB over the run: {seen}"
 
