@@ -55,6 +55,9 @@ REQUEST_BYTES = 1 << 20
 """The largest request: arguments and environment, of which the kernel allows 128 KiB a string."""
 READ_EARLY = ("GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON")
 """How the variables begin that a process reads when it starts, or when torch is imported."""
+OF_IMPORTS = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
+"""The variables of them that scikit-learn sets, where they are not, when it is imported: as the
+command may have done since the server was started."""
 ARENAS, M_ARENA_MAX = "MALLOC_ARENA_MAX", -8
 """The one of them that can also be set later, and its number for `mallopt` (glibc)."""
 WORKERS_PROGRAM = "worker_path"
@@ -232,7 +235,7 @@ class Request:
 
 
 def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
-    return {
+    return OF_IMPORTS | {
         name: value
         for name, value in environment.items()
         if name.startswith(READ_EARLY) and name != ARENAS

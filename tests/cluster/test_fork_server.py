@@ -1,5 +1,6 @@
 """The fork server: what it forks, what it declines, and that it leaves nothing."""
 
+import json
 import os
 import subprocess
 import sys
@@ -23,9 +24,29 @@ sys.stdin.read()
 """
 
 
+COMMAND = """
+import json, os
+before = dict(os.environ)
+import raysync.cluster.session
+from raysync import config
+from raysync.training.preparation import prepare
+prepare(config.validate({}))
+print(json.dumps(dict(os.environ.items() - before.items())))
+"""
+
+
 @pytest.fixture(scope="module")
-def server():
-    server = ForkServer()
+def bare():
+    """The environment of a command that has not imported anything."""
+    return {name: os.environ[name] for name in os.environ if not name.startswith("KMP_")}
+
+
+@pytest.fixture(scope="module")
+def server(bare):
+    with pytest.MonkeyPatch.context() as patch:
+        for name in os.environ.keys() - bare.keys():
+            patch.delenv(name)
+        server = ForkServer()
     yield server
     folder = server.worker_program.parent
     server.close()
@@ -51,6 +72,16 @@ def test_a_worker_process_is_forked_with_the_files_of_the_one_that_asked(server,
     done = asked(server.worker_program, **variables)
     assert done.returncode == 0
     assert "usage: default_worker.py" in done.stderr  # of the fork: capturing ends when it does
+
+
+def test_what_the_command_has_imported_since_is_no_hindrance(server, bare):
+    """The server is started before its imports, some of which set variables, and Ray after."""
+    done = subprocess.run(
+        [sys.executable, "-c", COMMAND], env=bare, capture_output=True, text=True, check=True
+    )
+    variables = json.loads(done.stdout.splitlines()[-1])
+    assert variables, "there is nothing to hinder it"
+    assert asked(server.worker_program, **variables).returncode == 0
 
 
 def test_a_variable_that_is_read_before_an_import_is_not_for_a_fork(server):
