@@ -67,7 +67,6 @@ def measure() -> str:
             "raysync, asp": lambda: ours(session, by_refs, "asp"),
             "raysync, asp, shared memory": lambda: ours(session, shared, "asp"),
         }
-        ours(session, by_refs, "asp")  # to start the actors
         speeds = taking_turns(contenders, TURNS)
     return (
         table_of(speeds, "Hogwild")
