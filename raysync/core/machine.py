@@ -40,7 +40,7 @@ from typing import Any, Protocol, assert_never
 from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.json_values import JSON_NATIVE, not_native
-from raysync.core.legality import location, why_illegal
+from raysync.core.legality import CHECKS, location, why_no_decision
 from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
 from raysync.core.roster import Roster
 from raysync.errors import IllegalDecision, ProtocolViolation, RunFailed
@@ -82,37 +82,66 @@ class Machine:
                 unusable afterwards.
         """
         roster = self.roster
-        self._check(event)
-        roster.now = event.at
+        if not roster.now <= event.at < inf:
+            raise ProtocolViolation(f"time went from {roster.now} s to {event.at} s: {event}")
         if isinstance(event, Pushed):  # a `match` that captures fields takes five times as long
-            worker, clock = event.worker, event.clock
-            if worker in roster.members:
-                roster.push(worker, clock, event.base, event.samples, event.busy_s)
-                decisions = self._commit("on_push", self.paradigm.on_push(roster, (worker, clock)))
-            else:
-                decisions = self._drop(event)
-        elif isinstance(event, Joined):
-            roster.join(event.worker)
-            decisions = self._commit("on_join", self.paradigm.on_join(roster, event.worker))
-        elif isinstance(event, Left):
-            took_part = event.worker in roster.members
-            roster.leave(event.worker)
-            decisions = (
-                self._commit("on_leave", self.paradigm.on_leave(roster, event.worker))
-                if took_part
-                else []
-            )
+            decisions = self._push(event)
         elif isinstance(event, TimerFired):
-            del self.timers[event.key]
-            decisions = self._commit("on_timer", self.paradigm.on_timer(roster, event.key))
+            decisions = self._fire(event)
+        elif isinstance(event, Joined):
+            decisions = self._join(event)
+        elif isinstance(event, Left):
+            decisions = self._leave(event)
         else:
             assert_never(event)
-        if not isinstance(event, TimerFired) and (
-            event.worker in roster.held or event.worker in roster.suspended
-        ):
-            decisions.append(self._hold(event.worker))
-        self._check_afterwards(event)
+        waits = roster.held or roster.suspended
+        if waits and not roster.computing and not self.timers and not roster.returning:
+            raise self._deadlock(event)
+        self._handled += 1
+        if self._handled & (self._handled - 1) == 0:  # at the events 1, 2, 4, 8, ...
+            self._check_state()
         return decisions
+
+    def _push(self, event: Pushed) -> list[Decision]:
+        roster, worker, clock = self.roster, event.worker, event.clock
+        self._check_push(event)
+        roster.now = event.at
+        if worker in roster.members:
+            roster.push(worker, clock, event.base, event.samples, event.busy_s)
+            decisions = self._commit("on_push", self.paradigm.on_push(roster, (worker, clock)))
+        else:
+            decisions = self._drop(event)
+        return self._told(worker, decisions)
+
+    def _fire(self, event: TimerFired) -> list[Decision]:
+        roster, key, due_at = self.roster, event.key, self.timers.get(event.key)
+        if due_at is None:
+            raise ProtocolViolation(f"no timer {key!r} is set: {event}")
+        if event.at < due_at:
+            raise ProtocolViolation(f"timer {key!r} is set for {due_at} s: {event}")
+        roster.now = event.at
+        del self.timers[key]
+        return self._commit("on_timer", self.paradigm.on_timer(roster, key))
+
+    def _join(self, event: Joined) -> list[Decision]:
+        roster, worker = self.roster, event.worker
+        if worker in roster.live or worker in roster.departed:
+            raise ProtocolViolation(f"the id {worker!r} was used before in this run: {event}")
+        roster.now = event.at
+        roster.join(worker)
+        decisions = self._commit("on_join", self.paradigm.on_join(roster, worker))
+        return self._told(worker, decisions)
+
+    def _leave(self, event: Left) -> list[Decision]:
+        roster, worker = self.roster, event.worker
+        if worker not in roster.live:
+            raise ProtocolViolation(f"{worker!r} is not a member: {event}")
+        roster.now = event.at
+        took_part = worker in roster.members
+        roster.leave(worker)
+        if not took_part:
+            return []
+        return self._commit("on_leave", self.paradigm.on_leave(roster, worker))
 
     def _drop(self, event: Pushed) -> list[Decision]:
         """Drop the push of a worker that is no member; if the worker was restored, it becomes
@@ -132,6 +161,15 @@ class Machine:
             return [dropped]
         return [dropped, *self._commit("on_join", self.paradigm.on_join(roster, worker))]
 
+    def _told(self, worker: str, decisions: list[Decision]) -> list[Decision]:
+        """Return the decisions, with a Hold behind them if the worker that has just pushed or
+        joined waits.
+        """
+        roster = self.roster
+        if worker in roster.held or worker in roster.suspended:
+            decisions.append(self._hold(worker))
+        return decisions
+
     def _hold(self, worker: str) -> Hold:
         why = self.paradigm.explain(self.roster, worker)
         if not isinstance(why, str):
@@ -140,50 +178,21 @@ class Machine:
             )
         return Hold(worker, why)
 
-    def _check_afterwards(self, event: Event) -> None:
-        """Check for a deadlock and, at the events 1, 2, 4, 8, ..., that the state is
-        JSON-native.
-        """
+    def _deadlock(self, event: Event) -> IllegalDecision:
         roster = self.roster
-        waits = roster.held or roster.suspended
-        if waits and not roster.computing and not self.timers and not roster.returning:
-            waiting = {**roster.held, **roster.suspended}
-            raise self._illegal(
-                METHODS[type(event)],
-                f"leaves a deadlock: every worker is held ({roster.names(waiting, len(waiting))}),"
-                f" no timer is set, {len(roster.buffered)} pushes are buffered",
-            )
-        self._handled += 1
-        if self._handled & (self._handled - 1) == 0 and (what := not_native(self.paradigm.state())):
+        waiting = {**roster.held, **roster.suspended}
+        return self._illegal(
+            METHODS[type(event)],
+            f"leaves a deadlock: every worker is held ({roster.names(waiting, len(waiting))}),"
+            f" no timer is set, {len(roster.buffered)} pushes are buffered",
+        )
+
+    def _check_state(self) -> None:
+        if what := not_native(self.paradigm.state()):
             raise self._illegal("state", f"keeps {what}; the state of a paradigm is {JSON_NATIVE}")
 
     def _illegal(self, method: str, what: str) -> IllegalDecision:
         return IllegalDecision(f"{location(self.paradigm, method)} {what}.")
-
-    def _check(self, event: Event) -> None:
-        """Check everything that can be illegal about an event, before anything changes."""
-        roster = self.roster
-        if not roster.now <= event.at < inf:
-            raise ProtocolViolation(f"time went from {roster.now} s to {event.at} s: {event}")
-        if isinstance(event, Pushed):
-            self._check_push(event)
-        elif isinstance(event, Joined):
-            if event.worker in roster.live or event.worker in roster.departed:
-                raise ProtocolViolation(
-                    f"the id {event.worker!r} was used before in this run: {event}"
-                )
-        elif isinstance(event, Left):
-            if event.worker not in roster.live:
-                raise ProtocolViolation(f"{event.worker!r} is not a member: {event}")
-        elif isinstance(event, TimerFired):
-            if event.key not in self.timers:
-                raise ProtocolViolation(f"no timer {event.key!r} is set: {event}")
-            if event.at < self.timers[event.key]:
-                raise ProtocolViolation(
-                    f"timer {event.key!r} is set for {self.timers[event.key]} s: {event}"
-                )
-        else:
-            assert_never(event)
 
     def _check_push(self, event: Pushed) -> None:
         roster, worker, clock = self.roster, event.worker, event.clock
@@ -215,10 +224,11 @@ class Machine:
         done: list[Decision] = []
         suspended: list[str] = []
         for decision in decided:
-            if what := why_illegal(decision, roster):
+            kind = type(decision)
+            if what := CHECKS.get(kind, why_no_decision)(decision, roster):
                 raise self._illegal(method, what)
             done.append(roster.execute(decision))
-            if type(decision) not in BEYOND_THE_ROSTER:
+            if kind not in BEYOND_THE_ROSTER:
                 continue
             if isinstance(decision, SetTimer):
                 self._set(decision)

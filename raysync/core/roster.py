@@ -179,10 +179,12 @@ class Roster:
         order of arrival.
         """
         limit = self.slow + lead
-        paces = [pace for pace in self._held_at if pace <= limit]
-        if len(paces) > 1:
-            paces.sort()
-        return [worker for pace in paces for worker in self._held_at[pace]]
+        within: list[str] = []
+        for pace in sorted(self._held_at):
+            if pace > limit:
+                break
+            within += self._held_at[pace]
+        return within
 
     def names(self, workers: Iterable[str], count: int) -> str:
         """Return up to three names of `count` workers, for the reason of a Hold."""
@@ -233,7 +235,8 @@ class Roster:
         member.pace = pace + 1
         member.telemetry.push(self.now, busy_s)
         del self.computing[worker]
-        self._population[pace + 1] = self._population.get(pace + 1, 0) + 1
+        population = self._population
+        population[pace + 1] = population.get(pace + 1, 0) + 1
         if pace == self.fast:
             self.fast = pace + 1
         self._step_from(pace)
@@ -267,43 +270,47 @@ class Roster:
         return decision
 
     def _apply(self, decision: Apply) -> Apply:
-        before = self.samples_applied
-        for push in decision.pushes:
-            self.samples_applied += self.buffered.pop(push).samples
-        self.applied += len(decision.pushes)
-        self.version += 1
+        before = samples = self.samples_applied
+        buffered, pushes = self.buffered, decision.pushes
+        for push in pushes:
+            samples += buffered.pop(push).samples
+        self.samples_applied = samples
+        self.applied += len(pushes)
+        self.version = version = self.version + 1
         if decision.publish:
-            self.published = self.version
-        if decision.version == self.version and decision.samples_before == before:
+            self.published = version
+        if decision.version == UNSTAMPED:
+            _stamp_apply_version(decision, version)
+            _stamp_samples_before(decision, before)
+            return decision
+        if decision.version == version and decision.samples_before == before:
             return decision  # it comes from a journal: another roster has stamped it
-        if decision.version != UNSTAMPED:  # the paradigm has returned this very object before
-            return replace(decision, version=self.version, samples_before=before)
-        _stamp_apply_version(decision, self.version)
-        _stamp_samples_before(decision, before)
-        return decision
+        # the paradigm has returned this very object before
+        return replace(decision, version=version, samples_before=before)
 
     def _release(self, decision: Release) -> Release:
         worker, pull = decision.worker, decision.pull
         member = self.members[worker]
-        self._unhold(worker, member.pace)
+        pace, clock = member.pace, member.clock
+        self._unhold(worker, pace)
         self.computing[worker] = None
         if pull:
-            member.version = self.published
+            version = self.published
         else:
-            assert member.base >= 0, f"{worker} never pulled: its first Release must"
-            member.version = member.base
-        member.pull = pull
+            version = member.base
+            assert version >= 0, f"{worker} never pulled: its first Release must"
+        member.version, member.pull = version, pull
         member.telemetry.released_at = self.now
-        lead = member.pace - self.slow
+        lead = pace - self.slow
         if decision.lead == UNSTAMPED:
             _stamp_lead(decision, lead)
-        if decision.version == member.version and decision.clock == member.clock:
+        if decision.version == UNSTAMPED:
+            _stamp_clock(decision, clock)
+            _stamp_release_version(decision, version)
             return decision
-        if decision.version != UNSTAMPED:
-            return replace(decision, clock=member.clock, version=member.version, lead=lead)
-        _stamp_clock(decision, member.clock)
-        _stamp_release_version(decision, member.version)
-        return decision
+        if decision.version == version and decision.clock == clock:
+            return decision
+        return replace(decision, clock=clock, version=version, lead=lead)
 
     def _push_apart(self, worker: str, clock: int, base: int, busy_s: float) -> None:
         """End the step of a worker that is no member; if it was restored, it becomes one."""

@@ -37,13 +37,12 @@ class SSP(Paradigm):
     """s, in clocks."""
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
-        return [Apply((push,)), *self._releases(roster)]
+        update = Apply((push,))
+        return [update, *map(Release, roster.held_within(self.staleness))]
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        return self._releases(roster)  # the slowest member may have left
-
-    def _releases(self, roster: Roster) -> list[Decision]:
-        return [Release(worker) for worker in roster.held_within(self.staleness)]
+        # the slowest member may have left
+        return [*map(Release, roster.held_within(self.staleness))]
 
     def explain(self, roster: Roster, worker: str) -> str:
         return (

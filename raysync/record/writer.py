@@ -52,9 +52,6 @@ from raysync.record.storage import (
 )
 
 ROWS_PER_GROUP = 10_000
-ROWS_PER_BATCH = 500
-"""The rows that become columns at once: so few that they are gone before the garbage collector
-moves them to its older generations."""
 DELAY = timedelta(seconds=0.1)
 """For how long lines that come fast are kept before they are written to the file."""
 JOURNAL, CONFIG, ENVIRONMENT = "journal.jsonl", "config.yaml", "environment.json"
@@ -73,6 +70,10 @@ NAME = re.compile(r"\d{8}-\d{6}-")
 """A pattern of the same names."""
 PACKAGES = ("raysync", "ray", "torch", "torchvision", "numpy", "pandas")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
+TEXTS = [name for name, hint in get_type_hints(PushRow).items() if str in (hint, *get_args(hint))]
+"""The columns of pushes that repeat few values, so that a dictionary of these pays. (Parquet's
+writer would make one of each column: for times that takes as long as all the rest, and no less
+room.)"""
 MARKED = {each.name: _TYPES[str(each.type)] for each in fields(Evaluation) if each.name in RESERVED}
 """Column of `evaluations.parquet` beside the metrics -> its type."""
 
@@ -215,9 +216,7 @@ class RecordWriter:
         self._about = about
         self._began = began
         self._rows: list[PushRow] = []
-        """The rows that are not in `_batches` yet."""
-        self._batches: list[pa.Table] = []
-        """The rows as columns that are not in the file yet."""
+        """The rows that are not in the file yet."""
         self._texts: list[bytes] = []
         """The lines that are not in the file yet."""
         self._flushed_at = datetime.min
@@ -254,7 +253,9 @@ class RecordWriter:
     def _open(self, mode: str) -> None:
         """Open the journal, and the table of pushes from its beginning."""
         self._journal = (self.folder / JOURNAL).open(f"{mode}b")
-        self._pushes = pq.ParquetWriter(self.folder / f"{PUSHES}{NEW}", schema_of(PushRow))
+        self._pushes = pq.ParquetWriter(
+            self.folder / f"{PUSHES}{NEW}", schema_of(PushRow), use_dictionary=TEXTS
+        )
 
     def resume(self, checkpoint: Checkpoint, *, exact: bool = False) -> None:
         """Go back to a checkpoint of this record: cut the journal off behind it, remove what the
@@ -278,7 +279,7 @@ class RecordWriter:
             for name in OF_AN_END:
                 _remove(self.folder / name)
             self._checkpoints.go_on_from(checkpoint.number)
-            self.measures, self._rows, self._batches = self.measures.anew(), [], []
+            self.measures, self._rows = self.measures.anew(), []
             self._open("a")
             with (self.folder / JOURNAL).open(encoding="utf-8") as journal:
                 for line in read(journal)[1]:
@@ -320,10 +321,8 @@ class RecordWriter:
             self._texts.clear()
             return
         with self._keeping_failure():
-            if self._is_group_complete:
+            if len(self._rows) >= ROWS_PER_GROUP:
                 self._flush_rows()
-            elif len(self._rows) >= ROWS_PER_BATCH:
-                self._take_rows()
             since = datetime.now() - self._flushed_at
             is_due = len(self._texts) == number or self.measures.ended is not None
             if is_due or not timedelta(0) <= since < DELAY:
@@ -392,24 +391,11 @@ class RecordWriter:
             },
         )
 
-    def _take_rows(self) -> None:
-        """Turn the rows into columns."""
-        rows, self._rows = self._rows, []
-        if not rows:
-            return
-        self._batches.append(table_of(rows))
-
-    @property
-    def _is_group_complete(self) -> bool:
-        """Whether there are enough rows for a group of the file."""
-        return len(self._rows) + sum(map(len, self._batches)) >= ROWS_PER_GROUP
-
     def _flush_rows(self) -> None:
         """Write all rows to the file, as a group."""
-        self._take_rows()
-        if self._batches:
-            self._pushes.write_table(pa.concat_tables(self._batches).combine_chunks())
-            self._batches = []
+        rows, self._rows = self._rows, []
+        if rows:
+            self._pushes.write_table(table_of(rows))
 
     @contextmanager
     def _keeping_failure(self) -> Iterator[None]:

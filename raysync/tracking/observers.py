@@ -9,7 +9,7 @@ from types import TracebackType
 
 from raysync.errors import RaysyncError, RunFailed
 from raysync.record.measures import Measures
-from raysync.record.reader import load
+from raysync.record.reader import RunRecord, load
 from raysync.record.storage import display_name
 from raysync.tracking.callback import RunStart, name_of
 from raysync.tracking.tracker import Tracker
@@ -75,10 +75,7 @@ class Observers:
         self._remark = self._notify  # the journal is closed
         failures: list[RunFailed] = []
         try:
-            record = None
-            with suppress(RaysyncError):  # the disk is full, or the folder is gone
-                record = load(self._run.folder, trust=True)
-                _ = record.summary
+            record = self._record() if self._observers else None
             for observer in list(self._observers) if record is not None else []:
                 try:
                     self._call_one(observer, "on_end", record)
@@ -95,6 +92,14 @@ class Observers:
         if kind is None:
             raise RunFailed(problem) from failures[0]
         self._notify(problem)
+
+    def _record(self) -> RunRecord | None:
+        """Return the record of the run; None: the disk is full, or the folder is gone."""
+        with suppress(RaysyncError):
+            record = load(self._run.folder, trust=True)
+            if record.summary:
+                return record
+        return None
 
     def _call(self, method: str, *arguments: object) -> None:
         for observer in list(self._observers):

@@ -25,6 +25,7 @@ from raysync.record.metrics_registry import RunLabels
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.backend import End, VirtualBackend
 from raysync.virtual.data_parallel import DataParallelRun, seats_of
+from raysync.virtual.garbage import rare_collections
 from raysync.virtual.pipelined import PipelinedRun
 from raysync.virtual.reenactment import reenact, snapshot
 
@@ -88,10 +89,11 @@ class VirtualEngine:
 
 
 def _reports(driver: Driver) -> Iterator[list[Line] | Checkpoint]:
-    for lines in driver.run():
-        yield lines
-        while driver.checkpoints:
-            yield driver.checkpoints.pop(0)
+    with rare_collections():
+        for lines in driver.run():
+            yield lines
+            while driver.checkpoints:
+                yield driver.checkpoints.pop(0)
 
 
 def _snapshot(driver: Driver, experiment: Experiment) -> Snapshot | None:

@@ -1,0 +1,129 @@
+"""The totals of each worker, added up from the rows of its pushes.
+
+They are columns, a number a worker, and many rows are added at once: a loop over the rows takes
+three times as long and, with thousands of workers, so does an object for each of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from raysync.record.push_rows import PushRow
+
+
+@dataclass(slots=True)
+class WorkerMeasures:
+    """The totals of one worker."""
+
+    released_at: float
+    """When it was released first."""
+    left_at: float | None = None
+    pushes: int = 0
+    dropped: int = 0
+    """The pushes that were dropped."""
+    samples: int = 0
+    """The samples of all pushes."""
+    busy_s: float = 0.0
+    transfer_s: float = 0.0
+    server_s: float = 0.0
+    wait_s: float = 0.0
+    applied: int = 0
+    """The pushes that were applied."""
+    staleness_sum: int = 0
+    """The staleness of the applied pushes, in versions."""
+    staleness_max: int = 0
+
+
+class WorkerTotals:
+    """The totals of all workers of a run."""
+
+    def __init__(self) -> None:
+        self._numbers: dict[str, int] = {}
+        """Worker -> its place in the columns."""
+        self._released_at: list[float] = []
+        self._left_at: dict[str, float] = {}
+        self._columns: dict[str, Any] = {
+            "pushes": np.zeros(0, np.int64),
+            "dropped": np.zeros(0, np.int64),
+            "samples": np.zeros(0, np.int64),
+            "busy_s": np.zeros(0),
+            "transfer_s": np.zeros(0),
+            "server_s": np.zeros(0),
+            "wait_s": np.zeros(0),
+            "applied": np.zeros(0, np.int64),
+            "staleness_sum": np.zeros(0, np.int64),
+            "staleness_max": np.zeros(0, np.int64),
+        }
+        """Total -> its values, (workers,); shorter while the latest workers have none."""
+        self._built: dict[str, WorkerMeasures] | None = None
+
+    def begin(self, worker: str, at: float) -> None:
+        """Take in that a worker was released; only the first time counts."""
+        if worker not in self._numbers:
+            self._numbers[worker] = len(self._numbers)
+            self._released_at.append(at)
+            self._built = None
+
+    def leave(self, worker: str, at: float) -> None:
+        """Take in that a worker has left, if it was ever released."""
+        if worker in self._numbers:
+            self._left_at[worker] = at
+            self._built = None
+
+    @property
+    def by_worker(self) -> Mapping[str, WorkerMeasures]:
+        """Worker -> its totals, in the order of their first releases."""
+        if self._built is None:
+            self._grow()
+            columns = [column.tolist() for column in self._columns.values()]
+            names = tuple(self._columns)
+            self._built = {
+                worker: WorkerMeasures(
+                    self._released_at[number],
+                    self._left_at.get(worker),
+                    **dict(zip(names, values, strict=True)),
+                )
+                for (worker, number), values in zip(
+                    self._numbers.items(), zip(*columns, strict=True), strict=True
+                )
+            }
+        return self._built
+
+    def add(self, rows: Sequence[PushRow]) -> None:
+        """Add rows. Each sum is made in the order of the rows, so that it is the same however many
+        are added at once.
+        """
+        if not rows:
+            return
+        self._grow()
+        self._built = None
+        of = dict(zip(PushRow._fields, zip(*rows, strict=True), strict=True))
+        workers = np.array([self._numbers[worker] for worker in of["worker"]])
+        stale = np.array([0 if each is None else each for each in of["staleness"]])
+        released, pushed, busy, server, wait = (
+            np.array(of[name], float)
+            for name in ("released_at_s", "pushed_at_s", "busy_s", "server_s", "wait_s")
+        )
+        for name, values in (
+            ("pushes", 1),
+            ("dropped", [each == "dropped" for each in of["outcome"]]),
+            ("samples", of["samples"]),
+            ("applied", [each is not None for each in of["staleness"]]),
+            ("staleness_sum", stale),
+            ("busy_s", busy),
+            ("transfer_s", np.maximum(0.0, pushed - released - busy - server)),
+            ("server_s", server),
+            ("wait_s", wait),
+        ):
+            np.add.at(self._columns[name], workers, values)
+        np.maximum.at(self._columns["staleness_max"], workers, stale)
+
+    def _grow(self) -> None:
+        """Let the columns have a value for each worker."""
+        for name, column in self._columns.items():
+            if more := len(self._numbers) - len(column):
+                self._columns[name] = np.concatenate([column, np.zeros(more, column.dtype)])
