@@ -117,29 +117,11 @@ class Measures:
 
     def feed(self, line: Line) -> list[PushRow]:
         """Take in one line of the journal, and return the rows of pushes that it completes."""
-        if isinstance(line, Entry):
-            return self._feed(line)
-        match line:
-            case Evaluation():
-                self.evaluations.append(line)
-            case Checkpointed(at=at):
-                self.checkpoints += 1
-                self.now = max(self.now, at)
-            case Resumed(at=at, exact=exact):
-                self.resumptions.append(line)
-                self.now = max(self.now, at)
-                if not exact:
-                    self._rows.resume(at)
-            case Ended():
-                self.ended = line
-                return self.close(max(line.at, self.now))
-        return []
-
-    def _feed(self, entry: Entry) -> list[PushRow]:
-        event = entry.event
+        if not isinstance(line, Entry):
+            return self._feed_other(line)
+        event, seen = line.event, self._rows
         self.now = event.at
-        seen = self._rows
-        rows = seen.feed(entry)
+        rows = seen.feed(line)
         if seen.begun:
             self._begin(seen)
         if seen.switches:
@@ -155,6 +137,23 @@ class Measures:
             self.samples, self.updates = seen.samples, seen.updates
         self.lead_max = seen.lead_max
         return rows
+
+    def _feed_other(self, line: Line) -> list[PushRow]:
+        match line:
+            case Evaluation():
+                self.evaluations.append(line)
+            case Checkpointed(at=at):
+                self.checkpoints += 1
+                self.now = max(self.now, at)
+            case Resumed(at=at, exact=exact):
+                self.resumptions.append(line)
+                self.now = max(self.now, at)
+                if not exact:
+                    self._rows.resume(at)
+            case Ended():
+                self.ended = line
+                return self.close(max(line.at, self.now))
+        return []
 
     def _begin(self, seen: PushRows) -> None:
         for worker, at in seen.begun:

@@ -313,10 +313,11 @@ class RecordWriter:
         Raises:
             RunFailed: they cannot be written.
         """
-        feed, number = self.measures.feed, len(self._texts)
+        feed, texts, rows = self.measures.feed, self._texts, self._rows
+        number = len(texts)
         for line in lines:
-            self._texts.append(encode(line))
-            self._rows += feed(line)
+            texts.append(encode(line))
+            rows += feed(line)
         if self.failure:
             self._texts.clear()
             return

@@ -36,6 +36,9 @@ from raysync.virtual.network import PhaseNetwork, Way
 
 REPORT_EVERY = 20
 """The lines of a report: few, so that those who watch a short run see it go on."""
+MOST_LINES = 500
+"""The lines of a report, at most, where nothing is computed: then those of a long run are a
+hundredth of it, since each takes as long as some pushes."""
 
 NO_PATHS: Mapping[str, Way] = {}
 Cost = tuple[float, float, float | None, float, Any]
@@ -291,8 +294,10 @@ class VirtualBackend:
                 _load_state(call, saved)
 
     def is_report_due(self, lines: int) -> bool:
-        """See `Backend.is_report_due`: virtual seconds pass unwatched, but lines are few."""
-        return lines >= REPORT_EVERY
+        """See `Backend.is_report_due`: virtual seconds pass unwatched."""
+        if lines < REPORT_EVERY or self.computes:
+            return lines >= REPORT_EVERY
+        return lines >= MOST_LINES or 100 * lines >= self._scheduled
 
     def call(self, actor: str, method: str, fields: list[Any], *inputs: Any) -> VirtualCall:
         """See `Backend.call`."""

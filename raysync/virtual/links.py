@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 from raysync.config import Experiment, Link, Network, WorkerGroup
 from raysync.engine.faults import SERVERS, FaultPlan, LinkName
@@ -73,25 +74,37 @@ class Links:
         up_bytes, down_bytes = network.sent_bytes(push_bytes, pull_bytes)
         server_bandwidth = self._server_bandwidth(network, hosts)
         home = self._experiment.server_region
+        s_per_byte = 1 / server_bandwidth if server_bandwidth else 0.0
+        end = _End((Link(latency_s=network.server_latency_s),), home, None)
+
+        def ways_of(slot: str, away: float) -> list[Way | None]:
+            worker, ways = self._end(network, slot), []
+            for source, target, sent_bytes, trips, direction in (
+                (worker, end, up_bytes, network.push_round_trips, "up"),
+                (end, worker, down_bytes, network.pull_round_trips, "down"),
+            ):
+                shared = self._node_shares(source, target, away * sent_bytes)
+                link = self._link(SERVERS, server, direction)
+                shared.append((link, away * sent_bytes / servers * s_per_byte))
+                ways.append(self._way(source, target, away * sent_bytes, shared, trips, (slot,)))
+            return ways
+
         paths: dict[str, dict[str, Way]] = {server: {}}
+        alike: dict[Any, list[Way | None]] = {}
+        """What the ways of a worker depend on -> its ways, up and down."""
         for site, slot in slots.items():
             away = 1 - self._beside(slot, hosts) / servers
             if not away:
                 continue  # all servers are on its node
-            worker = self._end(network, slot)
-            end = _End((Link(latency_s=network.server_latency_s),), home, None)
-            for source, target, sent_bytes, trips in (
-                (worker, end, up_bytes, network.push_round_trips),
-                (end, worker, down_bytes, network.pull_round_trips),
-            ):
-                is_up = source is worker
-                shared = self._node_shares(source, target, away * sent_bytes)
-                s_per_byte = 1 / server_bandwidth if server_bandwidth else 0.0
-                link = self._link(SERVERS, server, "up" if is_up else "down")
-                shared.append((link, away * sent_bytes / servers * s_per_byte))
-                way = self._way(source, target, away * sent_bytes, shared, trips, (slot,))
-                if way is not None:
-                    paths.setdefault(server if is_up else site, {})[site if is_up else server] = way
+            has_faults = self._faults.of_link(("worker", slot)) is not None
+            kind = slot if has_faults else (id(self._groups[slot]), self._node_of.get(slot), away)
+            if kind not in alike:
+                alike[kind] = ways_of(slot, away)
+            up, down = alike[kind]
+            if up is not None:
+                paths[server][site] = up
+            if down is not None:
+                paths[site] = {server: down}
         return paths
 
     def between(self, network: Network, source: str, target: str, size_bytes: float) -> Way | None:
