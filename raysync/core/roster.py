@@ -228,11 +228,10 @@ class Roster:
         if member is None:
             self._push_apart(worker, clock, base, busy_s)
             return
-        member.clock = clock + 1
+        pace = member.pace
+        member.clock, member.pace = clock + 1, pace + 1
         member.base = base
         member.arrival = self.received
-        pace = member.pace
-        member.pace = pace + 1
         member.telemetry.push(self.now, busy_s)
         del self.computing[worker]
         population = self._population
@@ -370,14 +369,19 @@ class Roster:
 
     def _hold(self, worker: str, pace: int) -> None:
         self.held[worker] = None
-        self._held_at.setdefault(pace, {})[worker] = None
+        at_pace = self._held_at.get(pace)
+        if at_pace is None:
+            self._held_at[pace] = {worker: None}
+        else:
+            at_pace[worker] = None
 
     def _unhold(self, worker: str, pace: int) -> None:
         del self.held[worker]
         at_pace = self._held_at[pace]
-        del at_pace[worker]
-        if not at_pace:
+        if len(at_pace) == 1:
             del self._held_at[pace]
+        else:
+            del at_pace[worker]
 
     def _step_from(self, pace: int) -> None:
         """Take in that one member is no longer at that pace: `slow` may rise."""

@@ -79,7 +79,19 @@ def encoded(model: FlatModel, weights: Tensor, module: nn.Module, task: Task) ->
     if isinstance(task, Supervised) and isinstance((plan := task.plan).source, str):
         offered = {"input_shape": plan.input_shape, "classes": plan.classes, "tokens": plan.tokens}
         metadata[OFFERED] = json.dumps(offered)
-    return save(tensors, metadata)
+    return _in_order(save(tensors, metadata))
+
+
+def _in_order(data: bytes) -> bytes:
+    """Return a safetensors file with its metadata in the order of their keys: the library writes
+    them in a random one, and equal models are to have equal files.
+    """
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)  # tensors are aligned
+    return b"".join([len(text).to_bytes(8, "little"), text, data[begin:]])
 
 
 def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:

@@ -344,3 +344,10 @@ def test_a_person_finds_the_file(ran):
     assert load_file(line.removeprefix("Model: ")).keys() == record.state_dict().keys()
     done = CliRunner().invoke(app, ["report", str(record.path), "--format", "md"])
     assert f"raysync export {record.path} model.safetensors\n" in done.output
+
+
+def test_equal_runs_leave_equal_files(tmp_path):
+    records = [raysync.run({**TINY, **IMAGES, "output": str(tmp_path / str(i))}) for i in range(8)]
+    files = {record.model_file().read_bytes() for record in records}
+    assert len(files) == 1, "the library alone would choose one of two orders, at random"
+    assert OFFERED.encode() in files.pop(), "the metadata are there"
