@@ -7,7 +7,7 @@ from math import inf
 import pytest
 
 from raysync.engine.backend import Failure
-from raysync.virtual.backend import REPORT_EVERY, End, VirtualBackend
+from raysync.virtual.backend import MOST_LINES, REPORT_EVERY, End, VirtualBackend
 from raysync.virtual.network import Path, PhaseNetwork, SharedLink
 
 
@@ -233,6 +233,23 @@ def test_where_nothing_is_computed_calls_only_take_time():
         world.backend.schedule(3.0 + number, lambda _: None, None)
     world.backend.wait()
     assert world.backend.now == 3 + REPORT_EVERY - 1, "a few at once"
+
+
+@pytest.mark.parametrize(
+    ("computes", "events", "due"),
+    [
+        (False, 0, REPORT_EVERY),
+        (False, 10_000, 100),
+        (False, 1_000_000, MOST_LINES),
+        (True, 1_000_000, REPORT_EVERY),
+    ],
+)
+def test_reports_are_short_at_first_and_a_hundredth_of_a_long_run_that_computes_nothing(
+    computes, events, due
+):
+    backend = World(computes=computes).backend
+    backend._scheduled = events
+    assert next(lines for lines in range(2 * MOST_LINES) if backend.is_report_due(lines)) == due
 
 
 def test_the_order_of_events_is_the_same_on_every_run():
