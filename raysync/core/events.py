@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from raysync.core.fast_init import fast_init
+from raysync.core.fast_init import fast_init, maker
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,6 +49,10 @@ class Pushed:
     computed_at: float | None = None
     """Seconds since the run began: when the gradient was computed, and its upload began; None: it
     was there at once."""
+
+
+pushed = maker(Pushed)
+"""Makes a `Pushed` of all its fields, in their order."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

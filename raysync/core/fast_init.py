@@ -1,8 +1,9 @@
-"""A faster `__init__` for frozen dataclasses of which each push makes several: two thirds of the
-time.
+"""A faster way to make frozen dataclasses, of which each push makes several: half of the time, or a
+fifth.
 
 The `__init__` of a frozen dataclass looks each slot up by its name, for `object.__setattr__`. Here
-the descriptors of the slots set the values. For everything else the instances stay frozen.
+an instance is of a twin class while it is filled: one with the same slots, which is not frozen.
+Afterwards it is of its own class, and nothing sets it any more.
 """
 
 from __future__ import annotations
@@ -13,6 +14,8 @@ from inspect import signature
 from typing import Any, TypeVar
 
 T = TypeVar("T")
+_set_class: Callable[[Any, type], None] = vars(object)["__class__"].__set__
+"""Sets the class of an instance, frozen or not."""
 
 
 def fast_init(cls: type[T]) -> type[T]:
@@ -20,16 +23,43 @@ def fast_init(cls: type[T]) -> type[T]:
 
     Its defaults must be literals, since the signature is written as source and compiled.
     """
-    names = [field.name for field in fields(cls)]  # type: ignore[arg-type]  # it is a dataclass
-    fills = "".join(f"\n fill_{name}(self, {name})" for name in names)
-    scope = {f"fill_{name}": slot_setter(cls, name) for name in names}
-    source = f"def __init__{signature(cls.__init__)}:{fills}"
-    exec(compile(source, f"<{cls.__name__} by slot>", "exec", dont_inherit=True), scope)
-    cls.__init__ = scope["__init__"]  # type: ignore[method-assign, assignment]
+    begin = "set_class(self, Twin)"
+    cls.__init__ = _compiled(cls, "__init__", str(signature(cls.__init__)), begin)  # type: ignore[method-assign]
     return cls
+
+
+def maker(cls: type[T]) -> Callable[..., T]:
+    """Return a function that makes an instance from all fields of a frozen dataclass with slots, in
+    their order: it takes a fifth of the time of `__init__` with their names.
+    """
+    names = ", ".join(_names(cls))
+    return _compiled(cls, f"make_{cls.__name__}", f"({names})", "self = Twin()", "return self")
 
 
 def slot_setter(cls: type, name: str) -> Callable[[Any, Any], None]:
     """Return a function that sets a slot of an instance, frozen or not."""
     fill: Callable[[Any, Any], None] = vars(cls)[name].__set__
     return fill
+
+
+def _compiled(cls: type, name: str, parameters: str, begin: str, end: str = "") -> Any:
+    """Return a function that fills an instance `self` of the twin class, and then gives it its own.
+
+    Args:
+        cls: the own class.
+        name: of the function.
+        parameters: of the function, as source: one a field, of the same name.
+        begin: a statement before that.
+        end: one behind it.
+    """
+    names = _names(cls)
+    twin = type(f"_Open{cls.__name__}", (), {"__slots__": tuple(names)})
+    fills = [f"self.{each} = {each}" for each in names]
+    lines = [f"def {name}{parameters}:", begin, *fills, "self.__class__ = Own", end]
+    scope = {"set_class": _set_class, "Twin": twin, "Own": cls}
+    exec(compile("\n ".join(lines), f"<{name} of {cls.__name__}>", "exec", dont_inherit=True), scope)
+    return scope[name]
+
+
+def _names(cls: Any) -> list[str]:
+    return [field.name for field in fields(cls)]

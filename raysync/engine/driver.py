@@ -56,7 +56,7 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
-from raysync.core.events import Event, Pushed, TimerFired
+from raysync.core.events import Event, TimerFired, pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
 from raysync.core.machine import decide
 from raysync.core.metrics import ACCURACY, PrimaryMetric
@@ -375,18 +375,10 @@ class Driver:
         self._pushed[worker, clock] = step
         self.members.has_pushed(worker)
         report = step.report if loss is None else {**step.report, "loss": loss}
-        self.handle(
-            Pushed(
-                at=self.backend.now,
-                worker=worker,
-                clock=clock,
-                base=release.version,
-                samples=step.samples,
-                busy_s=busy_s,
-                computed_at=None if arriving is None else arriving.computed_at,
-            ),
-            report,
-        )
+        computed_at = None if arriving is None else arriving.computed_at
+        base, samples = release.version, step.samples
+        event = pushed(self.backend.now, worker, clock, base, samples, busy_s, computed_at)
+        self.handle(event, report)
         if loss is not None and not isfinite(loss):
             self._diverge()
         if self._drains:

@@ -36,7 +36,7 @@ from raysync.virtual.network import PhaseNetwork, Way
 
 REPORT_EVERY = 20
 """The lines of a report: few, so that those who watch a short run see it go on."""
-MOST_LINES = 500
+MOST_LINES = 100
 """The lines of a report, at most, where nothing is computed: then those of a long run are a
 hundredth of it, since each takes as long as some pushes."""
 

@@ -239,7 +239,7 @@ def test_where_nothing_is_computed_calls_only_take_time():
     ("computes", "events", "due"),
     [
         (False, 0, REPORT_EVERY),
-        (False, 10_000, 100),
+        (False, 5_000, 50),
         (False, 1_000_000, MOST_LINES),
         (True, 1_000_000, REPORT_EVERY),
     ],

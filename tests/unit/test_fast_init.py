@@ -7,7 +7,7 @@ from inspect import signature
 
 import pytest
 
-from raysync.core.fast_init import fast_init
+from raysync.core.fast_init import fast_init, maker
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,3 +34,13 @@ def test_it_is_made_as_before():
 def test_it_stays_frozen():
     with pytest.raises(FrozenInstanceError):
         _Filled("a").clock = 3
+
+
+def test_a_maker_takes_all_fields_in_their_order():
+    filled = maker(_Filled)("a", 1, 2)
+    assert filled == _Filled("a", clock=1, size=2)
+    assert type(filled) is _Filled
+    with pytest.raises(FrozenInstanceError):
+        filled.clock = 3
+    with pytest.raises(TypeError, match="size"):
+        maker(_Filled)("a", 1)
