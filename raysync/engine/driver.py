@@ -70,7 +70,14 @@ from raysync.engine.faults import FaultPlan
 from raysync.engine.last_updates import LastUpdates
 from raysync.engine.membership import Membership
 from raysync.engine.server_recovery import ServerRecovery
-from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
+from raysync.engine.topology import (
+    NO_REPORT,
+    Arriving,
+    Step,
+    Topology,
+    in_order_of_slots,
+    pulls_next,
+)
 from raysync.errors import RunFailed, RunLost
 
 BEFORE_THE_END = nextafter(1, 0)
@@ -117,6 +124,8 @@ class Driver:
         self._early_stop = EarlyStop(experiment, primary)
         self._after_s = None if experiment.stop is None else experiment.stop.after_s
         self._is_evaluated = bool(marks)
+        self._sums = backend.computes
+        """Whether gradients are really added up."""
         self._deadline_s = experiment.cluster.step_deadline_s
         self._evaluations = Evaluations(
             backend,
@@ -446,12 +455,13 @@ class Driver:
         is_pulled = (isinstance(following, Release) and following.pull) or pulls_next(
             decisions, index
         )
-        steps, samples = [], decision.samples_before
-        for push in decision.pushes:
+        apply = in_order_of_slots(decision) if self._sums else decision
+        steps, samples = [], apply.samples_before
+        for push in apply.pushes:
             step = self._pushed.pop(push)
             steps.append(step)
             samples += step.samples
-        self.topology.applied(decision, steps, is_pulled)
+        self.topology.applied(apply, steps, is_pulled)
         if steps[0].server is not self._last_server:
             return  # the progress of a model in stages is that of its last stage
         self._version = decision.version
