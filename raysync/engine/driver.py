@@ -143,6 +143,7 @@ class Driver:
             backend, topology.servers, experiment, self._cut, self._write, checkpoint
         )
         """Takes the checkpoints."""
+        self._takes_checkpoints = experiment.checkpoint is not None
         self.checkpoints = self.checkpointer.done
         """The checkpoints that are complete, in their order, and not reported yet. What the journal
         says up to a checkpoint is in the reports up to now."""
@@ -246,6 +247,7 @@ class Driver:
         if self._former is None:
             self._evaluate(0.0)
         self.members.watch(-1.0 if self._former is None else now)
+        self.backend.watch_nodes(self._drain)
         if self._after_s is not None:
             why = f"{self._after_s:g} s are over"
             self.backend.schedule(max(now, self._after_s), self._stop, why)
@@ -255,6 +257,16 @@ class Driver:
         else:
             self._resume(self._former.state)
         self.checkpointer.begin(self._progress)
+
+    def _drain(self, actor: str) -> None:
+        """Take in that the node of a worker or a server will be taken away: a worker leaves in
+        order; what a server has, and the driver, which runs beside one, is in a checkpoint.
+        """
+        if all(actor != server.actor for server in self.topology.servers):
+            self.members.preemptions.announce(actor)
+        elif self._takes_checkpoints and not self.status:
+            self.remark(f"The node of {actor} is drained: preemption. A checkpoint is taken.")
+            self.checkpointer.request()
 
     def _cut(self) -> Cut | None:
         """Write the state of the run down, between two events; None: the run is over, or not now,
