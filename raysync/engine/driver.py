@@ -112,6 +112,8 @@ class Driver:
         """The lines since the last report."""
         self.has_begun = False
         """Whether it has been started."""
+        self.is_reenacted = False
+        """Whether what it did before a cut is only done again, so that it does not stop early."""
         self.status = ""
         """The way in which the training ended; "" until then. Evaluations may be pending even after
         that."""
@@ -240,8 +242,13 @@ class Driver:
         self.status = "stopped"
         return True
 
-    def start(self) -> None:
-        """Evaluate the initial model, and let every worker join; or go on from a checkpoint."""
+    def start(self, stops_from: float = 0.0) -> None:
+        """Evaluate the initial model, and let every worker join; or go on from a checkpoint.
+
+        Args:
+            stops_from: the time, in seconds since the run began, before which `stop.after_s` does
+                not end it.
+        """
         self.has_begun = True
         now = self.backend.now
         if self._former is None:
@@ -250,7 +257,7 @@ class Driver:
         self.backend.watch_nodes(self._drain)
         if self._after_s is not None:
             why = f"{self._after_s:g} s are over"
-            self.backend.schedule(max(now, self._after_s), self._stop, why)
+            self.backend.schedule(max(now, self._after_s, stops_from), self._stop, why)
         if self._former is None:
             for worker in self.topology.workers:
                 self.members.join(worker)
@@ -421,7 +428,7 @@ class Driver:
 
     def _stop(self, why: str) -> None:
         """End the run before its workload is done, after a last evaluation of the present model."""
-        if self.status:
+        if self.status or self.is_reenacted:
             return
         self.remark(f"The run stops early: {why}.")
         if self._is_evaluated:
