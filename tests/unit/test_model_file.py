@@ -7,7 +7,7 @@ import re
 
 import pytest
 import torch
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, load_file, save, save_file
 from torch import nn
 from typer.testing import CliRunner
 
@@ -18,7 +18,7 @@ from raysync.core.journal import Ended
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed
 from raysync.runner import run_in
-from raysync.training.model_file import OFFERED
+from raysync.training.model_file import OFFERED, in_order
 from raysync.training.preparation import prepare
 from tests.builders.models import last_measured, measured
 from tests.builders.virtual import DATA
@@ -344,3 +344,14 @@ def test_a_person_finds_the_file(ran):
     assert load_file(line.removeprefix("Model: ")).keys() == record.state_dict().keys()
     done = CliRunner().invoke(app, ["report", str(record.path), "--format", "md"])
     assert f"raysync export {record.path} model.safetensors\n" in done.output
+
+
+def test_equal_models_are_equal_files():
+    """Safetensors writes metadata in another order each time, also within a process."""
+    tensors = {'a "name"\n': torch.randn(3, 2), "é": torch.tensor([1, 2])}
+    metadata = {"format": "pt", OFFERED: '{"tokens": false}', "c": "\u00e9\x01", "b": ""}
+    files = {save(tensors, metadata) for _ in range(30)}
+    assert len(files) > 1
+    [file] = {in_order(each) for each in files}
+    assert {len(each) for each in files} == {len(file)}
+    assert all(torch.equal(tensor, tensors[name]) for name, tensor in load(file).items())
