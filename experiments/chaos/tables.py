@@ -12,7 +12,6 @@ COUNTS = {
     "resumed from a cut": "resumptions from a cut",
     "trained": "with a model that is trained",
     "BSP weights bit-equal": "BSP from a cut, weights bit-equal",
-    "BSP weights, another order": "BSP from a cut, averaged in another order: equal to 0.0001",
     "workers lost": "workers lost on the way",
     "servers lost": "servers lost on the way, and back",
     "events": "events in the journals",

@@ -80,7 +80,7 @@ def pushes_of(entries: Iterable[Entry]) -> list[Push]:
 
 
 def updates_in(lines: Iterable[Line]) -> list[tuple[Push, ...]]:
-    """Return the pushes of each update, in the order in which their gradients are averaged."""
+    """Return the pushes of each update."""
     return [
         decision.pushes
         for line in lines

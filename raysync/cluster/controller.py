@@ -74,6 +74,8 @@ class RunPlan:
     """Where all actors sit."""
     bundles: Mapping[str, int]
     """Slot -> the index of the bundle that its workers sit in."""
+    server_bundles: Mapping[str, Sequence[int]]
+    """Id of a server -> the indices of the bundles that its shards sit in."""
     names: Mapping[str, str]
     """Ray's id of an actor -> its id here, of workers and servers."""
     primary: PrimaryMetric
@@ -191,7 +193,7 @@ def driver_of(
         plan.evaluator_setup,
         dict(zip(plan.workers, workers, strict=True)),
         respawns,
-        WorkerNodes(watch, plan.bundles),
+        WorkerNodes(watch, plan.bundles, plan.server_bundles),
         plan.names,
         sites=plan.sites,
         ways_s=plan.ways_s,

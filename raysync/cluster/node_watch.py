@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from threading import Event, Lock
 from typing import Any, Protocol
@@ -43,6 +43,7 @@ class NodeView:
 
 
 UNKNOWN = NodeView({}, {})
+NO_SERVERS: Mapping[str, Sequence[int]] = {}
 
 
 class Watch(Protocol):
@@ -119,17 +120,24 @@ def _cores(node: Mapping[str, Any]) -> int:
 class WorkerNodes:
     """The nodes of the workers of one run."""
 
-    def __init__(self, watch: Watch, bundles: Mapping[str, int]) -> None:
+    def __init__(
+        self,
+        watch: Watch,
+        bundles: Mapping[str, int],
+        servers: Mapping[str, Sequence[int]] = NO_SERVERS,
+    ) -> None:
         """
         Args:
             watch: asks for views of the nodes.
             bundles: slot -> the index of the bundle that its workers sit in.
+            servers: id of a server -> the indices of those that its shards sit in, of which the
+                first has the controller, too.
         """
-        self._watch, self._bundles = watch, bundles
+        self._watch, self._bundles, self._servers = watch, bundles, servers
         self._starting: dict[str, str] = {}
         """Worker that is starting -> its node."""
-        self._reported: set[str] = set()
-        """The workers whose nodes are known to be drained."""
+        self._reported: set[tuple[str, str | None]] = set()
+        """The workers and servers whose nodes are known to be drained, with the node."""
         self._seen: NodeView | None = None
 
     def room(self, worker: str) -> Room:
@@ -161,15 +169,25 @@ class WorkerNodes:
         self._watch.refresh()
 
     def report(self, workers: Iterable[str], drained: Callable[[str], None]) -> None:
-        """Call `drained` with those of the workers whose node will be taken away, each once."""
+        """Call `drained` with the servers, and with those of the workers, whose node will be taken
+        away, once for each node.
+        """
         view = self._watch.view
         if view is None or view is self._seen:
             return
         self._seen = view
-        for worker in list(workers) if view.draining else ():
-            if worker not in self._reported and self._node_of(worker, view) in view.draining:
-                self._reported.add(worker)
-                drained(worker)
+        if not view.draining:
+            return
+        where = [
+            (server, view.bundles.get(index))
+            for server, indices in self._servers.items()
+            for index in indices
+        ]
+        where += [(worker, self._node_of(worker, view)) for worker in workers]
+        for actor, node in where:
+            if node in view.draining and (actor, node) not in self._reported:
+                self._reported.add((actor, node))
+                drained(actor)
 
     def _node_of(self, worker: str, view: NodeView) -> str | None:
         """Return the node of the worker's bundle, "" if it has none, and None if it is unknown."""

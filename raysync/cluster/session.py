@@ -415,6 +415,10 @@ class Session:
             ray.put(respawns),
             actor_group.group,
             dict(zip(layout.slots, actor_group.plan.workers, strict=True)),
+            {
+                server: [actor_group.plan.servers[index] for index in indices]
+                for server, indices in layout.servers.items()
+            },
             names,
             training.primary,
             layout.vector_bytes,

@@ -40,7 +40,7 @@ class Checkpointing(Strict):
 
     every_s: float | None = Field(
         None,
-        gt=0,
+        ge=0.001,  # virtual time would stand still between shorter ones
         description=(
             "one after so many seconds of the run since the one before; virtual ones on the"
             " virtual engine"

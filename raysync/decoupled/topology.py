@@ -260,15 +260,16 @@ class Pipelined:
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """See `Topology.applied`."""
-        server, roster = steps[0].server, self.roster_of(steps[0].release.worker)
-        fields = NOTHING
+        server, fields = steps[0].server, NOTHING
         if self._backend.computes:
             replicas = (
                 [self._slots[WorkerId(worker).slot].stage_id[0] for worker, _ in apply.pushes]
                 if self._paradigm.mixes_locally
                 else ()
             )
-            fields = apply_plan(apply, steps, roster, self._workload_samples, replicas).fields()
+            fields = apply_plan(
+                apply, steps, self._has_buffers, self._workload_samples, replicas
+            ).fields()
         server.apply(
             fields,
             apply.pushes,
@@ -276,6 +277,13 @@ class Pipelined:
             publish=apply.publish,
             is_pulled=is_pulled,
         )
+
+    def _has_buffers(self, name: str) -> bool:
+        """Say whether the buffers of a worker count: also those of one that has left, since its
+        work was done, or whose next life has not been released yet.
+        """
+        worker = self._slots[WorkerId(name).slot]
+        return name in (worker.name, worker.former)
 
     def left(self, worker: str) -> list[str]:
         """See `Topology.left`: the whole pipeline stops. The server keeps the buffers of the stage

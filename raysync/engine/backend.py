@@ -131,8 +131,8 @@ class Backend(Protocol):
         """Return whether a worker that comes back can be started now."""
 
     def watch_nodes(self, drained: Callable[[str], None]) -> None:
-        """Call `drained(worker)`, once, when it is announced that the node of a worker will be
-        taken away; also if the worker has not joined yet.
+        """Call `drained(actor)`, once, when it is announced that the node of a worker or of a
+        server will be taken away; also if the worker has not joined yet.
         """
 
     def spawn(self, worker: str) -> Call:

@@ -70,7 +70,14 @@ from raysync.engine.faults import FaultPlan
 from raysync.engine.last_updates import LastUpdates
 from raysync.engine.membership import Membership
 from raysync.engine.server_recovery import ServerRecovery
-from raysync.engine.topology import NO_REPORT, Arriving, Step, Topology, pulls_next
+from raysync.engine.topology import (
+    NO_REPORT,
+    Arriving,
+    Step,
+    Topology,
+    in_order_of_slots,
+    pulls_next,
+)
 from raysync.errors import RunFailed, RunLost
 
 BEFORE_THE_END = nextafter(1, 0)
@@ -105,6 +112,8 @@ class Driver:
         """The lines since the last report."""
         self.has_begun = False
         """Whether it has been started."""
+        self.is_reenacted = False
+        """Whether what it did before a cut is only done again, so that it does not stop early."""
         self.status = ""
         """The way in which the training ended; "" until then. Evaluations may be pending even after
         that."""
@@ -117,6 +126,8 @@ class Driver:
         self._early_stop = EarlyStop(experiment, primary)
         self._after_s = None if experiment.stop is None else experiment.stop.after_s
         self._is_evaluated = bool(marks)
+        self._sums = backend.computes
+        """Whether gradients are really added up."""
         self._deadline_s = experiment.cluster.step_deadline_s
         self._evaluations = Evaluations(
             backend,
@@ -134,6 +145,7 @@ class Driver:
             backend, topology.servers, experiment, self._cut, self._write, checkpoint
         )
         """Takes the checkpoints."""
+        self._takes_checkpoints = experiment.checkpoint is not None
         self.checkpoints = self.checkpointer.done
         """The checkpoints that are complete, in their order, and not reported yet. What the journal
         says up to a checkpoint is in the reports up to now."""
@@ -230,22 +242,38 @@ class Driver:
         self.status = "stopped"
         return True
 
-    def start(self) -> None:
-        """Evaluate the initial model, and let every worker join; or go on from a checkpoint."""
+    def start(self, stops_from: float = 0.0) -> None:
+        """Evaluate the initial model, and let every worker join; or go on from a checkpoint.
+
+        Args:
+            stops_from: the time, in seconds since the run began, before which `stop.after_s` does
+                not end it.
+        """
         self.has_begun = True
         now = self.backend.now
         if self._former is None:
             self._evaluate(0.0)
         self.members.watch(-1.0 if self._former is None else now)
+        self.backend.watch_nodes(self._drain)
         if self._after_s is not None:
             why = f"{self._after_s:g} s are over"
-            self.backend.schedule(max(now, self._after_s), self._stop, why)
+            self.backend.schedule(max(now, self._after_s, stops_from), self._stop, why)
         if self._former is None:
             for worker in self.topology.workers:
                 self.members.join(worker)
         else:
             self._resume(self._former.state)
         self.checkpointer.begin(self._progress)
+
+    def _drain(self, actor: str) -> None:
+        """Take in that the node of a worker or a server will be taken away: a worker leaves in
+        order; what a server has, and the driver, which runs beside one, is in a checkpoint.
+        """
+        if all(actor != server.actor for server in self.topology.servers):
+            self.members.preemptions.announce(actor)
+        elif self._takes_checkpoints and not self.status:
+            self.remark(f"The node of {actor} is drained: preemption. A checkpoint is taken.")
+            self.checkpointer.request()
 
     def _cut(self) -> Cut | None:
         """Write the state of the run down, between two events; None: the run is over, or not now,
@@ -392,7 +420,7 @@ class Driver:
 
     def _stop(self, why: str) -> None:
         """End the run before its workload is done, after a last evaluation of the present model."""
-        if self.status:
+        if self.status or self.is_reenacted:
             return
         self.remark(f"The run stops early: {why}.")
         if self._is_evaluated:
@@ -438,12 +466,13 @@ class Driver:
         is_pulled = (isinstance(following, Release) and following.pull) or pulls_next(
             decisions, index
         )
-        steps, samples = [], decision.samples_before
-        for push in decision.pushes:
+        apply = in_order_of_slots(decision) if self._sums else decision
+        steps, samples = [], apply.samples_before
+        for push in apply.pushes:
             step = self._pushed.pop(push)
             steps.append(step)
             samples += step.samples
-        self.topology.applied(decision, steps, is_pulled)
+        self.topology.applied(apply, steps, is_pulled)
         if steps[0].server is not self._last_server:
             return  # the progress of a model in stages is that of its last stage
         self._version = decision.version

@@ -94,7 +94,7 @@ class Membership:
             run.release,
             run.remark,
         )
-        self._preemptions = Preemptions(steps, self._leave_in_order)
+        self.preemptions = Preemptions(steps, self._leave_in_order)
         self.lives: dict[str, str] = {}
         """Slot -> the worker that fills it now, or was the last to fill it."""
         self._leaving: set[str] = set()
@@ -109,10 +109,7 @@ class Membership:
         return self._quorum.held_back
 
     def watch(self, since: float) -> None:
-        """Plan the crashes that are due later than that, in seconds since the run began, and hear
-        of nodes that are about to be taken away.
-        """
-        self._backend.watch_nodes(self._preemptions.announce)
+        """Plan the crashes that are due later than that, in seconds since the run began."""
         for index, crash in self._faults.crashes.items():
             if crash.at_s is not None and crash.at_s > since:
                 self._backend.schedule(crash.at_s, self._crash, index)
@@ -194,7 +191,7 @@ class Membership:
         worker = release.worker
         if self._leaving and worker in self._leaving:
             return False  # the others' leaving has released it
-        if worker in self._preemptions.due:  # after the decisions in hand have been carried out
+        if worker in self.preemptions.due:  # after the decisions in hand have been carried out
             now = self._topology.roster_of(worker).now
             self._backend.schedule(now, self._leave_in_order, worker)
             return False

@@ -6,8 +6,8 @@ Pipelined       the model is cut into stages, each with a server (`raysync.decou
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
 from raysync.config import Experiment
@@ -157,8 +157,8 @@ class Topology(Protocol):
         """Issue an update with the gradients of these pushes.
 
         Args:
-            apply: the decision.
-            steps: the steps of its pushes.
+            apply: the decision, with its pushes in the order in which they are combined.
+            steps: the steps of its pushes, in that order.
             is_pulled: whether a release pulls the new weights before the next update.
         """
 
@@ -400,7 +400,8 @@ class DataParallel:
         return step.release.worker
 
     def _fields(self, apply: Apply, steps: Sequence[Step]) -> list[Any]:
-        return apply_plan(apply, steps, self.roster, self._workload_samples).fields()
+        counting = self.roster.live
+        return apply_plan(apply, steps, counting.__contains__, self._workload_samples).fields()
 
 
 def issued_at(roster: Roster, step: Step) -> float:
@@ -416,13 +417,21 @@ def issued_at(roster: Roster, step: Step) -> float:
 def apply_plan(
     apply: Apply,
     steps: Sequence[Step],
-    roster: Roster,
+    counts: Callable[[str], bool],
     workload_samples: int,
     replicas: Sequence[int] = (),
 ) -> ApplyPlan:
-    """Return the details of an update for its server."""
+    """Return the details of an update for its server.
+
+    Args:
+        apply: the decision, with its pushes in the order of the gradients.
+        steps: the steps of its pushes.
+        counts: whether the buffers of a worker count.
+        workload_samples: that of the run.
+        replicas: the replica of each push where each has an optimizer of its own.
+    """
     return ApplyPlan(
-        workers=[worker if worker in roster.live else None for worker, _ in apply.pushes],
+        workers=[worker if counts(worker) else None for worker, _ in apply.pushes],
         samples=[step.samples for step in steps],
         progress=apply.samples_before / workload_samples,
         phase=apply.phase,
@@ -430,6 +439,17 @@ def apply_plan(
         version=apply.version,
         replicas=list(replicas),
     )
+
+
+def in_order_of_slots(apply: Apply) -> Apply:
+    """Return an update that takes its pushes slot by slot, whichever arrived first.
+
+    A sum of floating-point numbers depends on its order. In this one, equal gradients make equal
+    weights, bit by bit, in every run. (The names of pushes sort by slot, then by life and clock:
+    `#` sorts before every character of a slot.)
+    """
+    pushes = apply.pushes
+    return apply if len(pushes) == 1 else replace(apply, pushes=tuple(sorted(pushes)))
 
 
 def pulls_next(decisions: Sequence[Decision], index: int) -> bool:

@@ -197,12 +197,9 @@ def newest_checkpoint(
     numbers = sorted({*numbers_in(folder), *numbers_in(location_of(folder))})
     for number in reversed(numbers):
         try:
-            checkpoint = _checkpoint(folder / name_of(number), cuts)
+            return _checkpoint(folder / name_of(number), cuts)
         except ConfigError as error:
             notify(f"{where}: checkpoint {number} is left out: {error}.")
-            continue
-        if checkpoint is not None:
-            return checkpoint
     if numbers:
         raise NoCheckpointError(f"{where}: none of its checkpoints can be used.")
     takes_none = " Its experiment takes none: checkpoint: {every_s: 60}." * (setting is None)
@@ -211,9 +208,9 @@ def newest_checkpoint(
     )
 
 
-def _checkpoint(folder: Path, cuts: dict[int, float]) -> Checkpoint | None:
+def _checkpoint(folder: Path, cuts: dict[int, float]) -> Checkpoint:
     """Read a checkpoint, which is downloaded if it is behind a URI, and this process has not
-    written it; None: it is not complete.
+    written it.
 
     Raises:
         ConfigError: it cannot be used. The message is a clause.
@@ -221,6 +218,8 @@ def _checkpoint(folder: Path, cuts: dict[int, float]) -> Checkpoint | None:
     if not (folder / MANIFEST).exists():
         download(folder)
     checkpoint = read_checkpoint(folder)
-    if checkpoint is not None and cuts.get(checkpoint.number) != checkpoint.at:
+    if checkpoint is None:
+        raise ConfigError(f"it has no {MANIFEST}, so it is not complete")
+    if cuts.get(checkpoint.number) != checkpoint.at:
         raise ConfigError("the journal has no line of it")
     return checkpoint

@@ -17,7 +17,7 @@ class ApplyPlan:
     """
 
     workers: list[str | None]
-    """The workers that pushed; None for a worker that has left since."""
+    """The workers that pushed; None for one that has left since, whose buffers do not count."""
     samples: list[int]
     progress: float
     """The progress of the run, or of the stage, before this update."""

@@ -79,19 +79,19 @@ def encoded(model: FlatModel, weights: Tensor, module: nn.Module, task: Task) ->
     if isinstance(task, Supervised) and isinstance((plan := task.plan).source, str):
         offered = {"input_shape": plan.input_shape, "classes": plan.classes, "tokens": plan.tokens}
         metadata[OFFERED] = json.dumps(offered)
-    return _in_order(save(tensors, metadata))
+    return in_order(save(tensors, metadata))
 
 
-def _in_order(data: bytes) -> bytes:
-    """Return a safetensors file with its metadata in the order of their keys: the library writes
-    them in a random one, and equal models are to have equal files.
+def in_order(file: bytes) -> bytes:
+    """Return the contents of a safetensors file with its metadata in the order of their names.
+    Safetensors writes them in another order each time, and equal models are to be equal files.
     """
-    begin = 8 + int.from_bytes(data[:8], "little")
-    header = json.loads(data[8:begin])
+    begin = 8 + int.from_bytes(file[:8], "little")
+    header = json.loads(file[8:begin])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
     text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
-    text += b" " * (-len(text) % 8)  # tensors are aligned
-    return b"".join([len(text).to_bytes(8, "little"), text, data[begin:]])
+    assert len(text) <= begin - 8, "another header"
+    return file[:8] + text.ljust(begin - 8) + file[begin:]
 
 
 def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:

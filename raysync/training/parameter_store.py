@@ -253,11 +253,12 @@ class ParameterStore:
 
     def publish(self) -> Tensor:
         """Return parameters, and behind them the mean of the live workers' buffers, (P + Q,); valid
-        until the next step.
+        until the next step. The mean is taken in the order of the workers' names, so that it does
+        not depend on who pushed first.
         """
         if self._buffers:
             torch.mean(
-                torch.stack(list(self._buffers.values())),
+                torch.stack([self._buffers[worker] for worker in sorted(self._buffers)]),
                 dim=0,
                 out=self._published[len(self._weights) :],
             )

@@ -77,7 +77,7 @@ class VirtualEngine:
         if checkpoint is not None:
             _check_intervals(training.experiment, checkpoint)
             [data] = checkpoint.servers[WORLD]
-            reenact(driver, checkpoint.state, data, history())
+            reenact(driver, checkpoint.state, data, history(), checkpoint.at)
             driver.checkpointer.number = checkpoint.number
         self.models = driver.models
         return _reports(driver)

@@ -15,6 +15,7 @@ one that is not finite, which ends the run.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import inf, nextafter
 from typing import Any
 
 from raysync.core.journal import Entry, Evaluation, Line
@@ -44,7 +45,9 @@ def snapshot(driver: Driver) -> tuple[State, bytes]:
     return {"events": backend.processed}, encode(computed)
 
 
-def reenact(driver: Driver, state: Mapping[str, Any], data: bytes, lines: Sequence[Line]) -> None:
+def reenact(
+    driver: Driver, state: Mapping[str, Any], data: bytes, lines: Sequence[Line], at: float = -inf
+) -> None:
     """Bring a fresh driver to where another one of the same run stood: all that it writes into the
     journal from then on, and all that it trains, is what the other one would have written and
     trained.
@@ -54,14 +57,18 @@ def reenact(driver: Driver, state: Mapping[str, Any], data: bytes, lines: Sequen
         state: see `snapshot`.
         data: see `snapshot`.
         lines: the journal up to there.
+        at: when that was. What `stop` says holds from then on: the settings of a run that goes on
+            may be others, and it did not stop before.
 
     Raises:
         ConfigError: the run does not take the course that the journal tells: the program or the
             settings are others; or the data are damaged.
     """
     backend, computed = _backend_of(driver), decode(data)
-    driver.start()
+    driver.is_reenacted = True
+    driver.start(nextafter(at, inf))
     backend.reenact(state["events"], _Answers(driver, lines).answer)
+    driver.is_reenacted = False
     _check_course(driver.lines, lines)
     driver.lines = []
     if backend.computes:

@@ -63,6 +63,21 @@ def test_each_worker_of_a_drained_node_is_reported_once():
     assert told == ["w-0#1", "w-1#1", "w-0#2"]
 
 
+def test_each_server_of_a_drained_node_is_reported_once_for_each_node():
+    """Its process may have come back elsewhere, on a node that is drained later."""
+    views, told = Views(NodeView({0: "a", 1: "c", 2: "c"}, {}, {"b"})), []
+    nodes = WorkerNodes(views, {"w-0": 2}, {"server": [0, 1]})
+    for bundles, draining in [
+        ({0: "a", 1: "b", 2: "c"}, {"b"}),
+        ({0: "a", 1: "b", 2: "c"}, {"b"}),
+        ({0: "a", 1: "c", 2: "c"}, {"a", "b"}),
+        ({1: "c", 2: "c"}, {"a", "b"}),  # the bundle of the first is being placed again
+    ]:
+        views.view = NodeView(bundles, {}, draining)
+        nodes.report(["w-0#1"], told.append)
+    assert told == ["server", "server"]
+
+
 class FakeWatch:
     """A watch that looks when it is told to, and the Ray that it asks."""
 

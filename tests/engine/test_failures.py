@@ -18,7 +18,7 @@ import yaml
 from raysync import config
 from raysync.core.decisions import Apply, Drop, Hold, Release, SetTimer, Switch
 from raysync.core.events import Joined, Left, Pushed, TimerFired
-from raysync.core.journal import Ended, Entry, Evaluation, Remark
+from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Remark
 from raysync.training.preparation import prepare
 from tests.builders.virtual import DATA, TIMING, deep, replayed
 from tests.engine.world import run_in
@@ -71,6 +71,8 @@ def told(line):
             return f"{at:g} evaluated for mark {mark:g}: v{version} at progress {progress:g}"
         case Remark(at=at, text=text):
             return f"{at:g} remark: {text}"
+        case Checkpointed(at=at, number=number):
+            return f"{at:g} checkpoint {number}"
         case Ended(status=status, at=at, error=error, faults_without_effect=idle):
             return "".join(
                 [

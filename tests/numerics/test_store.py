@@ -1,6 +1,7 @@
 """The update against closed forms and single-process torch."""
 
 from functools import partial
+from itertools import permutations
 from math import cos, pi, sqrt
 
 import pytest
@@ -161,3 +162,15 @@ def test_a_flat_model_is_the_module():
     assert module[1].running_mean.tolist() == [0, 1, 2, 3]
     assert module[1].running_var.tolist() == [4, 5, 6, 7]
     assert module[1].num_batches_tracked == 8
+
+
+def test_the_mean_of_buffers_does_not_depend_on_who_pushed_first():
+    """Although a sum of floats depends on its order."""
+    buffers = {"a-0#1": 1e8, "b-0#1": 1.0, "c-0#1": -1e8}
+    means = set()
+    for order in permutations(buffers):
+        it = ParameterStore(torch.zeros(2), 1, Update(lr=0.1))
+        for worker in order:
+            it.apply([torch.tensor([0.0, buffers[worker]])], [1], [worker], 0.0)
+        means.add(it.publish()[1].item())
+    assert len(means) == 1

@@ -5,6 +5,7 @@ nothing lost or told twice. An engine that trains nothing stands for the others.
 import errno
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -286,7 +287,7 @@ def without_a_shard(folder):
         (cut_short, r"state.json has [\d,]+ bytes in place of"),
         (of_another_number, "manifest.json is that of checkpoint 2"),
         (lambda folder: (folder / "state.json").unlink(), "state.json cannot be read"),
-        (lambda folder: (folder / "manifest.json").unlink(), None),
+        (lambda folder: (folder / "manifest.json").unlink(), "it has no manifest.json, so"),
     ],
 )
 def test_a_damaged_checkpoint_is_left_out_with_a_word(engine, tmp_path, damage, says):
@@ -294,10 +295,8 @@ def test_a_damaged_checkpoint_is_left_out_with_a_word(engine, tmp_path, damage, 
     damage(path / "checkpoints" / "000003")
     said = []
     assert newest_checkpoint(path, said.append).number == 2
-    assert len(said) == (says is not None)
-    if says:
-        with pytest.raises(AssertionError, match=says):
-            raise AssertionError(said[0])
+    [text] = said
+    assert re.search(says, text)
     shutil.rmtree(path / "checkpoints" / "000002")
     with pytest.raises(ConfigError, match="none of its checkpoints can be used"):
         newest_checkpoint(path)

@@ -93,7 +93,7 @@ def test_callbacks_and_watches_see_the_whole_run(engine, path):
         ("cluster.server_shards=2", "cluster.server_shards: 2"),
         ("output=elsewhere", "output: 'elsewhere'"),
         ("faults=[{kind: crash, worker: worker-0, at_s: 1}]", "faults: "),
-        ("checkpoint.every_s=0", "checkpoint.every_s: .*greater than 0; got 0"),
+        ("checkpoint.every_s=0", "checkpoint.every_s: .*equal to 0.001; got 0"),
     ],
 )
 def test_what_cannot_change_is_refused_by_name(engine, path, change, says):

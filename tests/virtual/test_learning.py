@@ -343,6 +343,46 @@ def test_final_weights_are_the_same_bit_for_bit(paradigm):
     assert not torch.equal(weights, other)
 
 
+STAGES = {"name": "decoupled", "modules": 1, "groups": 5}
+MEAN, SUM = {"momentum": 0.9}, {"combine": "sum", "lr_scaling": "none"}
+
+
+@pytest.mark.parametrize(
+    ("parameters", "update"),
+    [
+        ({"name": "bsp"}, MEAN),
+        ({"name": "bsp"}, SUM),
+        ({"name": "bsp"}, {"delay_compensation": {}}),
+        (STAGES, MEAN),
+        (STAGES, SUM),
+        (STAGES | {"mix": "grad", "mix_every": 2}, MEAN),
+    ],
+    ids=["mean", "sum", "compensated", "decoupled mean", "decoupled sum", "gossip"],
+)
+def test_under_bsp_the_model_does_not_depend_on_who_is_fast(parameters, update):
+    """Gradients of a round are combined slot by slot, and buffers worker by worker, in whatever
+    order they arrive: bit by bit the same, although sums of floats depend on their order.
+    """
+    models, orders = [], set()
+    for pace in ([1, 1.3, 1.6, 1.9, 2.2], [2.2, 1.9, 1, 1.3, 1.6]):
+        workers = [{"name": n, "step_s": s} for n, s in zip("abcde", pace, strict=True)]
+        task = task_of(workers=workers, update={"lr": 0.1} | update, workload={"samples": 400})
+        lines, driver = learn(task, ParadigmChoice(**parameters))
+        orders |= {apply.pushes for apply in applies(lines)}
+        models.append(weights_of(driver, driver.topology.servers[0].actor))
+    assert len(orders) == 20, "each round in another order"
+    assert torch.equal(*models)
+
+
+def applies(lines):
+    return [
+        decision
+        for entry in entries(lines, Pushed)
+        for decision in entry.decisions
+        if isinstance(decision, Apply)
+    ]
+
+
 def test_jitter_is_a_function_of_slot_and_clock_under_every_paradigm():
     """Common random numbers: two paradigms meet the same step times, with gradients or without."""
     seen = {}

@@ -13,7 +13,7 @@ from torch import nn
 import raysync
 from raysync import config
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.journal import decode, encode
+from raysync.core.journal import Evaluation, Remark, decode, encode
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.journal_cut import cut_line
@@ -292,3 +292,26 @@ def test_a_run_that_takes_another_course_is_refused():
         other.resumed(*taken, lines[:count])
     with pytest.raises(ConfigError, match=r"(\d+) events are told, and (?!\1)\d+ happened"):
         case.resumed(*taken, lines[: count - 1])
+
+
+@pytest.mark.parametrize(
+    ("stop", "why"),
+    [
+        ({"after_s": 1}, "1 s are over"),
+        ({"patience": 1, "min_delta": 0.9}, "accuracy was not better than"),
+    ],
+    ids=["after_s", "patience"],
+)
+def test_a_run_goes_on_with_a_stop_that_it_would_have_met_before(stop, why):
+    """It stops as soon as it goes on, or at its next evaluation."""
+    case = Case(learns(net), "ssp")
+    lines, _, [((state, data), count)] = case.run([80])
+    assert sum(isinstance(line, Evaluation) for line in lines[:count]) > 2
+    at = case.resumed(state, data, lines[:count]).backend.now
+    again = Case(learns(net, stop=stop), "ssp").driver()
+    reenact(again, state, data, lines[:count], at)
+    rest = rest_of(again)
+    [remark] = [line for line in rest if isinstance(line, Remark)]
+    assert remark.text.startswith(f"The run stops early: {why}")
+    assert rest[-1].status == "finished"
+    assert at < rest[-1].at < lines[-1].at
