@@ -27,6 +27,7 @@ from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.kept_models import KeptModels
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
+from raysync.virtual.engine import driver_of
 from tests.builders.paradigms import VARIANTS, lead_bound
 from tests.builders.plans import plans
 from tests.builders.virtual import DATA, TIMING, deep, replayed, slot_of
@@ -639,3 +640,20 @@ def test_a_report_without_lines_is_no_report_of_the_virtual_clock():
     *reports, last = driver.run()
     assert all(reports)
     assert isinstance(last[-1], Ended)
+
+
+def test_what_each_push_touches_has_its_attributes_at_hand():
+    """Beyond 30 of them, CPython keeps those of an instance in a dictionary: see `Driver`."""
+    training = task_of()
+    driver = driver_of(training, rule_of(training))
+    touched = (
+        driver,
+        driver.members,
+        driver.backend,
+        driver.topology,
+        driver.topology.server,
+        driver.topology.machine,
+        driver.topology.roster,
+    )
+    crowded = {type(each).__name__: len(vars(each)) for each in touched if len(vars(each)) > 30}
+    assert not crowded
