@@ -22,8 +22,8 @@ from raysync.cluster.direct_transport import NIXL, trust_actors
 from raysync.cluster.direct_vectors import DirectVectors
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
-from raysync.cluster.shards import Shards
-from raysync.cluster.shared_vectors import ITEM_BYTES, SharedPlan, SharedVectors
+from raysync.cluster.shards import Shards, actor_id
+from raysync.cluster.shared_vectors import ITEM_BYTES, KeptSlots, SharedPlan, SharedVectors
 from raysync.config import Crash, Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
@@ -106,6 +106,7 @@ class Controller:
         self._driver: Driver | None = None
         self._exporter = Exporter()
         self._watch: Watch | None = None
+        self._kept = KeptSlots()
         log_to_stderr(str(role))
 
     def __repr__(self) -> str:
@@ -136,7 +137,9 @@ class Controller:
             plan.primary,
         )
         self._watch = self._watch or NodeWatch(plan.group)  # all runs are in one placement group
-        driver = self._driver = driver_of(plan, servers, receivers, evaluator, workers, self._watch)
+        driver = self._driver = driver_of(
+            plan, servers, receivers, evaluator, workers, self._watch, self._kept
+        )
         if metrics is not None and plan.checkpoint is not None:
             metrics.begin_behind(plan.checkpoint)
         assert isinstance(driver.backend, RayBackend), "a run on Ray"
@@ -150,6 +153,10 @@ class Controller:
                 yield lines
                 while driver.checkpoints:
                     yield driver.checkpoints.pop(0)
+
+    def held_bytes(self) -> int:
+        """Return the size of the shared memory that it holds from the run before."""
+        return self._kept.held_bytes
 
     @ray.method(concurrency_group=BESIDE)  # type: ignore[untyped-decorator]
     def stop(self) -> None:
@@ -165,6 +172,7 @@ def driver_of(
     evaluator: Any,
     workers: Sequence[Any],
     watch: Watch,
+    kept: KeptSlots,
 ) -> Driver:
     """Return the driver of a run, which has not begun."""
     experiment = plan.experiment
@@ -184,12 +192,13 @@ def driver_of(
         )
         for name, indices in plan.servers.items()
     }
-    kind, vectors = _ways(plan)
+    handles = dict(zip(plan.workers, workers, strict=True))
+    kind, vectors = _ways(plan, servers, handles, kept)
     backend = kind(
         shards,
         evaluator,
         plan.evaluator_setup,
-        dict(zip(plan.workers, workers, strict=True)),
+        handles,
         respawns,
         WorkerNodes(watch, plan.bundles),
         plan.names,
@@ -204,9 +213,13 @@ def driver_of(
     return Driver(topology, backend, experiment, faults, marks, plan.primary, plan.checkpoint)
 
 
-def _ways(plan: RunPlan) -> tuple[type[RayBackend], dict[str, Any]]:
+def _ways(
+    plan: RunPlan, servers: Sequence[Any], workers: Mapping[str, Any], kept: KeptSlots
+) -> tuple[type[RayBackend], dict[str, Any]]:
     """Return the backend, and what it is to know of how vectors travel."""
     is_direct = plan.experiment.cluster.transport == NIXL
+    if plan.shared is None:
+        kept.begin({})
     if plan.shared is None and not is_direct:
         return RayBackend, {}
     [(server, shards)] = plan.servers.items()  # a pipelined run has several, and shares nothing
@@ -215,4 +228,6 @@ def _ways(plan: RunPlan) -> tuple[type[RayBackend], dict[str, Any]]:
         trust_actors()
         return DirectBackend, {"vectors": DirectVectors(pull // ITEM_BYTES, push // ITEM_BYTES)}
     assert plan.shared is not None, "nothing is shared"
-    return RayBackend, {"shared": SharedVectors(plan.shared, pull, push, len(shards))}
+    actors = {worker: actor_id(handle) for worker, handle in workers.items()}
+    parts = [actor_id(servers[index]) for index in shards]
+    return RayBackend, {"shared": SharedVectors(plan.shared, pull, push, actors, parts, kept)}

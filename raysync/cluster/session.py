@@ -451,10 +451,17 @@ class Session:
             f"server-{layout.first_server + index}" for index in range(len(actor_group.servers))
         ]
         nodes = {name: place.node_id for name, place in self.places.items()}
-        memory = within(
+        memory, held_bytes = within(
             ANSWER_S,
-            lambda: ray.get(actor_group.servers[0].__ray_call__.remote(lambda _: memory_here())),
+            lambda: ray.get(
+                [
+                    actor_group.servers[0].__ray_call__.remote(lambda _: memory_here()),
+                    actor_group.controller.held_bytes.remote(),
+                ]
+            ),
         )
+        # What the run before had is used again, or given back.
+        memory = replace(memory, available_bytes=memory.available_bytes + held_bytes)
         shared, why = choose(
             experiment,
             sum(layout.vector_bytes.values()),

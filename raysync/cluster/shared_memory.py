@@ -116,8 +116,8 @@ class Slots:
         self._free: list[tuple[Segment, int]] = []
         self._stamp = UNWRITTEN
         self._is_closed = False
-        self.segments = 0
-        """The number of segments so far."""
+        self.segments: list[Segment] = []
+        """All of them, until it is closed."""
 
     def take(self) -> Lease:
         """Return a free slot, the latest that was given back: its pages are in memory already.
@@ -144,12 +144,32 @@ class Slots:
         """Give no slot of this writer to anything again; what is held stays."""
         self._is_closed = True
         self._free.clear()
+        self.segments.clear()
+
+    def renewed(self) -> Slots:
+        """Return slots in the same memory, all of them free: for the same writer, once nothing uses
+        these any more, whatever is still held of them.
+        """
+        renewed = Slots(self._vector_bytes, self._segment_bytes)
+        renewed._stamp = self._stamp
+        for segment in self.segments:
+            renewed._add(segment)
+        self.close()
+        return renewed
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its writer is gone."""
+        return self._is_closed
 
     def _grow(self) -> None:
         count = max(1, self._segment_bytes // self._slot_bytes)
-        segment = Segment(count * self._slot_bytes)
-        self.segments += 1
-        self._free += [(segment, self._slot_bytes * index) for index in reversed(range(count))]
+        self._add(Segment(count * self._slot_bytes))
+
+    def _add(self, segment: Segment) -> None:
+        self.segments.append(segment)
+        begins = range(0, segment.size, self._slot_bytes)
+        self._free += [(segment, begin) for begin in reversed(begins)]
 
 
 class Mappings:
@@ -188,9 +208,12 @@ class Mappings:
         """Stamp a vector that has been written."""
         _STAMP.pack_into(self._mapped(handle, writes=True), handle.slot, handle.stamp)
 
-    def clear(self) -> None:
-        """Forget all segments; their memory is unmapped once nothing refers to it."""
-        self._maps.clear()
+    def forget_gone(self) -> None:
+        """Forget the segments that their process has closed; their memory is unmapped once nothing
+        refers to it.
+        """
+        for gone in list(self._gone()):
+            del self._maps[gone]
 
     @staticmethod
     def _bytes(whole: mmap.mmap, handle: Handle) -> memoryview:
@@ -200,8 +223,7 @@ class Mappings:
     def _mapped(self, handle: Handle, *, writes: bool) -> mmap.mmap:
         key = handle.process, handle.file, handle.inode, writes
         if key not in self._maps:
-            for gone in list(self._gone()):
-                del self._maps[gone]
+            self.forget_gone()
             self._maps[key] = _map(handle, writes)
         return self._maps[key]
 

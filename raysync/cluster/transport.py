@@ -90,8 +90,11 @@ def written(handle: Handle | Buffer) -> Iterator[Tensor]:
 
 
 def forget_all(device: str = "cpu", *, is_pinned: bool = False) -> None:
-    """Forget the vectors of the run before; see `RegisteredMemory.begin`."""
-    MAPPINGS.clear()
+    """Forget the vectors of the run before; see `RegisteredMemory.begin`.
+
+    Shared memory stays mapped as long as it is there: the next run may use it again.
+    """
+    MAPPINGS.forget_gone()
     MEMORY.begin(device, is_pinned=is_pinned)
 
 

@@ -88,7 +88,23 @@ def test_two_slots_are_enough_for_a_writer_whose_vectors_are_taken_in_turn():
         being_read = being_written
     assert being_read.handle.stamp == 51
     assert len(places) == 2
-    assert pool.segments == 1
+    assert len(pool.segments) == 1
+
+
+def test_a_run_has_the_slots_of_the_run_before_whatever_that_still_holds():
+    pool, mappings = slots(), Mappings()
+    held = [pool.take() for _ in range(3)]
+    for lease in held:
+        write(mappings, lease.handle, 1)
+    places = {(lease.handle.inode, lease.handle.slot) for lease in held}
+    renewed = pool.renewed()
+    assert pool.is_closed
+    again = [renewed.take() for _ in range(4)]  # two segments of two slots
+    assert places < {(lease.handle.inode, lease.handle.slot) for lease in again}
+    assert len(renewed.segments) == 2
+    assert {lease.handle.stamp for lease in again}.isdisjoint(each.handle.stamp for each in held)
+    del held  # what gives back a slot that another has now
+    assert renewed.take().handle.inode not in {inode for inode, _ in places}
 
 
 def test_a_vector_that_is_being_overwritten_cannot_be_read():
@@ -214,5 +230,5 @@ def test_a_killed_owner_leaves_no_segment_and_what_is_mapped_stays_readable(star
     with pytest.raises(FileNotFoundError):
         Mappings().read(handle)
     del view
-    mappings.clear()
+    mappings.forget_gone()
     assert not is_used(handle)

@@ -4,7 +4,7 @@ import pytest
 
 from raysync import config
 from raysync.cluster.shared_memory import Handle
-from raysync.cluster.shared_vectors import SharedPlan, SharedVectors
+from raysync.cluster.shared_vectors import KeptSlots, SharedPlan, SharedVectors
 from raysync.cluster.transport_choice import (
     Memory,
     Sites,
@@ -85,24 +85,54 @@ def test_stages_refuse_it_by_name_and_take_auto():
     check(experiment("auto"), paradigm)
 
 
+PLAN = SharedPlan("here", shares_weights=True)
+SITES = {"a#1": "here", "b#1": "far"}
+
+
+def vectors_of(kept, plan=PLAN, pull=4 * 7, push=4 * 5):
+    return SharedVectors(plan, pull, push, {"a#1": "A", "b#1": "B"}, ["S", "T"], kept)
+
+
+def inodes(leases):
+    return {lease.handle.inode for lease in leases}
+
+
 def test_workers_elsewhere_get_no_slot_and_those_that_are_gone_are_forgotten():
-    vectors = SharedVectors(SharedPlan("here", shares_weights=True), 4 * 7, 4 * 5, shards=2)
-    sites = {"a#1": "here", "b#1": "far"}
-    assert vectors.gradient("b#1", sites) is None
-    first = vectors.gradient("a#1", sites)
+    vectors = vectors_of(KeptSlots())
+    assert vectors.gradient("b#1", SITES) is None
+    first = vectors.gradient("a#1", SITES)
     vectors.forget("a#1")
     vectors.forget("a#1")
-    second = vectors.gradient("a#1", sites)
+    second = vectors.gradient("a#1", SITES)
     assert isinstance(first.handle, Handle)
     assert first.handle.inode != second.handle.inode, "a life has slots of its own"
     assert first.handle.end == 20, "gradients have a size of their own"
     assert [lease.handle.end for lease in vectors.weights()] == [16, 12]
     old = vectors.weights()
     vectors.restart()
-    assert {lease.handle.inode for lease in old}.isdisjoint(
-        lease.handle.inode for lease in vectors.weights()
-    )
-    assert SharedVectors(SharedPlan("here", shares_weights=False), 8, 8, 1).weights() == ()
+    assert inodes(old).isdisjoint(inodes(vectors.weights()))
+    alone = vectors_of(KeptSlots(), SharedPlan("here", shares_weights=False))
+    assert alone.weights() == ()
+    alone.restart()
+    assert alone.weights() == ()
+
+
+def test_actors_keep_their_slots_from_run_to_run_but_for_those_that_were_lost():
+    kept = KeptSlots()
+    vectors = vectors_of(kept)
+    gradient, weights = vectors.gradient("a#1", SITES), vectors.weights()
+    assert kept.held_bytes > 0
+    again = vectors_of(kept)
+    assert again.gradient("a#1", SITES).handle.inode == gradient.handle.inode
+    assert inodes(again.weights()) == inodes(weights)
+    again.forget("a#1")
+    again.restart()
+    third = vectors_of(kept)
+    assert third.gradient("a#1", SITES).handle.inode != gradient.handle.inode
+    assert inodes(third.weights()).isdisjoint(inodes(weights))
+    assert kept.held_bytes > 0
+    vectors_of(kept, pull=4 * 40, push=4 * 8)
+    assert kept.held_bytes == 0, "slots of another size"
 
 
 def test_a_store_that_a_run_may_fill_is_told_with_its_size():
