@@ -342,14 +342,13 @@ def test_bsp_on_ray_is_repeatable(run):
 )
 def test_runs_over_both_transports_agree_and_say_which_it_was(run, paradigm, model, wire):
     """With batch norm's buffers, which travel behind the gradient. Sums depend on their order, and
-    in bfloat16 their last bits may round a number the other way. The third run has the memory of the
-    second.
+    in bfloat16 their last bits may round a number the other way. The third run has the memory of
+    the second.
     """
     transports = ("object-ref", "shared-memory", "shared-memory")
     settings = {"paradigm": paradigm, "workers": UNEQUAL, "model": model, "update": {"lr": 0.02}}
     records = [
-        run(**settings, cluster={"transport": transport, "wire": wire})
-        for transport in transports
+        run(**settings, cluster={"transport": transport, "wire": wire}) for transport in transports
     ]
     first, *others = [record.evaluations.loss.to_numpy() for record in records]
     for losses in others:
