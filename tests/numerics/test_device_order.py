@@ -225,9 +225,20 @@ def test_the_stages_of_a_network_compute_on_the_gpu_in_an_order_that_is_asked_fo
         for batch in (1, 2):
             vectors = [torch.ones(work._computation.size) for work in works]
             y = gpu.download(works[0].forward(batch, [vectors[0]]))
+            assert works[0].device_s > 0
             _, vector, dx = works[1].backward(batch, [vectors[1], y])
             sent = [gpu.download(each) for each in (vector, dx)]
+            assert works[1].device_s > 0
             _, vector, _ = works[0].backward(batch, [sent[1]])
             assert gpu.download(vector).add(1).ndim == 1
+            assert works[0].device_s > 0
+        events = [number for number, line in enumerate(cuda.trace) if line == "computing: event"]
+        passes = [
+            cuda.trace[begin:end] for begin, end in zip(events[::2], events[1::2], strict=True)
+        ]
+        assert len(passes) == 2 * 3
+        for each in passes:
+            assert any(line.endswith("mm") for line in each), "products of matrices"
+            assert not any(line.startswith("stream 1: copy") for line in each)
         assert sent[1].shape == y.shape
     assert "computing: copy in" not in cuda.trace
