@@ -220,13 +220,19 @@ def test_a_cpu_copies_nothing():
 
 @needs_gpu
 def test_copies_arrive_whole():
-    """Many at once, each used at once: a copy that is not waited for, or whose memory is reused,
-    would show.
+    """Many at once, each used at once, on streams that are held up: a copy that is not waited for,
+    or whose memory is reused, would show.
     """
-    device = Device("cuda:0")
+    device, held_cycles = Device("cuda:0"), 10**7
     hosts = [torch.full((1_000_003,), float(number)) for number in range(20)]
-    doubled = [device.upload(host) * 2 for host in hosts]
+    doubled = []
+    for host in hosts:
+        with torch.cuda.stream(device._copies):
+            torch.cuda._sleep(held_cycles)
+        doubled.append(device.upload(host) * 2)
     for host, there in zip(hosts, doubled, strict=True):
+        torch.cuda._sleep(held_cycles)
+        there += 0
         back = device.download(there)
         assert back.is_pinned()
         assert torch.equal(back, 2 * host)
