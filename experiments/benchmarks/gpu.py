@@ -14,35 +14,48 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import ray
 import torch
-from plain_training import Setting, ddp_samples_per_s, plain_samples_per_s
+from plain_training import PRECISIONS, Setting, ddp_samples_per_s, plain_samples_per_s, told
 from report import README, finished, markdown, measured_on
 from step_budget import ESTIMATED_MS, budget
 from step_options import computing_options, wire_options
 
 from raysync import config
 from raysync.cluster.session import Session
+from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord
 from raysync.runner import run_in
 from raysync.training.gradient import GradientComputation
+from raysync.training.precision import refuse_unsupported
 
 ROOT = Path(__file__).parents[2]
 TESTS = "tests/numerics/test_devices.py"
 COUNTS = (1, 4, 8)
 """The numbers of workers, one GPU each."""
-ESTIMATED_RATIO = {
-    (1, "asp"): 0.52,
-    (4, "asp"): 2.1,
-    (8, "asp"): 3.4,
-    (1, "bsp"): 0.52,
-    (4, "bsp"): 1.9,
-    (8, "bsp"): 3.4,
+NIXL = "nixl between GPUs"
+WAYS: dict[str, tuple[str, dict[str, Any]]] = {
+    "asp": ("asp", {}),
+    "bsp": ("bsp", {}),
+    "asp, bf16 on the wire": ("asp", {"wire": "bf16"}),
+    f"asp, {NIXL}": ("asp", {"transport": "nixl", "server_gpus": 0.1}),
+    f"bsp, {NIXL}": ("bsp", {"transport": "nixl", "server_gpus": 0.1}),
 }
-"""(Workers, paradigm) -> the estimated samples per second, in those of one plain GPU: see
+"""Name -> the paradigm, and the settings of the cluster. A server on a GPU has a share of that of a
+worker, which leaves it a tenth."""
+ESTIMATED_RATIO = {
+    "asp": {1: 0.52, 4: 2.1, 8: 3.4},
+    "bsp": {1: 0.52, 4: 1.9, 8: 3.4},
+    f"asp, {NIXL}": {1: 0.69, 4: 2.8, 8: 5.5},
+    f"bsp, {NIXL}": {1: 0.69, 4: 2.6, 8: 5.0},
+}
+"""Way -> number of workers -> the estimated samples per second, in those of one plain GPU: see
 `step_budget`."""
 SMALL = Setting("cpu", "mlp", (1, 8, 8), samples=500, batch_size=16, steps=10, precision="float32")
 """What `--try` trains."""
@@ -94,6 +107,7 @@ def tests(setting: Setting) -> str:
         )
         lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines()
         rows.append([name, lines[-1].strip("= ") if lines else f"exit {done.returncode}"])
+        rows += [["", line.replace("|", "/")] for line in lines if line.startswith("FAILED")]
     return markdown([TESTS, "result"], rows)
 
 
@@ -105,8 +119,13 @@ def numerics(setting: Setting) -> str:
     for model in ("convnet", "resnet20", "resnet18"):
         shape = (1, 28, 28) if model == "convnet" else (3, 32, 32)
         exact_losses, exact = _computed(model, shape, "cpu", "float32")
-        for precision in ("float32", "tf32", "bf16"):
-            losses, gradient = _computed(model, shape, setting.device(), precision)
+        for precision in PRECISIONS:
+            try:
+                refuse_unsupported(precision, setting.device())
+                losses, gradient = _computed(model, shape, setting.device(), precision)
+            except Exception as error:  # a precision that it lacks: the other rows still count
+                rows.append([model, precision, told(error), ""])
+                continue
             apart = max(abs(a / b - 1) for a, b in zip(losses, exact_losses, strict=True))
             off = float((gradient - exact).norm() / exact.norm())
             rows.append([model, precision, f"{apart:.1e}", f"{off:.1e}"])
@@ -155,25 +174,35 @@ def workers(setting: Setting) -> str:
     plain = plain_samples_per_s(setting)
     rows = [["plain torch", 1, f"{plain:,.0f}", "1.00", "1", ""]]
     for count in (each for each in COUNTS if each <= there):
-        ddp = ddp_samples_per_s(setting, count)
-        rows.append(["DDP", count, f"{ddp:,.0f}", f"{ddp / plain:.2f}", "", ""])
-        for paradigm, wire in (("asp", "float32"), ("bsp", "float32"), ("asp", "bf16")):
-            with Session() as session:
-                record = _run(setting, session, paradigm, count, wire)
-            rate = record.summary["throughput_samples_per_s"]
-            estimate = ESTIMATED_RATIO[count, paradigm] if wire == "float32" else None
-            rows.append(
-                [
-                    f"raysync, {paradigm}" + (", bf16 on the wire" if estimate is None else ""),
-                    count,
-                    f"{rate:,.0f}",
-                    f"{rate / plain:.2f}",
-                    "" if estimate is None else f"{estimate:.2f}",
-                    f"{_first_step(record):.2f}",
-                ]
-            )
+        rows.append(["DDP", count, *_ddp(setting, count, plain)])
+        for way in WAYS:
+            estimate = ESTIMATED_RATIO.get(way, {}).get(count)
+            rate, ratio, first = _raysync(setting, count, way, plain)
+            told_before = "" if estimate is None else f"{estimate:.2f}"
+            rows.append([f"raysync, {way}", count, rate, ratio, told_before, first])
     header = ["", "workers", "samples/s", "of one plain device", "estimated", "first step / median"]
     return markdown(header, rows)
+
+
+def _ddp(setting: Setting, count: int, plain: float) -> list[str]:
+    """Return the cells of DistributedDataParallel, which may fail by itself, as by NCCL."""
+    try:
+        rate = ddp_samples_per_s(setting, count)
+    except Exception as error:
+        return [told(error), "", "", ""]
+    return [f"{rate:,.0f}", f"{rate / plain:.2f}", "", ""]
+
+
+def _raysync(setting: Setting, count: int, way: str, plain: float) -> list[str]:
+    """Return samples per second, these in those of a plain device, and how slow a first step is."""
+    paradigm, cluster = WAYS[way]
+    try:
+        with Session() as session:
+            record = _run(setting, session, paradigm, count, cluster)
+    except Exception as error:  # a transport that is not there: the other rows still count
+        return [told(error), "", ""]
+    rate = record.summary["throughput_samples_per_s"]
+    return [f"{rate:,.0f}", f"{rate / plain:.2f}", f"{_first_step(record):.2f}"]
 
 
 def _devices(setting: Setting) -> int:
@@ -203,10 +232,17 @@ def orders(setting: Setting) -> str:
 
 
 def _run(
-    setting: Setting, session: Session, paradigm: str, count: int, wire: str = "float32"
+    setting: Setting,
+    session: Session,
+    paradigm: str,
+    count: int,
+    cluster: Mapping[str, Any] = MappingProxyType({}),
 ) -> RunRecord:
+    if setting.kind == "cpu":
+        cluster = {name: value for name, value in cluster.items() if name != "server_gpus"}
+    gpus = 1 - cluster.get("server_gpus", 0)
     with tempfile.TemporaryDirectory() as output:
-        training = setting.prepared(count, output=output, cluster={"wire": wire})
+        training = setting.prepared(count, gpus, output=output, cluster=dict(cluster))
         record = finished(run_in(session, training, config.ParadigmChoice(name=paradigm)))
         len(record.pushes)  # read while the folder is there
         return record
@@ -234,7 +270,7 @@ def page(setting: Setting) -> str:
         except Impossible as reason:
             missing.append(f"{heading}: {reason}.")
         except Exception as error:  # the machine is new to the program: the other parts still count
-            missing.append(f"{heading}: failed: {type(error).__name__}: {error}".splitlines()[0])
+            missing.append(f"{heading}: {told(error)}")
         finally:
             ray.shutdown()
     if missing:
@@ -248,8 +284,21 @@ def _limits(setting: Setting) -> Iterator[str]:
     lacking = [str(count) for count in COUNTS if count > there]
     if setting.kind == "cpu":
         yield "Anything about a GPU: this is a trial of the program on a CPU."
-    elif lacking:
+        return
+    if lacking:
         yield f"{' and '.join(lacking)} workers of one GPU each: GPUs there: {there}."
+    if setting.precision == "float32":
+        yield "tf32, in which the estimates were made: the GPU does not have it."
+
+
+def _large() -> Setting:
+    """Return what is trained on a GPU, in tf32 if it has that."""
+    setting = Setting()
+    try:
+        refuse_unsupported(setting.precision, setting.device())
+    except ConfigError:
+        return replace(setting, precision="float32")
+    return setting
 
 
 def main() -> None:
@@ -262,7 +311,7 @@ def main() -> None:
         parser.error("--try measures nothing that should be written")
     if not asked.small and not torch.cuda.is_available():
         parser.error("torch sees no GPU on this machine; --try runs the program on its CPU")
-    text = page(SMALL if asked.small else Setting())
+    text = page(SMALL if asked.small else _large())
     print(text)
     if asked.write:
         begin, end = "<!-- gpu.py: begin -->\n", "<!-- gpu.py: end -->\n"

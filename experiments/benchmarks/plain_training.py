@@ -20,6 +20,16 @@ from raysync.training.preparation import TrainingPlan, prepare
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 5e-4
 WARM_UP, PIECES = 10, 5
+PRECISIONS = ("float32", "tf32", "bf16", "fp16")
+
+
+def told(error: Exception) -> str:
+    """Return what a cell of a table says of an error: its line that names the cause, the last one
+    where there is a traceback of another process.
+    """
+    lines = [line for line in str(error).splitlines() if line.strip()] or [""]
+    line = lines[-1] if "Traceback" in str(error) else lines[0]
+    return f"failed: {type(error).__name__}: {line}".replace("|", "/")
 
 
 @dataclass(frozen=True)
@@ -37,11 +47,13 @@ class Setting:
     """The steps of one measurement."""
     precision: str = "tf32"
 
-    def settings(self, workers: int) -> dict[str, Any]:
-        """Return the settings of an experiment with that many workers, one device each."""
-        group = {"count": workers, "precision": self.precision}
+    def settings(self, workers: int, gpus: float) -> dict[str, Any]:
+        """Return the settings of an experiment with that many workers, one device each, of which
+        they reserve a share where it is a GPU.
+        """
+        group: dict[str, Any] = {"count": workers, "precision": self.precision}
         if self.kind == "cuda":
-            group["gpus"] = 1
+            group["gpus"] = gpus
         parameters = {"shape": list(self.shape), "train": self.samples}
         return {
             "model": self.model,
@@ -53,9 +65,9 @@ class Setting:
             "evaluation": {"marks": 1},
         }
 
-    def prepared(self, workers: int = 1, **settings: Any) -> TrainingPlan:
+    def prepared(self, workers: int = 1, gpus: float = 1, **settings: Any) -> TrainingPlan:
         """Prepare a training with that many workers."""
-        return prepare(config.validate(self.settings(workers) | settings))
+        return prepare(config.validate(self.settings(workers, gpus) | settings))
 
     def device(self, index: int = 0) -> str:
         """Return the name of a device in torch."""

@@ -14,6 +14,7 @@ import torch
 from plain_training import Loop, Setting, synchronize
 
 from raysync.cluster.transport import incoming, outgoing
+from raysync.training.device import try_kernels
 from raysync.training.gradient import GradientComputation
 from raysync.training.parameter_store import ParameterStore
 
@@ -64,6 +65,7 @@ def budget(
     computation = GradientComputation(training.build(), training.task, [device], setting.precision)
     initial = computation.model.initial()
     clocks = iter(range(10**9))
+    try_kernels(True)  # as a worker does, and plain torch below
 
     def publish(vector: torch.Tensor) -> None:
         put(outgoing(vector)[0])

@@ -4,18 +4,17 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 import torch
-from plain_training import Setting
+from plain_training import PRECISIONS, Setting, told
 from step_budget import ms
 
-from raysync.errors import ConfigError
 from raysync.training.compiling import refuse_without_compiler
 from raysync.training.device import try_kernels
 from raysync.training.gradient import GradientComputation
 from raysync.training.parameter_store import ParameterStore
+from raysync.training.precision import refuse_unsupported
 from raysync.training.preparation import TrainingPlan
 from raysync.training.wire import FORMATS
 
-PRECISIONS = ("float32", "tf32", "bf16")
 CHOICES = (
     ("contiguous", False, False),
     ("contiguous", True, False),
@@ -28,7 +27,7 @@ CHOICES = (
 
 def computing_options(setting: Setting) -> Iterator[Sequence[str]]:
     """Yield for each precision and choice the milliseconds of a step without drawing its batch, and
-    how far its gradient is from that of the first choice of the precision.
+    how far its gradient is from that of the first choice of the precision; or why there are none.
     """
     device = setting.device()
     for precision in PRECISIONS:
@@ -36,15 +35,16 @@ def computing_options(setting: Setting) -> Iterator[Sequence[str]]:
         for memory_format, tries, compiles in CHOICES:
             name = [precision, memory_format, "tried" if tries else "guessed"]
             name.append("compiled" if compiles else "")
-            if compiles:
-                try:
+            try:
+                refuse_unsupported(precision, device)
+                if compiles:
                     refuse_without_compiler(device)
-                except ConfigError as error:
-                    yield [*name, f"not here: {error}", ""]
-                    continue
-            took, gradient = _step(
-                replace(setting, precision=precision), memory_format, tries, compiles
-            )
+                took, gradient = _step(
+                    replace(setting, precision=precision), memory_format, tries, compiles
+                )
+            except Exception as error:  # of a compiler, or of memory: the other rows still count
+                yield [*name, told(error), ""]
+                continue
             exact = gradient if exact is None else exact
             apart = float((gradient - exact).norm() / exact.norm())
             yield [*name, f"{took:.2f}", f"{apart:.1e}"]

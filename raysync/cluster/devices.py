@@ -11,8 +11,11 @@ from pathlib import Path
 import ray
 import torch
 
+from raysync.config import WorkerGroup
 from raysync.errors import ConfigError
-from raysync.training.device import refuse_without_kernels
+from raysync.training.compiling import refuse_without_compiler
+from raysync.training.device import limit_memory, refuse_without_kernels
+from raysync.training.precision import refuse_unsupported
 
 SYSFS = Path("/sys/bus/pci/devices")
 """Where Linux describes PCI devices."""
@@ -122,6 +125,24 @@ def devices_of_actor(replicas: int = 1) -> list[str]:
     ]
     for name in names:
         refuse_without_kernels(name)
+    return names
+
+
+def ready_devices(group: WorkerGroup, replicas: int = 1) -> list[str]:
+    """Return the devices of the worker, or the stage, that calls this, ready for what its group
+    asks of them: see `refuse_unsupported`, `limit_memory`, `stay_near`.
+
+    Raises:
+        ConfigError: they lack the precision, or the compiler; or see `devices_of_actor`.
+    """
+    names = devices_of_actor(replicas)
+    for name in names:
+        refuse_unsupported(group.precision, name)
+        limit_memory(name, group.gpus)
+        if group.compile:
+            refuse_without_compiler(name)
+    if len(names) == 1:
+        stay_near(names[0])
     return names
 
 

@@ -53,8 +53,12 @@ PRELOADED = (
 """What a worker process finds imported. Nothing of it imports Ray."""
 REQUEST_BYTES = 1 << 20
 """The largest request: arguments and environment, of which the kernel allows 128 KiB a string."""
-READ_EARLY = ("GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON")
-"""How the variables begin that a process reads when it starts, or when torch is imported."""
+READ_EARLY = (
+    *("GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON"),
+    *("PYTORCH_", "TORCH_"),
+)
+"""How the variables begin that a process reads when it starts, or when torch is imported: such as
+the allocator of a GPU's memory, and its sanitizer."""
 OF_IMPORTS = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
 """The variables of them that scikit-learn sets, where they are not, when it is imported: as the
 command may have done since the server was started."""

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
-from raysync.cluster.devices import Place, devices_of_actor, here
+from raysync.cluster.devices import Place, here, ready_devices
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import Payload, incoming, outgoing
@@ -43,7 +43,6 @@ from raysync.training.batches import Batches
 from raysync.training.device import Device, try_kernels
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
-from raysync.training.precision import refuse_unsupported
 
 Activation = npt.NDArray[Any]
 """A tensor of shape (N, ...), as a payload: bfloat16, which NumPy does not have, as uint16."""
@@ -122,8 +121,7 @@ class StageActor:
 
     def reset(self, plan: StagePlan, model: InitialModel) -> Place:
         """Begin a run."""
-        [name] = devices_of_actor()
-        refuse_unsupported(plan.group.precision, name)
+        [name] = ready_devices(plan.group)
         try_kernels(True)  # all of its batches have one size
         stage, paradigm = plan.stage_id[1], plan.paradigm
         self._plan, self._device, self._busy_s = plan, Device(name), 0.0
@@ -236,13 +234,15 @@ class StageActor:
             sleep_s(one_way_s(plan.group.link, round(plan.output_bytes * plan.batch_size), added_s))
         began_s = now_s()
         yield
-        computed_s = now_s() - began_s
+        # On a GPU copies are no computing, as of a worker.
+        computed_s = self._work.device_s or now_s() - began_s
         share = plan.share * part
         step_s = self._step_time.seconds(
             int(batch) - 1, plan.batch_size, factor, computed_s / share
         )
+        began_s = now_s()
         sleep_s(share * step_s - computed_s)
-        self._busy_s += now_s() - began_s
+        self._busy_s += computed_s + now_s() - began_s
 
 
 def _tensors(arrived: Sequence[Any]) -> list[Tensor]:

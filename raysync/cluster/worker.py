@@ -12,7 +12,7 @@ from raysync.cluster import channels, direct_transport
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
-from raysync.cluster.devices import Place, devices_of_actor, here, stay_near
+from raysync.cluster.devices import Place, devices_of_actor, here, ready_devices
 from raysync.cluster.direct_vectors import Buffer
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.paces import returned, step_pace, timed
@@ -25,11 +25,9 @@ from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.batch_reader import BatchReader, generators_restored
 from raysync.training.batches import Batches
-from raysync.training.compiling import refuse_without_compiler
-from raysync.training.device import limit_memory, try_kernels
+from raysync.training.device import try_kernels
 from raysync.training.gradient import GradientComputation
 from raysync.training.initial_model import InitialModel
-from raysync.training.precision import refuse_unsupported
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +81,7 @@ def _trial(
     """
     computation = _computation(plan, model, devices)
     reader = BatchReader(model.train_set, model.task.collate, plan.batches)
-    initial = computation.model.initial()
+    initial = computation.model.initial().cpu()  # as weights come: a GPU pins memory for them
 
     def step(clock: int) -> torch.Tensor:
         try_kernels(True)
@@ -114,20 +112,13 @@ class Worker:
 
     def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
         """Begin a run."""
-        devices = devices_of_actor(plan.group.devices)
+        devices = ready_devices(plan.group, plan.group.devices)
         if plan.is_direct:
             direct_transport.start_here(f"worker {plan.slot}", devices[0], on_gpu=plan.on_gpu)
         forget_all(
             devices[0] if plan.on_gpu else "cpu",
             is_pinned=plan.is_direct and not plan.on_gpu and devices[0] != "cpu",
         )
-        for name in devices:
-            refuse_unsupported(plan.group.precision, name)
-            limit_memory(name, plan.group.gpus)
-            if plan.group.compile:
-                refuse_without_compiler(name)
-        if len(devices) == 1:
-            stay_near(devices[0])
         self._plan = plan
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
         group = plan.group

@@ -18,7 +18,7 @@ from torch.func import functional_call
 
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to
-from raysync.training.device import Device, use_tf32
+from raysync.training.device import Device, seconds_between, use_tf32
 from raysync.training.flat import FlatModel
 from raysync.training.precision import computing_in, taken_in
 from raysync.training.state_file import State
@@ -250,7 +250,17 @@ class StageWork:
         self._reader, self._batch_size = reader, batch_size
         self._is_first, self._is_last = stage == 1, stage == stages
         self._upload = device.upload if device is not None else _unchanged
+        self._mark = device.mark if device is not None else _no_mark
+        self._span: tuple[Any, Any] = (None, None)
+        """The marks before and after the last pass."""
         self._takes_buffers = False
+
+    @property
+    def device_s(self) -> float:
+        """The seconds in which a GPU computed the last pass, without copies, once what it returned
+        has been copied from there; 0 on a CPU, which computes while one waits for it.
+        """
+        return seconds_between(*self._span)
 
     def begin_anew(self, takes_buffers: bool) -> None:
         """Throw the batches in flight away: the pipeline begins anew.
@@ -272,7 +282,8 @@ class StageWork:
         x = self._read(inputs, expected=0 if self._is_first else 1)
         if x is None:
             x = self._task.inputs(self._drawn(batch))
-        return self._computation.forward(batch, x, self._reader.seed(batch - 1))
+        with self._timed():
+            return self._computation.forward(batch, x, self._reader.seed(batch - 1))
 
     def backward(
         self, batch: int, inputs: Sequence[Tensor]
@@ -291,15 +302,17 @@ class StageWork:
         arrived = self._read(inputs, expected=0 if self._is_first and self._is_last else 1)
         if not self._is_last:
             assert arrived is not None, "a backward pass without a gradient"
-            return None, *self._computation.backward(batch, arrived)
+            with self._timed():
+                return None, *self._computation.backward(batch, arrived)
         drawn = self._drawn(batch)
         x = self._task.inputs(drawn) if arrived is None else arrived
-        return self._computation.learn(
-            batch,
-            x,
-            lambda output: self._task.criterion(output, drawn),
-            self._reader.seed(batch - 1),
-        )
+        with self._timed():
+            return self._computation.learn(
+                batch,
+                x,
+                lambda output: self._task.criterion(output, drawn),
+                self._reader.seed(batch - 1),
+            )
 
     def state(self) -> State:
         """See `StageComputation.state`."""
@@ -309,6 +322,13 @@ class StageWork:
         """See `StageComputation.load_state`."""
         self._computation.load_state(state)
         self._takes_buffers = state["takes_buffers"]
+
+    @contextmanager
+    def _timed(self) -> Iterator[None]:
+        """Mark the begin and the end of a pass on the device."""
+        begin = self._mark()
+        yield
+        self._span = begin, self._mark()
 
     def _drawn(self, batch: int) -> Any:
         """Return the batch of the task, which all stages of a group read."""
@@ -327,6 +347,10 @@ class StageWork:
 
 def _unchanged(tensor: Tensor) -> Tensor:
     return tensor
+
+
+def _no_mark() -> None:
+    return None
 
 
 @contextmanager

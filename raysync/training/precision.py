@@ -36,7 +36,7 @@ def refuse_unsupported(precision: str, device: str) -> None:
         raise ConfigError(
             f"workers: precision: {precision}: {torch.cuda.get_device_name(device)}, of compute"
             f" capability {'.'.join(map(str, capability))}, does not have it, which comes with 8.0."
-            " Set precision: float32 for these workers."
+            " Set precision: float32 for these workers, or fp16."
         )
 
 

@@ -84,8 +84,11 @@ def test_what_the_command_has_imported_since_is_no_hindrance(server, bare):
     assert asked(server.worker_program, **variables).returncode == 0
 
 
-def test_a_variable_that_is_read_before_an_import_is_not_for_a_fork(server):
-    done = asked(server.worker_program, OMP_NUM_THREADS="7")
+@pytest.mark.parametrize(
+    "variable", ["OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_CUDA_SANITIZER"]
+)
+def test_a_variable_that_is_read_before_an_import_is_not_for_a_fork(server, variable):
+    done = asked(server.worker_program, **{variable: "7"})
     assert done.returncode == 2
     assert "usage: default_worker.py" in done.stderr
 

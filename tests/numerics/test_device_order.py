@@ -47,6 +47,15 @@ def test_copies_run_beside_the_computation_in_an_order_that_is_asked_for():
     assert cuda.trace == one * 2
 
 
+def test_what_is_on_the_gpu_already_is_not_copied():
+    with FakeCuda() as cuda:
+        gpu = Device("cuda:0")
+        there = gpu.upload(torch.ones(4))
+        cuda.trace.clear()
+        assert gpu.upload(there) is there
+    assert cuda.trace == []
+
+
 class WithoutWait(ast.NodeTransformer):
     """Leaves out one of the waits of a program."""
 
@@ -153,13 +162,17 @@ def test_a_step_leaves_nothing_to_chance_and_nobody_waits_until_all_is_launched(
         computation = GradientComputation(
             module, training.task, ["cuda:0"], micro_batch=micro_batch, draws_ahead=True
         )
-        vector = torch.ones(computation.model.size + computation.model.buffer_size)
+        vector, took = torch.ones(computation.model.size + computation.model.buffer_size), set()
         for clock in range(2):
             cuda.trace.clear()
             computation.read_weights([vector])
             computation.compute(reader, clock, 8)
             assert computation.outgoing().add(1).shape == vector.shape
-            assert computation.device_s > 0, "the host has waited for the marks of time"
+            took.add(computation.device_s)
+            assert f"seed {reader.seed(clock)}" in cuda.trace, "for dropout"
+            assert torch.initial_seed() == reader.seed(clock), "for what a model draws on the CPU"
+    assert min(took) > 0, "the host has waited for the marks of time"
+    assert len(took) == 1, "each step has its own"
     parts = 1 if micro_batch is None else 2
     assert cuda.trace.count("stream 1: copy in") == 1 + 2 * parts, "weights, samples, labels"
     assert cuda.trace.count("computing: native_batch_norm_backward") == parts
@@ -173,6 +186,25 @@ def test_a_step_leaves_nothing_to_chance_and_nobody_waits_until_all_is_launched(
     for begin, end in zip(events[::2], events[1::2], strict=True):
         between = cuda.trace[begin:end]
         assert not any(line.endswith(("copy in", "copy out")) for line in between)
+        assert "computing: native_batch_norm" in between
+        assert "computing: native_batch_norm_backward" in between
+
+
+@pytest.mark.parametrize("is_pinned", [False, True])
+def test_a_gradient_is_in_the_vector_that_was_given_for_it_before_others_read_it(is_pinned):
+    """As in shared memory, and in a registered buffer, which is pinned."""
+    training = prepare(config.validate(SETTINGS), model=batch_normed())
+    module, reader = training.build(), training.reader("w-0")
+    with FakeCuda():
+        computation = GradientComputation(module, training.task, ["cuda:0"])
+        size = computation.model.size + computation.model.buffer_size
+        given = torch.zeros(size)
+        given = given.pin_memory() if is_pinned else given
+        computation.write_into(given)
+        for clock in range(2):
+            computation.compute(reader, clock, 8)
+            assert computation.outgoing() is given
+            assert given.add(1).shape == (size,)
 
 
 @pytest.mark.parametrize("weights", ["stash", "latest"])
@@ -193,9 +225,20 @@ def test_the_stages_of_a_network_compute_on_the_gpu_in_an_order_that_is_asked_fo
         for batch in (1, 2):
             vectors = [torch.ones(work._computation.size) for work in works]
             y = gpu.download(works[0].forward(batch, [vectors[0]]))
+            assert works[0].device_s > 0
             _, vector, dx = works[1].backward(batch, [vectors[1], y])
             sent = [gpu.download(each) for each in (vector, dx)]
+            assert works[1].device_s > 0
             _, vector, _ = works[0].backward(batch, [sent[1]])
             assert gpu.download(vector).add(1).ndim == 1
+            assert works[0].device_s > 0
+        events = [number for number, line in enumerate(cuda.trace) if line == "computing: event"]
+        passes = [
+            cuda.trace[begin:end] for begin, end in zip(events[::2], events[1::2], strict=True)
+        ]
+        assert len(passes) == 2 * 3
+        for each in passes:
+            assert any(line.endswith("mm") for line in each), "products of matrices"
+            assert not any(line.startswith("stream 1: copy") for line in each)
         assert sent[1].shape == y.shape
     assert "computing: copy in" not in cuda.trace

@@ -220,20 +220,38 @@ def test_a_cpu_copies_nothing():
 
 @needs_gpu
 def test_copies_arrive_whole():
-    """Many at once, each used at once: a copy that is not waited for, or whose memory is reused,
-    would show.
+    """Many at once, each used at once, on streams that are held up: a copy that is not waited for,
+    or whose memory is reused, would show.
     """
-    device = Device("cuda:0")
+    device, held_cycles = Device("cuda:0"), 10**7
     hosts = [torch.full((1_000_003,), float(number)) for number in range(20)]
-    doubled = [device.upload(host) * 2 for host in hosts]
+    doubled = []
+    for host in hosts:
+        with torch.cuda.stream(device._copies):
+            torch.cuda._sleep(held_cycles)
+        doubled.append(device.upload(host) * 2)
     for host, there in zip(hosts, doubled, strict=True):
+        torch.cuda._sleep(held_cycles)
+        there += 0
         back = device.download(there)
         assert back.is_pinned()
         assert torch.equal(back, 2 * host)
 
 
 @needs_gpu
-@pytest.mark.parametrize("devices", [["cuda:0"], ["cuda:0", "cuda:0"]])
+@pytest.mark.parametrize(
+    "devices",
+    [
+        ["cuda:0"],
+        ["cuda:0", "cuda:0"],
+        pytest.param(
+            ["cuda:0", "cuda:1"],
+            marks=pytest.mark.skipif(
+                torch.cuda.device_count() < 2, reason="torch sees no two GPUs on this machine"
+            ),
+        ),
+    ],
+)
 def test_a_gpu_computes_what_a_cpu_does(devices):
     loss, vector, _ = gradient(devices, clocks=3)
     loss_of_cpu, vector_of_cpu, _ = gradient(["cpu"], clocks=3)
@@ -266,7 +284,7 @@ def losses_of_one_batch(name, device, precision):
         *(
             pytest.param(name, "cuda:0", precision, marks=needs_gpu)
             for name in ("alexnet-small", "resnet20")
-            for precision in ("float32", "tf32", "bf16")
+            for precision in ("float32", "tf32", "bf16", "fp16")
         ),
     ],
 )
@@ -359,7 +377,9 @@ def test_which_gpus_a_build_of_torch_can_use(capability, built_for, runs):
 def test_a_precision_that_a_gpu_lacks_is_refused(monkeypatch, precision, device, capability, has):
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda name: capability)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda name: "a GPU")
-    says = f"workers: precision: {precision}: a GPU, of compute capability 7.[05], does not"
+    says = (
+        f"workers: precision: {precision}: a GPU, of compute capability 7.[05], does not.* or fp16"
+    )
     with nullcontext() if has else pytest.raises(ConfigError, match=says):
         refuse_unsupported(precision, device)
 
