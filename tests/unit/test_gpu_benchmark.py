@@ -67,9 +67,8 @@ def test_every_option_is_measured_beside_what_it_changes(gpu, monkeypatch):
 
 
 def test_every_number_of_workers_has_an_estimate(gpu):
-    assert set(gpu.ESTIMATED_RATIO) == {
-        (count, paradigm) for count in gpu.COUNTS for paradigm in ("asp", "bsp")
-    }
+    assert set(gpu.ESTIMATED_RATIO) == set(gpu.WAYS) - {"asp, bf16 on the wire"}
+    assert {tuple(of_way) for of_way in gpu.ESTIMATED_RATIO.values()} == {gpu.COUNTS}
 
 
 def test_without_a_gpu_the_program_says_how_to_try_it(gpu, monkeypatch, capsys):
