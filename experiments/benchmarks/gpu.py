@@ -36,9 +36,10 @@ from raysync.training.gradient import GradientComputation
 from raysync.training.precision import refuse_unsupported
 
 ROOT = Path(__file__).parents[2]
-TESTS = "tests/numerics/test_devices.py"
+TESTS = ("tests/numerics/test_devices.py", "tests/cluster/test_gpus.py")
+"""Those that a GPU is needed for: of the arithmetic, and of a run on Ray."""
 COUNTS = (1, 4, 8)
-"""The numbers of workers, one GPU each."""
+"""The numbers of workers, one GPU each; that of all GPUs there comes in addition."""
 NIXL = "nixl between GPUs"
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "asp": ("asp", {}),
@@ -101,14 +102,14 @@ def tests(setting: Setting) -> str:
     }.items():
         if variables and setting.kind == "cpu":
             continue
-        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", TESTS]
+        command = [sys.executable, "-m", "pytest", "-q", "-n", "0", *TESTS]
         done = subprocess.run(
             command, cwd=ROOT, env=os.environ | variables, capture_output=True, text=True
         )
         lines = done.stdout.strip().splitlines() or done.stderr.strip().splitlines()
         rows.append([name, lines[-1].strip("= ") if lines else f"exit {done.returncode}"])
         rows += [["", line.replace("|", "/")] for line in lines if line.startswith("FAILED")]
-    return markdown([TESTS, "result"], rows)
+    return markdown([" ".join(TESTS), "result"], rows)
 
 
 def numerics(setting: Setting) -> str:
@@ -173,7 +174,7 @@ def workers(setting: Setting) -> str:
     there = _devices(setting)
     plain = plain_samples_per_s(setting)
     rows = [["plain torch", 1, f"{plain:,.0f}", "1.00", "1", ""]]
-    for count in (each for each in COUNTS if each <= there):
+    for count in counts(there):
         rows.append(["DDP", count, *_ddp(setting, count, plain)])
         for way in WAYS:
             estimate = ESTIMATED_RATIO.get(way, {}).get(count)
@@ -182,6 +183,11 @@ def workers(setting: Setting) -> str:
             rows.append([f"raysync, {way}", count, rate, ratio, told_before, first])
     header = ["", "workers", "samples/s", "of one plain device", "estimated", "first step / median"]
     return markdown(header, rows)
+
+
+def counts(there: int) -> list[int]:
+    """Return the numbers of workers that so many devices allow."""
+    return sorted({count for count in (*COUNTS, there) if count <= there})
 
 
 def _ddp(setting: Setting, count: int, plain: float) -> list[str]:

@@ -95,4 +95,4 @@ def _updates_ms(
         store.apply([gradient] * pushes, [1] * pushes, [None] * pushes, 0.0)
 
     alone = ms(lambda: update(1), "cpu")
-    return alone, (ms(lambda: update(5), "cpu") - alone) / 4
+    return alone, max(0.0, (ms(lambda: update(5), "cpu") - alone) / 4)

@@ -1,8 +1,11 @@
 """The program for the first hour on a GPU machine, as far as a CPU can show it."""
 
 import sys
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
@@ -67,9 +70,8 @@ def test_every_option_is_measured_beside_what_it_changes(gpu, monkeypatch):
 
 
 def test_every_number_of_workers_has_an_estimate(gpu):
-    assert set(gpu.ESTIMATED_RATIO) == {
-        (count, paradigm) for count in gpu.COUNTS for paradigm in ("asp", "bsp")
-    }
+    assert set(gpu.ESTIMATED_RATIO) == set(gpu.WAYS) - {"asp, bf16 on the wire"}
+    assert {tuple(of_way) for of_way in gpu.ESTIMATED_RATIO.values()} == {gpu.COUNTS}
 
 
 def test_without_a_gpu_the_program_says_how_to_try_it(gpu, monkeypatch, capsys):
@@ -78,3 +80,44 @@ def test_without_a_gpu_the_program_says_how_to_try_it(gpu, monkeypatch, capsys):
     with pytest.raises(SystemExit, match="2"):
         gpu.main()
     assert "--try runs the program on its CPU" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("there", "expected"), [(1, [1]), (2, [1, 2]), (4, [1, 4]), (6, [1, 4, 6]), (8, [1, 4, 8])]
+)
+def test_all_gpus_of_a_machine_have_a_row(gpu, there, expected):
+    assert gpu.counts(there) == expected
+
+
+def test_a_ddp_that_fails_costs_its_row_alone(gpu, monkeypatch):
+    """Of two workers, for which there is no estimate either."""
+
+    def no_peers(setting, count):
+        raise RuntimeError("Process 1 terminated\n\nTraceback ...\nDistBackendError: NCCL error")
+
+    record = SimpleNamespace(
+        summary={"throughput_samples_per_s": 50.0},
+        pushes=pd.DataFrame({"clock": [0, 1], "busy_s": [0.2, 0.1]}),
+    )
+    monkeypatch.setattr(gpu, "_devices", lambda setting: 2)
+    monkeypatch.setattr(gpu, "plain_samples_per_s", lambda setting: 100.0)
+    monkeypatch.setattr(gpu, "ddp_samples_per_s", no_peers)
+    monkeypatch.setattr(gpu, "Session", nullcontext)
+    monkeypatch.setattr(gpu, "_run", lambda *arguments: record)
+    lines = gpu.workers(gpu.SMALL).splitlines()
+    cause = "failed: RuntimeError: DistBackendError: NCCL error"
+    assert f"| DDP | 2 | {cause} |  |  |  |" in lines
+    rows = [line for line in lines if line.startswith("| raysync, ")]
+    assert len(rows) == 2 * len(gpu.WAYS)
+    assert all("| 50 | 0.50 |" in row for row in rows)
+
+
+def test_a_gpu_without_tf32_computes_in_float32_and_the_page_says_so(gpu, monkeypatch):
+    monkeypatch.setattr(gpu.torch.cuda, "get_device_capability", lambda name: (7, 5))
+    monkeypatch.setattr(gpu.torch.cuda, "get_device_name", lambda name: "Tesla T4")
+    monkeypatch.setattr(gpu.torch.cuda, "device_count", lambda: 2)
+    setting = gpu._large()
+    assert setting.precision == "float32"
+    limits = list(gpu._limits(setting))
+    assert any(limit.startswith("tf32") for limit in limits)
+    assert any(limit.startswith("4 and 8 workers") for limit in limits)
