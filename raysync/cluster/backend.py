@@ -284,9 +284,8 @@ class RayBackend:
             handle, leases = self._workers[actor], (lease,)
             upload = Upload(actor, self._upload_s(actor, fields))
         channel = channels.channel(actor, handle)
-        options = {"into": leases[0].handle} if leases else {}
         vectors = [part for each in inputs for part in each.parts]
-        request = (method, fields, vectors, options)
+        request = (method, fields, vectors, leases[0].handle if leases else None)
         call = PipedCall(channel, request, inputs, leases, _leases_of(inputs), upload)
         channel.call(call)
         return call

@@ -8,9 +8,16 @@ the actors and their places, who is dead, and every other method.
     serve       a method of the actor, in which it carries out what comes over its pipe, in order
     leave       what it is sent to end `serve`, so that a call of Ray's gets its turn; the next
                 `serve` is queued behind that. So all calls of an actor keep their order
+    relay       a call whose input another actor makes is sent to that one, which passes it on as
+                soon as it has answered: so a worker begins its step on new weights without the
+                driver's being woken first
 
-An input of a call may not be there yet: then the call waits here, and all behind it, until the
-actor that makes it has answered, as Ray would have it. If that fails, so does the call.
+A call whose inputs several actors make waits here, and all behind it, until they have answered, as
+Ray would have it. If an input fails, so does the call.
+
+An actor that dies may have passed calls on, or not. Where their input is there, they are sent once
+more, and whoever has them already takes no notice (see `serving`); where it is not, they have not
+been passed on.
 
 The pipes have no names: the actor opens the driver's own through `/proc`. It sees the end of its
 pipe when the driver is gone; that an actor is gone the driver learns from Ray, whose `serve` fails.
@@ -19,57 +26,29 @@ pipe when the driver is gone; that an actor is gone the driver learns from Ray, 
 from __future__ import annotations
 
 import os
+import select
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
-from multiprocessing.connection import Connection
-from pickle import HIGHEST_PROTOCOL, dumps
 from selectors import EVENT_READ, DefaultSelector
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
-from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.clock import now_s
+from raysync.cluster.pipes import end_of, frame, receive, send
+from raysync.cluster.serving import LEAVE, RELAY, Ends
 from raysync.cluster.shared_memory import Handle, Lease
 from raysync.engine.backend import Failure
 
 Issued = TypeVar("Issued")
+Request = tuple[str, Any, Sequence[Handle], Handle | None]
+"""Method, fields, inputs, and the slot that the value is to be written into."""
 
 HOT = frozenset({"step", "apply", "apply_and_publish", "publish"})
 """The methods that are called over pipes."""
-WINDOW_BYTES = 32 * 2**10
+WINDOW_BYTES = 16 * 2**10
 """How much an actor is sent before it answers: less than a pipe holds, so that a frozen actor does
 not block the driver."""
-LEAVE = None
-"""What ends `serve`."""
-
-
-class Ends(NamedTuple):
-    """The ends of an actor's pipes, which are the driver's files."""
-
-    process: int
-    requests: int
-    answers: int
-
-
-def serve(actor: Any, ends: Ends) -> None:
-    """Carry out the calls that come over a pipe, until one says to leave or the driver is gone."""
-    with (
-        Connection(_opened(ends, ends.requests, os.O_RDONLY), writable=False) as requests,
-        Connection(_opened(ends, ends.answers, os.O_WRONLY), readable=False) as answers,
-        suppress(EOFError, BrokenPipeError),
-    ):
-        while (request := requests.recv()) is not LEAVE:
-            method, fields, inputs, options = request
-            try:
-                answer = getattr(actor, method)(fields, *inputs, **options)
-            except ActorError as error:
-                answer = error
-            answers.send(answer)
-
-
-def _opened(ends: Ends, file: int, mode: int) -> int:
-    return os.open(f"/proc/{ends.process}/fd/{file}", mode)
 
 
 class PipedCall:
@@ -78,7 +57,7 @@ class PipedCall:
     def __init__(
         self,
         channel: Channel,
-        request: tuple[str, Any, Sequence[Handle], dict[str, Any]],
+        request: Request,
         needs: Iterable[PipedCall],
         leases: tuple[Lease, ...] = (),
         reads: tuple[Lease, ...] = (),
@@ -87,7 +66,7 @@ class PipedCall:
         """
         Args:
             channel: the pipes of its actor.
-            request: method, fields, inputs and options.
+            request: what it asks for.
             needs: the calls that make its inputs.
             leases: the slots of what it makes.
             reads: those of its inputs, which are held until it is done.
@@ -96,7 +75,9 @@ class PipedCall:
         self.leases, self.upload, self.is_done = leases, upload, False
         self.result: Any = None
         """The answer, or a `Failure`."""
-        self.request, self.reads, self._channel = request, reads, channel
+        self.request, self.reads, self.channel = request, reads, channel
+        self.number = 0
+        """Its number among the requests of its actor, once it has been sent."""
         self.needs = [need for need in needs if not need.is_there]
         self.dependents: list[Channel] = []
         """The channels whose next call waits for this one."""
@@ -125,14 +106,19 @@ class PipedCall:
     def watch(self, then: Callable[[Any], None], argument: Any) -> None:
         """See `Backend.watch`."""
         if self.is_done:
-            self._channel.channels.due.append((then, argument))
+            self.channel.channels.due.append((then, argument))
         else:
             self._watchers.append((then, argument))
+
+    @property
+    def failure(self) -> Failure | None:
+        """How it has failed, if it has."""
+        return self.result if isinstance(self.result, Failure) else None
 
     def finish(self, result: Any) -> None:
         """Take in what came of it."""
         self.is_done, self.result, self.reads = True, result, ()
-        self._channel.channels.due += self._watchers
+        self.channel.channels.due += self._watchers
         self._watchers = []
         dependents, self.dependents = self.dependents, []
         if self._stands_for is not None:
@@ -142,9 +128,19 @@ class PipedCall:
 
     def follow(self, again: PipedCall) -> None:
         """Stand for a call that makes again what this one did not."""
-        self.is_done, self.result, self._channel = False, None, again._channel
-        self.leases = again.leases
+        self.is_done, self.result, self.channel = False, None, again.channel
+        self.leases, self.number = again.leases, again.number
         again._stands_for = self
+
+
+class Relayed(NamedTuple):
+    """A call that another actor passes on."""
+
+    call: PipedCall
+    need: PipedCall
+    """The call of that actor which makes its input."""
+    via: Channel
+    data: bytes
 
 
 class Channel:
@@ -158,14 +154,18 @@ class Channel:
             name: its id.
         """
         self.channels, self._actor, self.name = channels, actor, name
-        self._kept = ends = [*os.pipe(), *os.pipe()]
-        self._ends = Ends(os.getpid(), ends[0], ends[3])
-        self._requests = Connection(ends[1], readable=False)
-        self.answers = Connection(ends[2], writable=False)
+        self._files = read, self._requests, self.answers, write = (*os.pipe(), *os.pipe())
+        self._ends = Ends(end_of(read), end_of(write))
+        self._end = tuple(end_of(self._requests))
+        """What others write its requests into."""
         self._queue: deque[PipedCall] = deque()
-        self._sent: deque[tuple[PipedCall, int]] = deque()
-        """What has not been answered, with its size in bytes."""
+        self._number = 0
+        """The number of the latest request."""
+        self._sent: dict[int, tuple[PipedCall, int]] = {}
+        """Number -> what has not been answered, with its size in bytes, the oldest first."""
         self._unanswered_bytes = 0
+        self._relayed: Relayed | None = None
+        """The last of what was sent, if it comes by another actor, and is not answered."""
         self.failure: Failure | None = None
         """Why it is gone."""
         self._serve()
@@ -177,47 +177,103 @@ class Channel:
 
     def advance(self) -> None:
         """Send what can be sent."""
-        while self._queue:
+        if self._relayed is not None:
+            self._check(self._relayed)
+        while self._queue and self._relayed is None:
             call = self._queue[0]
-            if self.failure is not None:
-                self._queue.popleft().finish(self.failure)
+            failure = self.failure
+            if call.needs and failure is None:
+                failure = next((need.failure for need in call.needs if need.failure), None)
+                call.needs = [need for need in call.needs if not need.is_done]
+            if failure is not None:
+                self._queue.popleft().finish(failure)
                 continue
-            failed = next(
-                (need.result for need in call.needs if need.is_done and not need.is_there), None
-            )
-            if failed is not None:
-                self._queue.popleft().finish(failed)
-                continue
-            call.needs = [need for need in call.needs if not need.is_done]
-            if call.needs:
-                if self not in call.needs[0].dependents:
-                    call.needs[0].dependents.append(self)
+            method, fields, inputs, into = call.request
+            handles = [tuple(each) for each in inputs]
+            message = method, self._number + 1, fields, handles, into and tuple(into)
+            data = frame(message)
+            if not self._has_room(len(data)):
                 return
-            data = dumps(call.request, HIGHEST_PROTOCOL)
-            if self._sent and self._unanswered_bytes + len(data) > WINDOW_BYTES:
+            if not call.needs:
+                send(self._requests, data)
+            elif not self._relay(call, data):
                 return
             self._queue.popleft()
-            self._sent.append((call, len(data)))
-            self._unanswered_bytes += len(data)
-            self._requests.send_bytes(data)
+            self._number = call.number = self._number + 1
+            self._keep(call, len(data))
+
+    def _has_room(self, size: int) -> bool:
+        return not self._sent or self._unanswered_bytes + size <= WINDOW_BYTES
+
+    def _keep(self, call: PipedCall, size: int) -> None:
+        """Count some bytes as sent, until that call is answered."""
+        _, before = self._sent.get(call.number, (call, 0))
+        self._sent[call.number] = call, before + size
+        self._unanswered_bytes += size
+
+    def _relay(self, call: PipedCall, data: bytes) -> bool:
+        """Let a call come by the actor that makes its input; return whether that can be. Otherwise
+        it is sent when the input is there.
+        """
+        [need, *others] = call.needs
+        if self not in need.dependents:
+            need.dependents.append(self)
+        via = need.channel
+        if others or not via.passes_on(need, self._end, data):
+            return False
+        self._relayed = Relayed(call, need, via, data)
+        return True
+
+    def passes_on(self, need: PipedCall, end: tuple[int, ...], data: bytes) -> bool:
+        """Let the actor pass a frame on when it has answered a call; return whether it can.
+
+        Args:
+            need: the call.
+            end: the end of the other's pipe.
+            data: the frame.
+        """
+        if need.number not in self._sent:
+            return False
+        passed_on = frame((RELAY, need.number, end, data))
+        if not self._has_room(len(passed_on)):
+            return False
+        send(self._requests, passed_on)
+        self._keep(need, len(passed_on))
+        return True
+
+    def _check(self, relayed: Relayed) -> None:
+        """Look whether a call that comes by another actor still does."""
+        call, need, via, data = relayed
+        if need.failure is not None:
+            self._relayed = None
+            self._take(call.number)
+            call.finish(need.failure)
+        elif via.failure is not None:
+            self._relayed = None
+            send(self._requests, data)  # it may have come
+
+    def _take(self, number: int) -> PipedCall | None:
+        """Return a call that has been answered, or never will be; None: nothing waits for it."""
+        call, size = self._sent.pop(number, (None, 0))
+        self._unanswered_bytes -= size
+        return call
 
     def answered(self) -> None:
         """Take in the answer that has come."""
-        answer = self.answers.recv()
-        call, size = self._sent.popleft()
-        self._unanswered_bytes -= size
-        if isinstance(answer, ActorError):
-            answer = Failure("raised", answer.reason, self.name)
-        elif call.request[0] == "step":
-            answer = answer[-1]
-        call.finish(answer)
+        number, told, why = receive(self.answers)
+        call = self._take(number)
+        if call is None:
+            return  # it came late, by an actor that was given up
+        if self._relayed is not None and self._relayed.call is call:
+            self._relayed = None
+        call.finish(told if why is None else Failure("raised", why, self.name))
         self.advance()
 
     def by_ray(self, issue: Callable[[], Issued]) -> Issued:
         """Issue a call of Ray's in its turn, behind all that has been called over the pipes."""
-        while self._queue and self.failure is None:
+        while (self._queue or self._relayed) and self.failure is None:
             self.channels.pump(None)  # until what is in front of it has been sent
-        self._requests.send(LEAVE)
+        send(self._requests, frame(LEAVE))
         self._serving = None
         issued = issue()
         self._serve()
@@ -227,26 +283,31 @@ class Channel:
         """Take in that the actor is gone: what it has not answered fails."""
         if self.failure is not None:
             return
-        while self._sent and self.answers.poll():  # a push counts if its handle has returned
+        while self._sent and _has_more(self.answers):  # a push counts if its handle has returned
             self.answered()
-        self.failure = failure
-        sent, self._sent = self._sent, deque()
-        for call, _ in sent:
+        self.failure, self._relayed = failure, None
+        sent, self._sent = self._sent, {}
+        for call, _ in sent.values():
             call.finish(failure)
         self.advance()
         self.channels.forget(self)
-        self._requests.close()
-        self.answers.close()
-        for file in (self._ends.requests, self._ends.answers):
+        for file in self._files:
             os.close(file)
 
     def _serve(self) -> None:
-        self._serving = serving = self._actor.serve.remote(self._ends)
+        self._serving = serving = self._actor.serve.remote(self._ends, self._number)
         self.channels.expect(serving, self)
 
     def is_served_by(self, serving: Any) -> bool:
         """Say whether that call of Ray's is the latest `serve`."""
         return self._serving is serving
+
+
+def _has_more(file: int) -> bool:
+    """Say whether there is something to read."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(0))
 
 
 class Channels:
@@ -275,7 +336,7 @@ class Channels:
         """Return the channel of an actor, which is made with its first call."""
         if name not in self._channels:
             self._channels[name] = channel = Channel(self, actor, name)
-            self._selector.register(channel.answers.fileno(), EVENT_READ, channel)
+            self._selector.register(channel.answers, EVENT_READ, channel)
         return self._channels[name]
 
     def get(self, name: str) -> Channel | None:
@@ -286,8 +347,10 @@ class Channels:
         """Listen no more to a channel."""
         if self._channels.get(channel.name) is channel:
             del self._channels[channel.name]
-            self._selector.unregister(channel.answers.fileno())
+            self._selector.unregister(channel.answers)
         self._serving = {key: each for key, each in self._serving.items() if each is not channel}
+        for other in list(self._channels.values()):
+            other.advance()
 
     def expect(self, reference: Any, channel: Channel | None = None) -> None:
         """Wake up when a reference of Ray's is there."""

@@ -11,7 +11,7 @@ import numpy.typing as npt
 import ray
 from torch import Tensor
 
-from raysync.cluster import channels, direct_transport
+from raysync.cluster import direct_transport, serving
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, devices_of_actor, here
@@ -78,9 +78,9 @@ class Server:
     def __repr__(self) -> str:
         return str(self._role)
 
-    def serve(self, ends: channels.Ends) -> None:
-        """Carry out the calls that come over a pipe; see `channels.serve`."""
-        channels.serve(self, ends)
+    def serve(self, ends: serving.Ends, last: int) -> None:
+        """Carry out the calls that come over a pipe; see `serving.serve`."""
+        serving.serve(self, ends, last)
 
     def reset(
         self,

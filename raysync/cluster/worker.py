@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from raysync.cluster import channels, direct_transport
+from raysync.cluster import direct_transport, serving
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
@@ -106,9 +106,9 @@ class Worker:
     def __repr__(self) -> str:
         return str(self._role)
 
-    def serve(self, ends: channels.Ends) -> None:
-        """Carry out the calls that come over a pipe; see `channels.serve`."""
-        channels.serve(self, ends)
+    def serve(self, ends: serving.Ends, last: int) -> None:
+        """Carry out the calls that come over a pipe; see `serving.serve`."""
+        serving.serve(self, ends, last)
 
     def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
         """Begin a run."""

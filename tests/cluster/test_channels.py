@@ -10,7 +10,8 @@ from concurrent.futures import Future
 import pytest
 
 from raysync.cluster.actor_errors import ActorError
-from raysync.cluster.channels import WINDOW_BYTES, Channels, PipedCall, serve
+from raysync.cluster.channels import WINDOW_BYTES, Channels, PipedCall
+from raysync.cluster.serving import serve
 from raysync.engine.backend import Failure
 
 DIED = Failure("died", "it was killed", "a")
@@ -44,9 +45,9 @@ class Actor:
         self._queue = threading.Thread(target=turn, daemon=True)
         self._queue.start()
 
-    def remote(self, ends):
+    def remote(self, ends, last):
         reference = Served()
-        self.queued(lambda: serve(self, ends), reference)
+        self.queued(lambda: serve(self, ends, last), reference)
         return reference
 
     def note(self, fields, *inputs, **options):
@@ -70,7 +71,7 @@ def channels():
 
 def call(channels, actor, name="a", method="note", fields=0, needs=()):
     channel = channels.channel(name, actor)
-    piped = PipedCall(channel, (method, fields, (), {}), needs)
+    piped = PipedCall(channel, (method, fields, (), None), needs)
     channel.call(piped)
     return piped
 
@@ -157,8 +158,8 @@ class Process:
         self.serve, self.reference, self.gate = self, Served(), None
         self._context = multiprocessing.get_context("fork")
 
-    def remote(self, ends):
-        self.process = self._context.Process(target=serve, args=(self, ends), daemon=True)
+    def remote(self, ends, last):
+        self.process = self._context.Process(target=serve, args=(self, ends, last), daemon=True)
         self.process.start()
         return self.reference
 
