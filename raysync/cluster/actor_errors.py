@@ -6,13 +6,17 @@ tell whose it was. So an actor signs its own.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import wraps
+from typing import ParamSpec, TypeVar
 
 import ray
 from ray.exceptions import RayError, RayTaskError
 
 from raysync.engine.error_text import ran_out_of_memory, reason
+
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 class ActorError(Exception):
@@ -39,18 +43,22 @@ class StartedAnew(Exception):
         super().__init__(reason)  # which Ray gives back to it when it unpickles it
 
 
-@contextmanager
-def signed() -> Iterator[None]:
-    """Raise what the actor's own code raises as an `ActorError`.
+def signed(method: Callable[P, R]) -> Callable[P, R]:
+    """Let a method raise what the actor's own code raises as an `ActorError`.
 
-    On a method it stands outside `ray.method`: Ray looks at the innermost function.
+    It stands outside `ray.method`: Ray looks at the innermost function.
     """
-    try:
-        yield
-    except (ActorError, StartedAnew):
-        raise
-    except Exception as error:
-        raise ActorError(_own_id(), reason(error)) from error
+
+    @wraps(method)
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+        try:
+            return method(*args, **kwargs)
+        except (ActorError, StartedAnew):
+            raise
+        except Exception as error:
+            raise ActorError(_own_id(), reason(error)) from error
+
+    return call
 
 
 def _own_id() -> str:

@@ -80,7 +80,7 @@ class Evaluator:
         assert self._evaluation is not None, "warm-up before reset"
         self._evaluation.warm_up()
 
-    @signed()
+    @signed
     def evaluate(self, fields: list[bool], *weights: Payload) -> dict[str, float]:
         """Return the metrics of published weights: name -> value.
 
@@ -90,7 +90,7 @@ class Evaluator:
         """
         return self._ready.measure(self._assembly.vector(incoming(*weights)), fields[0])
 
-    @signed()
+    @signed
     def state_dict(self, fields: list[bool], *weights: Payload) -> bytes:
         """Return a model with published weights as the contents of a safetensors file.
 

@@ -107,7 +107,7 @@ class Server:
         self._seconds = UpdateSeconds(self._exporter, labels)
         return here([self._device])
 
-    @signed()
+    @signed
     def combine(self, fields: list[Any], *arrived: Payload) -> float:
         """Make the first half of an update: combine the gradients.
 
@@ -117,7 +117,7 @@ class Server:
         with self._seconds.timed():
             return self._ready.combine(ApplyPlan(*fields), self._vectors(arrived))
 
-    @signed()
+    @signed
     def apply(self, fields: list[Any], *arrived: Any) -> int:
         """Make an update, and publish nothing; returns the version that it makes.
 
@@ -130,7 +130,7 @@ class Server:
         with self._seconds.timed():
             return self._ready.apply(plan, arrived if plan.combined else self._vectors(arrived))
 
-    @signed()
+    @signed
     def apply_and_publish(
         self, fields: list[Any], *arrived: Any, into: Handle | Buffer | None = None
     ) -> Payload:
@@ -140,7 +140,7 @@ class Server:
         version = self.apply(fields, *arrived)
         return self._published(version, 0, into)
 
-    @signed()
+    @signed
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def publish(
         self, fields: list[int], into: Handle | Buffer | None = None
@@ -164,12 +164,12 @@ class Server:
             slot.copy_(weights)
         return into
 
-    @signed()
+    @signed
     def buffer(self, fields: Buffer) -> Tensor:
         """Return the weights that were published into a buffer, for others to read there."""
         return MEMORY.buffer(fields)
 
-    @signed()
+    @signed
     def take(self, fields: list[int], gradient: Tensor) -> None:
         """Keep a gradient that was read from its worker's memory, under a number; updates name it
         by that.
@@ -186,12 +186,12 @@ class Server:
         """Forget a worker that has left: its buffers no longer count."""
         self._ready.forget(*fields)
 
-    @signed()
+    @signed
     def statistics(self, fields: list[str]) -> Payload:
         """Return its part of the vector whose end are the buffers of a worker."""
         return outgoing(self._ready.statistics(*fields))[0]
 
-    @signed()
+    @signed
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def snapshot(self, fields: list[Any], *arrived: Payload) -> tuple[npt.NDArray[np.uint8], int]:
         """Return its whole state as the contents of a safetensors file, and its version. The file
@@ -205,7 +205,7 @@ class Server:
         data = self._ready.snapshot(names, self._vectors(arrived), version)
         return np.frombuffer(data, np.uint8), version
 
-    @signed()
+    @signed
     def saved(self, fields: list[str]) -> Payload:
         """Return its part of a vector that was kept with the state; it can be asked for once."""
         return outgoing(self._ready.saved(*fields))[0]

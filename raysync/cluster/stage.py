@@ -175,13 +175,13 @@ class StageActor:
 
         warm_up((model.name, device, plan.stage_id[1], precision, plan.batch_size), make)
 
-    @signed()
+    @signed
     def begin_anew(self, fields: Sequence[bool]) -> None:
         """Throw the batches in flight away; see `StageWork.begin_anew`."""
         self._busy_s = 0.0
         self._work.begin_anew(*fields)
 
-    @signed()
+    @signed
     def forward(self, fields: Sequence[float], *arrived: Any) -> Activation:
         """Run a batch forward.
 
@@ -196,7 +196,7 @@ class StageActor:
             y = self._device.download(self._work.forward(int(fields[0]), _tensors(arrived)))
         return sent(y)
 
-    @signed()
+    @signed
     @ray.method(num_returns=3)  # type: ignore[untyped-decorator]
     def backward(
         self, fields: Sequence[float], *arrived: Any

@@ -149,7 +149,7 @@ class Worker:
             on_gpu=devices[0] != "cpu",
         )
 
-    @signed()
+    @signed
     def step(
         self,
         batch: tuple[int, int, *tuple[float, ...]],
@@ -199,12 +199,12 @@ class Worker:
         parts = outgoing(gradient.outgoing(), sizes) if into is None else into.parts(sizes)
         return *parts, [loss, busy_s]
 
-    @signed()
+    @signed
     def buffer(self, fields: Buffer) -> torch.Tensor:
         """Return the gradient that a step has left in a buffer, for others to read there."""
         return MEMORY.buffer(fields)
 
-    @signed()
+    @signed
     def restore(self, fields: list[Any], *parts: Payload) -> None:
         """Take the buffers at the end of a vector, which comes in a part a shard: those that this
         slot had when the run was interrupted.

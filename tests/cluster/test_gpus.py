@@ -107,17 +107,21 @@ def test_what_an_actor_finds_wrong_with_its_gpu_is_told_without_a_traceback(monk
 FULL = "CUDA out of memory. Tried to allocate 20.00 MiB."
 
 
+def out_of_memory(error):
+    raise error
+
+
 def test_a_step_without_memory_says_what_to_change():
-    with pytest.raises(ActorError) as raised, signed():
-        raise torch.OutOfMemoryError(FULL)
+    with pytest.raises(ActorError) as raised:
+        signed(out_of_memory)(torch.OutOfMemoryError(FULL))
     assert raised.value.reason.startswith(f"OutOfMemoryError: {FULL} Let it hold less at once: ")
     for setting in ("batch_size", "micro_batch", "precision: bf16", "gpus"):
         assert setting in raised.value.reason
 
 
 def test_the_memory_of_a_node_is_another_matter():
-    with pytest.raises(ActorError) as raised, signed():
-        raise ray.exceptions.OutOfMemoryError("a node ran out of memory")
+    with pytest.raises(ActorError) as raised:
+        signed(out_of_memory)(ray.exceptions.OutOfMemoryError("a node ran out of memory"))
     assert "batch_size" not in raised.value.reason
 
 
