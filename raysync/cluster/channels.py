@@ -159,8 +159,8 @@ class Channel:
         self._end = tuple(end_of(self._requests))
         """What others write its requests into."""
         self._queue: deque[PipedCall] = deque()
-        self._number = 0
-        """The number of the latest request."""
+        self._number = self._left_after = 0
+        """The numbers of the latest request, and of the latest before it was told to leave."""
         self._sent: dict[int, tuple[PipedCall, int]] = {}
         """Number -> what has not been answered, with its size in bytes, the oldest first."""
         self._unanswered_bytes = 0
@@ -232,8 +232,8 @@ class Channel:
             end: the end of the other's pipe.
             data: the frame.
         """
-        if need.number not in self._sent:
-            return False
+        if need.number <= self._left_after or self._relayed is not None:
+            return False  # it does not come to that call first
         passed_on = frame((RELAY, need.number, end, data))
         if not self._has_room(len(passed_on)):
             return False
@@ -246,15 +246,14 @@ class Channel:
         call, need, via, data = relayed
         if need.failure is not None:
             self._relayed = None
-            self._take(call.number)
-            call.finish(need.failure)
+            self._take(call.number).finish(need.failure)
         elif via.failure is not None:
             self._relayed = None
             send(self._requests, data)  # it may have come
 
-    def _take(self, number: int) -> PipedCall | None:
-        """Return a call that has been answered, or never will be; None: nothing waits for it."""
-        call, size = self._sent.pop(number, (None, 0))
+    def _take(self, number: int) -> PipedCall:
+        """Return a call that has been answered, or never will be."""
+        call, size = self._sent.pop(number)
         self._unanswered_bytes -= size
         return call
 
@@ -262,8 +261,6 @@ class Channel:
         """Take in the answer that has come."""
         number, told, why = receive(self.answers)
         call = self._take(number)
-        if call is None:
-            return  # it came late, by an actor that was given up
         if self._relayed is not None and self._relayed.call is call:
             self._relayed = None
         call.finish(told if why is None else Failure("raised", why, self.name))
@@ -274,7 +271,7 @@ class Channel:
         while (self._queue or self._relayed) and self.failure is None:
             self.channels.pump(None)  # until what is in front of it has been sent
         send(self._requests, frame(LEAVE))
-        self._serving = None
+        self._serving, self._left_after = None, self._number
         issued = issue()
         self._serve()
         return issued

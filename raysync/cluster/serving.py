@@ -15,7 +15,7 @@ from __future__ import annotations
 import os
 import select
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
 from raysync.cluster.actor_errors import ActorError
@@ -25,6 +25,8 @@ from raysync.cluster.shared_memory import Handle
 LEAVE = None
 RELAY = ""
 """What stands in place of a method."""
+GONE = (BrokenPipeError, FileNotFoundError, ProcessLookupError)
+"""The errors of a pipe that is gone, or of one whose readers are."""
 
 
 class Ends(NamedTuple):
@@ -42,28 +44,14 @@ def serve(actor: Any, ends: Ends, last: int) -> None:
         ends: what the calls come by, and the answers go by.
         last: the number of the last call before.
     """
-    failed = set()
-    others: dict[End, int] = {}
     with (
+        suppress(EOFError, *GONE),
         _opened(ends.requests, os.O_RDONLY) as requests,
         _opened(ends.answers, os.O_WRONLY) as answers,
-        suppress(EOFError, BrokenPipeError),
+        closing(Service(actor, answers, last)) as service,
     ):
-        try:
-            while (message := receive(requests)) is not LEAVE:
-                method, number, *arguments = message
-                if method == RELAY:
-                    if number not in failed:
-                        _relay(others, *arguments)
-                elif number > last:
-                    last = number
-                    told, why = _carried_out(actor, method, *arguments)
-                    if why is not None:
-                        failed.add(number)
-                    send(answers, frame((number, told, why)))
-        finally:
-            for file in others.values():
-                os.close(file)
+        while (message := receive(requests)) is not LEAVE:
+            service.take(message)
 
 
 @contextmanager
@@ -75,42 +63,73 @@ def _opened(end: End, mode: int) -> Iterator[int]:
         os.close(file)
 
 
-def _carried_out(
-    actor: Any, method: str, fields: Any, inputs: list[Any], into: Any
-) -> tuple[Any, str | None]:
-    """Call a method; return what it tells, without the handles of vectors, which the driver has,
-    and how it failed.
-    """
-    options = {} if into is None else {"into": Handle(*into)}
-    try:
-        answer = getattr(actor, method)(fields, *(Handle(*each) for each in inputs), **options)
-    except ActorError as error:
-        return None, error.reason
-    if isinstance(answer, Handle):
-        return None, None
-    return (answer[-1] if isinstance(answer, tuple) else answer), None
+class Service:
+    """It carries calls out, and passes others on."""
 
+    def __init__(self, actor: Any, answers: int, last: int) -> None:
+        """
+        Args:
+            actor: has the methods.
+            answers: the file that answers are written to.
+            last: the number of the last call before.
+        """
+        self._actor, self._answers, self._last = actor, answers, last
+        self._failed: set[int] = set()
+        self._others: dict[End, int] = {}
+        """The pipes of other actors, and the files by which they are written to."""
 
-def _relay(others: dict[End, int], end: tuple[int, int, int], data: bytes) -> None:
-    """Pass a frame on to another actor, unless that is gone.
+    def take(self, message: tuple[Any, ...]) -> None:
+        """Carry out what a message asks for.
 
-    Args:
-        others: the pipes that have been opened.
-        end: the end of its pipe.
-        data: the frame.
-    """
-    key = End(*end)
-    with suppress(OSError):
-        if key not in others:
-            _close_gone(others)
-            others[key] = key.open(os.O_WRONLY)
-        send(others[key], data)
+        Raises:
+            BrokenPipeError: the driver is gone.
+        """
+        method, number, *arguments = message
+        if method == RELAY:
+            if number not in self._failed:
+                self._relay(*arguments)
+        elif number > self._last:
+            self._last = number
+            told, why = self._carried_out(method, *arguments)
+            if why is not None:
+                self._failed.add(number)
+            send(self._answers, frame((number, told, why)))
 
+    def _carried_out(
+        self, method: str, fields: Any, inputs: list[Any], into: Any
+    ) -> tuple[Any, str | None]:
+        """Call a method; return what it tells, without the handles of vectors, which the driver
+        has, and how it failed.
+        """
+        options = {} if into is None else {"into": Handle(*into)}
+        try:
+            told = getattr(self._actor, method)(
+                fields, *(Handle(*each) for each in inputs), **options
+            )
+        except ActorError as error:
+            return None, error.reason
+        if isinstance(told, Handle):
+            return None, None
+        return (told[-1] if isinstance(told, tuple) else told), None
 
-def _close_gone(others: dict[End, int]) -> None:
-    """Close the pipes that nothing reads any more."""
-    for end, file in list(others.items()):
-        poll = select.poll()
-        poll.register(file, 0)
-        if poll.poll(0):  # POLLERR
-            os.close(others.pop(end))
+    def _relay(self, other: tuple[int, int, int], data: bytes) -> None:
+        """Pass a frame on to another actor, unless that is gone."""
+        end = End(*other)
+        with suppress(*GONE):
+            if end not in self._others:
+                self._close_gone()
+                self._others[end] = end.open(os.O_WRONLY)
+            send(self._others[end], data)
+
+    def _close_gone(self) -> None:
+        """Close the pipes that nothing reads any more."""
+        for end, file in list(self._others.items()):
+            poll = select.poll()
+            poll.register(file, 0)
+            if poll.poll(0):  # an error, which is always told
+                os.close(self._others.pop(end))
+
+    def close(self) -> None:
+        """Close the pipes of other actors."""
+        for file in self._others.values():
+            os.close(file)

@@ -110,6 +110,22 @@ def test_a_call_waits_for_its_inputs_and_fails_as_they_do(channels):
     assert not spoiled.is_there
 
 
+def test_a_call_of_rays_waits_for_those_before_it_that_come_by_another_actor(channels):
+    maker, user = Actor(), Actor()
+    maker.gate.clear()
+    call(channels, user, "user", needs=[call(channels, maker, "maker")])
+    pump = channels.pump
+
+    def pump_and_let_go(timeout_s):
+        maker.gate.set()
+        pump(timeout_s)
+
+    channels.pump = pump_and_let_go
+    channels.get("user").by_ray(lambda: user.queued(lambda: user.note("by Ray")))
+    channels.await_call(call(channels, user, "user", fields="last"), 5)
+    assert user.done == [0, "by Ray", "last"]
+
+
 def test_whoever_watches_is_called_back_once_and_in_order(channels):
     actor, told = Actor(), []
     calls = [call(channels, actor, fields=number) for number in range(3)]
@@ -179,6 +195,20 @@ def test_a_killed_actor_fails_what_it_has_not_answered_and_what_waits_for_that(c
     assert done.answer == "done", "its answer had come"
     assert [each.answer for each in (dies, behind, waits)] == [DIED] * 3
     assert call(channels, user, "user", fields="goes on").needs == []
+
+
+def test_an_actor_that_begins_when_its_driver_is_gone_leaves(channels):
+    actor, begins = Actor(), threading.Event()
+    actor.queued(begins.wait)
+    mine = Channels(lambda reference: DIED)
+    mine.channel("a", actor)
+    mine.close()
+    others = [os.pipe() for _ in range(3)]  # they have the numbers of its files
+    begins.set()
+    actor._queue.join(5)
+    assert not actor._queue.is_alive()
+    for file in (file for pipe in others for file in pipe):
+        os.close(file)
 
 
 def test_an_actor_leaves_when_its_driver_is_gone_and_no_file_is_left(channels):

@@ -1,0 +1,329 @@
+"""Calls that come by the actor which makes their input, whatever dies and whenever."""
+
+import os
+import select
+
+import pytest
+from hypothesis import given, strategies as st
+
+from raysync.cluster.actor_errors import ActorError
+from raysync.cluster.channels import WINDOW_BYTES, Channels, PipedCall
+from raysync.cluster.pipes import receive
+from raysync.cluster.serving import LEAVE, Service
+from raysync.engine.backend import Failure
+
+DIED = Failure("died", "it was killed")
+NAMES = ("server", "other", "worker", "another")
+
+
+class Reference:
+    """A reference of Ray's that never comes."""
+
+    def future(self):
+        return self
+
+    def add_done_callback(self, then):
+        """Nothing becomes of it."""
+
+
+class Actor:
+    """An actor that takes a message when it is told to."""
+
+    def __init__(self, made):
+        self.serve, self.done, self.is_alive, self.made = self, [], True, made
+        self.service, self.queued = None, []
+
+    def remote(self, ends, last):
+        self.queued.append((ends, last))
+        if self.service is None:
+            self.begin()
+        return Reference()
+
+    def begin(self):
+        ends, last = self.queued.pop(0)
+        self.requests = ends.requests.open(os.O_RDONLY)
+        self.answers = ends.answers.open(os.O_WRONLY)
+        self.service = Service(self, self.answers, last)
+
+    def end(self):
+        self.service.close()
+        os.close(self.requests)
+        os.close(self.answers)
+
+    def note(self, fields):
+        assert self.made.issuperset(fields["needs"]), "an input is not there"
+        self.done.append(fields["call"])
+        if fields["fails"]:
+            raise ActorError("", "ValueError: mine")
+        self.made.add(fields["call"])
+        return fields["call"]
+
+    def has_mail(self):
+        poll = select.poll()
+        poll.register(self.requests, select.POLLIN)
+        return self.is_alive and any(event & select.POLLIN for _, event in poll.poll(0))
+
+    def take(self):
+        """Take in the next message; return whether there was one."""
+        if not self.has_mail():
+            return False
+        message = receive(self.requests)
+        if message is LEAVE:
+            self.end()
+            self.begin()
+        else:
+            self.service.take(message)
+        return True
+
+    def die(self):
+        if self.is_alive:
+            self.is_alive = False
+            self.end()
+
+
+class World:
+    """The driver and four actors."""
+
+    def __init__(self):
+        self.channels = Channels(lambda reference: DIED)
+        self.made = set()
+        """The calls that have left what others need."""
+        self.actors = {name: Actor(self.made) for name in NAMES}
+        self.pipes = {name: self.channels.channel(name, self.actors[name]) for name in NAMES}
+        self.calls = []
+
+    def call(self, name, needs=(), fails=False, padding=0):
+        fields = {"call": len(self.calls), "needs": [*needs], "fails": fails, "pad": "x" * padding}
+        needed = [self.calls[index] for index in needs]
+        call = PipedCall(self.pipes[name], ("note", fields, (), None), needed)
+        self.calls.append(call)
+        self.pipes[name].call(call)
+        return call
+
+    def by_ray(self, name):
+        """Call an actor by Ray, if nothing of the pipes is in front of that."""
+        pipe = self.pipes[name]
+        if pipe.failure is None and not pipe._queue and pipe._relayed is None:
+            pipe.by_ray(lambda: None)
+
+    def pump(self):
+        self.channels.pump(0)
+
+    def lose(self, name):
+        """Let the driver hear that an actor is dead."""
+        if not self.actors[name].is_alive:
+            self.pipes[name].fail(DIED)
+
+    def settle(self):
+        """Go on until nothing happens any more."""
+        for name in NAMES:
+            self.lose(name)
+        idle = 0
+        while idle < 2:
+            idle = 0 if sum(actor.take() for actor in self.actors.values()) else idle + 1
+            self.pump()
+
+    def close(self):
+        self.channels.close()
+        for actor in self.actors.values():
+            actor.die()
+
+
+def is_idle(pipe):
+    waiting = pipe._queue or pipe._sent or pipe._relayed
+    return not waiting and (not pipe._unanswered_bytes or pipe.failure is not None)
+
+
+@pytest.fixture
+def world():
+    made = World()
+    yield made
+    made.close()
+
+
+def test_a_call_reaches_its_actor_without_the_driver_as_soon_as_its_input_is_there(world):
+    server, worker = world.actors["server"], world.actors["worker"]
+    value = world.call("server")
+    step = world.call("worker", [0])
+    assert not worker.has_mail(), "its input is not there yet"
+    server.take()
+    server.take()
+    assert worker.take()
+    assert worker.done == [1]
+    world.settle()
+    assert (value.answer, step.answer) == (0, 1)
+
+
+def test_a_call_whose_input_fails_is_not_passed_on(world):
+    world.call("server", fails=True)
+    step = world.call("worker", [0])
+    while world.actors["server"].take():
+        pass
+    assert not world.actors["worker"].has_mail()
+    behind = world.call("worker")
+    world.settle()
+    assert step.answer == Failure("raised", "ValueError: mine", "server")
+    assert behind.answer == 2
+    assert is_idle(world.pipes["worker"])
+
+
+def test_what_an_actor_may_have_passed_on_is_sent_again_and_done_once(world):
+    server, worker = world.actors["server"], world.actors["worker"]
+    for relays in (True, False):
+        world.call("server" if relays else "other")
+        maker = server if relays else world.actors["other"]
+        world.call("worker", [len(world.calls) - 1])
+        maker.take()
+        if relays:
+            maker.take()
+        maker.die()
+        world.settle()
+    assert worker.done == [1, 3]
+    assert [call.answer for call in world.calls] == [0, 1, 2, 3]
+
+
+def test_a_call_that_comes_again_much_later_is_not_carried_out(world):
+    server, worker = world.actors["server"], world.actors["worker"]
+    world.call("server")
+    step = world.call("worker", [0])
+    server.take()
+    server.is_alive = False  # it is frozen, and given up
+    world.settle()
+    assert (worker.done, step.answer) == ([1], 1)
+    world.by_ray("worker")
+    worker.take()
+    server.is_alive = True
+    server.take()
+    world.call("worker")
+    world.settle()
+    assert worker.done == [1, 2]
+
+
+def test_a_call_on_what_is_made_again_comes_by_the_actor_that_makes_it(world):
+    for _ in range(3):
+        world.call("server")
+    world.actors["server"].die()
+    world.lose("server")
+    world.actors["server"] = anew = Actor(world.made)
+    world.pipes["server"] = world.channels.channel("server", anew)
+    world.call("other")
+    world.call("another")
+    again = world.call("server", [3, 4])
+    world.calls[2].follow(again)
+    world.call("worker", [2])
+    assert not anew.take(), "it is not to pass on what needs a call that has not come"
+    world.made.add(2)
+    world.settle()
+    assert world.actors["worker"].done == [6]
+
+
+def test_a_call_on_what_two_make_waits_for_the_driver(world):
+    world.call("server")
+    world.call("other")
+    world.call("worker", [0, 1])
+    for _ in range(2):
+        world.actors["server"].take()
+    assert not world.actors["worker"].has_mail()
+    world.settle()
+    assert world.actors["worker"].done == [2]
+
+
+def test_a_call_whose_input_has_not_come_to_its_actor_yet_waits_for_the_driver(world):
+    world.call("other")
+    world.call("server", [0])
+    world.call("worker", [1])
+    assert not world.actors["server"].take()
+    world.settle()
+    assert world.actors["worker"].done == [2]
+
+
+def test_an_actor_that_begins_anew_passes_nothing_on_for_what_was_before(world):
+    world.call("server", fails=True)
+    world.by_ray("server")
+    step = world.call("worker", [0])
+    for _ in range(3):
+        world.actors["server"].take()
+    world.settle()
+    assert isinstance(step.answer, Failure)
+    assert world.actors["worker"].done == []
+
+
+def test_what_does_not_fit_into_the_pipe_waits_for_the_driver(world):
+    world.call("server", padding=WINDOW_BYTES)
+    world.call("worker", [0])
+    assert world.actors["server"].take()
+    assert not world.actors["server"].has_mail()
+    world.settle()
+    assert world.actors["worker"].done == [1]
+
+
+def test_no_file_is_kept_of_actors_that_are_gone(world):
+    world.call("server")
+    world.call("worker", [0])
+    world.settle()
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
+    world.actors["worker"].die()
+    world.lose("worker")
+    world.call("server")
+    world.call("another", [2])
+    world.settle()
+    gone = 2 + 4  # the actor's ends, and the driver's
+    assert len(os.listdir("/proc/self/fd")) <= before - gone  # noqa: PTH208
+    assert world.calls[-1].answer == 3
+
+
+ACTS = st.one_of(
+    st.tuples(
+        st.just("call"),
+        st.sampled_from(NAMES),
+        st.lists(st.integers(0, 50), max_size=2),
+        st.sampled_from([False] * 9 + [True]),
+    ),
+    st.tuples(st.just("take"), st.sampled_from(NAMES)),
+    st.just(("pump",)),
+    st.tuples(st.just("by_ray"), st.sampled_from(NAMES)),
+    st.tuples(st.just("die"), st.sampled_from(NAMES)),
+    st.tuples(st.just("lose"), st.sampled_from(NAMES)),
+)
+
+
+@given(acts=st.lists(ACTS, max_size=40))
+def test_whatever_happens_each_call_is_done_once_in_its_order_or_not_at_all(acts):
+    world, owners, needs, spoiled = World(), [], [], []
+    try:
+        for kind, *rest in acts:
+            match kind, rest:
+                case "call", [name, wanted, fails]:
+                    count = len(world.calls)
+                    own = sorted({index % count for index in wanted}) if count else []
+                    owners.append(name)
+                    needs.append(own)
+                    spoiled.append(fails)
+                    world.call(name, own, fails)
+                case "take", [name]:
+                    world.actors[name].take()
+                case "pump", []:
+                    world.pump()
+                case "by_ray", [name]:
+                    world.by_ray(name)
+                case "die", [name]:
+                    world.actors[name].die()
+                case "lose", [name]:
+                    world.lose(name)
+        world.settle()
+        for name, actor in world.actors.items():
+            assert actor.done == sorted(set(actor.done)), "once, in the order of the calls"
+            assert all(owners[index] == name for index in actor.done)
+        for pipe in world.pipes.values():
+            assert is_idle(pipe)
+        for index, call in enumerate(world.calls):
+            actor = world.actors[owners[index]]
+            fed = all(world.calls[need].is_there for need in needs[index])
+            assert call.is_done
+            assert not call.is_there or index in actor.done
+            assert fed or index not in actor.done, "it has no input"
+            if fed and actor.is_alive:
+                assert index in actor.done
+                assert call.is_there is not spoiled[index]
+    finally:
+        world.close()
