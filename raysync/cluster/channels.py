@@ -200,15 +200,16 @@ class Channel:
                 return
             self._queue.popleft()
             self._number = call.number = self._number + 1
-            self._keep(call, len(data))
+            self._sent[call.number] = call, 0
+            self._count(call.number, len(data))
 
     def _has_room(self, size: int) -> bool:
         return not self._sent or self._unanswered_bytes + size <= WINDOW_BYTES
 
-    def _keep(self, call: PipedCall, size: int) -> None:
-        """Count some bytes as sent, until that call is answered."""
-        _, before = self._sent.get(call.number, (call, 0))
-        self._sent[call.number] = call, before + size
+    def _count(self, number: int, size: int) -> None:
+        """Count some bytes as sent, until the call of that number is answered."""
+        call, before = self._sent[number]
+        self._sent[number] = call, before + size
         self._unanswered_bytes += size
 
     def _relay(self, call: PipedCall, data: bytes) -> bool:
@@ -238,7 +239,7 @@ class Channel:
         if not self._has_room(len(passed_on)):
             return False
         send(self._requests, passed_on)
-        self._keep(need, len(passed_on))
+        self._count(need.number, len(passed_on))
         return True
 
     def _check(self, relayed: Relayed) -> None:

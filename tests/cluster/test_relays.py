@@ -199,22 +199,42 @@ def test_a_call_that_comes_again_much_later_is_not_carried_out(world):
     assert worker.done == [1, 2]
 
 
-def test_a_call_on_what_is_made_again_comes_by_the_actor_that_makes_it(world):
-    for _ in range(3):
-        world.call("server")
+def lose_and_start_anew(world):
+    world.call("server")
     world.actors["server"].die()
     world.lose("server")
     world.actors["server"] = anew = Actor(world.made)
     world.pipes["server"] = world.channels.channel("server", anew)
+    return anew
+
+
+def test_a_call_on_what_is_made_again_comes_by_the_actor_that_makes_it(world):
+    anew, told = lose_and_start_anew(world), []
+    again = world.call("server")
+    again.watch(told.append, "made again")
+    world.calls[0].follow(again)
+    world.call("worker", [0])
+    anew.take()
+    world.made.add(0)
+    anew.take()
+    assert world.actors["worker"].take()
+    world.settle()
+    assert again.is_there
+    assert world.calls[0].is_there
+    assert [argument for _, argument in world.channels.due] == ["made again"]
+
+
+def test_a_call_on_what_is_about_to_be_made_again_waits_for_the_driver(world):
+    anew = lose_and_start_anew(world)
     world.call("other")
     world.call("another")
-    again = world.call("server", [3, 4])
-    world.calls[2].follow(again)
-    world.call("worker", [2])
+    again = world.call("server", [1, 2])
+    world.calls[0].follow(again)
+    world.call("worker", [0])
     assert not anew.take(), "it is not to pass on what needs a call that has not come"
-    world.made.add(2)
+    world.made.add(0)
     world.settle()
-    assert world.actors["worker"].done == [6]
+    assert world.actors["worker"].done == [4]
 
 
 def test_a_call_on_what_two_make_waits_for_the_driver(world):
