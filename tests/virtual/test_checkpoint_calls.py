@@ -88,7 +88,7 @@ def test_stages_take_the_states_of_their_servers():
     driver = driver_of(training, paradigm)
     run(driver)
     servers = {
-        name: [driver.backend._actors[name]._server.snapshot([], [])]
+        name: [driver.backend._processes[name].actor._server.snapshot([], [])]
         for name in (server_of(1), server_of(2))
     }
     again = PipelinedRun(plan_of(training, paradigm), servers)
