@@ -4,14 +4,16 @@ engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
+from hashlib import blake2b
 from math import exp, log
 from statistics import fmean
 
 from raysync.config import Jitter, Link, WorkerGroup
 from raysync.config.traces import steps_of
 from raysync.core.ids import Slot
-from raysync.randomness import normal_at, uniform_of
+from raysync.randomness import begun_key, standard_normal_at, uniform_at
 
 SHORTEST = 0.05
 """A normal jitter never shortens a step to less than this fraction of it."""
@@ -22,22 +24,41 @@ def jitter_of(jitter: Jitter, seed: int, slot: str) -> Callable[[int], float]:
 
     Its mean is 1 (almost: the normal one is cut at `SHORTEST`).
     """
-    draw = uniform_of(seed, "jitter", slot)
+    begun = begun_key(seed, "jitter", slot)
     if jitter.distribution == "exponential":
-        return lambda clock: -log(draw(clock))
-    if jitter.distribution == "pareto":  # from 1 - (m / x)**tail, x >= m = least, whose mean is 1
-        tail, least = jitter.tail, (jitter.tail - 1) / jitter.tail
-        return lambda clock: least * exp(-log(draw(clock)) / tail)
+        return partial(_exponential, begun)
+    if jitter.distribution == "pareto":
+        return partial(_pareto, begun, jitter.tail)
     if jitter.distribution == "empirical":
-        mean, count = fmean(jitter.samples), len(jitter.samples)
-        factors = [sample / mean for sample in jitter.samples]
-        return lambda clock: factors[int(draw(clock) * count)]
+        mean = fmean(jitter.samples)
+        return partial(_empirical, begun, [sample / mean for sample in jitter.samples])
     sigma = jitter.sigma
     if jitter.distribution == "none" or sigma == 0:
         return lambda clock: 1.0
     if jitter.distribution == "lognormal":
-        return lambda clock: exp(sigma * normal_at(draw(clock)) - sigma**2 / 2)
-    return lambda clock: max(SHORTEST, 1 + sigma * normal_at(draw(clock)))
+        return partial(_lognormal, begun, sigma)
+    return partial(_normal, begun, sigma)
+
+
+def _exponential(begun: blake2b, clock: int) -> float:
+    return -log(uniform_at(begun, clock))
+
+
+def _pareto(begun: blake2b, tail: float, clock: int) -> float:
+    """Draw from 1 - (m / x)**tail, x >= m = (tail - 1) / tail, whose mean is 1."""
+    return (tail - 1) / tail * exp(-log(uniform_at(begun, clock)) / tail)
+
+
+def _empirical(begun: blake2b, factors: Sequence[float], clock: int) -> float:
+    return factors[int(uniform_at(begun, clock) * len(factors))]
+
+
+def _lognormal(begun: blake2b, sigma: float, clock: int) -> float:
+    return exp(sigma * standard_normal_at(begun, clock) - sigma**2 / 2)
+
+
+def _normal(begun: blake2b, sigma: float, clock: int) -> float:
+    return max(SHORTEST, 1 + sigma * standard_normal_at(begun, clock))
 
 
 class StepTime:
