@@ -75,6 +75,8 @@ class Machine:
         self.timers: dict[str, float] = {}
         self._handled = 0
         """The number of events that were handled."""
+        self._check_at = 1
+        """The number of the event after which the state of the paradigm is checked next."""
 
     def handle(self, event: Event) -> list[Decision]:
         """Take in one event and return the decisions.
@@ -101,7 +103,8 @@ class Machine:
         if waits and not roster.computing and not self.timers and not roster.returning:
             raise self._deadlock(event)
         self._handled += 1
-        if self._handled & (self._handled - 1) == 0:  # at the events 1, 2, 4, 8, ...
+        if self._handled == self._check_at:  # at the events 1, 2, 4, 8, ...
+            self._check_at *= 2
             self._check_state()
         return decisions
 
@@ -206,7 +209,7 @@ class Machine:
             raise ProtocolViolation(
                 f"{worker!r} may read versions {member.version} to {newest}: {event}"
             )
-        if event.samples <= 0 or not 0 <= event.busy_s < inf:
+        if event.samples <= 0 or not 0.0 <= event.busy_s < inf:
             raise ProtocolViolation(f"a push has samples and a finite time: {event}")
         if event.computed_at is not None and not 0 <= event.computed_at <= event.at:
             raise ProtocolViolation(f"a push arrives after it was computed: {event}")

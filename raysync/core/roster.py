@@ -181,10 +181,13 @@ class Roster:
         order of arrival.
         """
         limit, held_at = self.slow + lead, self._held_at
+        paces: list[int] = []
+        for pace in held_at:  # they are few, and mostly one of them is within
+            if pace <= limit:
+                paces.append(pace)
+        paces.sort()
         within: list[str] = []
-        for pace in sorted(held_at) if len(held_at) > 1 else held_at:
-            if pace > limit:
-                break
+        for pace in paces:
             within += held_at[pace]
         return within
 

@@ -288,8 +288,6 @@ class DataParallel:
         if self._faults is not None:
             fields += self._faulty(worker, clock)
         base, report = None, NO_REPORT
-        if self._resumed:
-            self._restored.pop(worker, None)
         if pulls:
             weights = self.server.published or self.server.weights()
             if self._has_server and (late_s := self._backend.late_s(weights)):
@@ -306,6 +304,7 @@ class DataParallel:
             base = self._pulled.get(worker)
         if self._resumed:
             self._resumed.pop(worker, None)
+            self._restored.pop(worker, None)
         return (Step(release, size, call, self.server, base, report),)
 
     def pulled(self, worker: str) -> Value:
@@ -334,7 +333,9 @@ class DataParallel:
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """See `Topology.applied`."""
-        vectors: list[Value] = [step.call for step in steps]
+        vectors: list[Value] = []
+        for step in steps:  # for one step, a comprehension takes twice as long
+            vectors.append(step.call)
         if self._compensates:
             vectors += [step.weights for step in steps]
         fields = self._fields(apply, steps) if self._backend.computes else NOTHING
