@@ -196,7 +196,7 @@ class Machine:
 
     def _check_push(self, event: Pushed) -> None:
         roster, worker, clock = self.roster, event.worker, event.clock
-        member = roster.live.get(worker)
+        member = roster.members.get(worker) or roster.live.get(worker)
         if member is None:
             if roster.departed.get(worker) != clock:
                 raise ProtocolViolation(f"no iteration {clock} of {worker!r} is in flight: {event}")

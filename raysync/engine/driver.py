@@ -455,6 +455,8 @@ class Driver:
     def _carry_out(self, decision: Decision) -> None:
         """Carry out a decision that is neither an update nor a release."""
         match decision:
+            case Hold() | Note() | Suspend() | Restore():
+                pass  # the roster has carried them out; only a Release is a call
             case Switch():
                 self.backend.enter_phase(decision.to)
             case Drop():
@@ -463,8 +465,6 @@ class Driver:
                 if decision.at is not None:
                     timer = decision.key, decision.at
                     self.backend.schedule(max(decision.at, self.backend.now), self._fire, timer)
-            case Hold() | Note() | Suspend() | Restore():
-                pass  # the roster has carried them out; only a Release is a call
             case Release() | Apply():
                 raise AssertionError(f"an update or a release: {decision}")
             case _:

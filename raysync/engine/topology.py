@@ -76,7 +76,8 @@ class Step:
             weights: the weights that it computes on; only where delays are compensated.
             report: further entries for the journal's line of the push.
         """
-        self.release, self.samples, self.call, self.server = release, samples, call, server
+        self.release, self.samples = release, samples
+        self.call, self.server = call, server
         self.weights, self.report = weights, report
         self.arriving: Arriving | None = None
         """The delivery of its gradient, where the backend delivers it once the call has
