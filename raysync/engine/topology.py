@@ -293,12 +293,12 @@ class DataParallel:
             weights = self.server.published or self.server.weights()
             if self._has_server and (late_s := self._backend.late_s(weights)):
                 report = {SERVER_S: late_s}
-            call = self._backend.call(worker, "step", fields, weights)
+            call = self._backend.call(worker, "step", fields, (weights,))
             if self._keeps_pulled:
                 self._pulled[worker] = weights
         elif worker in self._resumed:
             weights = self._resumed[worker]
-            call = self._backend.call(worker, "step", fields, weights)
+            call = self._backend.call(worker, "step", fields, (weights,))
         else:
             call = self._backend.call(worker, "step", fields)
         if self._compensates:
@@ -316,11 +316,11 @@ class DataParallel:
         """See `Topology.issued_again`."""
         worker, clock = step.release.worker, step.release.clock
         if worker in self._restored:
-            self._backend.call(worker, "restore", [], self._restored[worker])
+            self._backend.call(worker, "restore", [], [self._restored[worker]])
         fields: list[Any] = [clock, step.samples]
         if self._faults is not None:
             fields += self._faulty(worker, clock)
-        return self._backend.call(worker, "step", fields, self._pulled[worker])
+        return self._backend.call(worker, "step", fields, (self._pulled[worker],))
 
     def _faulty(self, worker: str, clock: int) -> Sequence[float]:
         """Return the further fields of a step that a fault befalls."""
@@ -382,7 +382,7 @@ class DataParallel:
             latest = {worker: step.call for (worker, _), step in pushed.items()}
             for worker in state["pushers"]:  # before the weights: who has these has the buffers
                 self._restored[worker] = latest.get(worker) or self.server.statistics(worker)
-                self._backend.call(worker, "restore", [], self._restored[worker])
+                self._backend.call(worker, "restore", [], [self._restored[worker]])
         self.server.resume(self.roster.version, self.roster.published)
         if self.roster.live:
             self._resumed = dict.fromkeys(self.roster.live, self.server.weights())

@@ -196,7 +196,7 @@ class End:
     """Whether the process stops without a sign. Otherwise it dies, which is noticed."""
 
 
-Task = tuple[VirtualCall, str, Process, str, list[Any], tuple[Any, ...]]
+Task = tuple[VirtualCall, str, Process, str, list[Any], Sequence[Any]]
 """A call, the id of its actor, the process, the method, its fields and its inputs."""
 
 
@@ -315,7 +315,9 @@ class VirtualBackend:
             return lines >= REPORT_EVERY
         return lines >= MOST_LINES or 100 * lines >= self._scheduled
 
-    def call(self, actor: str, method: str, fields: list[Any], *inputs: Any) -> VirtualCall:
+    def call(
+        self, actor: str, method: str, fields: list[Any], inputs: Sequence[Any] = ()
+    ) -> VirtualCall:
         """See `Backend.call`."""
         process = self._processes.get(actor) or self._start(actor)
         cost, ways = process.cost, process.ways
@@ -360,7 +362,7 @@ class VirtualBackend:
     def late_s(self, value: VirtualCall) -> float:
         """See `Backend.late_s`."""
         late_s = value.at - self.now
-        return late_s if 0 < late_s < inf else 0.0  # inf: of a server that was lost
+        return late_s if 0.0 < late_s < inf else 0.0  # inf: of a server that was lost
 
     def deliver(self, value: VirtualCall, actor: str) -> tuple[VirtualCall, ...]:
         """See `Backend.deliver`; the coordinator takes values in in the order of their arrival, so
@@ -435,7 +437,7 @@ class VirtualBackend:
         """See `Backend.restart`; it is ready at once."""
         self._end_process(actor)
         self._free_waiting()
-        return self.call(actor, "restore", [], *base) if base else self._ready(0.0)
+        return self.call(actor, "restore", [], base) if base else self._ready(0.0)
 
     def _free_waiting(self) -> None:
         """Let no process wait any longer for what a frozen one owed it."""
@@ -448,10 +450,15 @@ class VirtualBackend:
         return self.computes and server in self._ends
 
     def repeat(
-        self, lost: VirtualCall | None, server: str, method: str, fields: list[Any], *inputs: Any
+        self,
+        lost: VirtualCall | None,
+        server: str,
+        method: str,
+        fields: list[Any],
+        inputs: Sequence[Any] = (),
     ) -> VirtualCall:
         """See `Backend.repeat`."""
-        call = self.call(server, method, fields, *inputs)
+        call = self.call(server, method, fields, inputs)
         if lost is not None:
             lost.moved = call
             lost.at, lost.site, lost.added_s = call.at, call.site, call.added_s

@@ -42,7 +42,7 @@ class World:
         return Adder(name)
 
     def call(self, actor, seconds, fields=(), *inputs):
-        call = self.backend.call(actor, str(seconds), list(fields), *inputs)
+        call = self.backend.call(actor, str(seconds), list(fields), inputs)
         self.backend.watch(call, self._told, (actor, call))
         return call
 
@@ -105,8 +105,8 @@ def test_what_was_delivered_in_one_phase_is_there_in_the_next():
     delivered = backend.call("a", "0", [5])
     backend.deliver(delivered, "s")
     backend.enter_phase("far")
-    assert backend.call("s", "0", [], delivered).at == 0
-    assert backend.call("s", "0", [], backend.call("a", "0", [])).at == 1
+    assert backend.call("s", "0", [], [delivered]).at == 0
+    assert backend.call("s", "0", [], [backend.call("a", "0", [])]).at == 1
 
 
 def test_what_happens_at_one_time_happens_in_the_order_in_which_it_was_asked_for():

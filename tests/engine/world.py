@@ -180,10 +180,10 @@ class World:
     def delivers(self):
         return self._misfortunes.delivers
 
-    def call(self, actor, method, fields, *inputs):
+    def call(self, actor, method, fields, inputs=()):
         assert actor not in self._dead, f"{method} for {actor}, which was killed"
         self.calls.append((self.now, actor, method, fields))
-        call = self._backend.call(actor, method, fields, *inputs)
+        call = self._backend.call(actor, method, fields, inputs)
         if method == "step":
             self._gradients[call] = actor, fields[0]
         if method == "backward":

@@ -66,10 +66,10 @@ def test_calls_around_a_checkpoint_change_nothing(paradigm, parameters, wire):
     def meddle():
         pushed = {worker: step.call for (worker, _), step in driver._pushed.items()}
         call = partial(driver.backend.call, SERVER)
-        snapshots.append((call("snapshot", [[*pushed]], *pushed.values()), {*pushed}))
+        snapshots.append((call("snapshot", [[*pushed]], [*pushed.values()]), {*pushed}))
         for worker, gradient in pushed.items():
             call("statistics", [worker])
-            driver.backend.call(worker, "restore", [], gradient)
+            driver.backend.call(worker, "restore", [], [gradient])
 
     assert run(plain) == run(driver, meddle)
     assert torch.equal(weights_of(plain), weights_of(driver))
