@@ -206,9 +206,8 @@ class Roster:
         behind.
         """
         slowest = self.members[self.slowest_worker()].clock if self.members else self.floor_clock
-        clock = min(
-            [slowest, *(self.live[apart].clock for apart in (*self.suspended, *self.outdated))]
-        )
+        apart = [self.live[each].clock for each in (*self.suspended, *self.outdated)]
+        clock = min([slowest, *apart])
         self.live[worker] = Member(clock, self.slow, Telemetry(), arrival=self.received)
         self._enter(worker)
 

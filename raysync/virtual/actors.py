@@ -52,7 +52,8 @@ class WorkerActor:
         """
         self.site = slot
         self._trainer = trainer
-        self._step_time = StepTime(group, experiment.seed, slot, experiment.batch_size_of(slot))
+        batch_size = group.batch_size or experiment.batch_size
+        self._step_time = StepTime(group, experiment.seed, slot, batch_size)
         self._weights: Tensor | None = None
         """The weights of its last pull."""
         self._buffers: Tensor | None = None
