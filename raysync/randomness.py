@@ -10,6 +10,7 @@ from hashlib import blake2b
 from statistics import NormalDist
 
 _STANDARD_NORMAL = NormalDist()
+_from_bytes = int.from_bytes
 
 
 def hashed_seed(seed: int, purpose: str, slot: str = "", clock: int = 0) -> int:
@@ -23,17 +24,25 @@ def uniform(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:
     return ((hashed_seed(seed, purpose, slot, clock) >> 12) + 0.5) / 2**52
 
 
-def prefix_of(seed: int, purpose: str, slot: str = "") -> bytes:
-    """Return what those three are to `uniform_at`."""
-    return f"{seed}/{purpose}/{slot}/".encode()
+def begun_key(seed: int, purpose: str, slot: str = "") -> blake2b:
+    """Return what those three are to `uniform_at`: the hash of what the keys of all clocks begin
+    with.
+    """
+    return blake2b(f"{seed}/{purpose}/{slot}/".encode(), digest_size=8)
 
 
-def uniform_at(prefix: bytes, clock: int) -> float:
-    """Draw what `uniform` draws, in half the time where a prefix serves for many clocks."""
-    digest = blake2b(b"%b%d" % (prefix, clock), digest_size=8).digest()
-    return ((int.from_bytes(digest, "big") >> 12) + 0.5) / 2**52
+def uniform_at(begun: blake2b, clock: int) -> float:
+    """Draw what `uniform` draws, in half the time where a key serves for many clocks."""
+    key = begun.copy()
+    key.update(b"%d" % clock)
+    return ((_from_bytes(key.digest(), "big") >> 12) + 0.5) / 2**52
 
 
 def standard_normal(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:
     """Draw from the normal distribution with mean 0 and standard deviation 1."""
     return _STANDARD_NORMAL.inv_cdf(uniform(seed, purpose, slot, clock))
+
+
+def standard_normal_at(begun: blake2b, clock: int) -> float:
+    """Draw what `standard_normal` draws; see `uniform_at`."""
+    return _STANDARD_NORMAL.inv_cdf(uniform_at(begun, clock))

@@ -252,7 +252,9 @@ class RayBackend:
 
     # ---- calls ----
 
-    def call(self, actor: str, method: str, fields: list[Any], *inputs: Any) -> RayCall | PipedCall:
+    def call(
+        self, actor: str, method: str, fields: list[Any], inputs: Sequence[Any] = ()
+    ) -> RayCall | PipedCall:
         """See `Backend.call`."""
         if self._channels is None or actor == EVALUATOR:
             return self._call(actor, method, fields, inputs)
@@ -471,11 +473,11 @@ class RayBackend:
         server: str,
         method: str,
         fields: list[Any],
-        *inputs: Any,
+        inputs: Sequence[Any] = (),
     ) -> RayCall | PipedCall:
         """See `Backend.repeat`: only the shards that were started anew are called."""
         if self._channels is not None and not isinstance(lost, RayCall):
-            again = self.call(server, method, fields, *inputs)
+            again = self.call(server, method, fields, inputs)
             if lost is not None:
                 assert isinstance(again, PipedCall), "it has the inputs that it had"
                 lost.follow(again)

@@ -42,7 +42,7 @@ from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.legality import CHECKS, location, why_no_decision
 from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
-from raysync.core.roster import Roster
+from raysync.core.roster import EXECUTE, Roster
 from raysync.errors import IllegalDecision, ProtocolViolation, RunFailed
 
 SNAPSHOT_SCHEMA = 2
@@ -53,6 +53,9 @@ METHODS: dict[type[Event], str] = {
     TimerFired: "on_timer",
 }
 """Event -> the method of a paradigm that handles it."""
+SEQUENCES = list, tuple
+"""What a method of a paradigm may return its decisions in. (`list | tuple` is made anew each time
+that it is looked at.)"""
 BEYOND_THE_ROSTER = frozenset({SetTimer, Switch, Suspend})
 """The decisions with an effect on the machine besides that on the roster."""
 
@@ -72,6 +75,8 @@ class Machine:
         self.timers: dict[str, float] = {}
         self._handled = 0
         """The number of events that were handled."""
+        self._check_at = 1
+        """The number of the event after which the state of the paradigm is checked next."""
 
     def handle(self, event: Event) -> list[Decision]:
         """Take in one event and return the decisions.
@@ -98,20 +103,22 @@ class Machine:
         if waits and not roster.computing and not self.timers and not roster.returning:
             raise self._deadlock(event)
         self._handled += 1
-        if self._handled & (self._handled - 1) == 0:  # at the events 1, 2, 4, 8, ...
+        if self._handled == self._check_at:  # at the events 1, 2, 4, 8, ...
+            self._check_at *= 2
             self._check_state()
         return decisions
 
     def _push(self, event: Pushed) -> list[Decision]:
-        roster, worker, clock = self.roster, event.worker, event.clock
+        roster, worker = self.roster, event.worker
         self._check_push(event)
         roster.now = event.at
         if worker in roster.members:
-            roster.push(worker, clock, event.base, event.samples, event.busy_s)
-            decisions = self._commit("on_push", self.paradigm.on_push(roster, (worker, clock)))
+            decisions = self._commit("on_push", self.paradigm.on_push(roster, roster.push(event)))
         else:
             decisions = self._drop(event)
-        return self._told(worker, decisions)
+        if worker in roster.held or worker in roster.suspended:
+            decisions.append(self._hold(worker))
+        return decisions
 
     def _fire(self, event: TimerFired) -> list[Decision]:
         roster, key, due_at = self.roster, event.key, self.timers.get(event.key)
@@ -130,7 +137,9 @@ class Machine:
         roster.now = event.at
         roster.join(worker)
         decisions = self._commit("on_join", self.paradigm.on_join(roster, worker))
-        return self._told(worker, decisions)
+        if worker in roster.held or worker in roster.suspended:
+            decisions.append(self._hold(worker))
+        return decisions
 
     def _leave(self, event: Left) -> list[Decision]:
         roster, worker = self.roster, event.worker
@@ -155,22 +164,13 @@ class Machine:
             reason, why = "suspended", f"its worker was suspended {roster.suspended[worker]}"
         else:
             reason, why = "restored", "begun before its worker was restored"
-        roster.push(worker, event.clock, event.base, event.samples, event.busy_s)
-        dropped = roster.execute(Drop((worker, event.clock), why, reason))
+        dropped = roster.execute(Drop(roster.push(event), why, reason))
         if worker not in roster.members:
             return [dropped]
         return [dropped, *self._commit("on_join", self.paradigm.on_join(roster, worker))]
 
-    def _told(self, worker: str, decisions: list[Decision]) -> list[Decision]:
-        """Return the decisions, with a Hold behind them if the worker that has just pushed or
-        joined waits.
-        """
-        roster = self.roster
-        if worker in roster.held or worker in roster.suspended:
-            decisions.append(self._hold(worker))
-        return decisions
-
     def _hold(self, worker: str) -> Hold:
+        """Return what a worker is told that has just pushed or joined, and waits."""
         why = self.paradigm.explain(self.roster, worker)
         if not isinstance(why, str):
             raise self._illegal(
@@ -196,7 +196,7 @@ class Machine:
 
     def _check_push(self, event: Pushed) -> None:
         roster, worker, clock = self.roster, event.worker, event.clock
-        member = roster.live.get(worker)
+        member = roster.members.get(worker) or roster.live.get(worker)
         if member is None:
             if roster.departed.get(worker) != clock:
                 raise ProtocolViolation(f"no iteration {clock} of {worker!r} is in flight: {event}")
@@ -209,7 +209,7 @@ class Machine:
             raise ProtocolViolation(
                 f"{worker!r} may read versions {member.version} to {newest}: {event}"
             )
-        if event.samples <= 0 or not 0 <= event.busy_s < inf:
+        if event.samples <= 0 or not 0.0 <= event.busy_s < inf:
             raise ProtocolViolation(f"a push has samples and a finite time: {event}")
         if event.computed_at is not None and not 0 <= event.computed_at <= event.at:
             raise ProtocolViolation(f"a push arrives after it was computed: {event}")
@@ -218,16 +218,17 @@ class Machine:
         """Carry out on the roster, in order, what a method of the paradigm decided, and stamp
         it.
         """
-        if not isinstance(decided, list | tuple):
+        if not isinstance(decided, SEQUENCES):
             raise self._illegal(method, f"returns {decided!r}; it must return a list of decisions")
-        roster = self.roster
+        roster, check_of = self.roster, CHECKS.get
         done: list[Decision] = []
         suspended: list[str] = []
         for decision in decided:
             kind = type(decision)
-            if what := CHECKS.get(kind, why_no_decision)(decision, roster):
+            check = check_of(kind, why_no_decision)
+            if what := check(decision, roster):
                 raise self._illegal(method, what)
-            done.append(roster.execute(decision))
+            done.append(EXECUTE[kind](roster, decision))
             if kind not in BEYOND_THE_ROSTER:
                 continue
             if isinstance(decision, SetTimer):

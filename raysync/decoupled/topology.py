@@ -484,6 +484,6 @@ class Pipelined:
         if self._faults is not None:
             fault = self._faults.at_step(worker.slot, each.batch - 1, self._backend.now)
         fields = [each.batch, fault.factor, fault.latency_s]
-        call = self._backend.call(worker.name, each.direction, fields, *inputs)
+        call = self._backend.call(worker.name, each.direction, fields, inputs)
         worker.calls.append((call, [source for _, source in arrived]))
         return call

@@ -14,7 +14,7 @@ an object, and a look-up, for each push.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -78,7 +78,9 @@ class Backend(Protocol):
     def is_report_due(self, lines: int) -> bool:
         """Return whether a report is due now, given the number of lines for it."""
 
-    def call(self, actor: str, method: str, fields: list[Any], *inputs: Value) -> Call:
+    def call(
+        self, actor: str, method: str, fields: list[Any], inputs: Sequence[Value] = ()
+    ) -> Call:
         """Call a method of an actor.
 
         Args:
@@ -164,7 +166,7 @@ class Backend(Protocol):
         """Return whether the process of a server may be lost, and can be started anew."""
 
     def repeat(
-        self, lost: Any, server: str, method: str, fields: list[Any], *inputs: Value
+        self, lost: Any, server: str, method: str, fields: list[Any], inputs: Sequence[Value] = ()
     ) -> Call:
         """Call a method of a server that was started anew, as the one before it was called.
 

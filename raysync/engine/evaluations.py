@@ -244,12 +244,13 @@ class Evaluations:
                 self._start_deadline_s,
             )
         elif self._model_is_next:
-            call = self._backend.call(EVALUATOR, "state_dict", [], *self.models.next_weights or ())
+            weights = self.models.next_weights or ()
+            call = self._backend.call(EVALUATOR, "state_dict", [], weights)
             then, limit_s = self._saved, self._deadline_s
         else:
             publication = self._waiting[0]
             call = self._backend.call(
-                EVALUATOR, "evaluate", [publication.is_last], *publication.weights
+                EVALUATOR, "evaluate", [publication.is_last], publication.weights
             )
             then, limit_s = self._evaluated, self._deadline_s
         self._under_way = call

@@ -130,10 +130,10 @@ class ParameterServer:
             is_pulled: whether a release pulls the new weights before the next update.
         """
         if publish and is_pulled and not self._has_replicas:
-            call = self.published = self._call(self.actor, "apply_and_publish", fields, *vectors)
+            call = self.published = self._call(self.actor, "apply_and_publish", fields, vectors)
         else:
             kept = None if publish else self.weights()
-            call = self._call(self.actor, "apply", fields, *vectors)
+            call = self._call(self.actor, "apply", fields, vectors)
             self.published = kept
             self._replicas.clear()
         self.version += 1
@@ -149,7 +149,7 @@ class ParameterServer:
             names: the names of what it is to keep for the driver.
             values: that.
         """
-        call = self._call(self.actor, "snapshot", [list(names), self.version], *values)
+        call = self._call(self.actor, "snapshot", [list(names), self.version], values)
         if self.log is not None:
             self.watch(call, self._snapshot_taken, (call, self.log.position))
         return call
@@ -254,9 +254,7 @@ class ParameterServer:
             elif method not in ("apply", "forget"):
                 continue
             updates += method.startswith("apply")
-            calls.append(
-                self._backend.repeat(lost, self.actor, method, entry.fields, *entry.inputs)
-            )
+            calls.append(self._backend.repeat(lost, self.actor, method, entry.fields, entry.inputs))
         return Replay(calls, updates, repeated)
 
     def watch_again(self, repeated: Collection[Call]) -> None:
@@ -325,9 +323,11 @@ class ParameterServer:
             error = None
         raise error or self.error(answer)
 
-    def _logged(self, actor: str, method: str, fields: list[Any], *inputs: Value) -> Call:
+    def _logged(
+        self, actor: str, method: str, fields: list[Any], inputs: Sequence[Value] = ()
+    ) -> Call:
         """Send a call, and keep it in the log."""
-        call = self._backend.call(actor, method, fields, *inputs)
+        call = self._backend.call(actor, method, fields, inputs)
         assert self.log is not None, "a server without a log"
         self.log.add(method, fields, inputs, call)
         return call

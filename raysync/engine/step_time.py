@@ -6,13 +6,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import blake2b
 from math import exp, log
 from statistics import fmean
 
 from raysync.config import Jitter, Link, WorkerGroup
 from raysync.config.traces import steps_of
 from raysync.core.ids import Slot
-from raysync.randomness import prefix_of, standard_normal, uniform_at
+from raysync.randomness import begun_key, standard_normal_at, uniform_at
 
 SHORTEST = 0.05
 """A normal jitter never shortens a step to less than this fraction of it."""
@@ -23,35 +24,41 @@ def jitter_of(jitter: Jitter, seed: int, slot: str) -> Callable[[int], float]:
 
     Its mean is 1 (almost: the normal one is cut at `SHORTEST`).
     """
-    prefix = prefix_of(seed, "jitter", slot)
+    begun = begun_key(seed, "jitter", slot)
     if jitter.distribution == "exponential":
-        return partial(_exponential, prefix)
+        return partial(_exponential, begun)
     if jitter.distribution == "pareto":
-        return partial(_pareto, prefix, jitter.tail)
+        return partial(_pareto, begun, jitter.tail)
     if jitter.distribution == "empirical":
         mean = fmean(jitter.samples)
-        return partial(_empirical, prefix, [sample / mean for sample in jitter.samples])
+        return partial(_empirical, begun, [sample / mean for sample in jitter.samples])
     sigma = jitter.sigma
     if jitter.distribution == "none" or sigma == 0:
         return lambda clock: 1.0
     if jitter.distribution == "lognormal":
-        return lambda clock: exp(
-            sigma * standard_normal(seed, "jitter", slot, clock) - sigma**2 / 2
-        )
-    return lambda clock: max(SHORTEST, 1 + sigma * standard_normal(seed, "jitter", slot, clock))
+        return partial(_lognormal, begun, sigma)
+    return partial(_normal, begun, sigma)
 
 
-def _exponential(prefix: bytes, clock: int) -> float:
-    return -log(uniform_at(prefix, clock))
+def _exponential(begun: blake2b, clock: int) -> float:
+    return -log(uniform_at(begun, clock))
 
 
-def _pareto(prefix: bytes, tail: float, clock: int) -> float:
+def _pareto(begun: blake2b, tail: float, clock: int) -> float:
     """Draw from 1 - (m / x)**tail, x >= m = (tail - 1) / tail, whose mean is 1."""
-    return (tail - 1) / tail * exp(-log(uniform_at(prefix, clock)) / tail)
+    return (tail - 1) / tail * exp(-log(uniform_at(begun, clock)) / tail)
 
 
-def _empirical(prefix: bytes, factors: Sequence[float], clock: int) -> float:
-    return factors[int(uniform_at(prefix, clock) * len(factors))]
+def _empirical(begun: blake2b, factors: Sequence[float], clock: int) -> float:
+    return factors[int(uniform_at(begun, clock) * len(factors))]
+
+
+def _lognormal(begun: blake2b, sigma: float, clock: int) -> float:
+    return exp(sigma * standard_normal_at(begun, clock) - sigma**2 / 2)
+
+
+def _normal(begun: blake2b, sigma: float, clock: int) -> float:
+    return max(SHORTEST, 1 + sigma * standard_normal_at(begun, clock))
 
 
 class StepTime:
@@ -67,6 +74,7 @@ class StepTime:
         "_speed",
         "_step_s",
         "_trace",
+        "_usual_s",
     )
 
     def __init__(self, group: WorkerGroup, seed: int, slot: str, batch_size: int) -> None:
@@ -83,6 +91,10 @@ class StepTime:
         self._per_sample_s, self._batch_size = group.per_sample_s, batch_size
         self._trace, self._begin = steps_of(group.trace, Slot(slot).number, group.count)
         self._jitter = jitter_of(group.jitter, seed, slot)
+        is_steady = self._step_s is not None or self._per_sample_s is not None
+        self._usual_s = self._even_s(0, batch_size, 0.0) if is_steady else None
+        """The duration of every step of `batch_size` without faults and jitter; None: it depends on
+        more than that."""
 
     def seconds(self, clock: int, size: int, factor: float = 1.0, computed_s: float = 0.0) -> float:
         """Return the duration of a step in seconds: / `speed` x faults x jitter,
@@ -97,18 +109,23 @@ class StepTime:
             factor: the factor of the faults at this step.
             computed_s: the seconds that the step took on the real device.
         """
+        even_s = self._usual_s
+        if even_s is None or size != self._batch_size:
+            even_s = self._even_s(clock, size, computed_s)
+        return even_s * factor * self._jitter(clock)
+
+    def _even_s(self, clock: int, size: int, computed_s: float) -> float:
+        """Return the duration of a step without faults and jitter."""
         base_s = computed_s
         if self._step_s is not None:
             base_s = self._step_s * (size / self._batch_size)
         elif self._per_sample_s is not None:
-            base_s = self._fixed_s + self._per_sample_s * size
-            if base_s < self._floor_s:
-                base_s = self._floor_s
+            base_s = max(self._floor_s, self._fixed_s + self._per_sample_s * size)
         elif self._trace:
             base_s = self._trace[(self._begin + clock) % len(self._trace)] * (
                 size / self._batch_size
             )
-        return base_s / self._speed * factor * self._jitter(clock)
+        return base_s / self._speed
 
 
 def one_way_s(link: Link, size_bytes: int, added_s: float = 0.0) -> float:

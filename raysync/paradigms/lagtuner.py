@@ -180,12 +180,14 @@ class LagTuner(Paradigm):
         released = {decision.worker for decision in already if isinstance(decision, Release)}
         decisions: list[Decision] = []
         for worker in roster.held_within(self.s_lower):
-            if worker not in released:
+            if worker in released:
+                continue
+            if worker in self.predicted_s:
                 pushed_at = roster.telemetry(worker).pushed_at
                 decisions += self._waited(
                     worker, roster.now - pushed_at if pushed_at is not None else 0.0
                 )
-                decisions.append(Release(worker))
+            decisions.append(Release(worker))
         return decisions
 
     def _waited(self, worker: str, actual_s: float) -> list[Decision]:

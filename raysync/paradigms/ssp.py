@@ -37,8 +37,10 @@ class SSP(Paradigm):
     """s, in clocks."""
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
-        update = Apply((push,))
-        return [update, *map(Release, roster.held_within(self.staleness))]
+        decisions: list[Decision] = [Apply((push,))]
+        for worker in roster.held_within(self.staleness):
+            decisions.append(Release(worker))
+        return decisions
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         # the slowest member may have left

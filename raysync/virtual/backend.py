@@ -40,7 +40,6 @@ MOST_LINES = 100
 """The lines of a report, at most, where nothing is computed: then those of a long run are a
 hundredth of it, since each takes as long as some pushes."""
 
-NO_PATHS: Mapping[str, Way] = {}
 Cost = tuple[float, float, float | None, float, Any]
 """The cost of a call: seconds from its beginning to its end, in two summands; seconds that are
 added to the way of each of its inputs (None: they are there at once, over no link), and of each of
@@ -52,8 +51,6 @@ class Actor(Protocol):
 
     site: str
     """Its place in the network: nothing travels between two actors of one site."""
-    free_at: float
-    """The time at which it has done all calls so far, in seconds since the run began."""
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """Return the cost of a call."""
@@ -68,6 +65,25 @@ class Actor(Protocol):
 
     def load_state(self, state: dict[str, Any]) -> None:
         """Take what `state` returned, on an actor for whose calls so far only `cost` was called."""
+
+
+class Process:
+    """The process of an actor. What each call needs is at hand here, whatever the actor is."""
+
+    __slots__ = ("actor", "cost", "free_at", "seat", "site", "ways")
+
+    def __init__(self, actor: Actor, ways: Mapping[str, Way] | None, seat: Seat | None) -> None:
+        """
+        Args:
+            actor: that it has.
+            ways: see `ways`.
+            seat: the host whose cores it shares; None: its cores are its own.
+        """
+        self.actor, self.cost, self.site = actor, actor.cost, actor.site
+        self.ways, self.seat = ways, seat
+        """Source -> the way from there to its site, in the phase in force; None: there is none."""
+        self.free_at = 0.0
+        """The time at which it has done all calls so far, in seconds since the run began."""
 
 
 class VirtualCall:
@@ -180,8 +196,8 @@ class End:
     """Whether the process stops without a sign. Otherwise it dies, which is noticed."""
 
 
-Task = tuple[VirtualCall, str, Actor, str, list[Any], tuple[Any, ...]]
-"""A call, the id of its actor, the actor, the method, its fields and its inputs."""
+Task = tuple[VirtualCall, str, Process, str, list[Any], Sequence[Any]]
+"""A call, the id of its actor, the process, the method, its fields and its inputs."""
 
 
 class VirtualBackend:
@@ -211,6 +227,7 @@ class VirtualBackend:
             start_s: returns the seconds that a worker takes to be ready when it is started anew.
         """
         self.computes = computes
+        self._processes: dict[str, Process] = {}
         self._network_of = network_of
         self.enter_phase(phase)
         self._coordinator_free_at = 0.0
@@ -221,7 +238,6 @@ class VirtualBackend:
         """Actor -> the ends of its processes, that of the present process first."""
         self._fails = bool(ends)
         """Whether calls can fail because a process ends."""
-        self._actors: dict[str, Actor] = {}
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._scheduled = 0
         self._called = 0
@@ -277,7 +293,7 @@ class VirtualBackend:
     def state(self) -> dict[str, Any]:
         """Return what calls have computed that later calls, or the driver, may still need."""
         return {
-            "actors": {name: actor.state() for name, actor in self._actors.items()},
+            "actors": {name: each.actor.state() for name, each in self._processes.items()},
             "calls": {
                 str(number): _state_of(call)
                 for number, call in self._calls.items()
@@ -288,7 +304,7 @@ class VirtualBackend:
     def load_state(self, state: Mapping[str, Any]) -> None:
         """Take what `state` returned, once the run has been reenacted up to there."""
         for name, saved in state["actors"].items():
-            self._actors[name].load_state(saved)
+            self._processes[name].actor.load_state(saved)
         for number, saved in state["calls"].items():
             if call := self._calls.get(int(number)):
                 _load_state(call, saved)
@@ -299,36 +315,38 @@ class VirtualBackend:
             return lines >= REPORT_EVERY
         return lines >= MOST_LINES or 100 * lines >= self._scheduled
 
-    def call(self, actor: str, method: str, fields: list[Any], *inputs: Any) -> VirtualCall:
+    def call(
+        self, actor: str, method: str, fields: list[Any], inputs: Sequence[Any] = ()
+    ) -> VirtualCall:
         """See `Backend.call`."""
-        performer = self._actors.get(actor) or self._start(actor)
+        process = self._processes.get(actor) or self._start(actor)
+        cost, ways = process.cost, process.ways
         begin = now = self.now
-        if performer.free_at > begin:
-            begin = performer.free_at
-        first_s, second_s, added_s, value_added_s, answer = performer.cost(method, fields, inputs)
-        paths = self._paths.get(performer.site)
+        if process.free_at > begin:
+            begin = process.free_at
+        first_s, second_s, added_s, value_added_s, answer = cost(method, fields, inputs)
         if added_s is None:
-            paths, added_s = None, 0.0
+            ways, added_s = None, 0.0
         for value in inputs:
             at = value.at
-            if paths and (path := paths.get(value.site)) is not None:
-                at = path.arrival(at if at > now else now, value.added_s + added_s)
+            if ways and (way := ways.get(value.site)) is not None:
+                at = way.arrival(at if at > now else now, value.added_s + added_s)
             if at > begin:
                 begin = at
-        if self.seats and first_s and performer.site in self.seats:
-            task = (SharedCall(), actor, performer, method, fields, inputs)
+        if process.seat is not None and first_s:
+            task = (SharedCall(), actor, process, method, fields, inputs)
             return self._share(task, begin, first_s + second_s, value_added_s)
         call = VirtualCall()
-        call.at = performer.free_at = begin + first_s + second_s
-        call.site = performer.site
+        call.at = process.free_at = begin + first_s + second_s
+        call.site = process.site
         call.added_s = value_added_s
         call.answer = answer
         if self._fails:
-            self._fail_or_freeze(call, actor, performer, begin, inputs)
+            self._fail_or_freeze(call, actor, process, begin, inputs)
         if self.computes and call.at < inf:
             self._called += 1
             self._calls[self._called] = call
-            self.schedule(call.at, self._compute, (call, actor, performer, method, fields, inputs))
+            self.schedule(call.at, self._compute, (call, actor, process, method, fields, inputs))
         return call
 
     def watch(self, call: VirtualCall, then: Callable[[Any], None], argument: Any) -> None:
@@ -344,15 +362,16 @@ class VirtualBackend:
     def late_s(self, value: VirtualCall) -> float:
         """See `Backend.late_s`."""
         late_s = value.at - self.now
-        return late_s if 0 < late_s < inf else 0.0  # inf: of a server that was lost
+        return late_s if 0.0 < late_s < inf else 0.0  # inf: of a server that was lost
 
     def deliver(self, value: VirtualCall, actor: str) -> tuple[VirtualCall, ...]:
         """See `Backend.deliver`; the coordinator takes values in in the order of their arrival, so
         only then is it known when that is done.
         """
-        site = (self._actors.get(actor) or self._start(actor)).site
-        path = self._paths.get(site, NO_PATHS).get(value.site)
-        at = self.now if path is None else path.arrival(self.now, value.added_s)
+        process = self._processes.get(actor) or self._start(actor)
+        site, ways = process.site, process.ways
+        way = ways.get(value.site) if ways else None
+        at = self.now if way is None else way.arrival(self.now, value.added_s)
         value.at, value.site = at, site
         delivery: VirtualCall
         if self._push_s:
@@ -380,6 +399,8 @@ class VirtualBackend:
         self._paths, self._push_s = network.paths, network.push_s
         self.delivers = network.changes or self._push_s > 0 or any(self._paths.values())
         """See `Backend.delivers`."""
+        for process in self._processes.values():
+            process.ways = self._paths.get(process.site)
 
     def is_done(self, call: VirtualCall) -> bool:
         """See `Backend.is_done`."""
@@ -410,27 +431,34 @@ class VirtualBackend:
     def kill(self, actor: str) -> None:
         """See `Backend.kill`; the calls fail that waited for a value of a frozen actor."""
         self._end_process(actor)
-        for other in self._actors.values():
-            if other.free_at == inf:
-                other.free_at = self.now
+        self._free_waiting()
 
     def restart(self, actor: str, *base: Any, freezes: bool = False) -> VirtualCall:
         """See `Backend.restart`; it is ready at once."""
         self._end_process(actor)
-        for performer in self._actors.values():
-            if performer.free_at == inf:  # it waits no longer for what a frozen process owed it
-                performer.free_at = self.now
-        return self.call(actor, "restore", [], *base) if base else self._ready(0.0)
+        self._free_waiting()
+        return self.call(actor, "restore", [], base) if base else self._ready(0.0)
+
+    def _free_waiting(self) -> None:
+        """Let no process wait any longer for what a frozen one owed it."""
+        for process in self._processes.values():
+            if process.free_at == inf:
+                process.free_at = self.now
 
     def can_lose(self, server: str) -> bool:
         """See `Backend.can_lose`."""
         return self.computes and server in self._ends
 
     def repeat(
-        self, lost: VirtualCall | None, server: str, method: str, fields: list[Any], *inputs: Any
+        self,
+        lost: VirtualCall | None,
+        server: str,
+        method: str,
+        fields: list[Any],
+        inputs: Sequence[Any] = (),
     ) -> VirtualCall:
         """See `Backend.repeat`."""
-        call = self.call(server, method, fields, *inputs)
+        call = self.call(server, method, fields, inputs)
         if lost is not None:
             lost.moved = call
             lost.at, lost.site, lost.added_s = call.at, call.site, call.added_s
@@ -444,7 +472,7 @@ class VirtualBackend:
         if actor in self._shared:
             host, job = self._shared.pop(actor)
             host.leave(job)
-        if self._actors.pop(actor, None) is None:
+        if self._processes.pop(actor, None) is None:
             return
         if ends := self._ends.get(actor):
             del ends[0]
@@ -456,18 +484,20 @@ class VirtualBackend:
         call.at, call.answer = self.now + after_s, None
         return call
 
-    def _start(self, actor: str) -> Actor:
-        performer = self._actors[actor] = self._make(actor)
-        return performer
+    def _start(self, name: str) -> Process:
+        actor = self._make(name)
+        process = Process(actor, self._paths.get(actor.site), self.seats.get(actor.site))
+        self._processes[name] = process
+        return process
 
     def _fail_or_freeze(
-        self, call: VirtualCall, actor: str, performer: Actor, begin: float, inputs: Sequence[Any]
+        self, call: VirtualCall, actor: str, process: Process, begin: float, inputs: Sequence[Any]
     ) -> None:
         """Let a call fail if an input did, or if its process ends before it is done."""
         failed = next((each.answer for each in inputs if isinstance(each.answer, Failure)), None)
         if failed is not None:
             call.answer = failed
-            call.at = performer.free_at = begin
+            call.at = process.free_at = begin
         ends = self._ends.get(actor)
         if ends and call.at > ends[0].at:
             if ends[0].freezes:
@@ -485,17 +515,18 @@ class VirtualBackend:
             seconds: that it takes if the cores are its own.
             added_s: seconds that are added to the way of its values.
         """
-        call, actor, performer, _, _, inputs = task
+        call, actor, process, _, _, inputs = task
         assert isinstance(call, SharedCall), "its end moves"
-        call.site, call.added_s, call.watchers = performer.site, added_s, []
+        call.site, call.added_s, call.watchers = process.site, added_s, []
         call.at, call.answer = inf, None
         failed = next((each.answer for each in inputs if isinstance(each.answer, Failure)), None)
         if failed is not None:
             call.answer, call.at = failed, begin
             return call
-        assert performer.free_at < inf, f"{actor} computes already"
-        performer.free_at = inf
-        host, cores = self.seats[performer.site]
+        assert process.free_at < inf, f"{actor} computes already"
+        process.free_at = inf
+        assert process.seat is not None, "its cores are its own"
+        host, cores = process.seat
         job = Job(seconds, cores, partial(self._computed_on_host, task, begin))
         self._shared[actor] = host, job
         if self.computes:
@@ -507,9 +538,9 @@ class VirtualBackend:
         return call
 
     def _computed_on_host(self, task: Task, begin: float) -> None:
-        call, actor, performer, _, _, _ = task
+        call, actor, process, _, _, _ = task
         del self._shared[actor]
-        performer.free_at = self.now
+        process.free_at = self.now
         call.answer = None, self.now - begin  # no loss so far, and the seconds of computing
         if self.computes:
             self.schedule(self.now, self._compute, task)
@@ -534,7 +565,7 @@ class VirtualBackend:
             self.watch(call, then, argument)
 
     def _compute(self, task: Task) -> None:
-        call, actor, performer, method, fields, inputs = task
+        call, actor, process, method, fields, inputs = task
         if hasattr(call, "moved"):
             return  # it was lost, and is computed by another
         failed = [each.answer for each in (call, *inputs) if isinstance(each.answer, Failure)]
@@ -546,6 +577,7 @@ class VirtualBackend:
             return
         try:
             values = [each.computed for each in inputs]
-            call.values, call.answer = performer.compute(method, fields, values, call.answer)
+            computed = process.actor.compute(method, fields, values, call.answer)
+            call.values, call.answer = computed
         except Exception as error:
             call.answer = Failure("raised", reason(error), actor)

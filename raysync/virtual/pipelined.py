@@ -50,7 +50,6 @@ class StageActor:
             computation: None if nothing is trained.
         """
         self.site = plan.name(stage_id)
-        self.free_at = 0.0
         self._plan, (self._group, self._stage) = plan, stage_id
         experiment = plan.training.experiment
         self._batch_size = experiment.batch_size

@@ -61,7 +61,7 @@ def learn(training, paradigm="bsp", **parameters):
 
 def weights_of(driver, server="server"):
     """The newest weights of a server, and behind them the buffers: (P + Q,)."""
-    model_server = driver.backend._actors[server]._server
+    model_server = driver.backend._processes[server].actor._server
     return model_server.publish(model_server.version, MEAN).clone()
 
 

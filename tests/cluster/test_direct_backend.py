@@ -355,7 +355,7 @@ def test_a_buffer_is_lent_again_only_when_the_server_has_its_copy(monkeypatch):
     weights = backend.call("server", "publish", [0, 0])
 
     def step(clock):
-        call = backend.call("w-0#1", "step", [clock, 8], *([] if clock else [weights]))
+        call = backend.call("w-0#1", "step", [clock, 8], [] if clock else [weights])
         assert len(world.wait(call.report, 2)[0]) == 2
         return call
 

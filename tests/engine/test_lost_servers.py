@@ -137,7 +137,7 @@ def test_whatever_it_takes_no_push_is_lost_or_applied_twice(
     )
     assert set(pushed.values()) == {1}
     assert all(worker.endswith("#1") for worker, _ in pushed), "no worker is blamed for it"
-    assert other.backend._actors["server"]._server.version == roster.version
+    assert other.backend._processes["server"].actor._server.version == roster.version
     marks = [[line.mark for line in told(each, Evaluation)] for each in (lines, others)]
     assert marks[0] == marks[1]
     if paradigm == "bsp":

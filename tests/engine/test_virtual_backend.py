@@ -15,7 +15,7 @@ class Adder:
     """Sums numbers up; its method is its seconds."""
 
     def __init__(self, name):
-        self.site, self.free_at, self.total = name, 0.0, 0
+        self.site, self.total = name, 0
 
     def cost(self, method, fields, inputs):
         return float(method), 0.0, 0.0, 0.0, "free"
@@ -42,7 +42,7 @@ class World:
         return Adder(name)
 
     def call(self, actor, seconds, fields=(), *inputs):
-        call = self.backend.call(actor, str(seconds), list(fields), *inputs)
+        call = self.backend.call(actor, str(seconds), list(fields), inputs)
         self.backend.watch(call, self._told, (actor, call))
         return call
 
@@ -105,8 +105,8 @@ def test_what_was_delivered_in_one_phase_is_there_in_the_next():
     delivered = backend.call("a", "0", [5])
     backend.deliver(delivered, "s")
     backend.enter_phase("far")
-    assert backend.call("s", "0", [], delivered).at == 0
-    assert backend.call("s", "0", [], backend.call("a", "0", [])).at == 1
+    assert backend.call("s", "0", [], [delivered]).at == 0
+    assert backend.call("s", "0", [], [backend.call("a", "0", [])]).at == 1
 
 
 def test_what_happens_at_one_time_happens_in_the_order_in_which_it_was_asked_for():
@@ -128,7 +128,7 @@ def test_a_call_that_raises_fails_and_so_does_what_depends_on_it():
     why = Failure("raised", "ValueError: too low", "a")
     assert world.run() == [(1, "a", why), (2, "b", why), (2, "a", 20)]
     assert world.backend.failure(broken, 0) == why
-    world.backend._actors["b"].total = 4
+    world.backend._processes["b"].actor.total = 4
     world.call("b", 1)
     assert world.run()[-1] == (3, "b", 4), "it never saw the call that failed"
 

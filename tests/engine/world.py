@@ -61,7 +61,7 @@ class Performer:
     """An actor that takes as long as the real one, and computes nothing."""
 
     def __init__(self, world, name, actor, raises_at):
-        self.site, self.free_at, self.cost = actor.site, 0.0, actor.cost
+        self.site, self.cost = actor.site, actor.cost
         self._world, self._name, self._actor, self._raises_at = world, name, actor, raises_at
         self._weights = None
 
@@ -87,7 +87,7 @@ class Performer:
 class Evaluator:
     """Takes its time."""
 
-    site, free_at = "evaluator", 0.0
+    site = "evaluator"
 
     def __init__(self, takes_s, saving_s):
         self._takes_s = {"evaluate": takes_s, "state_dict": saving_s}
@@ -180,10 +180,10 @@ class World:
     def delivers(self):
         return self._misfortunes.delivers
 
-    def call(self, actor, method, fields, *inputs):
+    def call(self, actor, method, fields, inputs=()):
         assert actor not in self._dead, f"{method} for {actor}, which was killed"
         self.calls.append((self.now, actor, method, fields))
-        call = self._backend.call(actor, method, fields, *inputs)
+        call = self._backend.call(actor, method, fields, inputs)
         if method == "step":
             self._gradients[call] = actor, fields[0]
         if method == "backward":
@@ -229,8 +229,8 @@ class World:
     def _anew(self, server, call):
         """A server is sent calls before it is ready."""
         seconds = self._misfortunes.starts.get(server, 0.0)
-        performer = self._backend._actors.get(server) or self._backend._start(server)
-        performer.free_at = call.at = self.now + seconds
+        process = self._backend._processes.get(server) or self._backend._start(server)
+        process.free_at = call.at = self.now + seconds
         return call
 
     def _started(self, actor, call):

@@ -184,8 +184,8 @@ def test_a_roster_that_follows_a_journal_takes_its_decisions_as_they_are():
         match line.event:
             case Joined(worker=worker):
                 roster.join(worker)
-            case Pushed(worker=worker, clock=clock, base=base, samples=samples, busy_s=busy_s):
-                roster.push(worker, clock, base, samples, busy_s)
+            case Pushed():
+                roster.push(line.event)
         for decision in line.decisions:
             assert roster.execute(decision) is decision, event
     assert roster.dump() == machine.roster.dump()

@@ -2,12 +2,13 @@
 
 from dataclasses import dataclass, field
 from math import inf, nan
-from typing import ClassVar
+from typing import ClassVar, get_args
 
 import pytest
 
 from raysync.core.decisions import (
     Apply,
+    Decision,
     Drop,
     Hold,
     Note,
@@ -18,8 +19,10 @@ from raysync.core.decisions import (
     Switch,
 )
 from raysync.core.events import Joined, Left, Pushed, TimerFired
+from raysync.core.legality import CHECKS
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
+from raysync.core.roster import EXECUTE
 from raysync.errors import IllegalDecision, ProtocolViolation
 from raysync.paradigms import make
 from raysync.paradigms.bsp import BSP
@@ -180,6 +183,10 @@ def test_stamps_are_the_machines_also_on_decisions_that_have_some():
         ]
         for clock in range(2)
     ]
+
+
+def test_every_decision_is_checked_and_carried_out():
+    assert set(CHECKS) == set(EXECUTE) == set(get_args(Decision))
 
 
 def test_a_paradigm_may_drop():

@@ -6,7 +6,14 @@ import pytest
 
 from raysync.config import Jitter, WorkerGroup
 from raysync.engine.step_time import StepTime, jitter_of
-from raysync.randomness import hashed_seed, standard_normal, uniform
+from raysync.randomness import (
+    begun_key,
+    hashed_seed,
+    standard_normal,
+    standard_normal_at,
+    uniform,
+    uniform_at,
+)
 
 
 def test_every_part_of_the_key_counts():
@@ -19,6 +26,13 @@ def test_every_part_of_the_key_counts():
     ]
     assert len({hashed_seed(*key) for key in keys}) == len(keys)
     assert hashed_seed(*keys[0]) == hashed_seed(*keys[0])
+
+
+def test_a_key_that_has_been_begun_draws_the_same():
+    begun = begun_key(7, "test", "w")
+    for clock in (0, 9, 10, 123456):
+        assert uniform_at(begun, clock) == uniform(7, "test", "w", clock)
+        assert standard_normal_at(begun, clock) == standard_normal(7, "test", "w", clock)
 
 
 def test_draws_are_uniform_and_normal():

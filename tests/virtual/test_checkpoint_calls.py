@@ -66,10 +66,10 @@ def test_calls_around_a_checkpoint_change_nothing(paradigm, parameters, wire):
     def meddle():
         pushed = {worker: step.call for (worker, _), step in driver._pushed.items()}
         call = partial(driver.backend.call, SERVER)
-        snapshots.append((call("snapshot", [[*pushed]], *pushed.values()), {*pushed}))
+        snapshots.append((call("snapshot", [[*pushed]], [*pushed.values()]), {*pushed}))
         for worker, gradient in pushed.items():
             call("statistics", [worker])
-            driver.backend.call(worker, "restore", [], gradient)
+            driver.backend.call(worker, "restore", [], [gradient])
 
     assert run(plain) == run(driver, meddle)
     assert torch.equal(weights_of(plain), weights_of(driver))
@@ -88,7 +88,7 @@ def test_stages_take_the_states_of_their_servers():
     driver = driver_of(training, paradigm)
     run(driver)
     servers = {
-        name: [driver.backend._actors[name]._server.snapshot([], [])]
+        name: [driver.backend._processes[name].actor._server.snapshot([], [])]
         for name in (server_of(1), server_of(2))
     }
     again = PipelinedRun(plan_of(training, paradigm), servers)

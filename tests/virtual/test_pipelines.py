@@ -414,7 +414,8 @@ def test_no_more_is_in_flight_than_the_delay():
     while driver.goes_on:
         driver.backend.wait()
         for stage in seen:
-            computation = driver.backend._actors[f"m{stage}/gpu-{stage - 1}#1"]._work._computation
+            actor = driver.backend._processes[f"m{stage}/gpu-{stage - 1}#1"].actor
+            computation = actor._work._computation
             seen[stage] = max(seen[stage], len(computation.stashed))
     assert seen == {1: 6, 2: 4, 3: 2, 4: 0}
     assert not driver._pushed
