@@ -83,7 +83,7 @@ def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch
     data, version = server.snapshot([["pushed"], 1], GRADIENT)
     assert version == 1
     plan = SimpleNamespace(
-        exchange=lambda model, device: OneStore(torch.zeros(2), 2, Update(lr=1.0)),
+        exchange=lambda model, device, threads: OneStore(torch.zeros(2), 2, Update(lr=1.0)),
         is_direct=False,
         on_gpu=False,
     )

@@ -1,0 +1,105 @@
+"""Threads that share the work on long flat vectors, each on a span of its own."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import contextmanager
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from raysync.training.vector_parts import spans
+
+LEAST = 2**18
+"""The least elements that are worth a thread of their own: work on so many takes several times as
+long as waking a thread."""
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+class VectorThreads:
+    """Work on vectors, elementwise, in as many threads as their length is worth.
+
+    torch's kernels let other threads of Python go on meanwhile. Its own threads would do the same
+    work, but they spin while they wait for one another: where they have to share a core with other
+    processes, such as workers, an operation takes many times as long as with one of them. These
+    here block, and the caller is one of them: it does all the work that no other begins in time.
+    None is started before it is needed, and they end with this object.
+
+    Spans end where a block of `vector_parts` does, so that the results have the bits that one
+    thread makes.
+    """
+
+    def __init__(self, count: int = 1, least: int = LEAST) -> None:
+        """
+        Args:
+            count: the most threads, with the caller's.
+            least: the least elements of a span.
+        """
+        self._count, self._least = count, least
+        self._pool: ThreadPoolExecutor | None = None
+        if count > 1:
+            self._pool = ThreadPoolExecutor(count - 1, "vector", _use_one_thread)
+
+    def spans(self, size: int) -> list[slice]:
+        """Return the spans of a vector of that size, one for each thread that works on it."""
+        return spans(size, max(1, min(self._count, size // self._least)))
+
+    def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
+        """Return what the work returns for each of the items, in their order.
+
+        Raises:
+            Exception: one that the work has raised, once no thread works any more.
+        """
+        if self._pool is None or len(items) == 1:
+            return [work(item) for item in items]
+        waiting, results = deque(enumerate(items)), {}
+
+        def take_turns() -> None:
+            while True:
+                try:
+                    index, item = waiting.popleft()  # which lets no other thread in between
+                except IndexError:
+                    return
+                results[index] = work(item)
+
+        others = min(self._count, len(items)) - 1
+        futures = [self._pool.submit(take_turns) for _ in range(others)]
+        try:
+            with _one_thread():
+                take_turns()
+        finally:
+            begun = [future for future in futures if not future.cancel()]
+            wait(begun)
+        for future in begun:
+            future.result()
+        return [results[index] for index in range(len(items))]
+
+    def copy(self, source: Tensor, target: Tensor) -> None:
+        """Copy a vector into another one, which may be on another device."""
+        on_cpu = source.device.type == target.device.type == "cpu"
+        shared = self.spans(len(source)) if on_cpu else [slice(None)]
+        self.map(lambda span: target[span].copy_(source[span]), shared)
+
+
+def _use_one_thread() -> None:
+    """Let torch compute with one thread in the present one, from now on."""
+    torch.get_num_threads()  # the first call takes the number of the latest thread that set one
+    torch.set_num_threads(1)
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """Let torch compute with one thread in the present one."""
+    before = torch.get_num_threads()
+    if before > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if before > 1:
+            torch.set_num_threads(before)
