@@ -72,7 +72,7 @@ class Server:
 
     def __init__(self, threads: Threads, role: Role) -> None:
         use_threads(threads)
-        self._threads = VectorThreads(threads.of_updates())
+        self._threads = VectorThreads(threads.of_updates(), threads.here())
         self._role = role
         self._model: ModelServer | None = None
         self._device = "cpu"

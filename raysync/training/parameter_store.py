@@ -136,6 +136,7 @@ class ParameterStore:
             0.
         """
         buffers, self._pushes = len(self._initial_buffers), len(vectors)
+        self._threads.enter(len(vectors))
         gradient, *_ = self._threads.map(
             lambda span: self._combine(span, vectors, samples, staleness, bases),
             self._threads.spans(len(self._weights)),

@@ -24,7 +24,7 @@ BUFFERS = 3
 
 
 def threads(count):
-    return VectorThreads(count, LEAST)
+    return VectorThreads(count, count, LEAST)
 
 
 def randoms(seed, size, count):
@@ -229,16 +229,37 @@ def test_no_thread_outlives_its_object():
     assert not alive() & new
 
 
-def test_short_vectors_start_no_thread():
-    class Refusing(VectorThreads):
-        def __init__(self):
-            super().__init__(4)
-            self._pool.submit = None
+class Counting(VectorThreads):
+    """Counts the other threads that are asked for at a time."""
 
-    size = 2**18
-    store = ParameterStore(torch.zeros(size), size, Update(clip_norm=1.0), threads=Refusing())
-    store.apply([torch.ones(size)] * 2, [1, 1], [None, None], 0.0)
-    Refusing().copy(store.publish(), torch.zeros(size))
+    def __init__(self, *settings):
+        super().__init__(*settings)
+        self.asked, pool = [], self._pool.submit
+        self._pool.submit = lambda work: (self.asked.append(work), pool(work))[1]
+
+    def most(self):
+        return max(map(self.asked.count, self.asked), default=0)
+
+
+def updated(size, gradients, *settings):
+    """What an update of so many gradients asks for, and the copy that publishes it."""
+    shared = Counting(*settings)
+    store = ParameterStore(torch.zeros(size), size, Update(clip_norm=1.0), threads=shared)
+    store.apply([torch.ones(size)] * gradients, [1] * gradients, [None] * gradients, 0.0)
+    shared.copy(store.publish(), torch.zeros(size))
+    return shared.most()
+
+
+def test_short_vectors_start_no_thread():
+    assert updated(2**18, 2, 4) == 0
+
+
+@pytest.mark.parametrize(
+    ("gradients", "count", "fair", "asked"),
+    [(1, 4, 1, 0), (1, 4, 2, 1), (1, 4, 9, 3), (2, 4, 1, 3), (5, 3, 2, 2)],
+)
+def test_other_workers_compute_while_a_single_gradient_is_applied(gradients, count, fair, asked):
+    assert updated(10 * LEAST, gradients, count, fair, LEAST) == asked
 
 
 @given(st.integers(0, 3000), counts)
