@@ -2,6 +2,7 @@
 
 import gc
 import threading
+import weakref
 from itertools import pairwise
 
 import pytest
@@ -170,25 +171,14 @@ def test_several_threads_work_at_once_each_with_one_of_torch():
 
 def test_the_caller_does_what_no_other_begins():
     """So a thread that gets no core holds nothing up."""
-    shared, begun, end = threads(2), threading.Event(), threading.Event()
+    shared, end = threads(2), threading.Event()
     here = threading.get_ident()
-
-    def hold(number):
-        if threading.get_ident() != here:
-            begun.set()
-            end.wait(PATIENCE_S)
-        elif not begun.wait(PATIENCE_S):
-            raise AssertionError("the other thread has not begun")
-        return number
-
-    holding = threading.Thread(target=lambda: shared._pool.submit(hold, 0))
-    holding.start()
-    holding.join()
-    begun.wait(PATIENCE_S)
+    holding = shared._pool.submit(end.wait, PATIENCE_S)
     assert shared.map(lambda number: (number, threading.get_ident()), range(4)) == [
         (number, here) for number in range(4)
     ]
     end.set()
+    assert holding.result(), "it was held until the caller had done all"
 
 
 @pytest.mark.parametrize("fails", [0, 1])
@@ -279,5 +269,17 @@ def test_a_store_on_another_device_has_no_threads():
         threads=threads(4),
     )
     assert store._threads.spans(1000) == [slice(0, 1000)]
-    target = torch.empty(1000, device="meta")
-    threads(4).copy(store.publish(), target)
+    shared = Counting(4, 4, LEAST)
+    shared.copy(store.publish(), torch.empty(1000, device="meta"))
+    assert not shared.most()
+
+
+@pytest.mark.parametrize("update", [{}, {"optimizer": "rmsprop"}])
+def test_vectors_that_arrived_are_free_once_they_are_applied(update):
+    store = store_of(update, 1000, 3)
+    arrived = torch.ones(1000 + BUFFERS)
+    is_there = weakref.ref(arrived)
+    store.apply([arrived], [1], [None], 0.0)
+    del arrived
+    gc.collect()
+    assert is_there() is None
