@@ -27,7 +27,7 @@ from raysync.cluster.layout import Layout
 from raysync.cluster.placement import Plan
 from raysync.cluster.receiver import Receiver
 from raysync.cluster.server import Server
-from raysync.cluster.threads import Threads, fair_threads
+from raysync.cluster.threads import Threads, fair_threads, of_servers
 from raysync.config import START_DEADLINE_S, WorkerGroup
 
 TELL_EVERY_S = 5.0
@@ -85,6 +85,8 @@ class ActorGroup:
     cores."""
     threads: tuple[Threads, ...] = ()
     """The torch threads of the actors in each bundle."""
+    server_threads: tuple[Threads, ...] = ()
+    """The threads of each server."""
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
 
@@ -113,6 +115,11 @@ class ActorGroup:
             if self.spec.spreads
             else tuple(Threads(each) for each in asked)
         )
+        given = _given(self.spec.server_threads)
+        self.server_threads = tuple(given or self.threads[index] for index in plan.servers)
+        if self.spec.spreads:
+            on = [where[index] for index in plan.servers]
+            self.server_threads = of_servers(self.server_threads, on, cores)
         starting = Starting(cores, [nodes[index] for index in bundles], len(plan.workers), notify)
         self.start_deadline_s = starting.deadline_s
 
@@ -138,15 +145,15 @@ class ActorGroup:
                 nodes[index], lambda: remote.remote(*arguments, role), is_worker=is_worker
             )
 
-        for shard, index in enumerate(plan.servers, start=layout.first_server):
+        for number, index in enumerate(plan.servers):
             self.servers.append(
                 start(
                     Server,
-                    server_role(shard),
+                    server_role(layout.first_server + number),
                     index,
                     cluster.server_cpus,
                     cluster.server_gpus,
-                    threads=_given(self.spec.server_threads),
+                    threads=self.server_threads[number],
                 )
             )
         self.receivers = [
@@ -216,9 +223,8 @@ class ActorGroup:
             setup: references to what its `reset` takes.
         """
         index, role = self.plan.servers[number], server_role(first + number)
-        threads = _given(self.spec.server_threads) or self.threads[index]
         options = self.options(role, index, cpus, gpus)
-        return self._spec(Server, options, threads, setup, role)
+        return self._spec(Server, options, self.server_threads[number], setup, role)
 
     def _spec(
         self,

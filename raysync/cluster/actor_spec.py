@@ -69,7 +69,7 @@ class ActorSpec:
     cls: type
     options: dict[str, Any]
     """Ray's options of the actor: its bundle, and its share of that."""
-    threads: tuple[int, int, int]
+    threads: tuple[int, ...]
     """A `threads.Threads`, without torch."""
     setup: tuple[Any, ...]
     """References to the arguments of its `reset`."""

@@ -26,6 +26,7 @@ from raysync.training.apply_plan import ApplyPlan
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange, ModelServer, shard_of
+from raysync.training.vector_threads import VectorThreads
 
 
 class ServerPlan(Protocol):
@@ -39,8 +40,10 @@ class ServerPlan(Protocol):
     def on_gpu(self) -> bool:
         """Whether they do so between GPUs, one of which has the model."""
 
-    def exchange(self, model: InitialModel, device: str) -> Exchange:
-        """Return that part with its initial weights and its update, on a torch device."""
+    def exchange(self, model: InitialModel, device: str, threads: VectorThreads) -> Exchange:
+        """Return that part with its initial weights and its update, on a torch device, which on the
+        CPU those threads share.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +59,10 @@ class ShardPlan:
     is_direct: bool = False
     on_gpu: bool = False
 
-    def exchange(self, model: InitialModel, device: str) -> Exchange:
+    def exchange(self, model: InitialModel, device: str, threads: VectorThreads) -> Exchange:
         """See `ServerPlan.exchange`."""
         whole = FlatModel(model.build(self.seed).to(device))
-        return shard_of(whole, self.update, self.shard, self.shards, self.wire)
+        return shard_of(whole, self.update, self.shard, self.shards, self.wire, threads)
 
 
 class Server:
@@ -69,6 +72,7 @@ class Server:
 
     def __init__(self, threads: Threads, role: Role) -> None:
         use_threads(threads)
+        self._threads = VectorThreads(threads.of_updates(), threads.here())
         self._role = role
         self._model: ModelServer | None = None
         self._device = "cpu"
@@ -101,7 +105,7 @@ class Server:
         if plan.is_direct:
             direct_transport.start_here(str(self._role), self._device, on_gpu=plan.on_gpu)
         forget_all(self._device)
-        self._model = ModelServer(plan.exchange(model, self._device))
+        self._model = ModelServer(plan.exchange(model, self._device, self._threads))
         if data is not None:
             self._model.restore(data.tobytes())
         self._seconds = UpdateSeconds(self._exporter, labels)
@@ -161,7 +165,7 @@ class Server:
         if into is None:
             return outgoing(weights)[0]
         with written(into) as slot:
-            slot.copy_(weights)
+            self._threads.copy(weights, slot)
         return into
 
     @signed

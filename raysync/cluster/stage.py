@@ -43,6 +43,7 @@ from raysync.training.batches import Batches
 from raysync.training.device import Device, try_kernels
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
+from raysync.training.vector_threads import VectorThreads
 
 Activation = npt.NDArray[Any]
 """A tensor of shape (N, ...), as a payload: bfloat16, which NumPy does not have, as uint16."""
@@ -79,11 +80,11 @@ class StageServerPlan:
     is_direct: ClassVar[bool] = False
     on_gpu: ClassVar[bool] = False
 
-    def exchange(self, model: InitialModel, device: str) -> Exchange:
+    def exchange(self, model: InitialModel, device: str, threads: VectorThreads) -> Exchange:
         """See `ServerPlan.exchange`."""
         assert device == "cpu", "the server of a stage has no GPU"
         part = parts_of(model, self.seed, self.paradigm)[self.stage - 1]
-        return exchange_of(self.paradigm, self.update, part)
+        return exchange_of(self.paradigm, self.update, part, threads)
 
 
 @dataclass(slots=True)

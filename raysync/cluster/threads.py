@@ -1,4 +1,11 @@
-"""How many threads torch has in an actor: as asked for, or a fair share of its node's cores."""
+"""How many threads an actor has: as asked for, or a fair share of its node's cores.
+
+Those of torch spin while they wait for one another, so there are no more of them than cores that
+are an actor's own. A server updates long vectors in other threads (`training.vector_threads`),
+which block, and of these there is one for each core: at a barrier all the workers wait meanwhile.
+Where they do not, the server takes no more of the processor's time than with one thread, but takes
+it sooner.
+"""
 
 from __future__ import annotations
 
@@ -17,17 +24,29 @@ class Threads(NamedTuple):
     """The least."""
     cores: int = 0
     """The cores of its node, as Ray counts them; 0: it has what was asked for."""
-    sharers: int = 1
-    """The bundles of the run on that node."""
+    sharers: int = 0
+    """The bundles of the run that share them; 0: none does."""
+    servers: int = 0
+    """The servers of the run that share them for updates; 0: none does."""
 
     def here(self) -> int:
-        """Return the threads of an actor that calls this.
+        """Return the threads of torch in an actor that calls this."""
+        return max(1, self.asked, self._share(self.sharers))
+
+    def of_updates(self) -> int:
+        """Return the threads that share the updates of a server that calls this."""
+        return max(self.here(), self._share(self.servers))
+
+    def _share(self, sharers: int) -> int:
+        """Return a share of the cores.
 
         A node may declare more cores to Ray than it has, and a container fewer than its machine
         has: so the share is one of the fewer.
         """
+        if not sharers:
+            return 0
         there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return max(1, self.asked, min(self.cores, there or 1) // self.sharers)
+        return min(self.cores, there or 1) // sharers
 
 
 def use_threads(threads: Threads) -> None:
@@ -50,4 +69,21 @@ def fair_threads(
     there = Counter(nodes)
     return tuple(
         Threads(least, cores[node], there[node]) for least, node in zip(asked, nodes, strict=True)
+    )
+
+
+def of_servers(
+    threads: Sequence[Threads], nodes: Sequence[str], cores: Mapping[str, int]
+) -> tuple[Threads, ...]:
+    """Return the threads of servers, which share the cores of their nodes for updates.
+
+    Args:
+        threads: those of each without that.
+        nodes: the node of each.
+        cores: node -> how many it has, as Ray counts them.
+    """
+    there = Counter(nodes)
+    return tuple(
+        each._replace(cores=cores[node], servers=there[node])
+        for each, node in zip(threads, nodes, strict=True)
     )

@@ -20,6 +20,7 @@ from raysync.training.model_server import Exchange, OneStore
 from raysync.training.parameter_groups import ParameterGroup, parameter_groups
 from raysync.training.parameter_store import ParameterStore
 from raysync.training.state_file import State, check_fits
+from raysync.training.vector_threads import VectorThreads
 
 
 class Gossip:
@@ -45,6 +46,7 @@ class Gossip:
         mix: str,
         every: int,
         groups: Sequence[ParameterGroup] = (),
+        threads: VectorThreads | None = None,
     ) -> None:
         """
         Args:
@@ -55,9 +57,12 @@ class Gossip:
             mix: `grad` or `weight`.
             every: H, in rounds.
             groups: as for the `ParameterStore`.
+            threads: likewise.
         """
         scaled = _scaled(update, len(matrix))
-        self._stores = [ParameterStore(initial, size, scaled, groups) for _ in matrix]
+        self._stores = [
+            ParameterStore(initial, size, scaled, groups, threads=threads) for _ in matrix
+        ]
         self._matrix = torch.tensor(matrix)  # (S, S)
         self._size, self._mix, self._every = size, mix, every
         self._rounds = 0
@@ -115,7 +120,9 @@ class Gossip:
         self._rounds = saved["rounds"]
 
 
-def exchange_of(paradigm: Decoupled, update: Update, part: Part) -> Exchange:
+def exchange_of(
+    paradigm: Decoupled, update: Update, part: Part, threads: VectorThreads | None = None
+) -> Exchange:
     """Build the updates of a stage with its initial weights: one optimizer for all replicas, or
     gossip.
     """
@@ -130,8 +137,9 @@ def exchange_of(paradigm: Decoupled, update: Update, part: Part) -> Exchange:
             paradigm.mix,
             paradigm.mix_every,
             groups,
+            threads,
         )
-    return OneStore(model.initial(), model.size, update, groups)
+    return OneStore(model.initial(), model.size, update, groups, threads=threads)
 
 
 def _scaled(update: Update, pushes: int) -> Update:

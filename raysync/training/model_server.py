@@ -16,6 +16,7 @@ from raysync.training.flat import FlatModel
 from raysync.training.parameter_groups import ParameterGroup, parameter_groups, within
 from raysync.training.parameter_store import ParameterStore, bounds_of, part_of
 from raysync.training.state_file import State, check_fits, decode, encode
+from raysync.training.vector_threads import VectorThreads
 
 
 class MissedUpdate(RuntimeError):
@@ -61,6 +62,7 @@ class OneStore:
         update: Update,
         groups: Sequence[ParameterGroup] = (),
         wire: str = "float32",
+        threads: VectorThreads | None = None,
     ) -> None:
         """
         Args:
@@ -69,8 +71,9 @@ class OneStore:
             update: the settings of optimizer, schedule and combination.
             groups: as for the `ParameterStore`.
             wire: likewise.
+            threads: likewise.
         """
-        self.store = ParameterStore(initial, size, update, groups, wire)
+        self.store = ParameterStore(initial, size, update, groups, wire, threads)
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         """Do the first half of an update; return this shard's part of the norm, if the gradient is
@@ -118,12 +121,17 @@ class OneStore:
 
 
 def shard_of(
-    model: FlatModel, update: Update, shard: int = 0, shards: int = 1, wire: str = "float32"
+    model: FlatModel,
+    update: Update,
+    shard: int = 0,
+    shards: int = 1,
+    wire: str = "float32",
+    threads: VectorThreads | None = None,
 ) -> OneStore:
     """Return a fresh store of a model, or of an even part of it."""
     groups = parameter_groups(update, model.parameters)
     own = within(groups, *bounds_of(model, shard, shards))
-    return OneStore(*part_of(model, shard, shards), update, own, wire)
+    return OneStore(*part_of(model, shard, shards), update, own, wire, threads)
 
 
 class ModelServer:

@@ -96,10 +96,15 @@ def arguments_of(kind: type[Optimizer]) -> list[str]:
     return [name for name in names if name not in ("params", "defaults")]
 
 
+def is_torchs_own(update: Update) -> bool:
+    """Say whether the optimizer is one of torch's classes."""
+    return class_of(update.optimizer.name) in _of_torch()
+
+
 def is_fused(update: Update) -> bool:
     """Say whether the optimizer makes a step in one pass, by a kernel that torch has for it."""
     kind, given = class_of(update.optimizer.name), update.optimizer.parameters
-    fuses = kind in _of_torch() and "fused" in arguments_of(kind)
+    fuses = is_torchs_own(update) and "fused" in arguments_of(kind)
     return fuses and not any(name in given for name in UNFUSED)
 
 

@@ -13,14 +13,14 @@ import torch
 from torch import Tensor
 
 from raysync.config import Update
-from raysync.training import optimizer_state
 from raysync.training.flat import FlatModel
+from raysync.training.flat_optimizer import FlatOptimizer
 from raysync.training.lr_schedule import learning_rate, momentum
-from raysync.training.optimizers import is_fused, optimizer_of
 from raysync.training.parameter_groups import ParameterGroup, whole
 from raysync.training.staleness_correction import StalenessCorrection
 from raysync.training.state_file import State, check_fits
 from raysync.training.vector_parts import spans
+from raysync.training.vector_threads import VectorThreads
 from raysync.training.wire import gradient_of
 
 NEXT_TO_0 = ulp(0.0)
@@ -28,10 +28,8 @@ NEXT_TO_0 = ulp(0.0)
 buffer unchanged, and use an old direction when the momentum rises again; this one is 0 as a
 float32, but not for torch."""
 
-PIECE = 2**16
-"""The elements that an optimizer without a fused kernel steps on at once. Its steps have many
-passes, whose temporary vectors then stay in a processor's cache: with RMSprop, NAdam, Adadelta,
-RAdam or Adamax 11 M parameters take half the time."""
+NORM_BLOCK = 2**20
+"""The elements whose norm is taken at once: the bits of the whole norm depend on how it is cut."""
 
 
 class ParameterStore:
@@ -64,6 +62,7 @@ class ParameterStore:
         update: Update,
         groups: Sequence[ParameterGroup] = (),
         wire: str = "float32",
+        threads: VectorThreads | None = None,
     ) -> None:
         """
         Args:
@@ -73,6 +72,7 @@ class ParameterStore:
             update: the settings of optimizer, schedule and combination.
             groups: the parameter groups that tile (P,); default: one of them.
             wire: the format in which gradients arrive: see `training.wire`.
+            threads: share an update of vectors on the CPU; None: it has the caller's alone.
         """
         self.update = update
         self.version = 0
@@ -97,18 +97,10 @@ class ParameterStore:
         corrects = update.staleness_scaling != "none" or update.delay_compensation is not None
         self._staleness_correction = StalenessCorrection(update, size, device) if corrects else None
         self._buffers: dict[str, Tensor] = {}
-        self._groups = groups or whole(size)
-        longest = max(1, size) if is_fused(update) else PIECE
-        self._pieces = [
-            [
-                (torch.nn.Parameter(self._weights[piece]), piece)  # a view
-                for piece in group.pieces(longest)
-            ]
-            for group in self._groups
-        ]
-        self._optimizer = optimizer_of(
-            update, [{"params": [each for each, _ in pieces]} for pieces in self._pieces]
-        )
+        on_cpu = device.type == "cpu"
+        self._threads = threads if threads is not None and on_cpu else VectorThreads()
+        self._norm_block = NORM_BLOCK if on_cpu else max(1, size)
+        self._optimizer = FlatOptimizer(update, self._weights, groups or whole(size), self._threads)
         self._project()
 
     def enter(self, phase: str, progress: float) -> None:
@@ -144,21 +136,42 @@ class ParameterStore:
             0.
         """
         buffers, self._pushes = len(self._initial_buffers), len(vectors)
-        gradients = self._gradients(vectors, staleness, bases)
-        gradient, seen = next(gradients), samples[0]
-        for following, count in zip(gradients, samples[1:], strict=True):
-            seen += count
-            if self._settings.combine == "sum":
-                gradient = torch.add(gradient, following, out=self._combined)
-            else:  # the mean so far moves towards the next one: one pass over memory
-                gradient = torch.lerp(gradient, following, count / seen, out=self._combined)
+        self._threads.enter(len(vectors))
+        gradient, *_ = self._threads.map(
+            lambda span: self._combine(span, vectors, samples, staleness, bases),
+            self._threads.spans(len(self._weights)),
+        )
         for vector, worker in zip(vectors, workers, strict=True):
             if buffers and worker is not None:
                 self._buffers[worker] = vector[-buffers:].clone()
         self._gradient = gradient
-        return (
-            0.0 if self._settings.clip_norm is None else float(torch.linalg.vector_norm(gradient))
-        )
+        return 0.0 if self._settings.clip_norm is None else self._norm(gradient)
+
+    def _combine(
+        self,
+        span: slice,
+        vectors: Sequence[Tensor],
+        samples: Sequence[int],
+        staleness: Sequence[int],
+        bases: Sequence[Tensor],
+    ) -> Tensor:
+        """Combine gradients; return the vector (P,) that then has the result in that span."""
+        gradients = self._gradients(span, vectors, staleness, bases)
+        gradient, seen, out = next(gradients), samples[0], self._combined
+        for following, count in zip(gradients, samples[1:], strict=True):
+            seen += count
+            if self._settings.combine == "sum":
+                torch.add(gradient[span], following[span], out=out[span])
+            else:  # the mean so far moves towards the next one: one pass over memory
+                torch.lerp(gradient[span], following[span], count / seen, out=out[span])
+            gradient = out
+        return gradient
+
+    def _norm(self, gradient: Tensor) -> float:
+        """Return the Euclidean norm of a gradient (P,)."""
+        blocks = torch.split(gradient, self._norm_block)
+        norms = self._threads.map(torch.linalg.vector_norm, blocks)
+        return float(norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms)))
 
     def step(self, progress: float, norms: Sequence[float]) -> int:
         """Make one optimizer step along the combined gradient; return the new version.
@@ -173,26 +186,19 @@ class ParameterStore:
             self._clip(settings.clip_norm, torch.linalg.vector_norm(whole))
         scale = self._pushes if settings.lr_scaling == "linear" else 1
         lr = scale * learning_rate(settings, progress, self.version)
-        for group, own in zip(self._optimizer.param_groups, self._groups, strict=True):
-            group["lr"] = lr * own.lr_factor
-            group["weight_decay"] = (
-                settings.weight_decay if own.weight_decay is None else own.weight_decay
-            )
-            if self._has_momentum:
-                group["momentum"] = max(NEXT_TO_0, momentum(settings, progress - self._began))
-        self._give(self._gradient)
-        self._optimizer.step()
+        self._optimizer.set(
+            lr,
+            settings.weight_decay,
+            max(NEXT_TO_0, momentum(settings, progress - self._began))
+            if self._has_momentum
+            else None,
+        )
+        assert self._gradient is not None, "step before combine"
+        self._optimizer.step(self._gradient)
         self._project()
-        self._gradient = None
-        self._give(None)  # lets the vectors that arrived be freed
+        self._gradient = None  # lets the vectors that arrived be freed
         self.version += 1
         return self.version
-
-    def _give(self, gradient: Tensor | None) -> None:
-        """Give every parameter of the optimizer its part of a gradient (P,), or none."""
-        for pieces in self._pieces:
-            for parameter, piece in pieces:
-                parameter.grad = None if gradient is None else gradient[piece]
 
     def apply(
         self,
@@ -209,25 +215,37 @@ class ParameterStore:
         return self.step(progress, [self.combine(vectors, samples, workers, staleness, bases)])
 
     def _gradients(
-        self, vectors: Sequence[Tensor], staleness: Sequence[int], bases: Sequence[Tensor]
+        self,
+        span: slice,
+        vectors: Sequence[Tensor],
+        staleness: Sequence[int],
+        bases: Sequence[Tensor],
     ) -> Iterator[Tensor]:
-        """Yield K gradients (P,), corrected one by one; each is valid until the next."""
+        """Yield K gradients (P,), of which that span is there, corrected one by one; each is valid
+        until the next.
+        """
         weights, correction = self._weights, self._staleness_correction
-        plain = self._in_float32(vectors)
+        plain = self._in_float32(span, vectors)
         if correction is None:
             yield from plain
             return
         known: Sequence[Tensor | None] = bases or [None] * len(vectors)
         out = self._combined  # for the first one, which the others are added to
         for gradient, behind, base in zip(plain, staleness, known, strict=True):
-            yield correction.correct(gradient, behind, weights, base, out)
+            yield correction.correct(span, gradient, behind, weights, base, out)
             out = self._corrected
 
-    def _in_float32(self, vectors: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield the K gradients (P,) of vectors; the first one stays valid."""
+    def _in_float32(self, span: slice, vectors: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the K gradients (P,) of vectors, of which that span is there; the first one stays
+        valid.
+        """
         for index, vector in enumerate(vectors):
             gradient = gradient_of(self._wire, vector, len(self._weights))
-            yield self._arrived[min(index, 1)].copy_(gradient) if self._arrived else gradient
+            if self._arrived:
+                arrived = self._arrived[min(index, 1)]
+                arrived[span].copy_(gradient[span])
+                gradient = arrived
+            yield gradient
 
     def _clip(self, longest: float, norm: Tensor) -> None:
         """Clip a gradient of that norm as torch's `clip_grad_norm_` does.
@@ -237,7 +255,12 @@ class ParameterStore:
         scale = longest / (norm + 1e-6)
         assert self._gradient is not None, "step before combine"
         if scale < 1:
-            self._gradient = torch.mul(self._gradient, scale, out=self._combined)
+            gradient, out = self._gradient, self._combined
+            self._threads.map(
+                lambda span: torch.mul(gradient[span], scale, out=out[span]),
+                self._threads.spans(len(gradient)),
+            )
+            self._gradient = out
 
     def _project(self) -> None:
         """Move parameters outside of the ball to its nearest point; exact but for float32's
@@ -288,7 +311,7 @@ class ParameterStore:
             "published": self._published,
             "buffers": self._buffers,
             "mean_square": correction and correction.mean_square,
-            "optimizer": optimizer_state.state_of(self._optimizer),
+            "optimizer": self._optimizer.state(),
         }
 
     def restore(self, saved: State) -> None:
@@ -300,7 +323,7 @@ class ParameterStore:
         """
         for what, own in self._fixed.items():
             check_fits(what, saved["fixed"].get(what), own)
-        optimizer_state.restore(self._optimizer, saved["optimizer"])
+        self._optimizer.restore(saved["optimizer"])
         if self._staleness_correction is not None:
             mean_square = saved["mean_square"]
             self._staleness_correction.mean_square = (
@@ -320,10 +343,10 @@ class ParameterStore:
         return {
             "parameters": len(self._weights),
             "elements of buffers": len(self._initial_buffers),
-            "update.optimizer": type(self._optimizer).__name__,
+            "update.optimizer": self._optimizer.kind,
             "update.delay_compensation": compensation and compensation.name,
             "parameter groups": [
-                [[piece.start, piece.stop] for _, piece in pieces] for pieces in self._pieces
+                [[piece.start, piece.stop] for piece in pieces] for pieces in self._optimizer.pieces
             ],
         }
 

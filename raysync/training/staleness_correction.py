@@ -44,12 +44,18 @@ class StalenessCorrection:
         self._scratch = torch.empty(size, device=device) if adapts else None  # (P,)
 
     def correct(
-        self, gradient: Tensor, staleness: int, weights: Tensor, base: Tensor | None, out: Tensor
+        self,
+        span: slice,
+        gradient: Tensor,
+        staleness: int,
+        weights: Tensor,
+        base: Tensor | None,
+        out: Tensor,
     ) -> Tensor:
-        """Return the corrected gradient, (P,): in `out`, or the given one if it needs no
-        correction.
+        """Return the corrected gradient, (P,): `out`, or the given one if it needs no correction.
 
         Args:
+            span: the part of all vectors that is read and written.
             gradient: the gradient of a push, (P,), which is not changed.
             staleness: versions applied since the weights that it was computed on.
             weights: the present weights, (P,).
@@ -60,16 +66,24 @@ class StalenessCorrection:
             assert base is not None, (
                 "delay compensation needs the weights that a gradient was computed on"
             )
-            gradient = self._compensated(gradient, weights, base[: len(weights)], out)
+            self._compensate(span, gradient[span], weights[span], base[span], out[span])
+            gradient = out
         if self._divides and staleness > 1:
-            gradient = torch.div(gradient, staleness, out=out)
+            torch.div(gradient[span], staleness, out=out[span])
+            gradient = out
         return gradient
 
-    def _compensated(self, gradient: Tensor, weights: Tensor, base: Tensor, out: Tensor) -> Tensor:
+    def _compensate(
+        self, span: slice, gradient: Tensor, weights: Tensor, base: Tensor, out: Tensor
+    ) -> None:
+        """Write the compensated gradient of a span; all tensors are of that span."""
         assert self._compensation is not None, "delay compensation is off"
         torch.sub(weights, base, out=out).mul_(gradient)
         if self.mean_square is not None:
-            square = torch.mul(gradient, gradient, out=self._scratch)
-            self.mean_square.lerp_(square, 1 - self._compensation.decay)
-            out.mul_(torch.add(self.mean_square, EPSILON, out=self._scratch).rsqrt_())
-        return torch.addcmul(gradient, gradient, out, value=self._compensation.strength, out=out)
+            assert self._scratch is not None, "it is made with the mean square"
+            mean_square, scratch = self.mean_square[span], self._scratch[span]
+            mean_square.lerp_(
+                torch.mul(gradient, gradient, out=scratch), 1 - self._compensation.decay
+            )
+            out.mul_(torch.add(mean_square, EPSILON, out=scratch).rsqrt_())
+        torch.addcmul(gradient, gradient, out, value=self._compensation.strength, out=out)

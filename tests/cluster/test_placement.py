@@ -24,7 +24,7 @@ from raysync.cluster.placement import (
     total,
 )
 from raysync.cluster.session import server_threads
-from raysync.cluster.threads import Threads, fair_threads
+from raysync.cluster.threads import Threads, fair_threads, of_servers
 
 TWO_NODES = [Node({"CPU": 10.1, "GPU": 1}, {"zone": "a"}), Node({"CPU": 10.1}, {"zone": "b"})]
 
@@ -269,6 +269,28 @@ def test_actors_have_the_threads_they_asked_for_or_their_share_of_their_node(bun
     for least, node, count in zip(asked, nodes, threads, strict=True):
         assert count >= least
         assert (count + 1) * nodes.count(node) > min(cores[node], there)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 4), st.sampled_from("ab")), min_size=1, max_size=8),
+    st.integers(1, 64),
+    st.integers(0, 20),
+)
+def test_servers_share_the_cores_of_their_node_for_updates(servers, there, workers):
+    """Which changes nothing of the threads of torch."""
+    own, nodes = zip(*servers, strict=True)
+    cores = {"a": 16, "b": 3}
+    bundles = [*nodes, *"a" * workers]
+    before = fair_threads([*own, *[1] * workers], bundles, cores)[: len(own)]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(os, "sched_getaffinity", lambda process: set(range(there)), raising=False)
+        after = of_servers(before, nodes, cores)
+        assert [each.here() for each in after] == [each.here() for each in before]
+        for each, node in zip(after, nodes, strict=True):
+            share = min(cores[node], there) // nodes.count(node)
+            assert each.of_updates() == max(each.here(), share)
+        assert [each.of_updates() for each in before] == [each.here() for each in before]
+        assert [Threads(3, 16).here(), Threads(3, 16).of_updates()] == [3, 3]
 
 
 @pytest.mark.slow

@@ -1,5 +1,6 @@
 """The server actor, without Ray."""
 
+import os
 from dataclasses import replace
 from types import SimpleNamespace
 
@@ -16,6 +17,7 @@ from raysync.cluster.threads import Threads
 from raysync.config import Update
 from raysync.training.apply_plan import MEAN, ApplyPlan
 from raysync.training.model_server import ModelServer, OneStore
+from raysync.training.vector_threads import LEAST
 
 PLAN = ApplyPlan(workers=["w#1"], samples=[1], progress=0.0, phase="", staleness=[0], version=1)
 GRADIENT = torch.ones(2).numpy()
@@ -29,6 +31,32 @@ def server():
     server._model = ModelServer(OneStore(torch.zeros(2), 2, Update(lr=1.0)))
     assert server.apply(PLAN.fields(), GRADIENT) == 1
     return server
+
+
+def test_updates_of_long_vectors_have_all_cores_and_torch_its_share(monkeypatch):
+    monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
+    size, torchs = 2 * LEAST, torch.get_num_threads()
+    given = []
+
+    def exchange(model, device, threads):
+        given.append(threads)
+        return OneStore(torch.zeros(size), size, Update(lr=1.0), threads=threads)
+
+    server = Server(Threads(torchs, cores=8, servers=2), Role("server-0"))
+    plan = SimpleNamespace(is_direct=False, on_gpu=False, exchange=exchange)
+    monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
+    server.reset(plan, None, None)
+    assert torch.get_num_threads() == torchs
+    gradients = [torch.full((size,), number).numpy() for number in (1.0, 3.0)]
+    two = replace(PLAN, workers=["v#1", "w#1"], samples=[1, 1], staleness=[0, 0])
+    slots, mappings = Slots(4 * size), Mappings()
+    lease = slots.take()
+    server.apply_and_publish(two.fields(), *gradients, into=lease.handle)
+    [threads] = given
+    assert len(threads.spans(8 * LEAST)) == max(4, torchs)
+    assert len(threads._pool._threads) >= 1
+    weights = torch.frombuffer(bytearray(mappings.read(lease.handle)), dtype=torch.float32)
+    assert torch.equal(weights, torch.full((size,), -4.0))
 
 
 def test_weights_are_published_at_their_version(server):
@@ -83,7 +111,7 @@ def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch
     data, version = server.snapshot([["pushed"], 1], GRADIENT)
     assert version == 1
     plan = SimpleNamespace(
-        exchange=lambda model, device: OneStore(torch.zeros(2), 2, Update(lr=1.0)),
+        exchange=lambda model, device, threads: OneStore(torch.zeros(2), 2, Update(lr=1.0)),
         is_direct=False,
         on_gpu=False,
     )

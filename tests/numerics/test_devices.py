@@ -11,7 +11,7 @@ from torch.utils._pytree import tree_leaves, tree_map
 from raysync import config
 from raysync.config import Update
 from raysync.errors import ConfigError
-from raysync.training import optimizers, parameter_store
+from raysync.training import flat_optimizer, optimizers, parameter_store
 from raysync.training.device import Device, has_kernels, refuse_without_kernels, try_kernels
 from raysync.training.evaluation import evaluate
 from raysync.training.gradient import GradientComputation, LossScale
@@ -178,7 +178,7 @@ def test_the_next_batch_is_drawn_ahead_and_dropped_if_another_is_asked_for():
 )
 def test_a_store_stays_on_the_device_of_its_vectors(monkeypatch, settings):
     """torch's meta device computes nothing, and refuses to mix its tensors with a CPU's."""
-    monkeypatch.setattr(parameter_store, "is_fused", lambda update: False)
+    monkeypatch.setattr(flat_optimizer, "is_fused", lambda update: False)
     monkeypatch.setattr(optimizers, "is_fused", lambda update: False)
     update = Update(**settings)
     initial, *vectors = torch.empty(4, 12, device="meta")

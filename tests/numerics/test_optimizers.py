@@ -67,7 +67,7 @@ def test_fused_kernels_are_used_where_torch_has_them():
     fused = {name for name in ELEMENTWISE if is_fused(Update(optimizer=name))}
     assert fused == {"SGD", "Adam", "AdamW", "Adagrad"}
     assert not is_fused(Update(optimizer={"name": "adamw", "foreach": True}))
-    assert len(ParameterStore(torch.ones(200_000), 200_000, Update())._pieces[0]) == 1
+    assert len(ParameterStore(torch.ones(200_000), 200_000, Update())._optimizer.pieces[0]) == 1
 
 
 @pytest.mark.parametrize(
