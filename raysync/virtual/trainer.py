@@ -11,7 +11,6 @@ from torch import Tensor
 
 from raysync.config import WorkerGroup
 from raysync.training.device import refuse_without_kernels, use_deterministic_kernels
-from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.precision import refuse_unsupported
 from raysync.training.preparation import TrainingPlan
@@ -40,15 +39,15 @@ class Trainer:
         self._device = device_of(training)
         if self._device != "cpu":
             use_deterministic_kernels()
-        flat = FlatModel(training.build().to(self._device))
-        self._size = flat.size
-        self._initial = flat.initial()  # (P + Q,)
         self._readers = {slot: training.reader(slot) for slot in training.groups}
         self._computations: dict[tuple[int, str, str], GradientComputation] = {}
         self._read: dict[GradientComputation, Tensor] = {}
         """The weights (P + Q,) that each has read last; nothing writes to such a vector."""
+        model = self._computation(next(iter(training.groups.values()))).model
+        self._size = model.size
+        self._initial = model.initial()  # (P + Q,)
         self._generators = [torch.default_generator]
-        if self._device != "cpu":
+        if self._device != "cpu":  # torch has made its generator by now
             self._generators.append(torch.cuda.default_generators[0])
 
     def compute(
