@@ -23,6 +23,7 @@ from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Update, Workload
 from raysync.config.workers import Cluster, WorkerGroup
+from raysync.config.yaml_reading import DUMPER
 from raysync.core.ids import Slot, worker_slot
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, unknown_name
@@ -504,4 +505,4 @@ class Experiment(Strict):
 
     def to_yaml(self) -> str:
         """Write the experiment as a file that `load` takes; see `plain`."""
-        return yaml.safe_dump(self.plain(), sort_keys=False)
+        return yaml.dump(self.plain(), Dumper=DUMPER, sort_keys=False)

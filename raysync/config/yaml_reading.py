@@ -14,6 +14,8 @@ from raysync.errors import ConfigError
 LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 """The loader of libyaml if PyYAML has it: it is eight times as fast, and a sweep reads its file
 once for each trial."""
+DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
+"""The dumper that goes with it: every record has its experiment as a file."""
 DEEPEST = 50
 """The most levels of nesting. At some hundreds, code that walks the value would meet Python's own
 limit."""

@@ -208,7 +208,7 @@ class StageComputation:
             y: Tensor = functional_call(self._module, named, (taken_in(self._precision, x),))
         return y
 
-    def _computing(self) -> AbstractContextManager[None]:
+    def _computing(self) -> AbstractContextManager[object]:
         return computing_in(self._precision, self._weights.device)
 
     def _gradients(self, stashed: _Stashed, dy: Tensor) -> tuple[Tensor, Tensor | None]:

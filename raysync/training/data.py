@@ -83,9 +83,8 @@ class DataSet:
         if x.dtype != np.uint8:
             return torch.tensor(x)
         shape = (1, -1) + (1,) * (x.ndim - 2)
-        return torch.from_numpy(
-            (x.astype(np.float32) - self.mean.reshape(shape)) / self.std.reshape(shape)
-        )
+        mean, std = (torch.from_numpy(each.reshape(shape)) for each in (self.mean, self.std))
+        return torch.from_numpy(x).float().sub_(mean).div_(std)
 
 
 class ArraySamples(Dataset[tuple[Tensor, Tensor]]):

@@ -15,8 +15,8 @@ from raysync.training.parameter_groups import parameters_of
 
 
 class FlatModel:
-    """Wraps an nn.Module; its parameters become views of `weights`, their gradients views of
-    `gradient`.
+    """Wraps an nn.Module; its parameters become views of `weights`, and their gradients are joined
+    in `gradient`.
 
     One contiguous float32 vector travels each way:
         * to the server `outgoing`, (P + Q,): the gradient, and behind it the buffers (batch-norm
@@ -26,9 +26,13 @@ class FlatModel:
           buffers. A worker keeps its own buffers (as in DistributedDataParallel without
           broadcasting); evaluation takes the means.
 
-    With `keeps_memory` the parameters and their gradients have memory of their own, in their own
-    strides, and are copied from `weights` and to `gradient`. So the order of the vectors does not
-    depend on how the parameters lie in memory: a vector is each parameter in turn, row by row.
+    Each backward pass leaves gradients in memory of its own, as in any torch program; one copy
+    joins them. (Adding them to views of the vector would take two more passes over it: one clears
+    it, and torch adds to a gradient that is there, where it keeps a new one as it is.)
+
+    With `keeps_memory` the parameters have memory of their own, in their own strides, and are
+    copied from `weights`. So the order of the vectors does not depend on how the parameters lie in
+    memory: a vector is each parameter in turn, row by row.
     """
 
     def __init__(
@@ -67,24 +71,22 @@ class FlatModel:
         kept_by = self._parameters if keeps_memory else []
         self._own = [parameter.data for parameter in kept_by]
         """The parameters' own memory, if they keep it."""
-        self._own_gradients = [torch.zeros_like(parameter) for parameter in kept_by]
         for parameter, weights in zip(self._parameters, self._weights, strict=True):
             weights.copy_(parameter.detach())
             if not keeps_memory:
                 parameter.data = weights
-        for parameter, gradient in zip(kept_by, self._own_gradients, strict=True):
-            parameter.grad = gradient
-        self.write_into(torch.zeros(self.size + self.buffer_size, device=device))  # (P + Q,)
+        self.outgoing = torch.zeros(self.size + self.buffer_size, device=device)  # (P + Q,)
+
+    @property
+    def gradient(self) -> Tensor:
+        """The gradient in `outgoing`, (P,)."""
+        return self.outgoing[: self.size]
 
     def write_into(self, outgoing: Tensor) -> None:
         """Let the gradient, and the buffers behind it, be written into another vector (P + Q,) of
         the same device from now on; what it holds is overwritten.
         """
-        self.outgoing, self.gradient = outgoing, outgoing[: self.size]
-        self._gradients = self._views(self.gradient)
-        if not self._own:
-            for parameter, gradient in zip(self._parameters, self._gradients, strict=True):
-                parameter.grad = gradient
+        self.outgoing = outgoing
 
     def _views(self, vector: Tensor) -> list[Tensor]:
         """Return the part of a vector (P,) that each parameter has, in its shape."""
@@ -95,27 +97,24 @@ class FlatModel:
         ]
 
     def clear_gradient(self) -> None:
-        """Begin a gradient, which the backward passes to come add to."""
-        if self._own:
-            torch._foreach_zero_(self._own_gradients)
-        else:
-            self.gradient.zero_()
+        """Begin a gradient, to which the backward passes to come add up."""
+        for parameter in self._parameters:
+            parameter.grad = None
 
     def write_gradient(self) -> None:
-        """Write what the backward passes have added up in `outgoing`, if it is not there already,
-        and the module's buffers behind it.
+        """Write what the backward passes have added up in `outgoing`, and the module's buffers
+        behind it.
         """
-        if self._own:
-            torch._foreach_copy_(self._gradients, self._own_gradients)
-        self.write_buffers()
+        gradients = [_row(parameter) for parameter in self._parameters]
+        torch.cat([*gradients, *self._buffer_rows()], out=self.outgoing)
 
     def write_buffers(self) -> None:
         """Write the module's buffers behind the gradient in `outgoing`."""
         if self._buffers:
-            torch.cat(
-                [buffer.reshape(-1).float() for buffer in self._buffers],
-                out=self.outgoing[self.size :],
-            )
+            torch.cat(self._buffer_rows(), out=self.outgoing[self.size :])
+
+    def _buffer_rows(self) -> list[Tensor]:
+        return [buffer.reshape(-1).float() for buffer in self._buffers]
 
     def read_weights(self, *parts: Tensor) -> None:
         """Take the parameters from a vector (P + Q,) of the server, in one or several parts; the
@@ -149,3 +148,12 @@ class FlatModel:
         """Return parameters and buffers as one vector (P + Q,), on the device of the module."""
         self.write_buffers()
         return torch.cat([self.weights, self.outgoing[self.size :]])
+
+
+def _row(parameter: nn.Parameter) -> Tensor:
+    """Return the gradient of a parameter row by row; zeros if the loss does not depend on it."""
+    gradient = parameter.grad
+    if gradient is None:
+        return parameter.new_zeros(parameter.numel())
+    # an embedding's may be sparse
+    return (gradient if gradient.layout is torch.strided else gradient.to_dense()).reshape(-1)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from typing import Any
 
 import torch
@@ -83,10 +84,13 @@ class _Replica:
         return losses
 
     def _add(self, batch: Any, share: float) -> Tensor:
-        batch = batch_to(batch, self.device.upload)
+        if self.device.copies:
+            batch = batch_to(batch, self.device.upload)
         begin = self.device.mark()
         with computing_in(self._precision, self.model.weights.device):
-            loss = self._loss(self.model.module, batch) * share
+            loss = self._loss(self.model.module, batch)
+            if share < 1:
+                loss = loss * share
         scaled = loss if self._scale is None else loss * self._scale.value
         scaled.backward()  # type: ignore[no-untyped-call]
         self._spans.append((begin, self.device.mark()))
@@ -201,7 +205,7 @@ class GradientComputation:
         assert batch_size >= len(self._replicas), (
             "a device without a sample would make the loss NaN, which reads as diverged"
         )
-        sizes = [self._pieces(size) for size in even_sizes(batch_size, len(self._replicas))]
+        sizes = _cut(batch_size, len(self._replicas), self._micro_batch)
         pieces = [size for each in sizes for size in each]
         batches = iter(self._draw(reader, clock, pieces))
         work = [[(next(batches), size / batch_size) for size in each] for each in sizes]
@@ -246,12 +250,6 @@ class GradientComputation:
         run_all = map if self._threads is None else self._threads.map
         computed = run_all(_Replica.compute, self._replicas, work)
         return [loss for losses in computed for loss in losses]
-
-    def _pieces(self, size: int) -> list[int]:
-        """Return the sizes of the micro-batches of a device's part of a batch."""
-        if self._micro_batch is None:
-            return [size]
-        return even_sizes(size, -(-size // self._micro_batch))
 
     def read_buffers(self, vector: Tensor) -> None:
         """Give all replicas the buffers of a vector (P + Q,): for a computation that serves several
@@ -299,3 +297,12 @@ class GradientComputation:
         for replica in self._replicas[1:]:
             whole.add_(replica.model.outgoing.to(whole.device))
         whole[size:].div_(len(self._replicas))
+
+
+@cache
+def _cut(batch_size: int, devices: int, micro_batch: int | None) -> list[list[int]]:
+    """Return the sizes of the micro-batches of each device's part of a batch."""
+    parts = even_sizes(batch_size, devices)
+    if micro_batch is None:
+        return [[part] for part in parts]
+    return [even_sizes(part, -(-part // micro_batch)) for part in parts]

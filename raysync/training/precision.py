@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor
@@ -40,17 +39,14 @@ def refuse_unsupported(precision: str, device: str) -> None:
         )
 
 
-@contextmanager
-def computing_in(precision: str, device: torch.device) -> Iterator[None]:
-    """Compute a forward pass in a precision; what is computed afterwards, such as its backward
-    pass, rounds the factors of products as it does.
+def computing_in(precision: str, device: torch.device) -> AbstractContextManager[object]:
+    """Return the context that computes a forward pass in a precision; what is computed afterwards,
+    such as its backward pass, rounds the factors of products as it does.
     """
     use_tf32(precision != "float32")
     if precision in REDUCED:
-        with torch.autocast(device.type, REDUCED[precision]):
-            yield
-    else:
-        yield
+        return torch.autocast(device.type, REDUCED[precision])
+    return nullcontext()
 
 
 def taken_in(precision: str, x: Tensor) -> Tensor:

@@ -11,7 +11,6 @@ from torch import Tensor
 
 from raysync.config import WorkerGroup
 from raysync.training.device import refuse_without_kernels, use_deterministic_kernels
-from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.precision import refuse_unsupported
 from raysync.training.preparation import TrainingPlan
@@ -40,11 +39,16 @@ class Trainer:
         self._device = device_of(training)
         if self._device != "cpu":
             use_deterministic_kernels()
-        flat = FlatModel(training.build().to(self._device))
-        self._size = flat.size
-        self._initial = flat.initial()  # (P + Q,)
         self._readers = {slot: training.reader(slot) for slot in training.groups}
         self._computations: dict[tuple[int, str, str], GradientComputation] = {}
+        self._read: dict[GradientComputation, Tensor] = {}
+        """The weights (P + Q,) that each has read last; nothing writes to such a vector."""
+        model = self._computation(next(iter(training.groups.values()))).model
+        self._size = model.size
+        self._initial = model.initial()  # (P + Q,)
+        self._generators = [torch.default_generator]
+        if self._device != "cpu":  # torch has made its generator by now
+            self._generators.append(torch.cuda.default_generators[0])
 
     def compute(
         self, slot: str, clock: int, batch_size: int, weights: Tensor, buffers: Tensor | None
@@ -63,11 +67,18 @@ class Trainer:
             float32, on the device of the run: nothing of it is copied to the CPU and back.
         """
         computation = self._computation(self._training.groups[slot])
-        computation.read_weights([weights])
+        if self._read.get(computation) is not weights:
+            computation.read_weights([weights])
+            self._read[computation] = weights
         computation.read_buffers(self._initial if buffers is None else buffers)
-        with torch.random.fork_rng(devices=[0] if self._device != "cpu" else []):
+        computation.write_into(torch.empty(sum(computation.wire.sizes), device=self._device))
+        states = [generator.get_state() for generator in self._generators]
+        try:
             loss = computation.compute(self._readers[slot], clock, batch_size)
-        return loss, computation.on_device.clone()
+        finally:
+            for generator, state in zip(self._generators, states, strict=True):
+                generator.set_state(state)
+        return loss, computation.outgoing()
 
     @property
     def has_buffers(self) -> bool:

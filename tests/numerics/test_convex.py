@@ -39,9 +39,10 @@ def flat(unit_norm=True):
 
 def loss_and_gradient(model, w, x, y):
     model.read_weights(torch.from_numpy(w))
-    model.gradient.zero_()
+    model.clear_gradient()
     loss = cross_entropy(model.module(torch.from_numpy(x)), torch.from_numpy(y))
     loss.backward()
+    model.write_gradient()
     return loss.item(), model.gradient.numpy().astype(float)
 
 

@@ -137,31 +137,58 @@ def test_buffers_are_the_mean_of_the_live_workers_latest():
 
 
 def test_a_flat_model_is_the_module():
-    """Parameters and gradients are views: what torch computes is in the vectors, and the other way
-    round.
-    """
+    """Parameters are views of the weights, and gradients are joined in the vector that travels."""
     torch.manual_seed(0)
     module = nn.Sequential(nn.Linear(3, 4), nn.BatchNorm1d(4), nn.Linear(4, 2))
     names = [tuple(parameter.shape) for parameter in module.parameters()]
     flat = FlatModel(module)
     assert flat.size == sum(torch.Size(shape).numel() for shape in names)
     assert flat.buffer_size == 4 + 4 + 1
-    assert all(
-        parameter.grad.data_ptr() >= flat.gradient.data_ptr() for parameter in module.parameters()
-    )
-    module(torch.randn(5, 3)).sum().backward()
-    flat.write_buffers()
+    for _ in range(2):
+        flat.clear_gradient()
+        module(torch.randn(5, 3)).sum().backward()
+        flat.write_gradient()
     assert torch.equal(flat.gradient, torch.cat([p.grad.reshape(-1) for p in module.parameters()]))
     assert torch.equal(
         flat.outgoing[flat.size :], torch.cat([b.reshape(-1).float() for b in module.buffers()])
     )
     flat.read_weights(torch.zeros(flat.size + flat.buffer_size))
     assert not any(parameter.any() for parameter in module.parameters())
-    assert module[1].num_batches_tracked == 1, "a worker keeps its own buffers"
+    assert module[1].num_batches_tracked == 2, "a worker keeps its own buffers"
     flat.read_buffers(torch.arange(flat.size + flat.buffer_size, dtype=torch.float32) - flat.size)
     assert module[1].running_mean.tolist() == [0, 1, 2, 3]
     assert module[1].running_var.tolist() == [4, 5, 6, 7]
     assert module[1].num_batches_tracked == 8
+
+
+def test_backward_passes_add_up_whatever_form_a_gradient_has():
+    """That of a sparse embedding is a sparse tensor, and that of a sum is one number, expanded."""
+    torch.manual_seed(0)
+    module = nn.ModuleList([nn.Embedding(5, 2, sparse=True), nn.Linear(2, 3)])
+    flat = FlatModel(module)
+    batches = torch.tensor([[0, 3], [3, 4]])
+    flat.clear_gradient()
+    for batch in batches:
+        (module[1](module[0](batch)).square().sum() + module[1].bias.sum()).backward()
+    flat.write_gradient()
+    dense = nn.functional.linear(
+        nn.functional.embedding(batches, module[0].weight), *module[1].parameters()
+    )
+    loss = dense.square().sum() + 2 * module[1].bias.sum()
+    expected = torch.autograd.grad(loss, list(module.parameters()))
+    assert torch.allclose(flat.gradient, torch.cat([each.reshape(-1) for each in expected]))
+
+
+def test_a_gradient_stays_when_the_next_one_is_written_elsewhere():
+    module = nn.Linear(2, 1)
+    flat = FlatModel(module)
+    vectors = [torch.empty(flat.size) for _ in range(2)]
+    for factor, vector in enumerate(vectors, 1):
+        flat.write_into(vector)
+        flat.clear_gradient()
+        (factor * module(torch.ones(1, 2))).sum().backward()
+        flat.write_gradient()
+    assert [vector.tolist() for vector in vectors] == [[1.0] * 3, [2.0] * 3]
 
 
 def test_the_mean_of_buffers_does_not_depend_on_who_pushed_first():

@@ -23,6 +23,7 @@ from raysync.core.paradigm import Paradigm
 from raysync.training.preparation import prepare
 from raysync.training.wire import Wire
 from raysync.virtual.engine import VirtualEngine
+from raysync.virtual.trainer import Trainer
 from tests.builders.virtual import DATA, entries, learn, push_times, replayed, weights_of
 from tests.virtual.oracle import Oracle
 
@@ -284,6 +285,23 @@ def test_a_run_leaves_the_callers_random_numbers_alone():
     assert torch.equal(torch.rand(2), expected)
 
 
+def test_gradients_in_turn_are_those_of_their_weights_and_stay_as_they_are():
+    training = task_of(lambda: net(dropout=0.5))
+    whole = Trainer(training)._initial
+    weights = [factor * whole for factor in (1.0, 0.5)]
+    order = [("a-0", 0, 0), ("b-0", 0, 0), ("a-0", 1, 1), ("c-0", 0, 1), ("b-0", 1, 0)]
+
+    def computed(trainer, slot, clock, which):
+        return trainer.compute(slot, clock, 8, weights[which], None)
+
+    shared = Trainer(training)
+    in_turn = [computed(shared, *step) for step in order]
+    alone = [computed(Trainer(training), *step) for step in order]
+    assert [loss for loss, _ in in_turn] == [loss for loss, _ in alone]
+    for (_, ours), (_, fresh) in zip(in_turn, alone, strict=True):
+        assert torch.equal(ours, fresh)
+
+
 DETERMINED = {
     "engine": "virtual",
     "seed": 3,
@@ -446,8 +464,10 @@ class Broken(nn.Module):
 def test_a_model_that_breaks_fails_the_run_with_its_worker_and_keeps_the_record(tmp_path):
     settings = SETTINGS | {"output": str(tmp_path), "network": {"link": {"latency_s": 1}}}
     says = r"worker a-0#1: ValueError: the user's own\nThe record up to then: "
+    before = torch.get_rng_state()
     with pytest.raises(raysync.RunFailed, match=says) as failed:
         raysync.run(settings, model=Broken, data=DATA)
+    assert torch.equal(torch.get_rng_state(), before)
     record = raysync.load(str(failed.value).rpartition(" ")[2])
     assert record.summary["status"] == "failed"
     assert len(entries(record.journal(), object)) == 3
