@@ -99,6 +99,7 @@ class ParameterStore:
         self._buffers: dict[str, Tensor] = {}
         on_cpu = device.type == "cpu"
         self._threads = threads if threads is not None and on_cpu else VectorThreads()
+        self._spans = self._threads.spans(size)
         self._norm_block = NORM_BLOCK if on_cpu else max(1, size)
         self._optimizer = FlatOptimizer(update, self._weights, groups or whole(size), self._threads)
         self._project()
@@ -138,8 +139,7 @@ class ParameterStore:
         buffers, self._pushes = len(self._initial_buffers), len(vectors)
         self._threads.enter(len(vectors))
         gradient, *_ = self._threads.map(
-            lambda span: self._combine(span, vectors, samples, staleness, bases),
-            self._threads.spans(len(self._weights)),
+            lambda span: self._combine(span, vectors, samples, staleness, bases), self._spans
         )
         for vector, worker in zip(vectors, workers, strict=True):
             if buffers and worker is not None:
@@ -257,8 +257,7 @@ class ParameterStore:
         if scale < 1:
             gradient, out = self._gradient, self._combined
             self._threads.map(
-                lambda span: torch.mul(gradient[span], scale, out=out[span]),
-                self._threads.spans(len(gradient)),
+                lambda span: torch.mul(gradient[span], scale, out=out[span]), self._spans
             )
             self._gradient = out
 

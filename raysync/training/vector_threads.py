@@ -60,7 +60,8 @@ class VectorThreads:
 
     def spans(self, size: int) -> list[slice]:
         """Return the spans of a vector of that size, one for each thread that may work on it."""
-        return spans(size, max(1, min(self._count, size // self._least)))
+        shared = min(self._count, size // self._least)
+        return spans(size, shared) if shared > 1 else [slice(0, size)]
 
     def map(self, work: Callable[[Item], Result], items: Sequence[Item]) -> list[Result]:
         """Return what the work returns for each of the items, in their order.
@@ -94,9 +95,11 @@ class VectorThreads:
 
     def copy(self, source: Tensor, target: Tensor) -> None:
         """Copy a vector into another one, which may be on another device."""
-        on_cpu = source.device.type == target.device.type == "cpu"
-        shared = self.spans(len(source)) if on_cpu else [slice(None)]
-        self.map(lambda span: target[span].copy_(source[span]), shared)
+        shared = self.spans(len(source))
+        if len(shared) > 1 and source.device.type == target.device.type == "cpu":
+            self.map(lambda span: target[span].copy_(source[span]), shared)
+        else:
+            target.copy_(source)
 
 
 def _use_one_thread() -> None:
