@@ -12,8 +12,9 @@ the actors and their places, who is dead, and every other method.
                 soon as it has answered: so a worker begins its step on new weights without the
                 driver's being woken first
 
-A call whose inputs several actors make waits here, and all behind it, until they have answered, as
-Ray would have it. If an input fails, so does the call.
+Where that cannot be, since several actors make its inputs, or the call that makes one has not been
+sent itself, or a pipe has no room, a call waits here, and all behind it, until its inputs are there,
+as Ray would have it. If an input fails, so does the call.
 
 An actor that dies may have passed calls on, or not. Where their input is there, they are sent once
 more, and whoever has them already takes no notice (see `serving`); where it is not, they have not
@@ -47,8 +48,8 @@ Request = tuple[str, Any, Sequence[Handle], Handle | None]
 HOT = frozenset({"step", "apply", "apply_and_publish", "publish"})
 """The methods that are called over pipes."""
 WINDOW_BYTES = 16 * 2**10
-"""How much an actor is sent before it answers: less than a pipe holds, so that a frozen actor does
-not block the driver."""
+"""How much an actor is sent before it answers, to carry out and to pass on: a quarter of what a pipe
+holds, so that a frozen actor does not block the driver."""
 
 
 class PipedCall:
@@ -234,7 +235,7 @@ class Channel:
             data: the frame.
         """
         if need.number <= self._left_after or self._relayed is not None:
-            return False  # it does not come to that call first
+            return False  # it would pass it on before it comes to that call
         passed_on = frame((RELAY, need.number, end, data))
         if not self._has_room(len(passed_on)):
             return False
@@ -271,6 +272,8 @@ class Channel:
         """Issue a call of Ray's in its turn, behind all that has been called over the pipes."""
         while (self._queue or self._relayed) and self.failure is None:
             self.channels.pump(None)  # until what is in front of it has been sent
+        if self.failure is not None:  # it has died meanwhile, and its pipes are closed
+            return issue()
         send(self._requests, frame(LEAVE))
         self._serving, self._left_after = None, self._number
         issued = issue()

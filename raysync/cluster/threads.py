@@ -2,9 +2,8 @@
 
 Those of torch spin while they wait for one another, so there are no more of them than cores that
 are an actor's own. A server updates long vectors in other threads (`training.vector_threads`),
-which block, and of these there is one for each core: at a barrier all the workers wait meanwhile.
-Where they do not, the server takes no more of the processor's time than with one thread, but takes
-it sooner.
+which block, and of these there may be one for each core: at a barrier all the workers wait
+meanwhile.
 """
 
 from __future__ import annotations
@@ -34,7 +33,9 @@ class Threads(NamedTuple):
         return max(1, self.asked, self._share(self.sharers))
 
     def of_updates(self) -> int:
-        """Return the threads that share the updates of a server that calls this."""
+        """Return the threads that share an update of several gradients in a server that calls this;
+        one of a single gradient is shared by `here()` of them.
+        """
         return max(self.here(), self._share(self.servers))
 
     def _share(self, sharers: int) -> int:

@@ -401,8 +401,7 @@ class Driver:
         if release.pull:
             step.server.done(release.version)
         self._pushed[worker, clock] = step
-        if self.members.unproven:
-            self.members.unproven.pop(worker, None)
+        self.members.has_pushed(worker)
         report = step.report if loss is None else {**step.report, "loss": loss}
         computed_at = None if arriving is None else arriving.computed_at
         base, samples = release.version, step.samples
@@ -443,8 +442,7 @@ class Driver:
         self.lines.append(Entry(event, decisions, report))
         for index, decision in enumerate(decisions):
             if isinstance(decision, Release):  # a `match` takes twice as long
-                if self.members.admits(decision):
-                    self.begin(self.topology.released(decision))
+                self.release(decision)
             elif isinstance(decision, Apply):
                 self._apply(decision, decisions, index)
                 if self.status:

@@ -85,8 +85,6 @@ class Membership:
             backend, self._restarts, START_DEADLINE_S, self.join, self._not_started, self._no_room
         )
         """The workers that are on their way."""
-        self.unproven = self.comebacks.unproven
-        """Those of them that have joined, and not pushed yet: their start may have failed."""
         self._quorum = Quorum(
             experiment.cluster.min_workers,
             backend,
@@ -207,6 +205,11 @@ class Membership:
                 self._backend.schedule(now, self._crash, crash)
                 return False
         return True
+
+    def has_pushed(self, worker: str) -> None:
+        """Take in that a push of a worker has arrived: its start has not failed."""
+        if self.comebacks.unproven:
+            self.comebacks.unproven.pop(worker, None)
 
     def _plan_kill(self, worker: str, since: float) -> None:
         """Let the process of a worker that is there since that moment die at the next kill after

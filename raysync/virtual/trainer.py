@@ -41,8 +41,6 @@ class Trainer:
             use_deterministic_kernels()
         self._readers = {slot: training.reader(slot) for slot in training.groups}
         self._computations: dict[tuple[int, str, str], GradientComputation] = {}
-        self._read: dict[GradientComputation, Tensor] = {}
-        """The weights (P + Q,) that each has read last; nothing writes to such a vector."""
         model = self._computation(next(iter(training.groups.values()))).model
         self._size = model.size
         self._initial = model.initial()  # (P + Q,)
@@ -67,9 +65,7 @@ class Trainer:
             float32, on the device of the run: nothing of it is copied to the CPU and back.
         """
         computation = self._computation(self._training.groups[slot])
-        if self._read.get(computation) is not weights:
-            computation.read_weights([weights])
-            self._read[computation] = weights
+        computation.read_weights([weights])  # each time: a model may write to its own
         computation.read_buffers(self._initial if buffers is None else buffers)
         computation.write_into(torch.empty(sum(computation.wire.sizes), device=self._device))
         states = [generator.get_state() for generator in self._generators]

@@ -268,6 +268,25 @@ def test_an_actor_that_begins_anew_passes_nothing_on_for_what_was_before(world):
     assert world.actors["worker"].done == []
 
 
+def test_a_call_of_rays_to_an_actor_that_dies_meanwhile_writes_into_no_file(world, monkeypatch):
+    world.call("server")
+    world.call("worker", [0])
+    world.actors["worker"].die()
+    others = []
+
+    def lose(timeout_s):
+        world.lose("worker")
+        others.extend(os.pipe() for _ in range(3))  # they have the numbers of its files
+
+    monkeypatch.setattr(world.channels, "pump", lose)
+    assert world.pipes["worker"].by_ray(lambda: "issued") == "issued"
+    monkeypatch.undo()
+    for read, write in others:
+        os.close(write)
+        assert os.read(read, 1) == b""
+        os.close(read)
+
+
 def test_what_does_not_fit_into_the_pipe_waits_for_the_driver(world):
     world.call("server", padding=WINDOW_BYTES)
     world.call("worker", [0])

@@ -285,8 +285,21 @@ def test_a_run_leaves_the_callers_random_numbers_alone():
     assert torch.equal(torch.rand(2), expected)
 
 
-def test_gradients_in_turn_are_those_of_their_weights_and_stay_as_they_are():
-    training = task_of(lambda: net(dropout=0.5))
+class Halving(nn.Module):
+    """It writes to its own weights whenever it is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.net = plain()
+
+    def forward(self, x):
+        self.net[0].weight.data.mul_(0.5)
+        return self.net(x)
+
+
+@pytest.mark.parametrize("model", [lambda: net(dropout=0.5), Halving], ids=["net", "halving"])
+def test_gradients_in_turn_are_those_of_their_weights_and_stay_as_they_are(model):
+    training = task_of(model)
     whole = Trainer(training)._initial
     weights = [factor * whole for factor in (1.0, 0.5)]
     order = [("a-0", 0, 0), ("b-0", 0, 0), ("a-0", 1, 1), ("c-0", 0, 1), ("b-0", 1, 0)]
