@@ -13,8 +13,8 @@ the actors and their places, who is dead, and every other method.
                 driver's being woken first
 
 Where that cannot be, since several actors make its inputs, or the call that makes one has not been
-sent itself, or a pipe has no room, a call waits here, and all behind it, until its inputs are there,
-as Ray would have it. If an input fails, so does the call.
+sent itself, or a pipe has no room, a call waits here, and all behind it, until its inputs are
+there, as Ray would have it. If an input fails, so does the call.
 
 An actor that dies may have passed calls on, or not. Where their input is there, they are sent once
 more, and whoever has them already takes no notice (see `serving`); where it is not, they have not
@@ -48,8 +48,8 @@ Request = tuple[str, Any, Sequence[Handle], Handle | None]
 HOT = frozenset({"step", "apply", "apply_and_publish", "publish"})
 """The methods that are called over pipes."""
 WINDOW_BYTES = 16 * 2**10
-"""How much an actor is sent before it answers, to carry out and to pass on: a quarter of what a pipe
-holds, so that a frozen actor does not block the driver."""
+"""How much an actor is sent before it answers, to carry out and to pass on: a quarter of what a
+pipe holds, so that a frozen actor does not block the driver."""
 
 
 class PipedCall:
