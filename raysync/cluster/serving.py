@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import os
 import select
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
@@ -36,13 +36,16 @@ class Ends(NamedTuple):
     answers: End
 
 
-def serve(actor: Any, ends: Ends, last: int) -> None:
+def serve(
+    actor: Any, ends: Ends, last: int, meanwhile: Callable[[], None] = lambda: None
+) -> None:
     """Carry out the calls that come over a pipe, until one says to leave or the driver is gone.
 
     Args:
         actor: has the methods.
         ends: what the calls come by, and the answers go by.
         last: the number of the last call before.
+        meanwhile: what it does whenever it has answered a call, before it waits for the next one.
     """
     with (
         suppress(EOFError, *GONE),
@@ -51,7 +54,8 @@ def serve(actor: Any, ends: Ends, last: int) -> None:
         closing(Service(actor, answers, last)) as service,
     ):
         while (message := receive(requests)) is not LEAVE:
-            service.take(message)
+            if service.take(message):
+                meanwhile()
 
 
 @contextmanager
@@ -78,8 +82,8 @@ class Service:
         self._others: dict[End, int] = {}
         """The pipes of other actors, and the files by which they are written to."""
 
-    def take(self, message: tuple[Any, ...]) -> None:
-        """Carry out what a message asks for.
+    def take(self, message: tuple[Any, ...]) -> bool:
+        """Carry out what a message asks for; return whether that was a call, which is answered now.
 
         Raises:
             BrokenPipeError: the driver is gone.
@@ -88,12 +92,14 @@ class Service:
         if method == RELAY:
             if number not in self._failed:
                 self._relay(*arguments)
-        elif number > self._last:
+            return False
+        if number > self._last:
             self._last = number
             told, why = self._carried_out(method, *arguments)
             if why is not None:
                 self._failed.add(number)
             send(self._answers, frame((number, told, why)))
+        return True
 
     def _carried_out(
         self, method: str, fields: Any, inputs: list[Any], into: Any

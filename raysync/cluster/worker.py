@@ -108,7 +108,18 @@ class Worker:
 
     def serve(self, ends: serving.Ends, last: int) -> None:
         """Carry out the calls that come over a pipe; see `serving.serve`."""
-        serving.serve(self, ends, last)
+        serving.serve(self, ends, last, meanwhile=self._draw_ahead)
+
+    def _draw_ahead(self) -> None:
+        """Draw the next batch while the server updates, in place of doing it once the weights are
+        there. Samples that are read one by one are left to processes of their own: reading them
+        takes long, and must show in the seconds of a step.
+        """
+        gradient, reader = self._gradient, self._reader
+        assert gradient is not None, "called before reset"
+        assert reader is not None, "called before reset"
+        if reader.is_in_memory:
+            gradient.draw_ahead(reader)
 
     def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
         """Begin a run."""
@@ -168,8 +179,8 @@ class Worker:
         Returns:
             The gradient with the buffers behind it, as it travels, in a part a shard, or the
             handles of these parts; the loss, and the seconds of computing, the emulated part
-            included: forward and backward, on a CPU also drawing the batch, without the copies of
-            vectors.
+            included: forward and backward, on a CPU also drawing the batch unless that was done
+            ahead, without the copies of vectors.
         """
         plan, gradient, reader = self._plan, self._gradient, self._reader
         assert plan is not None, "step before reset"

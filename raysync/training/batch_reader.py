@@ -76,11 +76,17 @@ class BatchReader:
             batches: says which samples are in which batch.
             workers: the number of processes that read ahead; 0: this process reads.
         """
-        self._samples, self._collate, self._batches = samples, collate, batches
+        self._collate, self._batches = collate, batches
         self._seeded, self._workers = SeededSamples(samples), workers
+        self._read_batch = getattr(samples, "read_batch", None)
         self._ahead: Iterator[Any] | None = None
         self._next: tuple[int, tuple[int, ...]] | None = None
         """The clock and the sizes of the batch that `_ahead` yields next."""
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether a batch is read at once, and not sample by sample."""
+        return self._read_batch is not None
 
     def seed(self, clock: int) -> int:
         """Return the seed of what the model itself draws when it computes that batch."""
@@ -88,10 +94,9 @@ class BatchReader:
 
     def read(self, clock: int, sizes: Sequence[int]) -> list[Any]:
         """Return a batch in parts of these sizes."""
-        read_batch = getattr(self._samples, "read_batch", None)
-        if read_batch is not None:
+        if self._read_batch is not None:
             indices = self._batches.indices(clock, sum(sizes))
-            batch = read_batch(indices, self._batches.augmentation_seed(clock))
+            batch = self._read_batch(indices, self._batches.augmentation_seed(clock))
             return [batch] if len(sizes) == 1 else split_batch(batch, sizes)
         if self._workers:
             return self._read_ahead(clock, tuple(sizes))

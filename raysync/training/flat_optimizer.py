@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from inspect import unwrap
 from typing import Any, NamedTuple
 
 import torch
@@ -47,12 +48,23 @@ class Part:
     optimizer: Optimizer
     fragments: Sequence[Fragment]
     """In the order of the optimizer's parameters."""
+    is_torchs_own: bool
+    """Whether its class is one of torch's."""
 
     def step(self, gradient: Tensor) -> None:
-        """Make a step along a gradient (P,)."""
+        """Make a step along a gradient (P,).
+
+        Around a step of its own classes torch puts a range for profilers, hooks and marks for its
+        compiler, none of which a server has. Between two updates they leave the caches: they were
+        70 of the 230 us of a small model's update.
+        """
         for each in self.fragments:
             each.parameter.grad = gradient[each.span]
-        self.optimizer.step()
+        if self.is_torchs_own:
+            with torch.no_grad():
+                unwrap(type(self.optimizer).step)(self.optimizer)
+        else:
+            self.optimizer.step()
         for each in self.fragments:
             each.parameter.grad = None  # lets the vectors that arrived be freed
 
@@ -102,7 +114,7 @@ class FlatOptimizer:
             first += len(pieces)
             fragments += its
             settings.append({"params": [each.parameter for each in its]})
-        return Part(optimizer_of(update, settings), fragments)
+        return Part(optimizer_of(update, settings), fragments, is_torchs_own(update))
 
     @property
     def kind(self) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
@@ -154,7 +154,7 @@ class GradientComputation:
             wire: the format in which its gradients travel: see `training.wire`.
             shards: the number of parts that they travel in.
             draws_ahead: whether to draw the batch of the next clock while a GPU computes this one:
-                for a computation that serves one worker only.
+                for a computation that serves one worker only. See `draw_ahead`.
         """
         modules = [module, *(copy.deepcopy(module) for _ in devices[1:])]
         loss = compiled(task.loss) if compiles else task.loss
@@ -170,7 +170,9 @@ class GradientComputation:
         """The format of `outgoing`."""
         self._micro_batch = micro_batch
         self._draws_ahead = draws_ahead and any(device.copies for device in self._distinct)
-        self._drawn: tuple[tuple[int, list[int]], list[Any]] | None = None
+        self._following: tuple[int, list[int]] | None = None
+        """The clock and the sizes of the batch behind the last one."""
+        self._drawn: tuple[tuple[int, list[int]], Future[list[Any]]] | None = None
         """The clock and the sizes of a batch that was drawn ahead, and its parts."""
         self._given: Tensor | None = None
         """The vector that was given to write into."""
@@ -210,8 +212,9 @@ class GradientComputation:
         batches = iter(self._draw(reader, clock, pieces))
         work = [[(next(batches), size / batch_size) for size in each] for each in sizes]
         losses = self._launch(reader.seed(clock), work)
+        self._following = clock + 1, pieces
         if self._draws_ahead:
-            self._drawn = (clock + 1, pieces), reader.read(clock + 1, pieces)
+            self.draw_ahead(reader)
         while self._has_overflowed():
             losses = self._launch(reader.seed(clock), work)
         if len(self._replicas) > 1:
@@ -239,8 +242,20 @@ class GradientComputation:
         """Return a batch in pieces, which may have been drawn ahead."""
         drawn, self._drawn = self._drawn, None
         if drawn is not None and drawn[0] == (clock, pieces):
-            return drawn[1]
+            return drawn[1].result()
         return reader.read(clock, pieces)
+
+    def draw_ahead(self, reader: BatchReader) -> None:
+        """Draw the batch that comes next if the clocks go on and the batch size stays, unless that
+        is drawn already; if it comes, so does the error that drawing it may have raised.
+        """
+        if self._drawn is None and self._following is not None:
+            parts: Future[list[Any]] = Future()
+            try:
+                parts.set_result(reader.read(*self._following))
+            except Exception as error:
+                parts.set_exception(error)
+            self._drawn = self._following, parts
 
     def _launch(self, seed: int, work: Sequence[Sequence[Part]]) -> list[Tensor]:
         """Begin to compute the work of all replicas; return the losses."""
