@@ -36,9 +36,7 @@ class Ends(NamedTuple):
     answers: End
 
 
-def serve(
-    actor: Any, ends: Ends, last: int, meanwhile: Callable[[], None] = lambda: None
-) -> None:
+def serve(actor: Any, ends: Ends, last: int, meanwhile: Callable[[], None] = lambda: None) -> None:
     """Carry out the calls that come over a pipe, until one says to leave or the driver is gone.
 
     Args:

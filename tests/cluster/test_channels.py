@@ -11,7 +11,8 @@ import pytest
 
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.channels import WINDOW_BYTES, Channels, PipedCall
-from raysync.cluster.serving import serve
+from raysync.cluster.pipes import end_of, frame, receive, send
+from raysync.cluster.serving import LEAVE, RELAY, Ends, serve
 from raysync.engine.backend import Failure
 
 DIED = Failure("died", "it was killed", "a")
@@ -60,6 +61,30 @@ class Actor:
 
     def step(self, fields):
         return "handle", [0.5, 1.0]
+
+
+def test_what_is_done_meanwhile_comes_behind_each_answer():
+    """Not behind what is only passed on."""
+    requests, answers, others = (os.pipe() for _ in range(3))
+    calls = [("note", 1, "a"), ("note", 2, "b")]
+    passed_on = RELAY, 1, tuple(end_of(others[1])), frame("for another")
+    for message in (
+        *((method, number, fields, [], None) for method, number, fields in calls),
+        passed_on,
+        LEAVE,
+    ):
+        send(requests[1], frame(message))
+    told = []
+    serve(
+        Actor(),
+        Ends(end_of(requests[0]), end_of(answers[1])),
+        0,
+        meanwhile=lambda: told.append(receive(answers[0])),
+    )
+    assert told == [(1, 1, None), (2, 2, None)]
+    assert receive(others[0]) == "for another"
+    for file in (*requests, *answers, *others):
+        os.close(file)
 
 
 @pytest.fixture

@@ -2,6 +2,7 @@
 
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -15,6 +16,7 @@ from raysync.cluster.threads import Threads
 from raysync.cluster.transport import outgoing
 from raysync.cluster.worker import Worker, WorkerPlan
 from raysync.engine.step_time import StepTime
+from raysync.training.batch_reader import BatchReader
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.preparation import prepare
@@ -116,6 +118,40 @@ def test_a_worker_takes_its_buffers_from_the_end_of_a_vector_in_parts(worker):
     vector = torch.arange(flat.size + flat.buffer_size, dtype=torch.float32)
     worker.restore([], *outgoing(vector, [3, 3, 3]))
     assert torch.equal(flat.initial()[flat.size :], vector[flat.size :])
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_worker_draws_ahead_what_is_in_memory(monkeypatch, lazy):
+    """Samples that are read one by one may take long: that must show in the step's seconds."""
+    training = prepare(config.validate({"model": "mlp", "workers": [{"count": 1}]}))
+    worker = Worker(threads=Threads(torch.get_num_threads()), role=Role("worker-0"))
+    samples = training.task.train_set()
+    if lazy:
+        samples = [samples[index] for index in range(len(samples))]
+    drawn, collate = [], training.task.collate
+    [slot] = training.shards
+    batches = training.batches(slot)
+    monkeypatch.setattr(
+        batches, "indices", lambda clock, size: drawn.append(clock) or np.arange(size)
+    )
+    worker._plan = WorkerPlan("w-0", config.WorkerGroup(), batches, 0, None, 4, 0, 0, shards=1)
+    worker._step_time = StepTime(config.WorkerGroup(), 0, "w-0", 4)
+    worker._gradient = GradientComputation(training.build(), training.task)
+    worker._reader = BatchReader(samples, collate, batches)
+    monkeypatch.setattr(worker_module.serving, "serve", follow(worker))
+    worker.serve(None, 0)
+    assert drawn == ([0, 1] if lazy else [0, 1, 2])
+
+
+def follow(worker):
+    """Serve two steps, one after the other."""
+
+    def serve(actor, ends, last, meanwhile):
+        for clock in range(2):
+            worker.step((clock, 4))
+            meanwhile()
+
+    return serve
 
 
 @pytest.mark.parametrize(("wire", "sizes"), [("float32", [10, 9]), ("bf16", [5, 1 + 7])])

@@ -2,6 +2,7 @@
 
 from contextlib import nullcontext
 from functools import cache
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -149,22 +150,48 @@ class Reader:
         return self._reader.read(clock, sizes)
 
 
-def test_the_next_batch_is_drawn_ahead_and_dropped_if_another_is_asked_for():
+@pytest.mark.parametrize("meanwhile", [True, False], ids=["meanwhile", "afterwards"])
+def test_the_next_batch_is_drawn_ahead_and_dropped_if_another_is_asked_for(meanwhile):
+    """While a GPU computes, or when the worker has answered."""
     training = prepare(config.validate(SETTINGS))
     ahead, plain = (
         GradientComputation(training.build(), training.task, draws_ahead=True) for _ in range(2)
     )
     assert not ahead._draws_ahead, "a CPU has nothing to do meanwhile"
-    ahead._draws_ahead = True
+    ahead._draws_ahead = meanwhile
     reader = Reader(training.reader("w-0"))
+    ahead.draw_ahead(reader)
+    assert not reader.drawn, "no batch has told which one follows"
     asked = [(0, 30), (1, 30), (2, 20), (7, 20), (8, 20)]
     for clock, size in asked:
         losses = [each.compute(reader, clock, size) for each in (ahead, plain)]
         assert losses[0] == losses[1]
         assert torch.equal(ahead.outgoing(), plain.outgoing())
+        for _ in range(2):
+            ahead.draw_ahead(reader)
     assert reader.drawn.count((1, 30)) == 2, "ahead, and by the plain one"
     assert reader.drawn.count((2, 30)) == 1, "ahead, and in vain"
     assert reader.drawn.count((8, 20)) == 2
+
+
+def test_an_error_of_drawing_ahead_is_that_of_the_step_that_would_have_drawn():
+    training = prepare(config.validate(SETTINGS))
+    ahead = GradientComputation(training.build(), training.task)
+    itself = training.reader("w-0")
+
+    def read(clock, sizes):
+        if clock == 1:
+            raise RuntimeError("no such sample")
+        return itself.read(clock, sizes)
+
+    reader = SimpleNamespace(read=read, seed=itself.seed)
+    for clock in (0, 2):
+        ahead.compute(reader, clock, 30)
+        ahead.draw_ahead(reader)
+    ahead.compute(reader, 0, 30)
+    ahead.draw_ahead(reader)
+    with pytest.raises(RuntimeError, match="no such sample"):
+        ahead.compute(reader, 1, 30)
 
 
 @pytest.mark.parametrize(
