@@ -31,6 +31,20 @@ class Renamed(SignDescent):
         super().__init__(params, **arguments)
 
 
+class Hooked(SignDescent):
+    """Clamps the weights in a hook of torch's, after each step."""
+
+    def __init__(self, params, **arguments):
+        super().__init__(params, **arguments)
+        self.register_step_post_hook(lambda *_: self.clamp())
+
+    @torch.no_grad()
+    def clamp(self):
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                parameter.clamp_(-1, 1)
+
+
 class Counting(SignDescent):
     """Keeps more than tensors of float32, and not for each parameter alone."""
 

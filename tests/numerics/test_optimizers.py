@@ -26,6 +26,7 @@ ELEMENTWISE = {
     "SGD": {"maximize": True},
     f"{OURS}SignDescent": {"shrink": 0.5},
     f"{OURS}Renamed": {"shrink": 0.5},
+    f"{OURS}Hooked": {"shrink": 0.5},
 }
 
 
