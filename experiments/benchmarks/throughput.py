@@ -4,9 +4,11 @@ own parameter-server example, and the floor.
     python experiments/benchmarks/throughput.py            prints the tables
     python experiments/benchmarks/throughput.py --write    and puts them into README.md
 
-All compute as many gradients of the convnet on synthetic data of MNIST's shape: 5 workers x 200
+All compute as many gradients of the convnet on synthetic data of MNIST's shape: 5 workers x 600
 iterations of 128 samples. The floor is a plain torch loop, one process per core, that
-exchanges nothing. The example is that of Ray's documentation ("Parameter server"), its two loops
+exchanges nothing. Five such loops, one for each worker, show what it costs that they share the
+cores; and five that wait for one another after each gradient what a barrier leaves, if nothing else
+is done at it. The example is that of Ray's documentation ("Parameter server"), its two loops
 and its state dict of arrays, in as few lines. They take turns, and each turn gives a ratio.
 """
 
@@ -33,7 +35,7 @@ from raysync.runner import run_in
 from raysync.training.models import convnet
 from raysync.training.preparation import TrainingPlan, prepare
 
-WORKERS, ITERATIONS, BATCH, LR, TURNS = 5, 200, 128, 0.01, 3
+WORKERS, ITERATIONS, BATCH, LR, TURNS = 5, 600, 128, 0.01, 3
 GRADIENTS = WORKERS * ITERATIONS
 
 
@@ -66,9 +68,11 @@ class Speed(NamedTuple):
     """The time that processors spent on one, all processes together."""
 
 
-def timed(loop: Loop, gradients: int, start: object, spent_s: object) -> None:
+def timed(
+    loop: Loop, gradients: int, start: object, spent_s: object, barrier: object = None
+) -> None:
     """Pass the barrier `start` when the loop is warm, and when it has made the gradients; add what
-    they took to the processor's seconds.
+    they took to the processor's seconds. Another barrier is passed after each gradient.
     """
     for _ in range(20):
         loop.step()
@@ -76,14 +80,16 @@ def timed(loop: Loop, gradients: int, start: object, spent_s: object) -> None:
     began = time.process_time()
     for _ in range(gradients):
         loop.step()
+        if barrier is not None:
+            barrier.wait()
     with spent_s.get_lock():
         spent_s.value += time.process_time() - began
     start.wait()
 
 
-def floor_process(gradients: int, start: object, spent_s: object) -> None:
+def floor_process(gradients: int, barrier: object, start: object, spent_s: object) -> None:
     """Run one process of the floor."""
-    timed(Loop(), gradients, start, spent_s)
+    timed(Loop(), gradients, start, spent_s, barrier)
 
 
 def speed_of(works: list[tuple], gradients: int) -> Speed:
@@ -119,11 +125,16 @@ def processors_s() -> float:
     return spent
 
 
-def floor() -> Speed:
-    """Return the speed without any exchange."""
-    cores = os.cpu_count()
-    each = GRADIENTS // cores
-    return speed_of([(floor_process, (each,))] * cores, each * cores)
+def floor(processes: int, *, waits: bool = False) -> Speed:
+    """Return the speed without any exchange.
+
+    Args:
+        processes: their number.
+        waits: whether each gradient ends at a barrier.
+    """
+    each = GRADIENTS // processes
+    barrier = mp.get_context("spawn").Barrier(processes) if waits else None
+    return speed_of([(floor_process, (each, barrier))] * processes, each * processes)
 
 
 # ---- Ray's example ----
@@ -239,7 +250,9 @@ def measure() -> str:
     with tempfile.TemporaryDirectory() as output, Session() as session:
         by_refs, shared = (plan(output, each, WORKERS) for each in ("object-ref", "shared-memory"))
         contenders = {
-            "the floor": floor,
+            "the floor": lambda: floor(os.cpu_count()),
+            "five loops": lambda: floor(WORKERS),
+            "five loops with a barrier": lambda: floor(WORKERS, waits=True),
             "raysync, bsp": lambda: ours(session, by_refs, "bsp"),
             "raysync, asp": lambda: ours(session, by_refs, "asp"),
             "raysync, bsp, shared memory": lambda: ours(session, shared, "bsp"),
@@ -252,6 +265,8 @@ def measure() -> str:
     against = [
         [f"{ours} / {theirs}", *compared(speeds[ours], speeds[theirs])]
         for ours, theirs in (
+            ("raysync, bsp, shared memory", "five loops with a barrier"),
+            ("raysync, asp, shared memory", "five loops"),
             ("raysync, bsp", "Ray's example, synchronous"),
             ("raysync, asp", "Ray's example, asynchronous"),
             ("raysync, bsp, shared memory", "raysync, bsp"),
