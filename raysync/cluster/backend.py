@@ -195,6 +195,9 @@ class RayBackend:
         self._parts = max(shards.count for shards in servers.values())
         self._methods: dict[tuple[str, str], Any] = {}
         """(worker, method) -> Ray's remote method."""
+        self._pulled: dict[str, tuple[Lease, ...]] = {}
+        """Worker -> the slot of its weights, which it may use where they are until it gets
+        others."""
         self._watched: dict[Any, list[_Watched]] = {}
         """Reference -> the calls that wait for it, the oldest first."""
         self._queue = EventQueue()
@@ -285,6 +288,8 @@ class RayBackend:
             assert lease is not None, "a worker on another node than the server"
             handle, leases = self._workers[actor], (lease,)
             upload = Upload(actor, self._upload_s(actor, fields))
+            if inputs:
+                self._pulled[actor] = _leases_of(inputs)
         channel = channels.channel(actor, handle)
         vectors = [part for each in inputs for part in each.parts]
         request = (method, fields, vectors, leases[0].handle if leases else None)
@@ -443,6 +448,7 @@ class RayBackend:
             ray.kill(self._workers.pop(actor))
             self._hang_up(actor, "it was ended")
             self._sites.pop(actor, None)
+            self._pulled.pop(actor, None)
             self._nodes.lost(actor)
             if self._shared is not None:
                 self._shared.forget(actor)

@@ -17,10 +17,19 @@ from raysync.cluster.direct_vectors import Buffer
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.paces import returned, step_pace, timed
 from raysync.cluster.server_count import Pace
-from raysync.cluster.shared_memory import Handle
+from raysync.cluster.shared_memory import Handle, is_supported
 from raysync.cluster.threads import Threads, use_threads
-from raysync.cluster.transport import MEMORY, Payload, forget_all, incoming, outgoing, written
+from raysync.cluster.transport import (
+    MAPPINGS,
+    MEMORY,
+    Payload,
+    forget_all,
+    incoming,
+    outgoing,
+    written,
+)
 from raysync.cluster.warm_up import warm_up
+from raysync.cluster.weights_in_place import WeightsInPlace
 from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.batch_reader import BatchReader, generators_restored
@@ -102,6 +111,7 @@ class Worker:
         self._plan: WorkerPlan | None = None
         self._gradient: GradientComputation | None = None
         self._reader: BatchReader | None = None
+        self._in_place: WeightsInPlace | None = None
 
     def __repr__(self) -> str:
         return str(self._role)
@@ -127,6 +137,8 @@ class Worker:
             (model.name, *devices, *kind, plan.batch_size), lambda: _trial(plan, model, devices)
         )
         self._gradient = _computation(plan, model, devices)
+        can_share = is_supported() and devices[0] == "cpu"
+        self._in_place = WeightsInPlace(MAPPINGS, plan.vector_bytes) if can_share else None
         self._reader = BatchReader(
             model.train_set, model.task.collate, plan.batches, plan.loader_workers
         )
@@ -180,7 +192,7 @@ class Worker:
         factor, added_s = fault or (1.0, 0.0)
         if weights:  # the backend lets the gradient take its time: another step may come meanwhile
             sleep_s(one_way_s(plan.group.link, plan.vector_bytes, added_s))
-            gradient.read_weights(incoming(*weights))
+            self._pull(gradient, weights)
         began_s = now_s()
         if into is None:
             loss = gradient.compute(reader, clock, batch_size)
@@ -189,6 +201,8 @@ class Worker:
                 gradient.write_into(vector)
                 loss = gradient.compute(reader, clock, batch_size)
                 gradient.outgoing()
+                if self._in_place is not None:
+                    self._in_place.check()
         # On a GPU the copies of weights and gradient run beside this thread: they are no computing.
         computed_s = gradient.device_s or now_s() - began_s
         step_s = self._step_time.seconds(clock, batch_size, factor, computed_s)
@@ -198,6 +212,14 @@ class Worker:
         sizes = gradient.wire.sizes
         parts = outgoing(gradient.outgoing(), sizes) if into is None else into.parts(sizes)
         return *parts, [loss, busy_s]
+
+    def _pull(self, gradient: GradientComputation, weights: Sequence[Payload]) -> None:
+        """Take weights that have arrived, where they are if that can be."""
+        shown = None if self._in_place is None else self._in_place.show(weights)
+        if shown is None:
+            gradient.read_weights(incoming(*weights))
+        else:
+            gradient.use_weights(shown)
 
     @signed
     def buffer(self, fields: Buffer) -> torch.Tensor:

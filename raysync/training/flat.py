@@ -127,6 +127,18 @@ class FlatModel:
             offset += len(part)
         self._place()
 
+    def use_weights(self, vector: Tensor) -> None:
+        """Let `weights` be the beginning of a vector (P + Q,) of the same device, which a model may
+        write to, from now on.
+        """
+        if self.weights.data_ptr() != vector.data_ptr():
+            self.weights = vector[: self.size]
+            self._weights = self._views(self.weights)
+            if not self._own:
+                for parameter, weights in zip(self._parameters, self._weights, strict=True):
+                    parameter.data = weights
+        self._place()
+
     def copy_weights(self, other: FlatModel) -> None:
         """Take the parameters of the same model on another device, once that has them."""
         self.weights.copy_(other.weights, non_blocking=True)

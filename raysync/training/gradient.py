@@ -183,10 +183,22 @@ class GradientComputation:
 
         They are copied to the first device, and from there to the others.
         """
-        first, *others = self._replicas
-        first.model.read_weights(*(first.device.upload(part) for part in parts))
-        for replica in others:
-            replica.model.copy_weights(first.model)
+        device = self._replicas[0].device
+        self.model.read_weights(*(device.upload(part) for part in parts))
+        self._copy_weights()
+
+    def use_weights(self, vector: Tensor) -> None:
+        """Let the parameters be those of a vector (P + Q,), where they are, until others are read
+        or used; for a computation whose first device is the CPU.
+        """
+        assert not self._replicas[0].device.copies, "the model is on a GPU"
+        self.model.use_weights(vector)
+        self._copy_weights()
+
+    def _copy_weights(self) -> None:
+        """Copy the weights of the first device to the others."""
+        for replica in self._replicas[1:]:
+            replica.model.copy_weights(self.model)
 
     def compute(self, reader: BatchReader, clock: int, batch_size: int) -> float:
         """Run one batch forward and backward at the model's present weights.
