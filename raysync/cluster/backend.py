@@ -196,7 +196,7 @@ class RayBackend:
         self._methods: dict[tuple[str, str], Any] = {}
         """(worker, method) -> Ray's remote method."""
         self._pulled: dict[str, tuple[Lease, ...]] = {}
-        """Worker -> the slot of its weights, which it may use where they are until it gets
+        """Worker -> the slots of its weights, which it uses where they are until it is given
         others."""
         self._watched: dict[Any, list[_Watched]] = {}
         """Reference -> the calls that wait for it, the oldest first."""
@@ -259,6 +259,8 @@ class RayBackend:
         self, actor: str, method: str, fields: list[Any], inputs: Sequence[Any] = ()
     ) -> RayCall | PipedCall:
         """See `Backend.call`."""
+        if self._shared is not None and method == "step" and inputs:
+            self._pulled[actor] = _leases_of(inputs)
         if self._channels is None or actor == EVALUATOR:
             return self._call(actor, method, fields, inputs)
         if method in HOT and all(isinstance(each, PipedCall) for each in inputs):
@@ -288,8 +290,6 @@ class RayBackend:
             assert lease is not None, "a worker on another node than the server"
             handle, leases = self._workers[actor], (lease,)
             upload = Upload(actor, self._upload_s(actor, fields))
-            if inputs:
-                self._pulled[actor] = _leases_of(inputs)
         channel = channels.channel(actor, handle)
         vectors = [part for each in inputs for part in each.parts]
         request = (method, fields, vectors, leases[0].handle if leases else None)

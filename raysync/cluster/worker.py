@@ -17,7 +17,7 @@ from raysync.cluster.direct_vectors import Buffer
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.paces import returned, step_pace, timed
 from raysync.cluster.server_count import Pace
-from raysync.cluster.shared_memory import Handle, is_supported
+from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import (
     MAPPINGS,
@@ -29,7 +29,7 @@ from raysync.cluster.transport import (
     written,
 )
 from raysync.cluster.warm_up import warm_up
-from raysync.cluster.weights_in_place import WeightsInPlace
+from raysync.cluster.weights_in_place import WeightsInPlace, is_worth_it
 from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.batch_reader import BatchReader, generators_restored
@@ -63,6 +63,8 @@ class WorkerPlan:
     """Whether vectors travel by Ray Direct Transport."""
     on_gpu: bool = False
     """Whether they do so between GPUs."""
+    shares_memory: bool = False
+    """Whether vectors may travel in shared memory."""
 
 
 def _computation(
@@ -137,8 +139,10 @@ class Worker:
             (model.name, *devices, *kind, plan.batch_size), lambda: _trial(plan, model, devices)
         )
         self._gradient = _computation(plan, model, devices)
-        can_share = is_supported() and devices[0] == "cpu"
-        self._in_place = WeightsInPlace(MAPPINGS, plan.vector_bytes) if can_share else None
+        self._in_place = None
+        if plan.shares_memory and devices[0] == "cpu" and is_worth_it(plan.vector_bytes):
+            self._in_place = WeightsInPlace(MAPPINGS, plan.vector_bytes)
+            self._gradient.move_weights(self._in_place.vector)
         self._reader = BatchReader(
             model.train_set, model.task.collate, plan.batches, plan.loader_workers
         )
@@ -192,7 +196,8 @@ class Worker:
         factor, added_s = fault or (1.0, 0.0)
         if weights:  # the backend lets the gradient take its time: another step may come meanwhile
             sleep_s(one_way_s(plan.group.link, plan.vector_bytes, added_s))
-            self._pull(gradient, weights)
+            in_place = self._in_place is not None and self._in_place.show(weights)
+            gradient.read_weights([] if in_place else incoming(*weights))
         began_s = now_s()
         if into is None:
             loss = gradient.compute(reader, clock, batch_size)
@@ -212,14 +217,6 @@ class Worker:
         sizes = gradient.wire.sizes
         parts = outgoing(gradient.outgoing(), sizes) if into is None else into.parts(sizes)
         return *parts, [loss, busy_s]
-
-    def _pull(self, gradient: GradientComputation, weights: Sequence[Payload]) -> None:
-        """Take weights that have arrived, where they are if that can be."""
-        shown = None if self._in_place is None else self._in_place.show(weights)
-        if shown is None:
-            gradient.read_weights(incoming(*weights))
-        else:
-            gradient.use_weights(shown)
 
     @signed
     def buffer(self, fields: Buffer) -> torch.Tensor:

@@ -179,26 +179,22 @@ class GradientComputation:
         self._threads = ThreadPoolExecutor(len(devices)) if len(devices) > 1 and apart else None
 
     def read_weights(self, parts: Sequence[Tensor]) -> None:
-        """Take the parameters from a vector (P + Q,) of the server, in one or several parts.
+        """Take the parameters from a vector (P + Q,) of the server, in one or several parts; in
+        none if they are in the vector that was given for them.
 
         They are copied to the first device, and from there to the others.
         """
-        device = self._replicas[0].device
-        self.model.read_weights(*(device.upload(part) for part in parts))
-        self._copy_weights()
+        first, *others = self._replicas
+        first.model.read_weights(*(first.device.upload(part) for part in parts))
+        for replica in others:
+            replica.model.copy_weights(first.model)
 
-    def use_weights(self, vector: Tensor) -> None:
-        """Let the parameters be those of a vector (P + Q,), where they are, until others are read
-        or used; for a computation whose first device is the CPU.
+    def move_weights(self, vector: Tensor) -> None:
+        """Let the weights of the first device, which is the CPU, be in a vector (P + Q,) that is
+        given for them, from now on: before anything is computed, since a model may keep views of
+        its parameters.
         """
-        assert not self._replicas[0].device.copies, "the model is on a GPU"
-        self.model.use_weights(vector)
-        self._copy_weights()
-
-    def _copy_weights(self) -> None:
-        """Copy the weights of the first device to the others."""
-        for replica in self._replicas[1:]:
-            replica.model.copy_weights(self.model)
+        self.model.move_weights(vector)
 
     def compute(self, reader: BatchReader, clock: int, batch_size: int) -> float:
         """Run one batch forward and backward at the model's present weights.
