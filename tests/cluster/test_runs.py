@@ -343,10 +343,9 @@ def test_bsp_on_ray_is_repeatable(run):
     ids=["bf16", "buffers", "clipped"],
 )
 def test_runs_over_both_transports_agree_and_say_which_it_was(run, paradigm, model, wire):
-    """With batch norm's buffers, which travel behind the gradient; and with a model that is so large
-    that its weights are used in place, and writes to them. Sums depend on their order, and in
-    bfloat16 their last bits may round a number the other way. The third run has the memory of the
-    second.
+    """With batch norm's buffers, which travel behind the gradient; and with a model so large that
+    its weights are used in place, which writes to them. Sums depend on their order, and in bfloat16
+    their last bits may round a number the other way. The third run has the memory of the second.
     """
     transports = ("object-ref", "shared-memory", "shared-memory")
     settings = {"paradigm": paradigm, "workers": UNEQUAL, "model": model, "update": {"lr": 0.02}}

@@ -170,7 +170,8 @@ def worker_over(monkeypatch):
             "cluster": {"transport": transport},
         }
         training = prepare(config.validate(described), Writing(way))
-        [plan] = layout_of(training, training.experiment.make(training.experiment.paradigm)).worker_plans()
+        paradigm = training.experiment.make(training.experiment.paradigm)
+        [plan] = layout_of(training, paradigm).worker_plans()
         worker = Worker(Threads(1), Role("worker-0"))
         worker.reset(plan, training.model)
         worker._gradient.model.module.begin()
@@ -186,13 +187,10 @@ def vectors(size, count=6):
 
 def gradients(worker, payloads):
     """The gradients of steps, and the weights that each left; no payload: it pulls nothing."""
-    slots, lease = None, None
+    slots = Slots(4 * sum(worker._gradient.wire.sizes))
     for clock, payload in enumerate(payloads):
-        if slots is None:
-            slots = Slots(4 * sum(worker._gradient.wire.sizes))
         lease = slots.take()
-        *parts, _ = worker.step((clock, 8), *payload, into=lease.handle)
-        [part] = parts
+        part, _ = worker.step((clock, 8), *payload, into=lease.handle)
         yield bytes(MAPPINGS.read(part)), worker._gradient.model.weights.clone()
 
 
