@@ -195,6 +195,9 @@ class RayBackend:
         self._parts = max(shards.count for shards in servers.values())
         self._methods: dict[tuple[str, str], Any] = {}
         """(worker, method) -> Ray's remote method."""
+        self._pulled: dict[str, tuple[Lease, ...]] = {}
+        """Worker -> the slots of its weights, which it uses where they are until it is given
+        others."""
         self._watched: dict[Any, list[_Watched]] = {}
         """Reference -> the calls that wait for it, the oldest first."""
         self._queue = EventQueue()
@@ -256,6 +259,8 @@ class RayBackend:
         self, actor: str, method: str, fields: list[Any], inputs: Sequence[Any] = ()
     ) -> RayCall | PipedCall:
         """See `Backend.call`."""
+        if self._shared is not None and method == "step" and inputs:
+            self._pulled[actor] = _leases_of(inputs)
         if self._channels is None or actor == EVALUATOR:
             return self._call(actor, method, fields, inputs)
         if method in HOT and all(isinstance(each, PipedCall) for each in inputs):
@@ -443,6 +448,7 @@ class RayBackend:
             ray.kill(self._workers.pop(actor))
             self._hang_up(actor, "it was ended")
             self._sites.pop(actor, None)
+            self._pulled.pop(actor, None)
             self._nodes.lost(actor)
             if self._shared is not None:
                 self._shared.forget(actor)

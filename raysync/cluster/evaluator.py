@@ -47,7 +47,7 @@ class WholeModel:
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """See `Assembly.vector`."""
-        return torch.cat(list(weights))
+        return weights[0] if len(weights) == 1 else torch.cat(list(weights))
 
 
 class Evaluator:

@@ -148,6 +148,7 @@ class DataParallelLayout:
                 experiment.cluster.servers,
                 experiment.cluster.wire,
                 *self._way,
+                shares_memory=experiment.cluster.transport in ("shared-memory", "auto"),
             )
             for slot, group in training.groups.items()
         ]

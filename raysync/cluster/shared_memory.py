@@ -25,6 +25,7 @@ import mmap
 import os
 import struct
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import NamedTuple
@@ -188,11 +189,19 @@ class Mappings:
             TornVector: it is not there.
             OSError: the process that it belongs to is gone, or is on another machine.
         """
-        whole = self._mapped(handle, writes=False)
-        (stamp,) = _STAMP.unpack_from(whole, handle.slot)
+        self.check(handle)
+        return self._bytes(self._mapped(handle, writes=False), handle)
+
+    def check(self, handle: Handle) -> None:
+        """Check that a vector is there.
+
+        Raises:
+            TornVector: it is not.
+            OSError: see `read`.
+        """
+        (stamp,) = _STAMP.unpack_from(self._mapped(handle, writes=False), handle.slot)
         if stamp != handle.stamp:
             raise TornVector(f"vector {handle.stamp} is not in its slot, but {stamp or 'none'} is")
-        return self._bytes(whole, handle)
 
     def begin(self, handle: Handle) -> memoryview:
         """Return the room for a vector that this process is about to write.
@@ -240,13 +249,27 @@ class Mappings:
 
 
 def _map(handle: Handle, writes: bool) -> mmap.mmap:
-    file = os.open(_path(handle.process, handle.file), os.O_RDWR if writes else os.O_RDONLY)
-    try:
-        status = os.fstat(file)
-        if status.st_ino != handle.inode:
-            raise FileNotFoundError("a segment of shared memory is gone")
+    with segment_of(handle, os.O_RDWR if writes else os.O_RDONLY) as file:
         access = mmap.ACCESS_WRITE if writes else mmap.ACCESS_READ
-        return mmap.mmap(file, status.st_size, access=access)
+        return mmap.mmap(file, 0, access=access)
+
+
+@contextmanager
+def segment_of(handle: Handle, mode: int) -> Iterator[int]:
+    """Give a file of this process for the segment that a vector is in.
+
+    Args:
+        handle: that of the vector.
+        mode: `os.O_RDONLY` or `os.O_RDWR`.
+
+    Raises:
+        OSError: the process that it belongs to is gone, or is on another machine.
+    """
+    file = os.open(_path(handle.process, handle.file), mode)
+    try:
+        if os.fstat(file).st_ino != handle.inode:
+            raise FileNotFoundError("a segment of shared memory is gone")
+        yield file
     finally:
         os.close(file)
 

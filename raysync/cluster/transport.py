@@ -7,7 +7,7 @@ travels inside Ray's own messages, and there plain bytes save pickling: 7 to 8 %
 second of a small model, measured in six interleaved pairs.
 
 `shared-memory`: written in place into a slot that the driver lends (`shared_memory`); what is
-returned, and passed on, is its handle.
+returned, and passed on, is its handle. Large weights are used where they are (`weights_in_place`).
 
 `nixl`: written in place into a buffer that the driver lends (`direct_vectors`), and returned by a
 method of its own, `buffer`; what arrives at another actor is a tensor.

@@ -19,8 +19,17 @@ from raysync.cluster.paces import returned, step_pace, timed
 from raysync.cluster.server_count import Pace
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
-from raysync.cluster.transport import MEMORY, Payload, forget_all, incoming, outgoing, written
+from raysync.cluster.transport import (
+    MAPPINGS,
+    MEMORY,
+    Payload,
+    forget_all,
+    incoming,
+    outgoing,
+    written,
+)
 from raysync.cluster.warm_up import warm_up
+from raysync.cluster.weights_in_place import WeightsInPlace, is_worth_it
 from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.training.batch_reader import BatchReader, generators_restored
@@ -54,6 +63,8 @@ class WorkerPlan:
     """Whether vectors travel by Ray Direct Transport."""
     on_gpu: bool = False
     """Whether they do so between GPUs."""
+    shares_memory: bool = False
+    """Whether vectors may travel in shared memory."""
 
 
 def _computation(
@@ -102,6 +113,7 @@ class Worker:
         self._plan: WorkerPlan | None = None
         self._gradient: GradientComputation | None = None
         self._reader: BatchReader | None = None
+        self._in_place: WeightsInPlace | None = None
 
     def __repr__(self) -> str:
         return str(self._role)
@@ -138,6 +150,10 @@ class Worker:
             (model.name, *devices, *kind, plan.batch_size), lambda: _trial(plan, model, devices)
         )
         self._gradient = _computation(plan, model, devices)
+        self._in_place = None
+        if plan.shares_memory and devices[0] == "cpu" and is_worth_it(plan.vector_bytes):
+            self._in_place = WeightsInPlace(MAPPINGS, plan.vector_bytes)
+            self._gradient.move_weights(self._in_place.vector)
         self._reader = BatchReader(
             model.train_set, model.task.collate, plan.batches, plan.loader_workers
         )
@@ -191,7 +207,8 @@ class Worker:
         factor, added_s = fault or (1.0, 0.0)
         if weights:  # the backend lets the gradient take its time: another step may come meanwhile
             sleep_s(one_way_s(plan.group.link, plan.vector_bytes, added_s))
-            gradient.read_weights(incoming(*weights))
+            in_place = self._in_place is not None and self._in_place.show(weights)
+            gradient.read_weights([] if in_place else incoming(*weights))
         began_s = now_s()
         if into is None:
             loss = gradient.compute(reader, clock, batch_size)
@@ -200,6 +217,8 @@ class Worker:
                 gradient.write_into(vector)
                 loss = gradient.compute(reader, clock, batch_size)
                 gradient.outgoing()
+                if self._in_place is not None:
+                    self._in_place.check()
         # On a GPU the copies of weights and gradient run beside this thread: they are no computing.
         computed_s = gradient.device_s or now_s() - began_s
         step_s = self._step_time.seconds(clock, batch_size, factor, computed_s)

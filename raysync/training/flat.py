@@ -77,6 +77,17 @@ class FlatModel:
                 parameter.data = weights
         self.outgoing = torch.zeros(self.size + self.buffer_size, device=device)  # (P + Q,)
 
+    def move_weights(self, vector: Tensor) -> None:
+        """Let `weights` be the beginning of another vector (P + Q,) of the same device, which gets
+        the present ones, from now on.
+        """
+        before, self.weights = self.weights, vector[: self.size]
+        self.weights.copy_(before)
+        self._weights = self._views(self.weights)
+        if not self._own:
+            for parameter, weights in zip(self._parameters, self._weights, strict=True):
+                parameter.data = weights
+
     @property
     def gradient(self) -> Tensor:
         """The gradient in `outgoing`, (P,)."""
@@ -117,8 +128,8 @@ class FlatModel:
         return [buffer.reshape(-1).float() for buffer in self._buffers]
 
     def read_weights(self, *parts: Tensor) -> None:
-        """Take the parameters from a vector (P + Q,) of the server, in one or several parts; the
-        buffers do not change.
+        """Take the parameters from a vector (P + Q,) of the server, in one or several parts; in
+        none if they are in `weights` already. The buffers do not change.
         """
         offset = 0
         for part in parts:

@@ -181,7 +181,8 @@ class GradientComputation:
         self._threads = ThreadPoolExecutor(len(devices)) if len(devices) > 1 and apart else None
 
     def read_weights(self, parts: Sequence[Tensor]) -> None:
-        """Take the parameters from a vector (P + Q,) of the server, in one or several parts.
+        """Take the parameters from a vector (P + Q,) of the server, in one or several parts; in
+        none if they are in the vector that was given for them.
 
         They are copied to the first device, and from there to the others.
         """
@@ -189,6 +190,13 @@ class GradientComputation:
         first.model.read_weights(*(first.device.upload(part) for part in parts))
         for replica in others:
             replica.model.copy_weights(first.model)
+
+    def move_weights(self, vector: Tensor) -> None:
+        """Let the weights of the first device, which is the CPU, be in a vector (P + Q,) that is
+        given for them, from now on: before anything is computed, since a model may keep views of
+        its parameters.
+        """
+        self.model.move_weights(vector)
 
     def compute(self, reader: BatchReader, clock: int, batch_size: int) -> float:
         """Run one batch forward and backward at the model's present weights.

@@ -17,7 +17,7 @@ from raysync.core.journal import Ended, Entry
 from raysync.core.replay import replay
 from raysync.paradigms import rebuild
 from tests.builders.cluster import TINY, UNEQUAL, pid_of
-from tests.builders.models import last_measured, line, measured
+from tests.builders.models import Clipped, last_measured, line, measured
 from tests.builders.tasks import SumUp, Validated
 
 pytestmark = pytest.mark.ray
@@ -338,12 +338,14 @@ def test_bsp_on_ray_is_repeatable(run):
     [
         ("bsp", "mlp", "bf16"),
         ({"name": "hybrid", "k": 3, "pull_interval": 2}, "fashion-cnn", "float32"),
+        ("bsp", Clipped(), "float32"),
     ],
+    ids=["bf16", "buffers", "clipped"],
 )
 def test_runs_over_both_transports_agree_and_say_which_it_was(run, paradigm, model, wire):
-    """With batch norm's buffers, which travel behind the gradient. Sums depend on their order, and
-    in bfloat16 their last bits may round a number the other way. The third run has the memory of
-    the second.
+    """With batch norm's buffers, which travel behind the gradient; and with a model so large that
+    its weights are used in place, which writes to them. Sums depend on their order, and in bfloat16
+    their last bits may round a number the other way. The third run has the memory of the second.
     """
     transports = ("object-ref", "shared-memory", "shared-memory")
     settings = {"paradigm": paradigm, "workers": UNEQUAL, "model": model, "update": {"lr": 0.02}}

@@ -112,6 +112,19 @@ def test_a_gradient_is_written_into_the_vector_that_is_given():
 
 
 @pytest.mark.parametrize("keeps_memory", [False, True])
+def test_weights_that_are_moved_stay_and_are_read_where_they_are_then(keeps_memory):
+    model = FlatModel(nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2)), keeps_memory=keeps_memory)
+    before, vector = model.initial(), torch.zeros(15)
+    model.move_weights(vector)
+    assert torch.equal(model.initial(), before)
+    vector[: model.size] = torch.arange(10.0)
+    model.read_weights()
+    parameters = [parameter.detach().reshape(-1) for parameter in model.module.parameters()]
+    assert torch.equal(torch.cat(parameters), torch.arange(10.0))
+    assert not vector[model.size :].any()
+
+
+@pytest.mark.parametrize("keeps_memory", [False, True])
 def test_a_parameter_without_a_gradient_has_none_of_the_batch_before(keeps_memory):
     module = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
     model = FlatModel(module, keeps_memory=keeps_memory)

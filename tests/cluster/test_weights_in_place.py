@@ -1,0 +1,359 @@
+"""Weights that are used where they were published: by what a copy of them would have given."""
+
+import threading
+from collections import deque
+from concurrent.futures import Future
+from contextlib import closing
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import nn
+
+from raysync import config
+from raysync.cluster import worker as worker_module
+from raysync.cluster.actor_errors import ActorError
+from raysync.cluster.actor_spec import Role
+from raysync.cluster.backend import RayBackend
+from raysync.cluster.layout import layout_of
+from raysync.cluster.node_watch import NodeView, WorkerNodes
+from raysync.cluster.serving import serve
+from raysync.cluster.shards import Shards
+from raysync.cluster.shared_memory import Mappings, Slots, TornVector
+from raysync.cluster.shared_vectors import KeptSlots, SharedPlan, SharedVectors
+from raysync.cluster.threads import Threads
+from raysync.cluster.transport import outgoing
+from raysync.cluster.weights_in_place import LEAST_BYTES, WeightsInPlace
+from raysync.cluster.worker import Worker
+from raysync.training.preparation import prepare
+from tests.fakes.calls import FakeRay, Views
+
+SIZE = 3000  # numbers, on several pages
+
+MAPPINGS = Mappings()
+
+
+def tensor(view):
+    return torch.from_numpy(np.frombuffer(view, np.float32))
+
+
+class Published:
+    """Vectors in slots that are mapped by themselves, as those of large models are."""
+
+    def __init__(self, size=SIZE):
+        self._slots = Slots(4 * size, segment_bytes=1)
+
+    def publish(self, vector):
+        lease = self._slots.take()
+        tensor(MAPPINGS.begin(lease.handle))[:] = vector
+        MAPPINGS.finish(lease.handle)
+        return lease
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["publish", "pull", "write"]), st.integers(0, SIZE - 1)), max_size=30
+)
+
+
+@given(STEPS)
+def test_they_are_what_a_copy_would_be_whatever_is_published_and_written(steps):
+    """A model writes to its own, in slots that are used again, and keeps a view of them."""
+    published, in_place = Published(), WeightsInPlace(MAPPINGS, 4 * SIZE)
+    kept, copy = in_place.vector[SIZE // 2 :], torch.zeros(SIZE)
+    held, pulled = deque([published.publish(1.0)]), None
+    values = {held[0].handle: 1.0}
+    for number, (what, index) in enumerate(steps, 2):
+        if what == "publish":
+            if len(held) == 3:
+                held.popleft()
+            held.append(published.publish(float(number)))
+            values[held[-1].handle] = float(number)
+        elif what == "pull":
+            pulled = held[index % len(held)]
+            assert in_place.show([pulled.handle])
+            copy.fill_(values[pulled.handle])
+        else:
+            in_place.vector[index] = copy[index] = -number
+        in_place.check()
+        assert torch.equal(in_place.vector, copy)
+        assert torch.equal(kept, copy[SIZE // 2 :])
+        for lease in held:
+            assert set(tensor(MAPPINGS.read(lease.handle)).tolist()) == {values[lease.handle]}
+    assert len(published._slots.segments) <= 4
+
+
+def test_weights_that_are_overwritten_are_an_error():
+    published, in_place = Published(), WeightsInPlace(MAPPINGS, 4 * SIZE)
+    handle = published.publish(1.0).handle  # the lease is dropped
+    assert in_place.show([handle])
+    in_place.vector[0] = 5.0  # this process has a copy of the page with the stamp
+    in_place.check()
+    latest = published.publish(2.0)
+    assert latest.handle.slot == handle.slot
+    with pytest.raises(TornVector):
+        in_place.check()
+    with pytest.raises(TornVector):
+        in_place.show([handle])
+    in_place.check()  # no vector is shown
+
+
+def test_what_cannot_be_used_in_place_is_copied():
+    published, in_place = Published(), WeightsInPlace(MAPPINGS, 4 * SIZE)
+    whole = published.publish(1.0)
+    assert in_place.show([whole.handle])
+    shared = Slots(4 * SIZE)
+    leases = [shared.take() for _ in range(2)]
+    MAPPINGS.finish(leases[1].handle)
+    for parts in (
+        whole.handle.parts([SIZE - 1, 1]),
+        whole.handle.parts([SIZE - 1]),
+        [leases[1].handle],  # it begins within a page
+        outgoing(torch.ones(SIZE)),
+    ):
+        assert not in_place.show(parts)
+    in_place.vector.fill_(2.0)
+    assert set(tensor(MAPPINGS.read(whole.handle)).tolist()) == {1.0}
+    assert published.publish(3.0)
+    in_place.check()
+
+
+# ---- the worker ----
+
+
+class Writing(nn.Module):
+    """It keeps a view of its weights, and writes to all of them in one of its passes."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.layers = nn.Sequential(nn.Linear(64, 1000), nn.Tanh(), nn.Linear(1000, 1000))
+        self.last = nn.Linear(1000, 10)
+        self.norm = nn.BatchNorm1d(1000)
+        self.way = way
+        self.begin()
+
+    def begin(self):
+        self.passes, self.view = 0, None
+
+    def forward(self, x):
+        self.passes += 1
+        if self.view is None:
+            self.view = self.layers[2].weight.data
+        if self.passes == 3:
+            self.write()
+        return self.last(self.norm(self.layers(x.flatten(1)))) * (1 + self.view[:2].mean())
+
+    def write(self):
+        for parameter in self.parameters():
+            match self.way:
+                case "data":
+                    parameter.data.clamp_(-0.01, 0.01)
+                case "no_grad":
+                    with torch.no_grad():
+                        parameter.mul_(0.5)
+
+
+@pytest.fixture
+def worker_over(monkeypatch):
+    """Returns a worker that is ready for a run over a transport, and the size of its vectors."""
+    monkeypatch.setattr(worker_module, "here", lambda devices: SimpleNamespace(devices=devices))
+    monkeypatch.setattr(worker_module, "ready_devices", lambda group, count: ["cpu"] * count)
+    monkeypatch.setattr(worker_module, "log_ready", lambda *_: None)
+    monkeypatch.setattr(worker_module, "warm_up", lambda key, make: None)
+
+    def worker_over(transport, way="", **group):
+        described = {
+            "data": {"name": "digits", "train_samples": 100},
+            "batch_size": 8,
+            "workers": [{"name": "w", "count": 1, **group}],
+            "cluster": {"transport": transport},
+        }
+        training = prepare(config.validate(described), Writing(way))
+        paradigm = training.experiment.make(training.experiment.paradigm)
+        [plan] = layout_of(training, paradigm).worker_plans()
+        worker = Worker(Threads(1), Role("worker-0"))
+        worker.reset(plan, training.model)
+        worker._gradient.model.module.begin()
+        return worker, training.vector_bytes // 4
+
+    return worker_over
+
+
+def vectors(size, count=6):
+    generator = torch.Generator().manual_seed(0)
+    return [0.05 * torch.randn(size, generator=generator) for _ in range(count)]
+
+
+def gradients(worker, payloads):
+    """The gradients of steps, and the weights that each left; no payload: it pulls nothing."""
+    slots = Slots(4 * sum(worker._gradient.wire.sizes))
+    for clock, payload in enumerate(payloads):
+        lease = slots.take()
+        part, _ = worker.step((clock, 8), *payload, into=lease.handle)
+        yield bytes(MAPPINGS.read(part)), worker._gradient.model.weights.clone()
+
+
+@pytest.mark.parametrize("way", ["", "data", "no_grad"])
+def test_gradients_are_those_of_copied_weights_also_of_a_model_that_writes_to_them(
+    worker_over, way
+):
+    """It writes in a step without a pull, after which two slots are used again."""
+    copying, size = worker_over("object-ref", way)
+    in_place, _ = worker_over("shared-memory", way)
+    assert 4 * size >= LEAST_BYTES
+    made, pulls = vectors(size), [True, True, False, False, True, True, True, False]
+    published, left = Published(size), deque(maxlen=2)
+
+    def over(payload_of):
+        following = iter(made)
+        for pulls_now in pulls:
+            yield [payload_of(next(following))] if pulls_now else []
+
+    def handle_of(vector):
+        left.append(published.publish(vector))
+        return left[-1].handle
+
+    expected = gradients(copying, over(lambda vector: outgoing(vector)[0]))
+    found = gradients(in_place, over(handle_of))
+    for (gradient, weights), (other, others_weights) in zip(found, expected, strict=True):
+        assert gradient == other
+        assert torch.equal(weights, others_weights)
+    assert len(published._slots.segments) <= 3
+    for lease, vector in zip(left, made[3:5], strict=True):
+        assert torch.equal(tensor(MAPPINGS.read(lease.handle)), vector)
+    used = in_place._gradient.model.weights
+    tensor(MAPPINGS.begin(left[-1].handle))[7] = 123.0
+    assert used[7] == 123.0, "they are in place again"
+    assert copying._in_place is None
+
+
+def test_a_step_whose_weights_are_overwritten_fails_and_leaves_no_gradient(
+    monkeypatch, worker_over
+):
+    worker, size = worker_over("auto")
+    published = Published(size)
+    [first, second, *_] = vectors(size)
+    lease, into = published.publish(first), Slots(4 * sum(worker._gradient.wire.sizes)).take()
+    compute = worker._gradient.compute
+
+    def computing(*arguments):
+        loss = compute(*arguments)
+        tensor(MAPPINGS.begin(lease.handle))[:] = second
+        return loss
+
+    monkeypatch.setattr(worker._gradient, "compute", computing)
+    with pytest.raises(ActorError, match="TornVector"):
+        worker.step((0, 8), lease.handle, into=into.handle)
+    with pytest.raises(TornVector):
+        MAPPINGS.read(into.handle)
+
+
+def test_further_devices_copy_the_weights_from_where_they_are(worker_over):
+    worker, size = worker_over("shared-memory", devices_per_worker=2)
+    published, into = Published(size), Published(size).publish(0.0)
+    for vector in vectors(size, 3):
+        lease = published.publish(vector)
+        worker.step((0, 8), lease.handle, into=into.handle)
+        for replica in worker._gradient._replicas:
+            assert torch.equal(replica.model.weights, vector[: replica.model.size])
+
+
+# ---- the driver ----
+
+WORKERS = ["w-0#1", "w-1#1", "w-2#1"]
+
+
+class Serving:
+    """A reference of Ray's: to the end of a `serve`."""
+
+    def future(self):
+        return Future()
+
+
+class Actor:
+    """A thread that answers what it is asked over a pipe."""
+
+    def __init__(self):
+        self.serve = self
+
+    def remote(self, ends, last):
+        threading.Thread(target=serve, args=(self, ends, last), daemon=True).start()
+        return Serving()
+
+    def publish(self, fields, into):
+        return into
+
+    def step(self, fields, *weights, into):
+        return into, [0.5, 1.0]
+
+
+class Driving:
+    """The backend of a run, and where the weights are that each worker has."""
+
+    def __init__(self, monkeypatch):
+        monkeypatch.setattr(FakeRay(monkeypatch), "kill", lambda actor: None, raising=False)
+        plan = SharedPlan("here", shares_weights=True)
+        shards = Shards([Actor()], ["server-0"], ["here"], [None], clips=False, push_bytes=400)
+        self.backend = RayBackend(
+            {"server": shards},
+            None,
+            (),
+            {worker: Actor() for worker in WORKERS},
+            None,
+            WorkerNodes(Views(NodeView({}, {})), {}),
+            {},
+            sites=dict.fromkeys(WORKERS, "here"),
+            ways_s={},
+            shared=SharedVectors(
+                plan, 400, 400, {name: name for name in WORKERS}, ["server-0"], KeptSlots()
+            ),
+        )
+        self.used, self.places = {}, []
+
+    def done(self, call):
+        assert self.backend.failure(call, 5) is None
+        return call
+
+    def publish(self):
+        self.published = self.done(self.backend.call("server", "publish", [0, 0]))
+        [handle] = self.published.parts
+        place = handle.inode, handle.slot
+        assert place not in self.used.values(), "a worker has its weights there"
+        self.places.append(place)
+
+    def pull(self, worker):
+        self.done(self.backend.call(worker, "step", [0, 8], (self.published,)))
+        self.used[worker] = self.places[-1]
+
+    def go_on(self, worker):
+        self.done(self.backend.call(worker, "step", [0, 8]))
+
+    def lose(self, worker):
+        self.backend.kill(worker)
+        self.used.pop(worker, None)
+
+
+@settings(max_examples=20)
+@given(st.lists(st.sampled_from(["publish", "publish", "pull", "go_on", "lose"]), max_size=30))
+def test_weights_stay_where_they_are_until_their_worker_has_others_or_is_gone(steps):
+    """However many are published meanwhile; and no memory is taken beyond that."""
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        run, workers = Driving(monkeypatch), deque(WORKERS)
+        with closing(run.backend):
+            run.publish()
+            for step in steps:
+                if step == "publish":
+                    run.publish()
+                elif workers:
+                    workers.rotate()
+                    getattr(run, step)(workers[0])
+                    if step == "lose":
+                        workers.popleft()
+            assert len(set(run.places)) <= len(WORKERS) + 2
+            for worker in workers:
+                run.lose(worker)
+            del run.places[:-1]
+            for _ in range(4):
+                run.publish()
+            assert len(set(run.places)) == 2
