@@ -24,11 +24,11 @@ from __future__ import annotations
 import mmap
 import os
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 STAMP_BYTES = 64
 """The room for a stamp in front of each vector: a cache line, which keeps vectors aligned."""
@@ -173,24 +173,40 @@ class Slots:
         self._free += [(segment, begin) for begin in reversed(begins)]
 
 
-class Mappings:
-    """The segments that a process has mapped: each is mapped once, when its first handle comes."""
+class _Mapped(NamedTuple):
+    """A segment that a process has mapped."""
 
-    def __init__(self) -> None:
-        self._maps: dict[tuple[int, int, int, bool], mmap.mmap] = {}
+    memory: mmap.mmap
+    views: dict[tuple[int, int, int], Any]
+    """Slot, begin and end -> the view of that part of a vector."""
+
+
+class Mappings:
+    """The segments that a process has mapped, and views of the vectors in them: each is made once,
+    when its first handle comes. (To make a tensor of some bytes takes 10 us in a process that has
+    slept, and there are several a step.)
+    """
+
+    def __init__(self, view: Callable[[memoryview], Any] = memoryview) -> None:
+        """
+        Args:
+            view: makes of bytes what is read and written.
+        """
+        self._view = view
+        self._maps: dict[tuple[int, int, int, bool], _Mapped] = {}
 
     def __len__(self) -> int:
         return len(self._maps)
 
-    def read(self, handle: Handle) -> memoryview:
-        """Return the bytes of a vector, for reading only.
+    def read(self, handle: Handle) -> Any:
+        """Return the view of a vector, for reading only.
 
         Raises:
             TornVector: it is not there.
             OSError: the process that it belongs to is gone, or is on another machine.
         """
         self.check(handle)
-        return self._bytes(self._mapped(handle, writes=False), handle)
+        return self._view_of(self._mapped(handle, writes=False), handle)
 
     def check(self, handle: Handle) -> None:
         """Check that a vector is there.
@@ -199,23 +215,23 @@ class Mappings:
             TornVector: it is not.
             OSError: see `read`.
         """
-        (stamp,) = _STAMP.unpack_from(self._mapped(handle, writes=False), handle.slot)
+        (stamp,) = _STAMP.unpack_from(self._mapped(handle, writes=False).memory, handle.slot)
         if stamp != handle.stamp:
             raise TornVector(f"vector {handle.stamp} is not in its slot, but {stamp or 'none'} is")
 
-    def begin(self, handle: Handle) -> memoryview:
-        """Return the room for a vector that this process is about to write.
+    def begin(self, handle: Handle) -> Any:
+        """Return the view of the room for a vector that this process is about to write.
 
         Raises:
             OSError: see `read`.
         """
-        whole = self._mapped(handle, writes=True)
-        _STAMP.pack_into(whole, handle.slot, UNWRITTEN)
-        return self._bytes(whole, handle)
+        mapped = self._mapped(handle, writes=True)
+        _STAMP.pack_into(mapped.memory, handle.slot, UNWRITTEN)
+        return self._view_of(mapped, handle)
 
     def finish(self, handle: Handle) -> None:
         """Stamp a vector that has been written."""
-        _STAMP.pack_into(self._mapped(handle, writes=True), handle.slot, handle.stamp)
+        _STAMP.pack_into(self._mapped(handle, writes=True).memory, handle.slot, handle.stamp)
 
     def forget_gone(self) -> None:
         """Forget the segments that their process has closed; their memory is unmapped once nothing
@@ -224,16 +240,19 @@ class Mappings:
         for gone in list(self._gone()):
             del self._maps[gone]
 
-    @staticmethod
-    def _bytes(whole: mmap.mmap, handle: Handle) -> memoryview:
-        first = handle.slot + STAMP_BYTES
-        return memoryview(whole)[first + handle.begin : first + handle.end]
+    def _view_of(self, mapped: _Mapped, handle: Handle) -> Any:
+        place = handle.slot, handle.begin, handle.end
+        if place not in mapped.views:
+            first = handle.slot + STAMP_BYTES
+            data = memoryview(mapped.memory)[first + handle.begin : first + handle.end]
+            mapped.views[place] = self._view(data)
+        return mapped.views[place]
 
-    def _mapped(self, handle: Handle, *, writes: bool) -> mmap.mmap:
+    def _mapped(self, handle: Handle, *, writes: bool) -> _Mapped:
         key = handle.process, handle.file, handle.inode, writes
         if key not in self._maps:
             self.forget_gone()
-            self._maps[key] = _map(handle, writes)
+            self._maps[key] = _Mapped(_map(handle, writes), {})
         return self._maps[key]
 
     def _gone(self) -> Iterator[tuple[int, int, int, bool]]:

@@ -34,7 +34,12 @@ from raysync.cluster.shared_memory import Handle, Mappings
 
 Payload = npt.NDArray[Any] | bytes | Handle | Buffer | Kept | Tensor
 
-MAPPINGS = Mappings()
+
+def _tensor(data: Any) -> Tensor:
+    return torch.from_numpy(np.frombuffer(data, np.float32))
+
+
+MAPPINGS = Mappings(_tensor)
 """The shared memory that this process has mapped."""
 MEMORY = RegisteredMemory()
 """The memory of this process that others read directly, and what it has taken from theirs."""
@@ -71,10 +76,10 @@ def _incoming(payload: Payload) -> Tensor:
         case Buffer() | Kept():
             return MEMORY.read(payload)
         case Handle():
-            data: Any = MAPPINGS.read(payload)
+            vector: Tensor = MAPPINGS.read(payload)
+            return vector
         case _:
-            data = payload
-    return torch.from_numpy(np.frombuffer(data, np.float32))
+            return _tensor(payload)
 
 
 @contextmanager
@@ -85,7 +90,7 @@ def written(handle: Handle | Buffer) -> Iterator[Tensor]:
     if isinstance(handle, Buffer):
         yield MEMORY.buffer(handle)
         return
-    yield torch.from_numpy(np.frombuffer(MAPPINGS.begin(handle), np.float32))
+    yield MAPPINGS.begin(handle)
     MAPPINGS.finish(handle)
 
 

@@ -156,6 +156,19 @@ def test_a_mapping_goes_with_its_segment():
     assert len(mappings) == 1, "those of closed segments are dropped when another is mapped"
 
 
+def test_a_view_is_made_once_for_each_part_of_a_slot_and_shows_what_is_written_later():
+    made = []
+    pool, mappings = slots(), Mappings(lambda data: made.append(data) or data)
+    for byte in range(3):
+        handle = pool.take().handle
+        write(mappings, handle, byte)
+        first, second = handle.parts([2, 3])
+        assert [set(mappings.read(each)) for each in (handle, first, second)] == [{byte}] * 3
+        assert mappings.read(second) is mappings.read(second)
+        assert [len(mappings.read(each)) for each in (first, second)] == [8, 12]
+    assert len(made) == 4, "the whole to be written, the whole to be read, and two parts of it"
+
+
 # ---- processes ----
 
 
