@@ -25,6 +25,7 @@ from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, here, ready_devices
+from raysync.cluster.freed_memory import give_back_freed_memory, keep_freed_memory
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import Payload, incoming, outgoing
@@ -112,6 +113,7 @@ class StageActor:
 
     def __init__(self, threads: Threads, role: Role) -> None:
         use_threads(threads)
+        keep_freed_memory()
         self._role = role
         log_to_stderr(str(role))
         self._plan: StagePlan | None = None
@@ -143,6 +145,7 @@ class StageActor:
             plan.batch_size,
             self._device,
         )
+        give_back_freed_memory()  # that of the run before, whose model may have been a large one
         self._warm_up(plan, model, name)
         place = here([name])
         log_ready(f"stage {stage} of {model.name}", place.devices)

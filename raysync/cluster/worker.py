@@ -14,6 +14,7 @@ from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, devices_of_actor, here, ready_devices
 from raysync.cluster.direct_vectors import Buffer
+from raysync.cluster.freed_memory import give_back_freed_memory, keep_freed_memory
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.paces import returned, step_pace, timed
 from raysync.cluster.server_count import Pace
@@ -108,6 +109,7 @@ class Worker:
 
     def __init__(self, threads: Threads, role: Role) -> None:
         use_threads(threads)
+        keep_freed_memory()
         self._role = role
         log_to_stderr(str(role))
         self._plan: WorkerPlan | None = None
@@ -135,6 +137,8 @@ class Worker:
 
     def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
         """Begin a run."""
+        self._gradient = self._in_place = self._reader = None
+        give_back_freed_memory()  # that of the run before, whose model may have been a large one
         devices = ready_devices(plan.group, plan.group.devices)
         if plan.is_direct:
             direct_transport.start_here(f"worker {plan.slot}", devices[0], on_gpu=plan.on_gpu)
@@ -150,7 +154,6 @@ class Worker:
             (model.name, *devices, *kind, plan.batch_size), lambda: _trial(plan, model, devices)
         )
         self._gradient = _computation(plan, model, devices)
-        self._in_place = None
         if plan.shares_memory and devices[0] == "cpu" and is_worth_it(plan.vector_bytes):
             self._in_place = WeightsInPlace(MAPPINGS, plan.vector_bytes)
             self._gradient.move_weights(self._in_place.vector)
