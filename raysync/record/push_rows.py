@@ -65,6 +65,7 @@ class PushRow(NamedTuple):
 
 
 (
+    WORKER,
     BASE,
     CLOCK,
     SAMPLES,
@@ -83,6 +84,7 @@ class PushRow(NamedTuple):
 ) = map(
     PushRow._fields.index,
     (
+        "worker",
         "base",
         "clock",
         "samples",
@@ -102,9 +104,9 @@ class PushRow(NamedTuple):
 )
 """The places of those values in a row which come after the others, or are read again."""
 Row = list[Any]
-"""The values of a row that is incomplete, in the order of `PushRow`. (An object with a name for
-each took three times as long, and a row is made for every push of a run.)"""
-_as_row = PushRow._make
+"""The values of a row, in the order of `PushRow`, which are filled in as they become known. (An
+object with a name for each took three times as long, and a row is made for every push of a run.)"""
+as_row = PushRow._make
 _TO_COME: Sequence[Any] = tuple(PushRow._field_defaults.values())
 
 
@@ -134,6 +136,8 @@ class PushRows:
         """Whether the rosters are its own."""
         self.updates = self.samples = 0
         """Updates of the network so far, and the samples in them."""
+        self.updated_at = 0.0
+        """The time of the latest of them."""
         self._live: set[str] = set()
         """The workers that have joined and not left."""
         self.roster = roster or Roster(workload_samples)
@@ -158,38 +162,63 @@ class PushRows:
 
     def feed(self, entry: Entry) -> list[PushRow]:
         """Take in one line, and return the rows that it completes."""
-        event, follows = entry.event, self._follows
+        completed: list[Row] = []
+        self.take(entry, completed)
+        return list(map(as_row, completed))
+
+    def take(self, entry: Entry, completed: list[Row]) -> None:
+        """Take in one line, and append the rows that it completes.
+
+        It is called for each push of a run, so it makes no calls of its own for an ordinary one.
+        """
+        event, follows, waiting = entry.event, self._follows, self._waiting
         roster = self.rosters.get(0) or self._roster_of(event)
-        at, completed = event.at, list[PushRow]()
-        waiting = self._waiting
+        at = event.at
         if follows:
             self._follow(event, roster)
         if isinstance(event, Pushed):  # a `match` that captures fields takes five times as long
-            worker = event.worker
-            row = self._open[worker, event.clock] = self._row(event, entry.report)
+            worker, clock, computed_at = event.worker, event.clock, event.computed_at
+            released_at, lead = self._released[worker]
+            self._open[worker, clock] = row = [
+                worker,
+                self._groups.get(worker) or self._group(worker),
+                clock,
+                event.samples,
+                None,
+                event.base,
+                lead,
+                released_at,
+                at if computed_at is None else computed_at,
+                at,
+                event.busy_s,
+                *_TO_COME,
+            ]
+            if entry.report:
+                _report(row, entry.report)
             if worker in self._live:
                 waiting[worker] = row
         elif isinstance(event, Joined):
             self._live.add(event.worker)
         elif isinstance(event, Left):
             self._live.discard(event.worker)
-            self._waited(event.worker, at, completed)
+            if event.worker in waiting:
+                self._waited(waiting.pop(event.worker), at, completed)
         for decision in entry.decisions:
             if follows:
                 roster.execute(decision)
             if isinstance(decision, Release):
                 worker, lead = decision.worker, decision.lead
-                if worker not in self._released:
+                if worker in waiting:
+                    self._waited(waiting.pop(worker), at, completed)
+                elif worker not in self._released:
                     self.begun.append((worker, at))
                 self._released[worker] = at, lead
                 if lead > self.lead_max:
                     self.lead_max = lead
-                if worker in waiting:
-                    self._waited(worker, at, completed)
             elif isinstance(decision, Apply):
                 samples = self._applied(decision, at, completed)
                 if roster is self.roster:
-                    self.updates = decision.version
+                    self.updates, self.updated_at = decision.version, at
                     self.samples = roster.samples_applied if follows else samples
                 if not self._is_staged and self.samples >= self._workload:
                     break  # a decoupled run goes on until the pipelines have drained
@@ -197,7 +226,6 @@ class PushRows:
                 self._dropped(decision, completed)
             elif isinstance(decision, Switch):
                 self.switches.append((at, decision))
-        return completed
 
     def _follow(self, event: Event, roster: Roster) -> None:
         roster.now = event.at
@@ -208,7 +236,7 @@ class PushRows:
         elif isinstance(event, Left):
             roster.leave(event.worker)
 
-    def _applied(self, decision: Apply, at: float, completed: list[PushRow]) -> int:
+    def _applied(self, decision: Apply, at: float, completed: list[Row]) -> int:
         """Take in an update; return the samples in the updates so far."""
         opened, version, samples = self._open, decision.version, decision.samples_before
         for push in decision.pushes:
@@ -219,24 +247,23 @@ class PushRows:
             row[STALENESS] = version - 1 - row[BASE]
             samples += row[SAMPLES]
             if self._waiting.get(push[0]) is not row:
-                completed.append(_as_row(opened.pop(push)))
+                completed.append(opened.pop(push))
         return samples
 
-    def _dropped(self, decision: Drop, completed: list[PushRow]) -> None:
+    def _dropped(self, decision: Drop, completed: list[Row]) -> None:
         push = decision.push
         row = self._open.get(push)
         if row is not None:
             row[OUTCOME], row[WHY], row[REASON] = "dropped", decision.why, decision.reason
             if self._waiting.get(push[0]) is not row:
-                completed.append(_as_row(self._open.pop(push)))
+                completed.append(self._open.pop(push))
 
-    def _waited(self, worker: str, at: float, completed: list[PushRow]) -> None:
-        """Take in that a worker waits no longer."""
-        row = self._waiting.pop(worker, None)
-        if row is not None:
-            row[WAIT_S] = at - row[PUSHED_AT_S]
-            if row[OUTCOME] != "buffered":
-                completed.append(_as_row(self._open.pop((worker, row[CLOCK]))))
+    def _waited(self, row: Row, at: float, completed: list[Row]) -> None:
+        """Take in that a worker no longer waits behind the push of that row."""
+        row[WAIT_S] = at - row[PUSHED_AT_S]
+        if row[OUTCOME] != "buffered":
+            del self._open[row[WORKER], row[CLOCK]]
+            completed.append(row)
 
     def resume(self, at: float) -> None:
         """Take in that the run goes on from a checkpoint: the iterations that were under way are
@@ -267,6 +294,7 @@ class PushRows:
                 for worker in roster.live
             }
         self.updates, self.samples = self.roster.version, self.roster.samples_applied
+        self.updated_at = at
         self.resume(at)
 
     def _roster_of(self, event: Event) -> Roster:
@@ -281,12 +309,12 @@ class PushRows:
             self.roster = self.rosters[max(self.rosters)]
         return self.rosters[stage]
 
-    def close(self, at: float) -> list[PushRow]:
+    def close(self, at: float) -> list[Row]:
         """Take in that the run has ended, and return the rows that are still open."""
         for worker, row in self._waiting.items():
             row[WAIT_S] = max(0.0, at - row[PUSHED_AT_S])
-            assert row[0] == worker, f"{worker} waits after {row}"
-        rows = list(map(_as_row, self._open.values()))
+            assert row[WORKER] == worker, f"{worker} waits after {row}"
+        rows = list(self._open.values())
         self._open, self._waiting = {}, {}
         return rows
 
@@ -300,26 +328,10 @@ class PushRows:
         group = self._groups[worker] = WorkerId(worker).group
         return group
 
-    def _row(self, event: Pushed, report: Mapping[str, Any]) -> Row:
-        worker, at, computed_at = event.worker, event.at, event.computed_at
-        released_at, lead = self._released[worker]
-        row = [
-            worker,
-            self._groups.get(worker) or self._group(worker),
-            event.clock,
-            event.samples,
-            None,
-            event.base,
-            lead,
-            released_at,
-            at if computed_at is None else computed_at,
-            at,
-            event.busy_s,
-            *_TO_COME,
-        ]
-        if report:
-            row[LOSS], row[DELAY_TICKS] = report.get("loss"), report.get("delay_ticks")
-            row[BASE] = report.get("forward_version", event.base)
-            row[RELEASED_AT_S] = released_at + report.get("held_back_s", 0.0)
-            row[SERVER_S] = report.get("server_s", 0.0)
-        return row
+
+def _report(row: Row, report: Mapping[str, Any]) -> None:
+    """Fill in what was reported with the push of a row."""
+    row[LOSS], row[DELAY_TICKS] = report.get("loss"), report.get("delay_ticks")
+    row[BASE] = report.get("forward_version", row[BASE])
+    row[RELEASED_AT_S] += report.get("held_back_s", 0.0)
+    row[SERVER_S] = report.get("server_s", 0.0)

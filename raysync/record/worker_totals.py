@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from raysync.record.push_rows import PushRow
+from raysync.record.push_rows import PushRow, Row
 
 
 @dataclass(slots=True)
@@ -93,7 +93,7 @@ class WorkerTotals:
             }
         return self._built
 
-    def add(self, rows: Sequence[PushRow]) -> None:
+    def add(self, rows: Sequence[Row]) -> None:
         """Add rows. Each sum is made in the order of the rows, so that it is the same however many
         are added at once.
         """
