@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from raysync.core.fast_init import fast_init
+from raysync.core.fast_init import fast_init, maker
 
 Push = tuple[str, int]
 """The name of a push: (worker, clock)."""
@@ -134,5 +134,9 @@ class Note:
     values: Mapping[str, Any] = field(default_factory=dict)
     """JSON-native values by name."""
 
+
+apply, release = maker(Apply), maker(Release)
+"""Make an `Apply` and a `Release` of their fields, in their order, in half of the time: a decision
+of each push is made that way."""
 
 Decision = Apply | Drop | Release | Hold | SetTimer | Switch | Suspend | Restore | Note

@@ -99,9 +99,9 @@ class Machine:
             decisions = self._leave(event)
         else:
             assert_never(event)
-        waits = roster.held or roster.suspended
-        if waits and not roster.computing and not self.timers and not roster.returning:
-            raise self._deadlock(event)
+        if not (roster.computing or self.timers) and (roster.held or roster.suspended):
+            if not roster.returning:
+                raise self._deadlock(event)
         self._handled += 1
         if self._handled == self._check_at:  # at the events 1, 2, 4, 8, ...
             self._check_at *= 2
