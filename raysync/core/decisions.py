@@ -70,6 +70,7 @@ class Release:
     of a journal: the roster that follows one stamps it again."""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Hold:
     """State that a worker waits, and why. The machine stamps it with the answer of
@@ -135,8 +136,8 @@ class Note:
     """JSON-native values by name."""
 
 
-apply, release = maker(Apply), maker(Release)
-"""Make an `Apply` and a `Release` of their fields, in their order, in half of the time: a decision
-of each push is made that way."""
+apply, release, hold = maker(Apply), maker(Release), maker(Hold)
+"""Make a decision of its fields, in their order, in half of the time: those that come with each
+push are made that way."""
 
 Decision = Apply | Drop | Release | Hold | SetTimer | Switch | Suspend | Restore | Note

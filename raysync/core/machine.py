@@ -37,7 +37,16 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Protocol, assert_never
 
-from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch
+from raysync.core.decisions import (
+    Decision,
+    Drop,
+    DropReason,
+    Hold,
+    SetTimer,
+    Suspend,
+    Switch,
+    hold,
+)
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.legality import CHECKS, location, why_no_decision
@@ -176,7 +185,7 @@ class Machine:
             raise self._illegal(
                 "explain", f"returns {why!r}; it says in a str why {worker!r} waits"
             )
-        return Hold(worker, why)
+        return hold(worker, why)
 
     def _deadlock(self, event: Event) -> IllegalDecision:
         roster = self.roster

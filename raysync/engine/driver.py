@@ -57,7 +57,7 @@ from raysync.core.decisions import (
     Switch,
 )
 from raysync.core.events import Event, TimerFired, pushed
-from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
+from raysync.core.journal import Ended, Evaluation, Line, Remark, entry_of
 from raysync.core.machine import decide
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.engine.backend import Backend, Call, Failure
@@ -326,7 +326,9 @@ class Driver:
             server = self.topology.server_of(push[0])
             base = server.saved(_base_name(push)) if has_base else None
             call = server.saved(_push_name(push))
-            self._pushed[push] = Step(Release(**release), samples, call, server, base)
+            self._pushed[push] = Step(
+                Release(**release), samples, call, server, base, NO_REPORT
+            )
         self.topology.load_state(state["topology"], self._pushed)
         self._evaluations.load_state(state["evaluations"])
         for timer in self.topology.machine.timers.items():
@@ -439,7 +441,7 @@ class Driver:
     def handle(self, event: Event, report: Mapping[str, Any]) -> None:
         """Pass an event on to the machine, and carry its decisions out."""
         decisions = decide(self.topology.machine, event)
-        self.lines.append(Entry(event, decisions, report))
+        self.lines.append(entry_of(event, decisions, report))
         for index, decision in enumerate(decisions):
             if isinstance(decision, Release):  # a `match` takes twice as long
                 self.release(decision)
