@@ -403,7 +403,8 @@ class Driver:
         if release.pull:
             step.server.done(release.version)
         self._pushed[worker, clock] = step
-        self.members.has_pushed(worker)
+        if unproven := self.members.comebacks.unproven:
+            unproven.pop(worker, None)  # its start has not failed
         report = step.report if loss is None else {**step.report, "loss": loss}
         computed_at = None if arriving is None else arriving.computed_at
         base, samples = release.version, step.samples
@@ -471,17 +472,13 @@ class Driver:
                 assert_never(decision)
 
     def _apply(self, decision: Apply, decisions: Sequence[Decision], index: int) -> None:
-        following = decisions[index + 1] if index + 1 < len(decisions) else None
-        is_pulled = (isinstance(following, Release) and following.pull) or pulls_next(
-            decisions, index
-        )
         apply = in_order_of_slots(decision) if self.backend.computes else decision
         steps, samples = [], apply.samples_before
         for push in apply.pushes:
             step = self._pushed.pop(push)
             steps.append(step)
             samples += step.samples
-        self.topology.applied(apply, steps, is_pulled)
+        self.topology.applied(apply, steps, pulls_next(decisions, index))
         if steps[0].server is not self._last_server:
             return  # the progress of a model in stages is that of its last stage
         self._version = decision.version

@@ -334,7 +334,7 @@ class DataParallel:
         if self._compensates:
             vectors += [step.weights for step in steps]
         fields = self._fields(apply, steps) if self._backend.computes else NOTHING
-        self.server.apply(fields, apply.pushes, vectors, publish=apply.publish, is_pulled=is_pulled)
+        self.server.apply(apply, fields, vectors, is_pulled)
 
     def left(self, worker: str) -> Sequence[str]:
         """See `Topology.left`: others go on."""
@@ -452,8 +452,7 @@ def pulls_next(decisions: Sequence[Decision], index: int) -> bool:
     """Say whether a release after that decision pulls before the next update changes the
     weights.
     """
-    for number in range(index + 1, len(decisions)):
-        decision = decisions[number]
+    for decision in decisions[index + 1 :]:
         if isinstance(decision, Release):
             if decision.pull:
                 return True
