@@ -67,6 +67,11 @@ SEQUENCES = list, tuple
 that it is looked at.)"""
 BEYOND_THE_ROSTER = frozenset({SetTimer, Switch, Suspend})
 """The decisions with an effect on the machine besides that on the roster."""
+RULES = {kind: (CHECKS[kind], EXECUTE[kind], kind in BEYOND_THE_ROSTER) for kind in EXECUTE}
+"""Type of a decision -> how it is checked and carried out, and whether that goes beyond the
+roster."""
+NO_RULE = why_no_decision, EXECUTE[Hold], False
+"""The rule of what is no decision: its check fails."""
 
 
 class Machine:
@@ -229,16 +234,15 @@ class Machine:
         """
         if not isinstance(decided, SEQUENCES):
             raise self._illegal(method, f"returns {decided!r}; it must return a list of decisions")
-        roster, check_of = self.roster, CHECKS.get
+        roster, rule_of = self.roster, RULES.get
         done: list[Decision] = []
         suspended: list[str] = []
         for decision in decided:
-            kind = type(decision)
-            check = check_of(kind, why_no_decision)
+            check, execute, goes_beyond = rule_of(type(decision), NO_RULE)
             if what := check(decision, roster):
                 raise self._illegal(method, what)
-            done.append(EXECUTE[kind](roster, decision))
-            if kind not in BEYOND_THE_ROSTER:
+            done.append(execute(roster, decision))
+            if not goes_beyond:
                 continue
             if isinstance(decision, SetTimer):
                 self._set(decision)

@@ -452,10 +452,13 @@ def pulls_next(decisions: Sequence[Decision], index: int) -> bool:
     """Say whether a release after that decision pulls before the next update changes the
     weights.
     """
-    for decision in decisions[index + 1 :]:
+    number, count = index + 1, len(decisions)
+    while number < count:  # it is mostly one decision, for which a `for` takes twice as long
+        decision = decisions[number]
         if isinstance(decision, Release):
             if decision.pull:
                 return True
         elif isinstance(decision, Apply):
             return False
+        number += 1
     return False
