@@ -39,7 +39,9 @@ def maker(cls: type[T]) -> Callable[..., T]:
         each.name if each.default is MISSING else f"{each.name}={each.default!r}"
         for each in fields(cls)  # type: ignore[arg-type]
     )
-    make: Callable[..., T] = _compiled(cls, "make", f"({parameters})", "self = Twin()", "return self")
+    make: Callable[..., T] = _compiled(
+        cls, "make", f"({parameters})", "self = Twin()", "return self"
+    )
     return make
 
 

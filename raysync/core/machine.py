@@ -37,16 +37,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Protocol, assert_never
 
-from raysync.core.decisions import (
-    Decision,
-    Drop,
-    DropReason,
-    Hold,
-    SetTimer,
-    Suspend,
-    Switch,
-    hold,
-)
+from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch, hold
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.legality import CHECKS, location, why_no_decision
@@ -113,9 +104,8 @@ class Machine:
             decisions = self._leave(event)
         else:
             assert_never(event)
-        if not (roster.computing or self.timers) and (roster.held or roster.suspended):
-            if not roster.returning:
-                raise self._deadlock(event)
+        if not roster.computing and self._is_stuck():
+            raise self._deadlock(event)
         self._handled += 1
         if self._handled == self._check_at:  # at the events 1, 2, 4, 8, ...
             self._check_at *= 2
@@ -191,6 +181,11 @@ class Machine:
                 "explain", f"returns {why!r}; it says in a str why {worker!r} waits"
             )
         return hold(worker, why)
+
+    def _is_stuck(self) -> bool:
+        """Say whether workers wait, if none computes, and nothing will release them."""
+        waits = self.roster.held or self.roster.suspended
+        return bool(waits) and not self.timers and not self.roster.returning
 
     def _deadlock(self, event: Event) -> IllegalDecision:
         roster = self.roster

@@ -326,9 +326,7 @@ class Driver:
             server = self.topology.server_of(push[0])
             base = server.saved(_base_name(push)) if has_base else None
             call = server.saved(_push_name(push))
-            self._pushed[push] = Step(
-                Release(**release), samples, call, server, base, NO_REPORT
-            )
+            self._pushed[push] = Step(Release(**release), samples, call, server, base, NO_REPORT)
         self.topology.load_state(state["topology"], self._pushed)
         self._evaluations.load_state(state["evaluations"])
         for timer in self.topology.machine.timers.items():

@@ -56,7 +56,7 @@ class BSP(Paradigm):
         if roster.computing:
             return []
         update: list[Decision] = [Apply(tuple(roster.buffered))] if roster.buffered else []
-        return update + [*map(release, roster.held)]
+        return [*update, *map(release, roster.held)]
 
     def explain(self, roster: Roster, worker: str) -> str:
         others = len(roster.computing)

@@ -32,15 +32,7 @@ from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Line, Resumed
 from raysync.core.metrics import ACCURACY, LOSS, MODES, PERPLEXITY, PrimaryMetric
 from raysync.core.roster import Roster
-from raysync.record.push_rows import (
-    OUTCOME,
-    PUSHED_AT_S,
-    RELEASED_AT_S,
-    PushRow,
-    PushRows,
-    Row,
-    as_row,
-)
+from raysync.record.push_rows import Columns, PushRow, PushRows, Row, as_row, columns_of
 from raysync.record.worker_totals import WorkerMeasures, WorkerTotals
 
 CONVERGED_SPAN = 5
@@ -48,8 +40,9 @@ CONVERGED_CHANGE = 0.001
 """Sync-Switch, section VI-A: accuracy has converged when it changed by at most 0.1 % over five
 evaluations."""
 
-COUNTED_AT_ONCE = 5000
-"""The rows that are added to the totals at once: each time takes as long as some hundred rows."""
+COUNTED_AT_ONCE = 20_000
+"""The rows that are added to the totals at once, if nobody has their columns before: see `count`.
+Each time takes as long as some hundred rows."""
 
 OF_LABELS = (ACCURACY, PERPLEXITY)
 """The primary metrics of tasks that predict labels: their evaluations have both."""
@@ -205,19 +198,35 @@ class Measures:
 
     def _count(self) -> None:
         """Add the rows to the totals that these do not contain yet."""
-        rows, self._uncounted = self._uncounted, []
-        if not rows:
-            return
-        self._totals.add(rows)
-        self._outcomes.update([row[OUTCOME] for row in rows])
-        for row in rows if self._switches else ():
-            self._measure_switch(row)
+        if self._uncounted:
+            self.count(columns_of(self._uncounted))
 
-    def _measure_switch(self, row: Row) -> None:
-        """Count a step for the latest switch before its release. Rows come in any order."""
+    def count(self, columns: Columns) -> None:
+        """Add the latest rows to the totals. Whoever needs their columns anyway saves that they are
+        made twice.
+
+        Args:
+            columns: those of the latest rows; those that the totals contain already are among them
+                at most at the beginning.
+        """
+        known = len(columns["worker"]) - len(self._uncounted)
+        self._uncounted = []
+        if known:
+            columns = {name: values[known:] for name, values in columns.items()}
+        self._totals.add(columns)
+        self._outcomes.update(columns["outcome"])
+        if self._switches:
+            steps = zip(
+                columns["released_at_s"].tolist(), columns["pushed_at_s"].tolist(), strict=True
+            )
+            for released_at_s, pushed_at_s in steps:
+                self._measure_switch(released_at_s, pushed_at_s)
+
+    def _measure_switch(self, released_at_s: float, pushed_at_s: float) -> None:
+        """Count a step for the latest switch before its release. Steps come in any order."""
         for switch in reversed(self._switches):
-            if row[RELEASED_AT_S] >= switch.at_s:
-                after_s = row[PUSHED_AT_S] - switch.at_s
+            if released_at_s >= switch.at_s:
+                after_s = pushed_at_s - switch.at_s
                 switch.first_push_s = (
                     after_s if switch.first_push_s is None else min(switch.first_push_s, after_s)
                 )

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
 
 from raysync.core.decisions import Apply, Drop, Push, Release, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
@@ -106,8 +108,21 @@ class PushRow(NamedTuple):
 Row = list[Any]
 """The values of a row, in the order of `PushRow`, which are filled in as they become known. (An
 object with a name for each took three times as long, and a row is made for every push of a run.)"""
+Columns = Mapping[str, Any]
+"""Name of a column of `PushRow` -> its values; of one of `VECTORS`, a NumPy vector."""
+VECTORS = {name: hint for name, hint in get_type_hints(PushRow).items() if hint in (int, float)}
+"""Column without None -> the type of its numbers."""
 as_row = PushRow._make
 _TO_COME: Sequence[Any] = tuple(PushRow._field_defaults.values())
+
+
+def columns_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the columns of rows."""
+    transposed = zip(*rows, strict=True) if rows else [()] * len(PushRow._fields)
+    columns = dict[str, Any](zip(PushRow._fields, transposed, strict=True))
+    for name, kind in VECTORS.items():
+        columns[name] = np.array(columns[name], kind)
+    return columns
 
 
 class PushRows:

@@ -28,7 +28,7 @@ from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.measures import Measures
 from raysync.record.older import settings_of, summary_of
-from raysync.record.push_rows import PushRow, Row
+from raysync.record.push_rows import PushRow, Row, columns_of
 from raysync.record.schemas import (
     Environment,
     Summary,
@@ -217,7 +217,7 @@ class RunRecord:
         tables = [schema_of(PushRow).empty_table()]
         # in groups: an Arrow table takes a tenth of the memory of its rows
         while group := list(islice(rows, ROWS_PER_GROUP)):
-            tables.append(table_of(group))
+            tables.append(table_of(columns_of(group)))
         frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
 

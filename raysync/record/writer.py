@@ -39,7 +39,7 @@ from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.journal_cut import Resumption, cut_off
 from raysync.record.journal_text import encode
 from raysync.record.measures import Measures
-from raysync.record.push_rows import PushRow, Row
+from raysync.record.push_rows import Columns, PushRow, Row, columns_of
 from raysync.record.storage import (
     NEW,
     Location,
@@ -85,11 +85,11 @@ def schema_of(row: type) -> pa.Schema:
     return pa.schema([(name, _TYPES[kind.__name__]) for name, (kind, *_) in kinds.items()])
 
 
-def table_of(rows: Sequence[Row]) -> pa.Table:
-    """Return the rows of pushes as a table."""
+def table_of(columns: Columns) -> pa.Table:
+    """Return the columns of pushes as a table."""
     schema = schema_of(PushRow)
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pa.Table.from_arrays(list(map(pa.array, columns, schema.types)), schema=schema)
+    arrays = list(map(pa.array, columns.values(), schema.types))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def evaluations_table(measures: Measures) -> pa.Table:
@@ -311,7 +311,7 @@ class RecordWriter:
             RunFailed: they cannot be written.
         """
         number = len(self._texts)
-        self._texts += map(encode, lines)
+        self._texts += [encode(line) for line in lines]
         self._rows += self.measures.take(lines)
         if self.failure:
             self._texts.clear()
@@ -391,7 +391,9 @@ class RecordWriter:
         """Write all rows to the file, as a group."""
         rows, self._rows = self._rows, []
         if rows:
-            self._pushes.write_table(table_of(rows))
+            columns = columns_of(rows)
+            self.measures.count(columns)
+            self._pushes.write_table(table_of(columns))
 
     @contextmanager
     def _keeping_failure(self) -> Iterator[None]:
