@@ -185,9 +185,10 @@ class Roster:
         for pace in held_at:  # they are few, and mostly one of them is within
             if pace <= limit:
                 paces.append(pace)
-        paces.sort()
+        if len(paces) == 1:
+            return list(held_at[paces[0]])
         within: list[str] = []
-        for pace in paces:
+        for pace in sorted(paces):
             within += held_at[pace]
         return within
 
