@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple, get_type_hints
 
@@ -125,6 +126,21 @@ def columns_of(rows: Sequence[Row]) -> dict[str, Any]:
     return columns
 
 
+@dataclass(slots=True)
+class _Worker:
+    """What the rows of a worker's further pushes need."""
+
+    group: str
+    released_at: float | None = None
+    """The time of its latest release; None before the first."""
+    lead: int = 0
+    """Its lead then."""
+    waiting: Row | None = None
+    """The row of its latest push, while it waits."""
+    is_live: bool = True
+    """Whether it has not left."""
+
+
 class PushRows:
     """Joins events and decisions into rows. A row is complete when its outcome and its wait are
     known.
@@ -153,8 +169,6 @@ class PushRows:
         """Updates of the network so far, and the samples in them."""
         self.updated_at = 0.0
         """The time of the latest of them."""
-        self._live: set[str] = set()
-        """The workers that have joined and not left."""
         self.roster = roster or Roster(workload_samples)
         """The roster that shows the progress of the network: the only one, or the last stage's."""
         self.begun: list[tuple[str, float]] = []
@@ -166,14 +180,10 @@ class PushRows:
         """The largest lead at a Release, in clocks, over the slowest worker that takes part."""
         self._is_staged = False
         """Whether workers have stages of the network."""
-        self._groups: dict[str, str] = {}
-        """Worker -> its group."""
-        self._released: dict[str, tuple[float, int]] = {}
-        """Worker -> the time of its latest release, and its lead then."""
+        self._workers: dict[str, _Worker] = {}
+        """The workers that have joined, also those that have left."""
         self._open: dict[Push, Row] = {}
         """Push -> its row, while that is incomplete."""
-        self._waiting: dict[str, Row] = {}
-        """Worker that waits -> the row of its latest push."""
 
     def feed(self, entry: Entry) -> list[PushRow]:
         """Take in one line, and return the rows that it completes."""
@@ -186,23 +196,23 @@ class PushRows:
 
         It is called for each push of a run, so it makes no calls of its own for an ordinary one.
         """
-        event, follows, waiting = entry.event, self._follows, self._waiting
+        event, follows, workers = entry.event, self._follows, self._workers
         roster = self.rosters.get(0) or self._roster_of(event)
         at = event.at
         if follows:
             self._follow(event, roster)
         if isinstance(event, Pushed):  # a `match` that captures fields takes five times as long
             worker, clock, computed_at = event.worker, event.clock, event.computed_at
-            released_at, lead = self._released[worker]
+            state = workers[worker]
             self._open[worker, clock] = row = [
                 worker,
-                self._groups.get(worker) or self._group(worker),
+                state.group,
                 clock,
                 event.samples,
                 None,
                 event.base,
-                lead,
-                released_at,
+                state.lead,
+                state.released_at,
                 at if computed_at is None else computed_at,
                 at,
                 event.busy_s,
@@ -210,24 +220,25 @@ class PushRows:
             ]
             if entry.report:
                 _report(row, entry.report)
-            if worker in self._live:
-                waiting[worker] = row
+            if state.is_live:
+                state.waiting = row
         elif isinstance(event, Joined):
-            self._live.add(event.worker)
+            workers[event.worker] = _Worker(WorkerId(event.worker).group)
         elif isinstance(event, Left):
-            self._live.discard(event.worker)
-            if event.worker in waiting:
-                self._waited(waiting.pop(event.worker), at, completed)
+            state = workers[event.worker]
+            state.is_live = False
+            if state.waiting is not None:
+                self._waited(state, at, completed)
         for decision in entry.decisions:
             if follows:
                 roster.execute(decision)
             if isinstance(decision, Release):
-                worker, lead = decision.worker, decision.lead
-                if worker in waiting:
-                    self._waited(waiting.pop(worker), at, completed)
-                elif worker not in self._released:
-                    self.begun.append((worker, at))
-                self._released[worker] = at, lead
+                state, lead = workers[decision.worker], decision.lead
+                if state.waiting is not None:
+                    self._waited(state, at, completed)
+                elif state.released_at is None:
+                    self.begun.append((decision.worker, at))
+                state.released_at, state.lead = at, lead
                 if lead > self.lead_max:
                     self.lead_max = lead
             elif isinstance(decision, Apply):
@@ -261,7 +272,7 @@ class PushRows:
             row[OUTCOME], row[VERSION], row[APPLIED_AT_S] = "applied", version, at
             row[STALENESS] = version - 1 - row[BASE]
             samples += row[SAMPLES]
-            if self._waiting.get(push[0]) is not row:
+            if self._workers[push[0]].waiting is not row:
                 completed.append(opened.pop(push))
         return samples
 
@@ -270,11 +281,13 @@ class PushRows:
         row = self._open.get(push)
         if row is not None:
             row[OUTCOME], row[WHY], row[REASON] = "dropped", decision.why, decision.reason
-            if self._waiting.get(push[0]) is not row:
+            if self._workers[push[0]].waiting is not row:
                 completed.append(self._open.pop(push))
 
-    def _waited(self, row: Row, at: float, completed: list[Row]) -> None:
-        """Take in that a worker no longer waits behind the push of that row."""
+    def _waited(self, state: _Worker, at: float, completed: list[Row]) -> None:
+        """Take in that a worker no longer waits behind its latest push."""
+        row, state.waiting = state.waiting, None
+        assert row is not None, "it does not wait"
         row[WAIT_S] = at - row[PUSHED_AT_S]
         if row[OUTCOME] != "buffered":
             del self._open[row[WORKER], row[CLOCK]]
@@ -288,8 +301,7 @@ class PushRows:
             roster.now = at
             roster.resume()
             for worker in (*roster.computing, *roster.outdated):
-                _, lead = self._released[worker]
-                self._released[worker] = at, lead
+                self._workers[worker].released_at = at
 
     def begin_behind(self, rosters: Mapping[int, Roster], at: float) -> None:
         """Follow a journal from a resumption on, without the lines before it. Pushes that had
@@ -303,11 +315,9 @@ class PushRows:
         for stage, roster in rosters.items():
             self.rosters[stage] = Roster.load(roster.dump())
             self.roster = self.rosters[max(self.rosters)]
-            self._live |= roster.live.keys()
-            self._released |= {
-                worker: (at, roster.lead(worker) if worker in roster.members else 0)
-                for worker in roster.live
-            }
+            for worker in roster.live:
+                lead = roster.lead(worker) if worker in roster.members else 0
+                self._workers[worker] = _Worker(WorkerId(worker).group, at, lead)
         self.updates, self.samples = self.roster.version, self.roster.samples_applied
         self.updated_at = at
         self.resume(at)
@@ -326,22 +336,20 @@ class PushRows:
 
     def close(self, at: float) -> list[Row]:
         """Take in that the run has ended, and return the rows that are still open."""
-        for worker, row in self._waiting.items():
-            row[WAIT_S] = max(0.0, at - row[PUSHED_AT_S])
-            assert row[WORKER] == worker, f"{worker} waits after {row}"
         rows = list(self._open.values())
-        self._open, self._waiting = {}, {}
+        for row in rows:
+            state = self._workers[row[WORKER]]
+            if state.waiting is row:
+                row[WAIT_S] = max(0.0, at - row[PUSHED_AT_S])
+                state.waiting = None
+        self._open = {}
         return rows
 
     def open_waits_s(self, now: float) -> Iterator[tuple[str, float]]:
         """Yield worker and wait, in seconds up to now, of each push whose row is incomplete."""
         for (worker, _), row in self._open.items():
-            waits = self._waiting.get(worker) is row
+            waits = self._workers[worker].waiting is row
             yield worker, now - row[PUSHED_AT_S] if waits else row[WAIT_S]
-
-    def _group(self, worker: str) -> str:
-        group = self._groups[worker] = WorkerId(worker).group
-        return group
 
 
 def _report(row: Row, report: Mapping[str, Any]) -> None:
