@@ -386,11 +386,12 @@ def _write(
 def _tell(lines: Iterable[Line], notify: Notify) -> None:
     """Tell the user what deserves a line of a log."""
     for line in lines:
-        if isinstance(line, Ended):  # its status is reported elsewhere
+        if isinstance(line, Entry):
+            if not is_rare(line):
+                continue
+        elif isinstance(line, Ended):  # its status is reported elsewhere
             for fault in line.faults_without_effect:
                 notify(f"Fault never triggered: {fault}.")
-            continue
-        if isinstance(line, Entry) and not is_rare(line):
             continue
         for event in texts_of(line):
             if event.rare:

@@ -99,8 +99,8 @@ def perform(plan: TrainingPlan, task: Task, now: Now) -> Outcome | None:
     )
     shares = plan.experiment.batch_sizes
     for lines in driver_of(plan, paradigm).run():
+        measures.take(lines)
         for line in lines:
-            measures.feed(line)
             if isinstance(line, Entry):
                 for decision in line.decisions:
                     if isinstance(decision, Release) and decision.batch_size is not None:

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from raysync.core.fast_init import fast_init
+from raysync.core.fast_init import fast_init, maker
 
 Push = tuple[str, int]
 """The name of a push: (worker, clock)."""
@@ -70,6 +70,7 @@ class Release:
     of a journal: the roster that follows one stamps it again."""
 
 
+@fast_init
 @dataclass(frozen=True, slots=True)
 class Hold:
     """State that a worker waits, and why. The machine stamps it with the answer of
@@ -134,5 +135,9 @@ class Note:
     values: Mapping[str, Any] = field(default_factory=dict)
     """JSON-native values by name."""
 
+
+apply, release, hold = maker(Apply), maker(Release), maker(Hold)
+"""Make a decision of its fields, in their order, in half of the time: those that come with each
+push are made that way."""
 
 Decision = Apply | Drop | Release | Hold | SetTimer | Switch | Suspend | Restore | Note

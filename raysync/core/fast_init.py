@@ -9,7 +9,7 @@ Afterwards it is of its own class, and nothing sets it any more.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
+from dataclasses import MISSING, fields
 from inspect import signature
 from typing import Any, TypeVar
 
@@ -29,11 +29,19 @@ def fast_init(cls: type[T]) -> type[T]:
 
 
 def maker(cls: type[T]) -> Callable[..., T]:
-    """Return a function that makes an instance from all fields of a frozen dataclass with slots, in
-    their order: it takes a fifth of the time of `__init__` with their names.
+    """Return a function that makes an instance of a dataclass with slots from its fields, in their
+    order: it takes half of the time of a fast `__init__`, since a function is called faster than a
+    class, and, of a frozen one, a fifth of that of `__init__` with their names.
+
+    Defaults must be literals, as those of `fast_init`.
     """
-    names = ", ".join(_names(cls))
-    make: Callable[..., T] = _compiled(cls, "make", f"({names})", "self = Twin()", "return self")
+    parameters = ", ".join(
+        each.name if each.default is MISSING else f"{each.name}={each.default!r}"
+        for each in fields(cls)  # type: ignore[arg-type]
+    )
+    make: Callable[..., T] = _compiled(
+        cls, "make", f"({parameters})", "self = Twin()", "return self"
+    )
     return make
 
 

@@ -28,6 +28,7 @@ from typing import Any, assert_never, get_args
 
 from raysync.core.decisions import DROP_REASONS, Decision
 from raysync.core.events import Event
+from raysync.core.fast_init import maker
 from raysync.core.json_values import is_native, is_whole
 from raysync.core.machine import describe
 from raysync.core.metrics import LOSS, RESERVED, refusal, value_of
@@ -78,6 +79,10 @@ class Entry:
     event: Event
     decisions: tuple[Decision, ...]
     report: Mapping[str, Any] = field(default_factory=dict)
+
+
+entry_of = maker(Entry)
+"""Makes an `Entry` of its fields, in their order."""
 
 
 @dataclass(frozen=True, slots=True)

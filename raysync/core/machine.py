@@ -37,7 +37,7 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any, Protocol, assert_never
 
-from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch
+from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch, hold
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.legality import CHECKS, location, why_no_decision
@@ -58,6 +58,11 @@ SEQUENCES = list, tuple
 that it is looked at.)"""
 BEYOND_THE_ROSTER = frozenset({SetTimer, Switch, Suspend})
 """The decisions with an effect on the machine besides that on the roster."""
+RULES = {kind: (CHECKS[kind], EXECUTE[kind], kind in BEYOND_THE_ROSTER) for kind in EXECUTE}
+"""Type of a decision -> how it is checked and carried out, and whether that goes beyond the
+roster."""
+NO_RULE = why_no_decision, EXECUTE[Hold], False
+"""The rule of what is no decision: its check fails."""
 
 
 class Machine:
@@ -99,8 +104,7 @@ class Machine:
             decisions = self._leave(event)
         else:
             assert_never(event)
-        waits = roster.held or roster.suspended
-        if waits and not roster.computing and not self.timers and not roster.returning:
+        if not roster.computing and self._is_stuck():
             raise self._deadlock(event)
         self._handled += 1
         if self._handled == self._check_at:  # at the events 1, 2, 4, 8, ...
@@ -176,7 +180,12 @@ class Machine:
             raise self._illegal(
                 "explain", f"returns {why!r}; it says in a str why {worker!r} waits"
             )
-        return Hold(worker, why)
+        return hold(worker, why)
+
+    def _is_stuck(self) -> bool:
+        """Say whether workers wait, if none computes, and nothing will release them."""
+        waits = self.roster.held or self.roster.suspended
+        return bool(waits) and not self.timers and not self.roster.returning
 
     def _deadlock(self, event: Event) -> IllegalDecision:
         roster = self.roster
@@ -220,16 +229,15 @@ class Machine:
         """
         if not isinstance(decided, SEQUENCES):
             raise self._illegal(method, f"returns {decided!r}; it must return a list of decisions")
-        roster, check_of = self.roster, CHECKS.get
+        roster, rule_of = self.roster, RULES.get
         done: list[Decision] = []
         suspended: list[str] = []
         for decision in decided:
-            kind = type(decision)
-            check = check_of(kind, why_no_decision)
+            check, execute, goes_beyond = rule_of(type(decision), NO_RULE)
             if what := check(decision, roster):
                 raise self._illegal(method, what)
-            done.append(EXECUTE[kind](roster, decision))
-            if kind not in BEYOND_THE_ROSTER:
+            done.append(execute(roster, decision))
+            if not goes_beyond:
                 continue
             if isinstance(decision, SetTimer):
                 self._set(decision)

@@ -185,9 +185,10 @@ class Roster:
         for pace in held_at:  # they are few, and mostly one of them is within
             if pace <= limit:
                 paces.append(pace)
-        paces.sort()
+        if len(paces) == 1:
+            return list(held_at[paces[0]])
         within: list[str] = []
-        for pace in paces:
+        for pace in sorted(paces):
             within += held_at[pace]
         return within
 
@@ -233,17 +234,18 @@ class Roster:
         if member is None:
             self._push_apart(event)
             return push
-        pace = member.pace
-        member.clock, member.pace = clock + 1, pace + 1
+        former = member.pace
+        member.pace = pace = former + 1
+        member.clock = clock + 1
         member.base, member.arrival = event.base, received
         member.telemetry.push(self.now, event.busy_s)
         del self.computing[worker]
+        self.held[worker] = self._held_at.setdefault(pace, {})[worker] = None
         population = self._population
-        population[pace + 1] = population.get(pace + 1, 0) + 1
-        if pace == self.fast:
-            self.fast = pace + 1
-        self._step_from(pace)
-        self._hold(worker, pace + 1)
+        population[pace] = population.get(pace, 0) + 1
+        if pace > self.fast:
+            self.fast = pace
+        self._step_from(former)
         return push
 
     def execute(self, decision: Decision) -> Decision:
@@ -378,20 +380,14 @@ class Roster:
             self._hold(worker, self.slow)
 
     def _hold(self, worker: str, pace: int) -> None:
-        self.held[worker] = None
-        at_pace = self._held_at.get(pace)
-        if at_pace is None:
-            self._held_at[pace] = {worker: None}
-        else:
-            at_pace[worker] = None
+        self.held[worker] = self._held_at.setdefault(pace, {})[worker] = None
 
     def _unhold(self, worker: str, pace: int) -> None:
         del self.held[worker]
         at_pace = self._held_at[pace]
-        if len(at_pace) == 1:
+        del at_pace[worker]
+        if not at_pace:
             del self._held_at[pace]
-        else:
-            del at_pace[worker]
 
     def _step_from(self, pace: int) -> None:
         """Take in that one member is no longer at that pace: `slow` may rise."""

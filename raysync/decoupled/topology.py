@@ -270,13 +270,7 @@ class Pipelined:
             fields = apply_plan(
                 apply, steps, self._has_buffers, self._workload_samples, replicas
             ).fields()
-        server.apply(
-            fields,
-            apply.pushes,
-            [step.call for step in steps],
-            publish=apply.publish,
-            is_pulled=is_pulled,
-        )
+        server.apply(apply, fields, [step.call for step in steps], is_pulled)
 
     def _has_buffers(self, name: str) -> bool:
         """Say whether the buffers of a worker count: also those of one that has left, since its

@@ -57,7 +57,7 @@ from raysync.core.decisions import (
     Switch,
 )
 from raysync.core.events import Event, TimerFired, pushed
-from raysync.core.journal import Ended, Entry, Evaluation, Line, Remark
+from raysync.core.journal import Ended, Evaluation, Line, Remark, entry_of
 from raysync.core.machine import decide
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.engine.backend import Backend, Call, Failure
@@ -326,7 +326,7 @@ class Driver:
             server = self.topology.server_of(push[0])
             base = server.saved(_base_name(push)) if has_base else None
             call = server.saved(_push_name(push))
-            self._pushed[push] = Step(Release(**release), samples, call, server, base)
+            self._pushed[push] = Step(Release(**release), samples, call, server, base, NO_REPORT)
         self.topology.load_state(state["topology"], self._pushed)
         self._evaluations.load_state(state["evaluations"])
         for timer in self.topology.machine.timers.items():
@@ -401,7 +401,8 @@ class Driver:
         if release.pull:
             step.server.done(release.version)
         self._pushed[worker, clock] = step
-        self.members.has_pushed(worker)
+        if unproven := self.members.comebacks.unproven:
+            unproven.pop(worker, None)  # its start has not failed
         report = step.report if loss is None else {**step.report, "loss": loss}
         computed_at = None if arriving is None else arriving.computed_at
         base, samples = release.version, step.samples
@@ -439,7 +440,7 @@ class Driver:
     def handle(self, event: Event, report: Mapping[str, Any]) -> None:
         """Pass an event on to the machine, and carry its decisions out."""
         decisions = decide(self.topology.machine, event)
-        self.lines.append(Entry(event, decisions, report))
+        self.lines.append(entry_of(event, decisions, report))
         for index, decision in enumerate(decisions):
             if isinstance(decision, Release):  # a `match` takes twice as long
                 self.release(decision)
@@ -469,17 +470,13 @@ class Driver:
                 assert_never(decision)
 
     def _apply(self, decision: Apply, decisions: Sequence[Decision], index: int) -> None:
-        following = decisions[index + 1] if index + 1 < len(decisions) else None
-        is_pulled = (isinstance(following, Release) and following.pull) or pulls_next(
-            decisions, index
-        )
         apply = in_order_of_slots(decision) if self.backend.computes else decision
         steps, samples = [], apply.samples_before
         for push in apply.pushes:
             step = self._pushed.pop(push)
             steps.append(step)
             samples += step.samples
-        self.topology.applied(apply, steps, is_pulled)
+        self.topology.applied(apply, steps, pulls_next(decisions, index))
         if steps[0].server is not self._last_server:
             return  # the progress of a model in stages is that of its last stage
         self._version = decision.version

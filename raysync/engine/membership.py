@@ -206,11 +206,6 @@ class Membership:
                 return False
         return True
 
-    def has_pushed(self, worker: str) -> None:
-        """Take in that a push of a worker has arrived: its start has not failed."""
-        if self.comebacks.unproven:
-            self.comebacks.unproven.pop(worker, None)
-
     def _plan_kill(self, worker: str, since: float) -> None:
         """Let the process of a worker that is there since that moment die at the next kill after
         it, if there is one.

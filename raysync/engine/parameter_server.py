@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from raysync.core.decisions import Push
+from raysync.core.decisions import Apply, Push
 from raysync.engine.backend import Backend, Call, Failure, Value
 from raysync.engine.server_log import ServerLog
 from raysync.errors import RunFailed, RunLost
@@ -111,34 +111,29 @@ class ParameterServer:
         pushes of the update."""
 
     def apply(
-        self,
-        fields: list[Any],
-        pushes: Sequence[Push],
-        vectors: Sequence[Value],
-        *,
-        publish: bool,
-        is_pulled: bool,
+        self, apply: Apply, fields: list[Any], vectors: Sequence[Value], is_pulled: bool
     ) -> None:
         """Send an update.
 
         Args:
+            apply: the decision; if it is not to be published, later releases still pull the weights
+                from before.
             fields: the fields of an `ApplyPlan`.
-            pushes: the pushes that it takes.
-            vectors: their gradients, and behind them, if delays are compensated, the weights that
-                each was computed on.
-            publish: if False, later releases still pull the weights from before this update.
+            vectors: the gradients of its pushes, and behind them, if delays are compensated, the
+                weights that each was computed on.
             is_pulled: whether a release pulls the new weights before the next update.
         """
+        call_of, publish = self._call, apply.publish
         if publish and is_pulled and not self._has_replicas:
-            call = self.published = self._call(self.actor, "apply_and_publish", fields, vectors)
+            call = self.published = call_of(self.actor, "apply_and_publish", fields, vectors)
         else:
             kept = None if publish else self.weights()
-            call = self._call(self.actor, "apply", fields, vectors)
+            call = call_of(self.actor, "apply", fields, vectors)
             self.published = kept
             self._replicas.clear()
         self.version += 1
         self.last = call
-        self._sent.append((self.version, call, pushes))
+        self._sent.append((self.version, call, apply.pushes))
         if self.log is not None and self.log.is_long:
             self.snapshot((), ())
 

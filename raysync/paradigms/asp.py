@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from raysync.core.decisions import Apply, Decision, Push, Release
+from raysync.core.decisions import Decision, Push, apply, release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 
@@ -22,7 +22,7 @@ class ASP(Paradigm):
     name: ClassVar[str] = "asp"
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
-        return [Apply((push,)), Release(push[0])]
+        return [apply((push,)), release(push[0])]
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         return []

@@ -22,7 +22,7 @@ cost of a switch   seconds from a switch to the first push of a step that began 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -32,7 +32,7 @@ from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Line, Resumed
 from raysync.core.metrics import ACCURACY, LOSS, MODES, PERPLEXITY, PrimaryMetric
 from raysync.core.roster import Roster
-from raysync.record.push_rows import PushRow, PushRows
+from raysync.record.push_rows import Columns, PushRow, PushRows, Row, as_row, columns_of
 from raysync.record.worker_totals import WorkerMeasures, WorkerTotals
 
 CONVERGED_SPAN = 5
@@ -40,8 +40,9 @@ CONVERGED_CHANGE = 0.001
 """Sync-Switch, section VI-A: accuracy has converged when it changed by at most 0.1 % over five
 evaluations."""
 
-COUNTED_AT_ONCE = 5000
-"""The rows that are added to the totals at once: each time takes as long as some hundred rows."""
+COUNTED_AT_ONCE = 20_000
+"""The rows that are added to the totals at once, if nobody has their columns before: see `count`.
+Each time takes as long as some hundred rows."""
 
 OF_LABELS = (ACCURACY, PERPLEXITY)
 """The primary metrics of tasks that predict labels: their evaluations have both."""
@@ -91,8 +92,6 @@ class Measures:
         self.ended: Ended | None = None
         self.now = 0.0
         self.started_at: float | None = None
-        self.applied_at = 0.0
-        self.samples = self.updates = self.lead_max = 0
         self._outcomes: Counter[str] = Counter(applied=0, dropped=0, buffered=0)
         self.checkpoints = 0
         """The checkpoints that were taken."""
@@ -100,7 +99,7 @@ class Measures:
         """Each time that the run went on from a checkpoint."""
         self._rows = PushRows(workload_samples)
         self._switches: list[SwitchMeasures] = []
-        self._uncounted: list[PushRow] = []
+        self._uncounted: list[Row] = []
         """The rows that the totals do not contain yet."""
 
     @property
@@ -117,28 +116,28 @@ class Measures:
 
     def feed(self, line: Line) -> list[PushRow]:
         """Take in one line of the journal, and return the rows of pushes that it completes."""
-        if not isinstance(line, Entry):
-            return self._feed_other(line)
-        event, seen = line.event, self._rows
-        self.now = event.at
-        rows = seen.feed(line)
-        if seen.begun:
-            self._begin(seen)
-        if seen.switches:
-            self._switch(seen)
-        if isinstance(event, Left):
-            self._totals.leave(event.worker, event.at)
-        if rows:
-            self._uncounted += rows
-            if len(self._uncounted) >= COUNTED_AT_ONCE:
-                self._count()
-        if seen.updates != self.updates:
-            self.applied_at = event.at
-            self.samples, self.updates = seen.samples, seen.updates
-        self.lead_max = seen.lead_max
-        return rows
+        return list(map(as_row, self.take((line,))))
 
-    def _feed_other(self, line: Line) -> list[PushRow]:
+    def take(self, lines: Iterable[Line]) -> list[Row]:
+        """Take in lines of the journal, and return the rows of pushes that they complete."""
+        seen, completed = self._rows, list[Row]()
+        for line in lines:
+            if isinstance(line, Entry):
+                event = line.event
+                self.now = event.at
+                seen.take(line, completed)
+                if isinstance(event, Left):
+                    self._begin()
+                    self._totals.leave(event.worker, event.at)
+            else:
+                self._take_other(line, completed)
+        self._begin()
+        self._uncounted += completed
+        if len(self._uncounted) >= COUNTED_AT_ONCE:
+            self._count()
+        return completed
+
+    def _take_other(self, line: Line, completed: list[Row]) -> None:
         match line:
             case Evaluation():
                 self.evaluations.append(line)
@@ -150,20 +149,19 @@ class Measures:
                 self.now = max(self.now, at)
                 if not exact:
                     self._rows.resume(at)
-            case Ended():
+            case Ended(at=at):
                 self.ended = line
-                return self.close(max(line.at, self.now))
-        return []
+                self.now = max(self.now, at)
+                completed += self._rows.close(self.now)
 
-    def _begin(self, seen: PushRows) -> None:
+    def _begin(self) -> None:
+        """Take in the workers that were released for the first time, and the switches."""
+        seen = self._rows
         for worker, at in seen.begun:
             if self.started_at is None:
                 self.started_at = at
             self._totals.begin(worker, at)
         seen.begun.clear()
-
-    def _switch(self, seen: PushRows) -> None:
-        self._count()  # rows before it are not measured from it
         self._switches += [SwitchMeasures(at, each.to, each.why) for at, each in seen.switches]
         seen.switches.clear()
 
@@ -185,13 +183,12 @@ class Measures:
         run is taken to have begun at 0.
         """
         self._rows.begin_behind(rosters, at)
-        self.now, self.applied_at, self.started_at = at, at, 0.0
+        self.now, self.started_at = at, 0.0
         for roster in rosters.values():
             for worker in roster.live:
                 self._totals.begin(worker, at)
-        self.samples, self.updates = self._rows.samples, self._rows.updates
 
-    def close(self, at: float) -> list[PushRow]:
+    def close(self, at: float) -> list[Row]:
         """Take in that the journal has ended, and return the rows that were still open."""
         self.now = max(self.now, at)
         rows = self._rows.close(at)
@@ -201,23 +198,54 @@ class Measures:
 
     def _count(self) -> None:
         """Add the rows to the totals that these do not contain yet."""
-        rows, self._uncounted = self._uncounted, []
-        if not rows:
-            return
-        self._totals.add(rows)
-        self._outcomes.update([row.outcome for row in rows])
-        for row in rows if self._switches else ():
-            self._measure_switch(row)
+        if self._uncounted:
+            self.count(columns_of(self._uncounted))
 
-    def _measure_switch(self, row: PushRow) -> None:
-        """Count a step for the latest switch before its release. Rows come in any order."""
+    def count(self, columns: Columns) -> None:
+        """Add the latest rows to the totals. Whoever needs their columns anyway saves that they are
+        made twice.
+
+        Args:
+            columns: those of the latest rows; those that the totals contain already are among them
+                at most at the beginning.
+        """
+        known = len(columns["worker"]) - len(self._uncounted)
+        self._uncounted = []
+        if known:
+            columns = {name: values[known:] for name, values in columns.items()}
+        self._totals.add(columns)
+        self._outcomes.update(columns["outcome"])
+        if self._switches:
+            steps = zip(
+                columns["released_at_s"].tolist(), columns["pushed_at_s"].tolist(), strict=True
+            )
+            for released_at_s, pushed_at_s in steps:
+                self._measure_switch(released_at_s, pushed_at_s)
+
+    def _measure_switch(self, released_at_s: float, pushed_at_s: float) -> None:
+        """Count a step for the latest switch before its release. Steps come in any order."""
         for switch in reversed(self._switches):
-            if row.released_at_s >= switch.at_s:
-                after_s = row.pushed_at_s - switch.at_s
+            if released_at_s >= switch.at_s:
+                after_s = pushed_at_s - switch.at_s
                 switch.first_push_s = (
                     after_s if switch.first_push_s is None else min(switch.first_push_s, after_s)
                 )
                 return
+
+    @property
+    def updates(self) -> int:
+        """The updates so far."""
+        return self._rows.updates
+
+    @property
+    def samples(self) -> int:
+        """The samples in applied pushes."""
+        return self._rows.samples
+
+    @property
+    def lead_max(self) -> int:
+        """See `PushRows.lead_max`."""
+        return self._rows.lead_max
 
     @property
     def progress(self) -> float:
@@ -230,7 +258,7 @@ class Measures:
         update of a run that did not end by itself.
         """
         published = self.ended is not None and self.ended.status in ("finished", "diverged")
-        end = self.ended.at if self.ended is not None and published else self.applied_at
+        end = self.ended.at if self.ended is not None and published else self._rows.updated_at
         return max(0.0, end - (self.started_at or 0.0))
 
     @property

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from math import inf
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_type_hints
+
+import numpy as np
 
 from raysync.core.decisions import Apply, Drop, Push, Release, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
@@ -65,6 +68,7 @@ class PushRow(NamedTuple):
 
 
 (
+    WORKER,
     BASE,
     CLOCK,
     SAMPLES,
@@ -83,6 +87,7 @@ class PushRow(NamedTuple):
 ) = map(
     PushRow._fields.index,
     (
+        "worker",
         "base",
         "clock",
         "samples",
@@ -102,10 +107,38 @@ class PushRow(NamedTuple):
 )
 """The places of those values in a row which come after the others, or are read again."""
 Row = list[Any]
-"""The values of a row that is incomplete, in the order of `PushRow`. (An object with a name for
-each took three times as long, and a row is made for every push of a run.)"""
-_as_row = PushRow._make
+"""The values of a row, in the order of `PushRow`, which are filled in as they become known. (An
+object with a name for each took three times as long, and a row is made for every push of a run.)"""
+Columns = Mapping[str, Any]
+"""Name of a column of `PushRow` -> its values; of one of `VECTORS`, a NumPy vector."""
+VECTORS = {name: hint for name, hint in get_type_hints(PushRow).items() if hint in (int, float)}
+"""Column without None -> the type of its numbers."""
+as_row = PushRow._make
 _TO_COME: Sequence[Any] = tuple(PushRow._field_defaults.values())
+
+
+def columns_of(rows: Sequence[Row]) -> dict[str, Any]:
+    """Return the columns of rows."""
+    transposed = zip(*rows, strict=True) if rows else [()] * len(PushRow._fields)
+    columns = dict[str, Any](zip(PushRow._fields, transposed, strict=True))
+    for name, kind in VECTORS.items():
+        columns[name] = np.array(columns[name], kind)
+    return columns
+
+
+@dataclass(slots=True)
+class _Worker:
+    """What the rows of a worker's further pushes need."""
+
+    group: str
+    released_at: float | None = None
+    """The time of its latest release; None before the first."""
+    lead: int = 0
+    """Its lead then."""
+    waiting: Row | None = None
+    """The row of its latest push, while it waits."""
+    is_live: bool = True
+    """Whether it has not left."""
 
 
 class PushRows:
@@ -134,8 +167,8 @@ class PushRows:
         """Whether the rosters are its own."""
         self.updates = self.samples = 0
         """Updates of the network so far, and the samples in them."""
-        self._live: set[str] = set()
-        """The workers that have joined and not left."""
+        self.updated_at = 0.0
+        """The time of the latest of them."""
         self.roster = roster or Roster(workload_samples)
         """The roster that shows the progress of the network: the only one, or the last stage's."""
         self.begun: list[tuple[str, float]] = []
@@ -147,49 +180,71 @@ class PushRows:
         """The largest lead at a Release, in clocks, over the slowest worker that takes part."""
         self._is_staged = False
         """Whether workers have stages of the network."""
-        self._groups: dict[str, str] = {}
-        """Worker -> its group."""
-        self._released: dict[str, tuple[float, int]] = {}
-        """Worker -> the time of its latest release, and its lead then."""
+        self._workers: dict[str, _Worker] = {}
+        """The workers that have joined, also those that have left."""
         self._open: dict[Push, Row] = {}
         """Push -> its row, while that is incomplete."""
-        self._waiting: dict[str, Row] = {}
-        """Worker that waits -> the row of its latest push."""
 
     def feed(self, entry: Entry) -> list[PushRow]:
         """Take in one line, and return the rows that it completes."""
-        event, follows = entry.event, self._follows
+        completed: list[Row] = []
+        self.take(entry, completed)
+        return list(map(as_row, completed))
+
+    def take(self, entry: Entry, completed: list[Row]) -> None:
+        """Take in one line, and append the rows that it completes.
+
+        It is called for each push of a run, so it makes no calls of its own for an ordinary one.
+        """
+        event, follows, workers = entry.event, self._follows, self._workers
         roster = self.rosters.get(0) or self._roster_of(event)
-        at, completed = event.at, list[PushRow]()
-        waiting = self._waiting
+        at = event.at
         if follows:
             self._follow(event, roster)
         if isinstance(event, Pushed):  # a `match` that captures fields takes five times as long
-            worker = event.worker
-            row = self._open[worker, event.clock] = self._row(event, entry.report)
-            if worker in self._live:
-                waiting[worker] = row
+            worker, clock, computed_at = event.worker, event.clock, event.computed_at
+            state = workers[worker]
+            self._open[worker, clock] = row = [
+                worker,
+                state.group,
+                clock,
+                event.samples,
+                None,
+                event.base,
+                state.lead,
+                state.released_at,
+                at if computed_at is None else computed_at,
+                at,
+                event.busy_s,
+                *_TO_COME,
+            ]
+            if entry.report:
+                _report(row, entry.report)
+            if state.is_live:
+                state.waiting = row
         elif isinstance(event, Joined):
-            self._live.add(event.worker)
+            workers[event.worker] = _Worker(WorkerId(event.worker).group)
         elif isinstance(event, Left):
-            self._live.discard(event.worker)
-            self._waited(event.worker, at, completed)
+            state = workers[event.worker]
+            state.is_live = False
+            if state.waiting is not None:
+                self._waited(state, at, completed)
         for decision in entry.decisions:
             if follows:
                 roster.execute(decision)
             if isinstance(decision, Release):
-                worker, lead = decision.worker, decision.lead
-                if worker not in self._released:
-                    self.begun.append((worker, at))
-                self._released[worker] = at, lead
+                state, lead = workers[decision.worker], decision.lead
+                if state.waiting is not None:
+                    self._waited(state, at, completed)
+                elif state.released_at is None:
+                    self.begun.append((decision.worker, at))
+                state.released_at, state.lead = at, lead
                 if lead > self.lead_max:
                     self.lead_max = lead
-                if worker in waiting:
-                    self._waited(worker, at, completed)
             elif isinstance(decision, Apply):
                 samples = self._applied(decision, at, completed)
                 if roster is self.roster:
-                    self.updates = decision.version
+                    self.updates, self.updated_at = decision.version, at
                     self.samples = roster.samples_applied if follows else samples
                 if not self._is_staged and self.samples >= self._workload:
                     break  # a decoupled run goes on until the pipelines have drained
@@ -197,7 +252,6 @@ class PushRows:
                 self._dropped(decision, completed)
             elif isinstance(decision, Switch):
                 self.switches.append((at, decision))
-        return completed
 
     def _follow(self, event: Event, roster: Roster) -> None:
         roster.now = event.at
@@ -208,7 +262,7 @@ class PushRows:
         elif isinstance(event, Left):
             roster.leave(event.worker)
 
-    def _applied(self, decision: Apply, at: float, completed: list[PushRow]) -> int:
+    def _applied(self, decision: Apply, at: float, completed: list[Row]) -> int:
         """Take in an update; return the samples in the updates so far."""
         opened, version, samples = self._open, decision.version, decision.samples_before
         for push in decision.pushes:
@@ -218,25 +272,26 @@ class PushRows:
             row[OUTCOME], row[VERSION], row[APPLIED_AT_S] = "applied", version, at
             row[STALENESS] = version - 1 - row[BASE]
             samples += row[SAMPLES]
-            if self._waiting.get(push[0]) is not row:
-                completed.append(_as_row(opened.pop(push)))
+            if self._workers[push[0]].waiting is not row:
+                completed.append(opened.pop(push))
         return samples
 
-    def _dropped(self, decision: Drop, completed: list[PushRow]) -> None:
+    def _dropped(self, decision: Drop, completed: list[Row]) -> None:
         push = decision.push
         row = self._open.get(push)
         if row is not None:
             row[OUTCOME], row[WHY], row[REASON] = "dropped", decision.why, decision.reason
-            if self._waiting.get(push[0]) is not row:
-                completed.append(_as_row(self._open.pop(push)))
+            if self._workers[push[0]].waiting is not row:
+                completed.append(self._open.pop(push))
 
-    def _waited(self, worker: str, at: float, completed: list[PushRow]) -> None:
-        """Take in that a worker waits no longer."""
-        row = self._waiting.pop(worker, None)
-        if row is not None:
-            row[WAIT_S] = at - row[PUSHED_AT_S]
-            if row[OUTCOME] != "buffered":
-                completed.append(_as_row(self._open.pop((worker, row[CLOCK]))))
+    def _waited(self, state: _Worker, at: float, completed: list[Row]) -> None:
+        """Take in that a worker no longer waits behind its latest push."""
+        row, state.waiting = state.waiting, None
+        assert row is not None, "it does not wait"
+        row[WAIT_S] = at - row[PUSHED_AT_S]
+        if row[OUTCOME] != "buffered":
+            del self._open[row[WORKER], row[CLOCK]]
+            completed.append(row)
 
     def resume(self, at: float) -> None:
         """Take in that the run goes on from a checkpoint: the iterations that were under way are
@@ -246,8 +301,7 @@ class PushRows:
             roster.now = at
             roster.resume()
             for worker in (*roster.computing, *roster.outdated):
-                _, lead = self._released[worker]
-                self._released[worker] = at, lead
+                self._workers[worker].released_at = at
 
     def begin_behind(self, rosters: Mapping[int, Roster], at: float) -> None:
         """Follow a journal from a resumption on, without the lines before it. Pushes that had
@@ -261,12 +315,11 @@ class PushRows:
         for stage, roster in rosters.items():
             self.rosters[stage] = Roster.load(roster.dump())
             self.roster = self.rosters[max(self.rosters)]
-            self._live |= roster.live.keys()
-            self._released |= {
-                worker: (at, roster.lead(worker) if worker in roster.members else 0)
-                for worker in roster.live
-            }
+            for worker in roster.live:
+                lead = roster.lead(worker) if worker in roster.members else 0
+                self._workers[worker] = _Worker(WorkerId(worker).group, at, lead)
         self.updates, self.samples = self.roster.version, self.roster.samples_applied
+        self.updated_at = at
         self.resume(at)
 
     def _roster_of(self, event: Event) -> Roster:
@@ -281,45 +334,27 @@ class PushRows:
             self.roster = self.rosters[max(self.rosters)]
         return self.rosters[stage]
 
-    def close(self, at: float) -> list[PushRow]:
+    def close(self, at: float) -> list[Row]:
         """Take in that the run has ended, and return the rows that are still open."""
-        for worker, row in self._waiting.items():
-            row[WAIT_S] = max(0.0, at - row[PUSHED_AT_S])
-            assert row[0] == worker, f"{worker} waits after {row}"
-        rows = list(map(_as_row, self._open.values()))
-        self._open, self._waiting = {}, {}
+        rows = list(self._open.values())
+        for row in rows:
+            state = self._workers[row[WORKER]]
+            if state.waiting is row:
+                row[WAIT_S] = max(0.0, at - row[PUSHED_AT_S])
+                state.waiting = None
+        self._open = {}
         return rows
 
     def open_waits_s(self, now: float) -> Iterator[tuple[str, float]]:
         """Yield worker and wait, in seconds up to now, of each push whose row is incomplete."""
         for (worker, _), row in self._open.items():
-            waits = self._waiting.get(worker) is row
+            waits = self._workers[worker].waiting is row
             yield worker, now - row[PUSHED_AT_S] if waits else row[WAIT_S]
 
-    def _group(self, worker: str) -> str:
-        group = self._groups[worker] = WorkerId(worker).group
-        return group
 
-    def _row(self, event: Pushed, report: Mapping[str, Any]) -> Row:
-        worker, at, computed_at = event.worker, event.at, event.computed_at
-        released_at, lead = self._released[worker]
-        row = [
-            worker,
-            self._groups.get(worker) or self._group(worker),
-            event.clock,
-            event.samples,
-            None,
-            event.base,
-            lead,
-            released_at,
-            at if computed_at is None else computed_at,
-            at,
-            event.busy_s,
-            *_TO_COME,
-        ]
-        if report:
-            row[LOSS], row[DELAY_TICKS] = report.get("loss"), report.get("delay_ticks")
-            row[BASE] = report.get("forward_version", event.base)
-            row[RELEASED_AT_S] = released_at + report.get("held_back_s", 0.0)
-            row[SERVER_S] = report.get("server_s", 0.0)
-        return row
+def _report(row: Row, report: Mapping[str, Any]) -> None:
+    """Fill in what was reported with the push of a row."""
+    row[LOSS], row[DELAY_TICKS] = report.get("loss"), report.get("delay_ticks")
+    row[BASE] = report.get("forward_version", row[BASE])
+    row[RELEASED_AT_S] += report.get("held_back_s", 0.0)
+    row[SERVER_S] = report.get("server_s", 0.0)

@@ -28,7 +28,7 @@ from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.measures import Measures
 from raysync.record.older import settings_of, summary_of
-from raysync.record.push_rows import PushRow
+from raysync.record.push_rows import PushRow, Row, columns_of
 from raysync.record.schemas import (
     Environment,
     Summary,
@@ -208,7 +208,7 @@ class RunRecord:
             head, lines = read(file)
             measures = measures_of(head)
             for line in lines:
-                measures.feed(line)
+                measures.take((line,))
         measures.close(measures.now)
         return summary_of(head.get("about", {})), measures
 
@@ -217,16 +217,16 @@ class RunRecord:
         tables = [schema_of(PushRow).empty_table()]
         # in groups: an Arrow table takes a tenth of the memory of its rows
         while group := list(islice(rows, ROWS_PER_GROUP)):
-            tables.append(table_of(group))
+            tables.append(table_of(columns_of(group)))
         frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
 
-    def _rows(self) -> Iterator[PushRow]:
+    def _rows(self) -> Iterator[Row]:
         with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
             head, lines = read(file)
             measures = measures_of(head)
             for line in lines:
-                yield from measures.feed(line)
+                yield from measures.take((line,))
         yield from measures.close(measures.now)
 
 

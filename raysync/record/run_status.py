@@ -82,7 +82,7 @@ class RunStatus:
 
     def feed(self, line: Line) -> list[EventText]:
         """Take in one line, and return the events that it records."""
-        self.measures.feed(line)
+        self.measures.take((line,))
         events = list(texts_of(line))
         for event in events:
             self._keep(event)

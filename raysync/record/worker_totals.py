@@ -6,13 +6,13 @@ three times as long and, with thousands of workers, so does an object for each o
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from raysync.record.push_rows import PushRow
+from raysync.record.push_rows import Columns
 
 
 @dataclass(slots=True)
@@ -93,31 +93,25 @@ class WorkerTotals:
             }
         return self._built
 
-    def add(self, rows: Sequence[PushRow]) -> None:
-        """Add rows. Each sum is made in the order of the rows, so that it is the same however many
-        are added at once.
+    def add(self, of: Columns) -> None:
+        """Add the rows of these columns. Each sum is made in their order, so that it is the same
+        however many are added at once.
         """
-        if not rows:
-            return
         self._grow()
         self._built = None
-        of = dict(zip(PushRow._fields, zip(*rows, strict=True), strict=True))
-        workers = np.array([self._numbers[worker] for worker in of["worker"]])
-        stale = np.array([0 if each is None else each for each in of["staleness"]])
-        released, pushed, busy, server, wait = (
-            np.array(of[name], float)
-            for name in ("released_at_s", "pushed_at_s", "busy_s", "server_s", "wait_s")
-        )
+        workers = np.array([self._numbers[worker] for worker in of["worker"]], np.int64)
+        stale = np.array([0 if each is None else each for each in of["staleness"]], np.int64)
+        transfer_s = of["pushed_at_s"] - of["released_at_s"] - of["busy_s"] - of["server_s"]
         for name, values in (
             ("pushes", 1),
             ("dropped", [each == "dropped" for each in of["outcome"]]),
             ("samples", of["samples"]),
             ("applied", [each is not None for each in of["staleness"]]),
             ("staleness_sum", stale),
-            ("busy_s", busy),
-            ("transfer_s", np.maximum(0.0, pushed - released - busy - server)),
-            ("server_s", server),
-            ("wait_s", wait),
+            ("busy_s", of["busy_s"]),
+            ("transfer_s", np.maximum(0.0, transfer_s)),
+            ("server_s", of["server_s"]),
+            ("wait_s", of["wait_s"]),
         ):
             np.add.at(self._columns[name], workers, values)
         np.maximum.at(self._columns["staleness_max"], workers, stale)

@@ -14,7 +14,7 @@ import os
 import platform
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import fields
 from datetime import datetime, timedelta
@@ -39,7 +39,7 @@ from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.journal_cut import Resumption, cut_off
 from raysync.record.journal_text import encode
 from raysync.record.measures import Measures
-from raysync.record.push_rows import PushRow
+from raysync.record.push_rows import Columns, PushRow, Row, columns_of
 from raysync.record.storage import (
     NEW,
     Location,
@@ -85,11 +85,11 @@ def schema_of(row: type) -> pa.Schema:
     return pa.schema([(name, _TYPES[kind.__name__]) for name, (kind, *_) in kinds.items()])
 
 
-def table_of(rows: Sequence[PushRow]) -> pa.Table:
-    """Return the rows of pushes as a table."""
+def table_of(columns: Columns) -> pa.Table:
+    """Return the columns of pushes as a table."""
     schema = schema_of(PushRow)
-    columns = zip(*rows, strict=True) if rows else [()] * len(schema)
-    return pa.Table.from_arrays(list(map(pa.array, columns, schema.types)), schema=schema)
+    arrays = list(map(pa.array, columns.values(), schema.types))
+    return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def evaluations_table(measures: Measures) -> pa.Table:
@@ -216,7 +216,7 @@ class RecordWriter:
         """Where the time went, as `bottlenecks.Diagnosis.plain` returns it, if that was found."""
         self._about = about
         self._began = began
-        self._rows: list[PushRow] = []
+        self._rows: list[Row] = []
         """The rows that are not in the file yet."""
         self._texts: list[bytes] = []
         """The lines that are not in the file yet."""
@@ -284,7 +284,9 @@ class RecordWriter:
             self._open("a")
             with (self.folder / JOURNAL).open(encoding="utf-8") as journal:
                 for line in read(journal)[1]:
-                    self._take(line)
+                    self._rows += self.measures.take((line,))
+                    if len(self._rows) >= ROWS_PER_GROUP:
+                        self._flush_rows()
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> bool:
         """Write a checkpoint, whose line in the journal has been written, and remove those that are
@@ -301,24 +303,16 @@ class RecordWriter:
         self._checkpoints.write(checkpoint)
         return True
 
-    def _take(self, line: Line) -> None:
-        """Take in a line that is in the journal."""
-        self._rows += self.measures.feed(line)
-        if len(self._rows) >= ROWS_PER_GROUP and not self.failure:
-            self._flush_rows()
-
-    def write(self, lines: Iterable[Line]) -> None:
+    def write(self, lines: Sequence[Line]) -> None:
         """Write lines of the journal, and the rows that they complete. What is kept of them
         is written with a report without lines, and with the line of the end.
 
         Raises:
             RunFailed: they cannot be written.
         """
-        feed, texts, rows = self.measures.feed, self._texts, self._rows
-        number = len(texts)
-        for line in lines:
-            texts.append(encode(line))
-            rows += feed(line)
+        number = len(self._texts)
+        self._texts += [encode(line) for line in lines]
+        self._rows += self.measures.take(lines)
         if self.failure:
             self._texts.clear()
             return
@@ -397,7 +391,9 @@ class RecordWriter:
         """Write all rows to the file, as a group."""
         rows, self._rows = self._rows, []
         if rows:
-            self._pushes.write_table(table_of(rows))
+            columns = columns_of(rows)
+            self.measures.count(columns)
+            self._pushes.write_table(table_of(columns))
 
     @contextmanager
     def _keeping_failure(self) -> Iterator[None]:

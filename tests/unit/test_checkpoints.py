@@ -209,11 +209,11 @@ def test_iterations_that_go_on_exactly_keep_their_release():
     measures = Measures(32 * 60)
     for line in journal("asp", 5):
         list(measures.feed(line))
-    [*before] = measures._rows._released.values()
+    before = [worker.released_at for worker in measures._rows._workers.values()]
     list(measures.feed(Resumed(10.0, 1, exact=True)))
-    assert [*measures._rows._released.values()] == before
+    assert [worker.released_at for worker in measures._rows._workers.values()] == before
     list(measures.feed(Resumed(10.0, 1)))
-    assert {at for at, _ in measures._rows._released.values()} == {10.0}
+    assert {worker.released_at for worker in measures._rows._workers.values()} == {10.0}
 
 
 def test_a_run_without_checkpoints_has_no_keys_of_them(engine, tmp_path):

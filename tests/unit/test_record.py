@@ -18,7 +18,7 @@ from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.measures import Measures, converged
-from raysync.record.push_rows import PushRows
+from raysync.record.push_rows import PushRows, columns_of
 from raysync.record.reader import load
 from raysync.record.writer import RecordWriter, folder_name
 from raysync.runner import run
@@ -120,6 +120,22 @@ def test_a_late_push_is_a_dropped_row():
     each = {one["id"]: (one["pushes"], one["dropped"]) for one in measures.summary()["per_worker"]}
     assert each == {FAST: (2, 0), SLOW: (1, 1)}
     assert measures.workers[SLOW].left_at == 2.5
+
+
+@pytest.mark.parametrize("looks_every", [7, 1000])
+def test_totals_are_the_same_from_columns_that_others_made(looks_every):
+    """Whether or not some of their rows are counted already, since somebody has looked."""
+    lines = [*journal("ssp", 40), Ended("finished", 15.0)]
+    workload = 100 * SAMPLES
+    expected, measures, rows = measured(lines, workload)[0].summary(), Measures(workload), []
+    for number, line in enumerate(lines, start=1):
+        rows += measures.take((line,))
+        if number % looks_every == 0:
+            assert measures.workers
+        if len(rows) >= 5:
+            measures.count(columns_of(rows))
+            rows = []
+    assert measures.summary() == expected
 
 
 @pytest.mark.parametrize("at_once", [1, 3, 1000])

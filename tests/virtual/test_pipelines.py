@@ -20,7 +20,7 @@ from raysync.decoupled.gossip import Gossip
 from raysync.decoupled.plan import check, plan_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.record.push_rows import PushRows
+from raysync.record.push_rows import PushRows, as_row
 from raysync.training.apply_plan import ApplyPlan
 from raysync.training.model_server import OneStore
 from raysync.training.preparation import prepare
@@ -37,7 +37,7 @@ def evaluated(lines):
 def rows_of(lines, samples):
     rows = PushRows(samples)
     made = [row for line in lines if hasattr(line, "event") for row in rows.feed(line)]
-    return made + list(rows.close(lines[-1].at))
+    return made + list(map(as_row, rows.close(lines[-1].at)))
 
 
 @pytest.mark.parametrize(("groups", "precision"), [(1, "float32"), (3, "float32"), (2, "bf16")])
