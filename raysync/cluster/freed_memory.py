@@ -6,8 +6,9 @@ process that computes gradients keeps what it has freed, as torch does with the 
 a model of 25 linear layers of a million parameters each that saves 23,000 first touches a step, in
 as much memory.
 
-Only single tensors of more than 32 MiB are given back, as before: glibc leaves a gap behind some
-aligned blocks, so up to eight of a size can come to lie side by side before they are used again.
+Blocks above a threshold are still given back when they are freed. It is not set higher, since glibc
+leaves gaps behind some aligned blocks: up to eight of a size can come to lie side by side before
+the first is used again.
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from typing import Any
 
 # The numbers of glibc's malloc.h:
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
-NEVER = 2**31 - 1
+NEVER = -1
+"""With it, glibc gives nothing back by itself. (Any number of 32 bits would be a threshold: 2 GiB
+at most.)"""
 LARGE = 32 * 2**20
-"""The largest threshold that glibc takes."""
+"""The bytes from which on a block is given back when it is freed: the most that glibc takes."""
 
 
 def keep_freed_memory() -> bool:

@@ -130,8 +130,8 @@ class Worker:
         takes long, and must show in the seconds of a step.
         """
         gradient, reader = self._gradient, self._reader
-        assert gradient is not None, "called before reset"
-        assert reader is not None, "called before reset"
+        assert gradient is not None, "drawing before reset"
+        assert reader is not None, "drawing before reset"
         if reader.is_in_memory:
             gradient.draw_ahead(reader)
 
