@@ -137,7 +137,7 @@ class Note:
 
 
 apply, release, hold = maker(Apply), maker(Release), maker(Hold)
-"""Make a decision of its fields, in their order, in half of the time: those that come with each
-push are made that way."""
+"""They make a decision from its fields, in their order, in half of the time; paradigms make those
+that come with each push that way."""
 
 Decision = Apply | Drop | Release | Hold | SetTimer | Switch | Suspend | Restore | Note

@@ -82,7 +82,7 @@ class Entry:
 
 
 entry_of = maker(Entry)
-"""Makes an `Entry` of its fields, in their order."""
+"""Makes an `Entry` from all its fields, in their order."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,7 +62,7 @@ RULES = {kind: (CHECKS[kind], EXECUTE[kind], kind in BEYOND_THE_ROSTER) for kind
 """Type of a decision -> how it is checked and carried out, and whether that goes beyond the
 roster."""
 NO_RULE = why_no_decision, EXECUTE[Hold], False
-"""The rule of what is no decision: its check fails."""
+"""The rule of what is no decision: its check always fails, so nothing is carried out."""
 
 
 class Machine:
@@ -183,7 +183,7 @@ class Machine:
         return hold(worker, why)
 
     def _is_stuck(self) -> bool:
-        """Say whether workers wait, if none computes, and nothing will release them."""
+        """Say whether workers wait and nothing will release them, given that none computes."""
         waits = self.roster.held or self.roster.suspended
         return bool(waits) and not self.timers and not self.roster.returning
 

@@ -240,6 +240,7 @@ class Roster:
         member.base, member.arrival = event.base, received
         member.telemetry.push(self.now, event.busy_s)
         del self.computing[worker]
+        # as `_hold` does, without a call
         self.held[worker] = self._held_at.setdefault(pace, {})[worker] = None
         population = self._population
         population[pace] = population.get(pace, 0) + 1

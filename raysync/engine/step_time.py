@@ -16,8 +16,6 @@ from raysync.randomness import begun_key, standard_normal_at, uniform_at
 
 SHORTEST = 0.05
 """A normal jitter never shortens a step to less than this fraction of it."""
-
-
 Factor = Callable[[int], float]
 """Clock -> the factor on the duration of that step."""
 
@@ -43,7 +41,7 @@ def jitter_of(jitter: Jitter, seed: int, slot: str) -> Factor:
     return _normal(begun, sigma)
 
 
-# Functions within functions: Python calls one faster than a `partial`.
+# These return functions of the clock alone, which Python calls faster than a `partial`.
 
 
 def _exponential(begun: blake2b) -> Factor:
@@ -118,7 +116,7 @@ class StepTime:
         even_s = self._usual_s
         if even_s is None or size != self._batch_size:
             even_s = self._even_s(clock, size, computed_s)
-        jitter = self._jitter  # Python finds an attribute faster than a method that is one
+        jitter = self._jitter  # a call of `self._jitter` would look for a method first
         return even_s * factor * jitter(clock)
 
     def _even_s(self, clock: int, size: int, computed_s: float) -> float:

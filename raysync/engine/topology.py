@@ -81,7 +81,7 @@ class Step:
 
 
 step_of = maker(Step)
-"""Makes a `Step` of its fields, in their order."""
+"""Makes a `Step` from its fields, in their order."""
 
 
 class StateMachine(Protocol):
@@ -453,7 +453,7 @@ def pulls_next(decisions: Sequence[Decision], index: int) -> bool:
     weights.
     """
     number, count = index + 1, len(decisions)
-    while number < count:  # it is mostly one decision, for which a `for` takes twice as long
+    while number < count:  # mostly one is left, for which a `for` takes twice as long
         decision = decisions[number]
         if isinstance(decision, Release):
             if decision.pull:

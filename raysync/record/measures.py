@@ -41,8 +41,8 @@ CONVERGED_CHANGE = 0.001
 evaluations."""
 
 COUNTED_AT_ONCE = 20_000
-"""The rows that are added to the totals at once, if nobody has their columns before: see `count`.
-Each time takes as long as some hundred rows."""
+"""The number of rows after which they are added to the totals, unless a caller of `count` has done
+so before. Each time takes as long as some hundred rows."""
 
 OF_LABELS = (ACCURACY, PERPLEXITY)
 """The primary metrics of tasks that predict labels: their evaluations have both."""
@@ -202,14 +202,15 @@ class Measures:
             self.count(columns_of(self._uncounted))
 
     def count(self, columns: Columns) -> None:
-        """Add the latest rows to the totals. Whoever needs their columns anyway saves that they are
-        made twice.
+        """Add the latest rows to the totals. A caller that needs their columns anyway saves making
+        them twice.
 
         Args:
-            columns: those of the latest rows; those that the totals contain already are among them
-                at most at the beginning.
+            columns: those of the latest rows. They contain all rows that the totals do not contain
+                yet; rows that these contain already may come before them.
         """
         known = len(columns["worker"]) - len(self._uncounted)
+        assert known >= 0, f"{-known} rows are neither in the columns nor in the totals"
         self._uncounted = []
         if known:
             columns = {name: values[known:] for name, values in columns.items()}

@@ -110,15 +110,16 @@ Row = list[Any]
 """The values of a row, in the order of `PushRow`, which are filled in as they become known. (An
 object with a name for each took three times as long, and a row is made for every push of a run.)"""
 Columns = Mapping[str, Any]
-"""Name of a column of `PushRow` -> its values; of one of `VECTORS`, a NumPy vector."""
+"""Name of a field of `PushRow` -> its values, (rows,): a NumPy vector where `VECTORS` has the name,
+else a tuple."""
 VECTORS = {name: hint for name, hint in get_type_hints(PushRow).items() if hint in (int, float)}
-"""Column without None -> the type of its numbers."""
+"""Name of a numeric field that is never None -> its type."""
 as_row = PushRow._make
 _TO_COME: Sequence[Any] = tuple(PushRow._field_defaults.values())
 
 
 def columns_of(rows: Sequence[Row]) -> dict[str, Any]:
-    """Return the columns of rows."""
+    """Return rows as columns, as `Columns` has them, in the order of `PushRow`."""
     transposed = zip(*rows, strict=True) if rows else [()] * len(PushRow._fields)
     columns = dict[str, Any](zip(PushRow._fields, transposed, strict=True))
     for name, kind in VECTORS.items():
@@ -128,7 +129,7 @@ def columns_of(rows: Sequence[Row]) -> dict[str, Any]:
 
 @dataclass(slots=True)
 class _Worker:
-    """What the rows of a worker's further pushes need."""
+    """What is known of a worker, for the rows of its further pushes."""
 
     group: str
     released_at: float | None = None
@@ -185,16 +186,10 @@ class PushRows:
         self._open: dict[Push, Row] = {}
         """Push -> its row, while that is incomplete."""
 
-    def feed(self, entry: Entry) -> list[PushRow]:
-        """Take in one line, and return the rows that it completes."""
-        completed: list[Row] = []
-        self.take(entry, completed)
-        return list(map(as_row, completed))
-
     def take(self, entry: Entry, completed: list[Row]) -> None:
         """Take in one line, and append the rows that it completes.
 
-        It is called for each push of a run, so it makes no calls of its own for an ordinary one.
+        It is called for each push of a run, so the row of a push is made here, without a call.
         """
         event, follows, workers = entry.event, self._follows, self._workers
         roster = self.rosters.get(0) or self._roster_of(event)

@@ -180,7 +180,7 @@ def test_leads_are_those_of_the_machine():
         machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30
     ):
         seen += [machine.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
-        list(rows.feed(Entry(event, tuple(decisions))))
+        rows.take(Entry(event, tuple(decisions)), [])
         mirrored += [rows.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
         assert rows.roster.dump() | {"workload_samples": None} == machine.roster.dump()
     assert seen == mirrored
@@ -208,7 +208,7 @@ def test_a_suspended_worker_is_not_what_leads_are_measured_from():
         list(measures.feed(line))
         switched = switched or any(isinstance(d, Switch) for d in decisions)
         if not switched:
-            list(rows.feed(line))
+            rows.take(line, [])
             clocks = {worker: member.clock for worker, member in rows.roster.live.items()}
             ahead = max(ahead, clocks.get("fast-0#1", 0) - clocks.get(slow, 0))
     assert ahead > 10

@@ -35,9 +35,11 @@ def evaluated(lines):
 
 
 def rows_of(lines, samples):
-    rows = PushRows(samples)
-    made = [row for line in lines if hasattr(line, "event") for row in rows.feed(line)]
-    return made + list(map(as_row, rows.close(lines[-1].at)))
+    rows, completed = PushRows(samples), []
+    for line in lines:
+        if hasattr(line, "event"):
+            rows.take(line, completed)
+    return list(map(as_row, completed + rows.close(lines[-1].at)))
 
 
 @pytest.mark.parametrize(("groups", "precision"), [(1, "float32"), (3, "float32"), (2, "bf16")])
