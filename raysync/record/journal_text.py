@@ -17,9 +17,8 @@ def encode(line: Line) -> bytes:
     by orjson, and by Python where that would say something else.
 
     orjson writes NaN as null, and knows neither halves of surrogate pairs nor subclasses of numbers
-    (those of NumPy), which a paradigm of the user's own may note. An ordinary push
-    without a report has neither NaN nor None: the machine has refused the one, and the text leaves
-    the other out.
+    (those of NumPy), which a paradigm of the user's own may note. An ordinary push without a report
+    has neither NaN nor None: the machine has refused the one, and the text leaves the other out.
     """
     data = plain(line)
     try:
