@@ -205,8 +205,7 @@ class Mappings:
             TornVector: it is not there.
             OSError: the process that it belongs to is gone, or is on another machine.
         """
-        self.check(handle)
-        return self._view_of(self._mapped(handle, writes=False), handle)
+        return self._view_of(self._checked(handle), handle)
 
     def check(self, handle: Handle) -> None:
         """Check that a vector is there.
@@ -215,9 +214,7 @@ class Mappings:
             TornVector: it is not.
             OSError: see `read`.
         """
-        (stamp,) = _STAMP.unpack_from(self._mapped(handle, writes=False).memory, handle.slot)
-        if stamp != handle.stamp:
-            raise TornVector(f"vector {handle.stamp} is not in its slot, but {stamp or 'none'} is")
+        self._checked(handle)
 
     def begin(self, handle: Handle) -> Any:
         """Return the view of the room for a vector that this process is about to write.
@@ -239,6 +236,14 @@ class Mappings:
         """
         for gone in list(self._gone()):
             del self._maps[gone]
+
+    def _checked(self, handle: Handle) -> _Mapped:
+        """Return the segment of a vector that is there."""
+        mapped = self._mapped(handle, writes=False)
+        (stamp,) = _STAMP.unpack_from(mapped.memory, handle.slot)
+        if stamp != handle.stamp:
+            raise TornVector(f"vector {handle.stamp} is not in its slot, but {stamp or 'none'} is")
+        return mapped
 
     def _view_of(self, mapped: _Mapped, handle: Handle) -> Any:
         place = handle.slot, handle.begin, handle.end

@@ -147,9 +147,9 @@ class PushRows:
     known.
 
     A roster follows the journal, without a paradigm, so that clocks, versions and leads are those
-    of the machine; a decoupled run has a roster for each stage. Memory is bounded by the members
-    and the buffered pushes. While a run goes on in this process, its machine's own roster is there
-    already.
+    of the machine; a decoupled run has a roster for each stage. Memory is bounded by the workers
+    that have ever joined and the buffered pushes. While a run goes on in this process, its
+    machine's own roster is there already.
     """
 
     def __init__(self, workload_samples: int | None = None, roster: Roster | None = None) -> None:
