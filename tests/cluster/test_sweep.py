@@ -127,6 +127,7 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
             "name": "pbt",
             "time_attr": "training_iteration",
             "perturbation_interval": 2,
+            "synch": True,
             "quantile_fraction": 0.5,
             "hyperparam_mutations": {"update.lr": [1e-6, 0.05, 0.2]},
         },
@@ -134,7 +135,10 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
     ids=lambda scheduler: scheduler["name"],
 )
 def test_trials_are_paused_and_cloned(ray_cluster, tmp_path, monkeypatch, scheduler):
-    """Among those of HyperBand is one on Ray."""
+    """Among those of HyperBand is one on Ray.
+
+    Those of PBT wait for one another: a quick one could otherwise end before a better one reports.
+    """
     monkeypatch.chdir(tmp_path)
     grid = {"update.lr": [1e-6, 1e-5, 0.05, 0.2]}
     settings = {**TINY, "engine": "virtual", "evaluation": {"marks": 8}}
