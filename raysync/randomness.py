@@ -35,7 +35,7 @@ def uniform_at(begun: blake2b, clock: int) -> float:
     """Draw what `uniform` draws, in half the time where a key serves for many clocks."""
     key = begun.copy()
     key.update(b"%d" % clock)
-    return ((_from_bytes(key.digest(), "big") >> 12) + 0.5) / 2**52
+    return ((_from_bytes(key.digest(), "big") >> 12) + 0.5) * 2.0**-52
 
 
 def standard_normal(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:

@@ -185,10 +185,10 @@ class Roster:
         for pace in held_at:  # they are few, and mostly one of them is within
             if pace <= limit:
                 paces.append(pace)
-        if len(paces) == 1:
-            return list(held_at[paces[0]])
         within: list[str] = []
-        for pace in sorted(paces):
+        if len(paces) > 1:
+            paces.sort()
+        for pace in paces:
             within += held_at[pace]
         return within
 
@@ -246,7 +246,10 @@ class Roster:
         population[pace] = population.get(pace, 0) + 1
         if pace > self.fast:
             self.fast = pace
-        self._step_from(former)
+        if (left := population[former]) > 1:  # as `_step_from` does, likewise
+            population[former] = left - 1
+        else:
+            self._step_from(former)
         return push
 
     def execute(self, decision: Decision) -> Decision:
@@ -303,7 +306,11 @@ class Roster:
         worker, pull = decision.worker, decision.pull
         member = self.members[worker]
         pace, clock = member.pace, member.clock
-        self._unhold(worker, pace)
+        del self.held[worker]
+        at_pace = self._held_at[pace]  # as `_unhold` does, without a call
+        del at_pace[worker]
+        if not at_pace:
+            del self._held_at[pace]
         self.computing[worker] = None
         if pull:
             version = self.published

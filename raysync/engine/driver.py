@@ -442,9 +442,9 @@ class Driver:
         decisions = decide(self.topology.machine, event)
         self.lines.append(entry_of(event, decisions, report))
         for index, decision in enumerate(decisions):
-            if isinstance(decision, Release):  # a `match` takes twice as long
+            if type(decision) is Release:  # a `match`, or `isinstance`, takes longer
                 self.release(decision)
-            elif isinstance(decision, Apply):
+            elif type(decision) is Apply:
                 self._apply(decision, decisions, index)
                 if self.status:
                     return

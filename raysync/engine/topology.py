@@ -455,10 +455,10 @@ def pulls_next(decisions: Sequence[Decision], index: int) -> bool:
     number, count = index + 1, len(decisions)
     while number < count:  # mostly one is left, for which a `for` takes twice as long
         decision = decisions[number]
-        if isinstance(decision, Release):
+        if type(decision) is Release:
             if decision.pull:
                 return True
-        elif isinstance(decision, Apply):
+        elif type(decision) is Apply:
             return False
         number += 1
     return False
