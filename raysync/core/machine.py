@@ -35,7 +35,7 @@ import json
 from math import inf
 from pathlib import Path
 from traceback import extract_tb
-from typing import Any, Protocol, assert_never
+from typing import Any, assert_never
 
 from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch, hold
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
@@ -43,7 +43,7 @@ from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.legality import CHECKS, location, why_no_decision
 from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
 from raysync.core.roster import EXECUTE, Roster
-from raysync.errors import IllegalDecision, ProtocolViolation, RunFailed
+from raysync.errors import IllegalDecision, ProtocolViolation
 
 SNAPSHOT_SCHEMA = 2
 METHODS: dict[type[Event], str] = {
@@ -315,29 +315,15 @@ def describe(paradigm: AnyParadigm) -> dict[str, Any]:
     return {"class": reference_to(type(paradigm)), "parameters": paradigm.parameters()}
 
 
-class EventHandler(Protocol):
-    """A `Machine`, or the machines of several stages."""
+def last_line_called(error: Exception) -> str:
+    """Return FILE:LINE of the last line outside of the core that a machine called before it raised
+    an error: that of the paradigm. If it called none, the line that raised the error.
 
-    def handle(self, event: Event) -> list[Decision]:
-        """See `Machine.handle`."""
-
-
-def decide(machine: EventHandler, event: Event) -> tuple[Decision, ...]:
-    """Let a machine handle an event in a run; an error names the event and the paradigm's line.
-
-    Raises:
-        RunFailed: the paradigm decided what cannot be carried out.
-        Exception: whatever else was raised, with a note: the event, and the last line outside of
-            the core that was called.
+    Args:
+        error: as caught by the caller of `Machine.handle`.
     """
-    try:
-        return tuple(machine.handle(event))
-    except IllegalDecision as error:
-        raise RunFailed(f"{error} It answered {event}") from error
-    except Exception as error:
-        frames = extract_tb(error.__traceback__)
-        core = Path(__file__).parent
-        outside = (frame for frame in reversed(frames) if Path(frame.filename).parent != core)
-        last = next(outside, frames[-1])
-        error.add_note(f"at {event}, in {last.filename}:{last.lineno}")
-        raise
+    _, *frames = extract_tb(error.__traceback__)  # the first is the caller's own
+    core = Path(__file__).parent
+    outside = (frame for frame in reversed(frames) if Path(frame.filename).parent != core)
+    last = next(outside, frames[-1])
+    return f"{last.filename}:{last.lineno}"

@@ -58,7 +58,7 @@ from raysync.core.decisions import (
 )
 from raysync.core.events import Event, TimerFired, pushed
 from raysync.core.journal import Ended, Evaluation, Line, Remark, entry_of
-from raysync.core.machine import decide
+from raysync.core.machine import last_line_called
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.checkpointing import Checkpointer, Cut
@@ -78,7 +78,7 @@ from raysync.engine.topology import (
     in_order_of_slots,
     pulls_next,
 )
-from raysync.errors import RunFailed, RunLost
+from raysync.errors import IllegalDecision, RunFailed, RunLost
 
 BEFORE_THE_END = nextafter(1, 0)
 """The progress of a run that still drains: its last evaluation, at 1, comes after that."""
@@ -438,8 +438,20 @@ class Driver:
         self._end("finished")
 
     def handle(self, event: Event, report: Mapping[str, Any]) -> None:
-        """Pass an event on to the machine, and carry its decisions out."""
-        decisions = decide(self.topology.machine, event)
+        """Pass an event on to the machine, and carry its decisions out.
+
+        Raises:
+            RunFailed: the paradigm decided what cannot be carried out.
+            Exception: whatever else the machine raised, with a note: the event, and where (see
+                `last_line_called`).
+        """
+        try:
+            decisions = tuple(self.topology.machine.handle(event))
+        except IllegalDecision as error:
+            raise RunFailed(f"{error} It answered {event}") from error
+        except Exception as error:
+            error.add_note(f"at {event}, in {last_line_called(error)}")
+            raise
         self.lines.append(entry_of(event, decisions, report))
         for index, decision in enumerate(decisions):
             if type(decision) is Release:  # a `match`, or `isinstance`, takes longer

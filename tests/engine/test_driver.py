@@ -25,7 +25,9 @@ from raysync.engine import driver as engine_driver
 from raysync.engine.evaluations import TRIES
 from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.kept_models import KeptModels
+from raysync.errors import ProtocolViolation
 from raysync.paradigms import make
+from raysync.paradigms.asp import ASP
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
 from tests.builders.paradigms import VARIANTS, lead_bound
@@ -154,6 +156,44 @@ def test_what_a_topology_cannot_carry_out_is_told_in_one_line():
     *_, ended = run_in(cut, rule_of(cut))[1]
     assert re.search(r"decoupled: sync: it decided Release\(\.\.\., batch_size=5\)", ended.error)
     assert "\n" not in ended.error
+
+
+# ---- what is wrong, and where ----
+
+
+@dataclass
+class Careless(ASP):
+    """Releases a stranger, or asks the roster for one."""
+
+    asks: bool = False
+
+    def on_join(self, roster, worker):
+        return roster.lead("nobody") if self.asks else [Release("nobody")]
+
+
+@pytest.mark.parametrize(
+    ("asks", "says"),
+    [
+        (False, r"\S*test_driver\.py:\d+: Careless.on_join releases 'nobody'.* answered {event}"),
+        (True, r"KeyError: 'nobody' at {event}, in \S*test_driver\.py:\d+"),
+    ],
+)
+def test_what_a_paradigm_does_wrong_names_its_own_line_and_the_event(asks, says):
+    event = Joined(at=0.0, worker="w-0#1")
+    [ended] = run_in(task_of(), Careless(asks))[1]
+    assert ended.status == "failed"
+    assert re.fullmatch(says.format(event=re.escape(str(event))), ended.error), ended.error
+
+
+def test_an_event_that_cannot_have_happened_is_named_with_its_error():
+    training = task_of()
+    driver = driver_in(training, rule_of(training), Misfortunes([]))
+    driver.start()
+    event = Left(at=0.0, worker="nobody")
+    with pytest.raises(ProtocolViolation) as raised:
+        driver.handle(event, {})
+    [note] = raised.value.__notes__
+    assert re.fullmatch(rf"at {re.escape(str(event))}, in \S+machine\.py:\d+", note)
 
 
 # ---- what is computed on what ----

@@ -2,8 +2,7 @@
 
 import json
 import math
-import re
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import get_args
 
 import numpy as np
@@ -25,11 +24,11 @@ from raysync.core.decisions import (
 )
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.journal import Ended, Entry, Evaluation, Remark, decode, encode, header, read
-from raysync.core.machine import Machine, decide
+from raysync.core.machine import Machine
 from raysync.core.metrics import RESERVED
 from raysync.core.replay import replay
 from raysync.core.roster import Roster
-from raysync.errors import ConfigError, ProtocolViolation, RunFailed
+from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.asp import ASP
 from raysync.record import journal_text
@@ -365,36 +364,3 @@ def test_a_newer_schema_is_refused():
     head = json.loads(header(make("bsp"), None)) | {"journal": 3}
     with pytest.raises(ConfigError, match="has schema 3; this raysync reads schema 2"):
         read([json.dumps(head)])
-
-
-def test_an_error_of_a_machine_says_at_which_event():
-    machine, event = Machine(make("asp")), Joined(at=1.0, worker="w-0#1")
-    assert decide(machine, event) == (Release("w-0#1", clock=0, version=0),)
-    with pytest.raises(ProtocolViolation) as again:
-        decide(machine, event)
-    [note] = again.value.__notes__
-    assert re.fullmatch(rf"{re.escape(f'at {event}')}, in \S+machine\.py:\d+", note)
-
-
-@dataclass
-class Careless(ASP):
-    """Releases a stranger, or asks the roster for one."""
-
-    asks: bool = False
-
-    def on_join(self, roster, worker):
-        return roster.lead("nobody") if self.asks else [Release("nobody")]
-
-
-def test_what_a_paradigm_does_wrong_names_its_own_line_and_the_event():
-    event = Joined(at=1.0, worker="w-0#1")
-    says = (
-        r"test_journal.py:\d+: Careless.on_join releases 'nobody'.* answered"
-        rf" {re.escape(str(event))}"
-    )
-    with pytest.raises(RunFailed, match=says):
-        decide(Machine(Careless()), event)
-    with pytest.raises(KeyError) as raised:
-        decide(Machine(Careless(asks=True)), event)
-    [note] = raised.value.__notes__
-    assert re.search(r"test_journal\.py:\d+$", note)
