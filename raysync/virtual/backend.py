@@ -261,11 +261,9 @@ class VirtualBackend:
         """See `Backend.wait`; where nothing is computed, several events at once."""
         queue = self._queue
         assert queue, "the event queue is empty"
-        for _ in range(1 if self.computes else REPORT_EVERY):
+        for _ in range(1 if self.computes else min(REPORT_EVERY, len(queue))):
             self.now, _, happens, argument = heappop(queue)
             happens(argument)
-            if not queue:
-                break
 
     @property
     def processed(self) -> int:
