@@ -146,7 +146,7 @@ class Driver:
         self.checkpointer = Checkpointer(
             backend, topology.servers, experiment, self._cut, self._write, checkpoint
         )
-        """Takes the checkpoints."""
+        """It takes the checkpoints."""
         self.checkpoints = self.checkpointer.done
         """The checkpoints that are complete, in their order, and not reported yet. What the journal
         says up to a checkpoint is in the reports up to now."""
