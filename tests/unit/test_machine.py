@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass, field
 from math import inf, nan
+from pathlib import Path
 from typing import ClassVar, get_args
 
 import pytest
@@ -20,7 +21,7 @@ from raysync.core.decisions import (
 )
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.legality import CHECKS
-from raysync.core.machine import Machine
+from raysync.core.machine import Machine, last_line_called
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import EXECUTE
 from raysync.errors import IllegalDecision, ProtocolViolation
@@ -569,3 +570,25 @@ def test_a_worker_that_is_restored_meanwhile_has_not_left():
     drive = Drive(Rash([[AWAY, Suspend("c#1", "too"), Release("a#1")]]), "a#1", "b#1", "c#1")
     assert drive.push("a#1")[-1] == Restore("c#1")
     assert heard == ["b#1"]
+
+
+class Curious(Scripted):
+    """Asks the roster for a stranger."""
+
+    def on_join(self, roster, worker):
+        return roster.lead("nobody")
+
+
+@pytest.mark.parametrize(
+    ("rule", "event", "file"),
+    [
+        (Curious, Joined(at=0.0, worker="a#1"), "test_machine.py"),
+        (Scripted, Left(at=0.0, worker="a#1"), "machine.py"),
+    ],
+)
+def test_an_error_comes_from_the_line_of_the_paradigm_or_of_the_machine(rule, event, file):
+    with pytest.raises((KeyError, ProtocolViolation)) as raised:
+        Machine(rule()).handle(event)
+    path, line = last_line_called(raised.value).rsplit(":", 1)
+    assert Path(path).name == file
+    assert line.isdecimal()
