@@ -40,22 +40,13 @@ TESTS = ("tests/numerics/test_devices.py", "tests/cluster/test_gpus.py")
 """Those that a GPU is needed for: of the arithmetic, and of a run on Ray."""
 COUNTS = (1, 4, 8)
 """The numbers of workers, one GPU each; that of all GPUs there comes in addition."""
-NIXL = "nixl between GPUs"
 WAYS: dict[str, tuple[str, dict[str, Any]]] = {
     "asp": ("asp", {}),
     "bsp": ("bsp", {}),
     "asp, bf16 on the wire": ("asp", {"wire": "bf16"}),
-    f"asp, {NIXL}": ("asp", {"transport": "nixl", "server_gpus": 0.1}),
-    f"bsp, {NIXL}": ("bsp", {"transport": "nixl", "server_gpus": 0.1}),
 }
-"""Name -> the paradigm, and the settings of the cluster. A server on a GPU has a share of that of a
-worker, which leaves it a tenth."""
-ESTIMATED_RATIO = {
-    "asp": {1: 0.52, 4: 2.1, 8: 3.4},
-    "bsp": {1: 0.52, 4: 1.9, 8: 3.4},
-    f"asp, {NIXL}": {1: 0.69, 4: 2.8, 8: 5.5},
-    f"bsp, {NIXL}": {1: 0.69, 4: 2.6, 8: 5.0},
-}
+"""Name -> the paradigm, and the settings of the cluster."""
+ESTIMATED_RATIO = {"asp": {1: 0.52, 4: 2.1, 8: 3.4}, "bsp": {1: 0.52, 4: 1.9, 8: 3.4}}
 """Way -> number of workers -> the estimated samples per second, in those of one plain GPU: see
 `step_budget`."""
 SMALL = Setting("cpu", "mlp", (1, 8, 8), samples=500, batch_size=16, steps=10, precision="float32")
@@ -244,11 +235,8 @@ def _run(
     count: int,
     cluster: Mapping[str, Any] = MappingProxyType({}),
 ) -> RunRecord:
-    if setting.kind == "cpu":
-        cluster = {name: value for name, value in cluster.items() if name != "server_gpus"}
-    gpus = 1 - cluster.get("server_gpus", 0)
     with tempfile.TemporaryDirectory() as output:
-        training = setting.prepared(count, gpus, output=output, cluster=dict(cluster))
+        training = setting.prepared(count, 1, output=output, cluster=dict(cluster))
         record = finished(run_in(session, training, config.ParadigmChoice(name=paradigm)))
         len(record.pushes)  # read while the folder is there
         return record

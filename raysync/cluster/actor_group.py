@@ -19,7 +19,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raysync.cluster.actor_spec import ActorSpec, Role, actor_class, server_role, worker_roles
+from raysync.cluster.actor_spec import ActorSpec, Role, server_role, worker_roles
 from raysync.cluster.clock import ANSWER_S, now_s, within
 from raysync.cluster.controller import BESIDE, Controller
 from raysync.cluster.evaluator import Evaluator
@@ -59,8 +59,6 @@ class ActorGroupSpec:
     evaluator_threads: int | None
     """Those of the evaluator; None likewise."""
     task_events: bool
-    is_direct: bool
-    """Whether vectors travel by Ray Direct Transport."""
 
 
 @dataclass
@@ -137,7 +135,7 @@ class ActorGroup:
             actor = (
                 ray.remote(concurrency_groups={BESIDE: 1})(cls)
                 if cls is Controller
-                else actor_class(cls, is_direct=self.spec.is_direct)
+                else ray.remote(cls)
             )
             remote = actor.options(**self.options(role, index, cpus, gpus), **more)
             arguments = () if cls is Controller else (threads or self.threads[index],)
@@ -152,7 +150,6 @@ class ActorGroup:
                     server_role(layout.first_server + number),
                     index,
                     cluster.server_cpus,
-                    cluster.server_gpus,
                     threads=self.server_threads[number],
                 )
             )
@@ -210,20 +207,17 @@ class ActorGroup:
         threads = self.threads[index]
         return self._spec(self.spec.worker, options, threads, setup, role)
 
-    def server_spec(
-        self, number: int, first: int, cpus: float, gpus: float, *setup: Any
-    ) -> ActorSpec:
+    def server_spec(self, number: int, first: int, cpus: float, *setup: Any) -> ActorSpec:
         """Return what starts the n-th server anew.
 
         Args:
             number: of the server, from 0.
             first: the number in the name of the first server.
             cpus: those reserved for it.
-            gpus: likewise.
             setup: references to what its `reset` takes.
         """
         index, role = self.plan.servers[number], server_role(first + number)
-        options = self.options(role, index, cpus, gpus)
+        options = self.options(role, index, cpus)
         return self._spec(Server, options, self.server_threads[number], setup, role)
 
     def _spec(
@@ -234,7 +228,7 @@ class ActorGroup:
         setup: tuple[Any, ...],
         role: Role,
     ) -> ActorSpec:
-        return ActorSpec(cls, options, threads, setup, self.name, role, self.spec.is_direct)
+        return ActorSpec(cls, options, threads, setup, self.name, role)
 
     def shutdown(self, *, keeps_group: bool) -> None:
         """Kill the actors, and remove their placement group unless it stays."""

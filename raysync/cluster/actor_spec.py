@@ -76,8 +76,6 @@ class ActorSpec:
     actor_group: str
     role: Role
     """The role of its first life."""
-    is_direct: bool = False
-    """Whether its vectors travel by Ray Direct Transport."""
 
     def spawn(self, life: int, *state: Any) -> tuple[Any, Any]:
         """Start the actor's next life.
@@ -92,21 +90,9 @@ class ActorSpec:
         """
         role = replace(self.role, life=life)
         options = self.options | {"name": role.name(self.actor_group)}
-        cls = actor_class(self.cls, is_direct=self.is_direct)
-        actor = cls.options(**options).remote(self.threads, role)
+        actor = ray.remote(self.cls).options(**options).remote(self.threads, role)
         setup = (*self.setup[:STATE], *state) if state else self.setup
         return actor, actor.reset.remote(*setup)
-
-
-def actor_class(cls: type, *, is_direct: bool) -> Any:
-    """Return Ray's class of a worker, a server or the evaluator.
-
-    Args:
-        cls: its own.
-        is_direct: whether its vectors travel by Ray Direct Transport: then Ray works its calls off
-            in threads of its own, which others need not.
-    """
-    return ray.remote(enable_tensor_transport=True)(cls) if is_direct else ray.remote(cls)
 
 
 STATE = 3

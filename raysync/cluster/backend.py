@@ -99,8 +99,7 @@ class RayCall:
             values: the parts of each value that it leaves behind.
             is_fetched: whether the call counts as done only once its answer has come to this node.
             upload: how its first value travels to a server; None: it is not a worker's.
-            leases: the slots of its first value, if that is in shared memory, or its room, if it is
-                read directly.
+            leases: the slots of its first value, if that is in shared memory.
             reads: those of its inputs, which are held until it is known to be done.
         """
         self.leases, self.reads = leases, reads

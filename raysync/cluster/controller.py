@@ -17,13 +17,10 @@ from ray.util.placement_group import PlacementGroup
 
 from raysync.cluster.actor_spec import ActorSpecs, Role
 from raysync.cluster.backend import RayBackend
-from raysync.cluster.direct_backend import DirectBackend
-from raysync.cluster.direct_transport import NIXL, trust_actors
-from raysync.cluster.direct_vectors import DirectVectors
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
 from raysync.cluster.shards import Shards, actor_id
-from raysync.cluster.shared_vectors import ITEM_BYTES, KeptSlots, SharedPlan, SharedVectors
+from raysync.cluster.shared_vectors import KeptSlots, SharedPlan, SharedVectors
 from raysync.config import Crash, Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
@@ -195,8 +192,7 @@ def driver_of(
         for name, indices in plan.servers.items()
     }
     handles = dict(zip(plan.workers, workers, strict=True))
-    kind, vectors = _ways(plan, servers, handles, kept)
-    backend = kind(
+    backend = RayBackend(
         shards,
         evaluator,
         plan.evaluator_setup,
@@ -206,7 +202,7 @@ def driver_of(
         plan.names,
         sites=plan.sites,
         ways_s=plan.ways_s,
-        **vectors,
+        shared=_shared_vectors(plan, servers, handles, kept),
         began_at=0.0 if plan.checkpoint is None else plan.checkpoint.at,
     )
     faults = FaultPlan(experiment)
@@ -215,21 +211,15 @@ def driver_of(
     return Driver(topology, backend, experiment, faults, marks, plan.primary, plan.checkpoint)
 
 
-def _ways(
+def _shared_vectors(
     plan: RunPlan, servers: Sequence[Any], workers: Mapping[str, Any], kept: KeptSlots
-) -> tuple[type[RayBackend], dict[str, Any]]:
-    """Return the backend, and what it is to know of how vectors travel."""
-    is_direct = plan.experiment.cluster.transport == NIXL
+) -> SharedVectors | None:
+    """Return the vectors in shared memory; None: they travel as object references."""
     if plan.shared is None:
         kept.begin({})
-    if plan.shared is None and not is_direct:
-        return RayBackend, {}
+        return None
     [(server, shards)] = plan.servers.items()  # a pipelined run has several, and shares nothing
     pull, push = plan.vector_bytes[server], plan.push_bytes[server]
-    if is_direct:
-        trust_actors()
-        return DirectBackend, {"vectors": DirectVectors(pull // ITEM_BYTES, push // ITEM_BYTES)}
-    assert plan.shared is not None, "nothing is shared"
     actors = {worker: actor_id(handle) for worker, handle in workers.items()}
     parts = [actor_id(servers[index]) for index in shards]
-    return RayBackend, {"shared": SharedVectors(plan.shared, pull, push, actors, parts, kept)}
+    return SharedVectors(plan.shared, pull, push, actors, parts, kept)

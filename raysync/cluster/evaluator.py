@@ -9,7 +9,6 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from raysync.cluster import direct_transport
 from raysync.cluster.actor_errors import StartedAnew, signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, devices_of_actor, here
@@ -65,9 +64,6 @@ class Evaluator:
         """Begin a run."""
         forget_all()
         [device] = devices_of_actor()
-        cluster = experiment.cluster
-        if cluster.transport == direct_transport.NIXL:
-            direct_transport.start_here("the evaluator", device, on_gpu=bool(cluster.server_gpus))
         self._assembly = assembly
         whole, self._module = assembly.modules(model)
         self._evaluation = ModelEvaluation(

@@ -7,7 +7,6 @@ from types import MappingProxyType
 from typing import Any, Protocol
 
 from raysync.cluster.controller import TopologyPlan
-from raysync.cluster.direct_transport import NIXL
 from raysync.cluster.evaluator import Assembly, WholeModel
 from raysync.cluster.server import ServerPlan, ShardPlan
 from raysync.cluster.stage import StageActor, StagePlan, Stages, StageServerPlan
@@ -119,16 +118,13 @@ class DataParallelLayout:
             for slot, group in training.groups.items()
         }
         self._training = training
-        cluster = self.experiment.cluster
-        self._way = cluster.transport == NIXL, cluster.server_gpus > 0
-        """Whether vectors travel by Ray Direct Transport, and whether between GPUs."""
 
     def server_plans(self) -> Sequence[Any]:
         """See `Layout.server_plans`."""
         experiment, cluster = self.experiment, self.experiment.cluster
         shards = cluster.servers
         return [
-            ShardPlan(experiment.seed, experiment.update, shard, shards, cluster.wire, *self._way)
+            ShardPlan(experiment.seed, experiment.update, shard, shards, cluster.wire)
             for shard in range(shards)
         ]
 
@@ -147,7 +143,6 @@ class DataParallelLayout:
                 training.vector_bytes,
                 experiment.cluster.servers,
                 experiment.cluster.wire,
-                *self._way,
                 shares_memory=experiment.cluster.transport in ("shared-memory", "auto"),
             )
             for slot, group in training.groups.items()

@@ -90,9 +90,9 @@ def plan(experiment: Experiment) -> Plan:
     servers: list[Bundle] = []
     hosts = cluster.hosts(len(workers))
     for place in hosts:
-        workers[place] = _with(workers[place], cluster.server_cpus, cluster.server_gpus)
+        workers[place] = _with(workers[place], cluster.server_cpus)
     if not hosts:
-        server = _bundle("the server", CPU=cluster.server_cpus, GPU=cluster.server_gpus)
+        server = _bundle("the server", CPU=cluster.server_cpus)
         servers = [replace(server, labels=cluster.server_label_selector)] * cluster.servers
     first = len(servers) + len(evaluators)
     return Plan(
@@ -112,9 +112,8 @@ def _host_of_evaluator(groups: Sequence[WorkerGroup]) -> int | None:
     return next((index for index, group in enumerate(groups) if 0 < group.gpus <= 1), None)
 
 
-def _with(bundle: Bundle, cpus: float, gpus: float) -> Bundle:
-    more = {"CPU": cpus} | ({"GPU": gpus} if gpus else {})
-    return replace(bundle, resources=total([bundle.resources, more]))
+def _with(bundle: Bundle, cpus: float) -> Bundle:
+    return replace(bundle, resources=total([bundle.resources, {"CPU": cpus}]))
 
 
 def _of(group: WorkerGroup) -> str:

@@ -2,24 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 import ray
-from torch import Tensor
 
-from raysync.cluster import direct_transport, serving
+from raysync.cluster import serving
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
-from raysync.cluster.devices import Place, devices_of_actor, here
-from raysync.cluster.direct_vectors import Buffer
+from raysync.cluster.devices import Place, here
 from raysync.cluster.monitoring import Exporter, UpdateSeconds
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
-from raysync.cluster.transport import MEMORY, Payload, forget_all, incoming, outgoing, written
+from raysync.cluster.transport import Payload, forget_all, incoming, outgoing, written
 from raysync.config import Update
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.apply_plan import ApplyPlan
@@ -32,18 +29,8 @@ from raysync.training.vector_threads import VectorThreads
 class ServerPlan(Protocol):
     """The part of the model that a server keeps in one run."""
 
-    @property
-    def is_direct(self) -> bool:
-        """Whether vectors travel by Ray Direct Transport."""
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether they do so between GPUs, one of which has the model."""
-
-    def exchange(self, model: InitialModel, device: str, threads: VectorThreads) -> Exchange:
-        """Return that part with its initial weights and its update, on a torch device, which on the
-        CPU those threads share.
-        """
+    def exchange(self, model: InitialModel, threads: VectorThreads) -> Exchange:
+        """Return that part with its initial weights and its update, which those threads share."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,12 +43,10 @@ class ShardPlan:
     shards: int
     wire: str = "float32"
     """The format in which gradients arrive."""
-    is_direct: bool = False
-    on_gpu: bool = False
 
-    def exchange(self, model: InitialModel, device: str, threads: VectorThreads) -> Exchange:
+    def exchange(self, model: InitialModel, threads: VectorThreads) -> Exchange:
         """See `ServerPlan.exchange`."""
-        whole = FlatModel(model.build(self.seed).to(device))
+        whole = FlatModel(model.build(self.seed))
         return shard_of(whole, self.update, self.shard, self.shards, self.wire, threads)
 
 
@@ -75,7 +60,6 @@ class Server:
         self._threads = VectorThreads(threads.of_updates(), threads.here())
         self._role = role
         self._model: ModelServer | None = None
-        self._device = "cpu"
         self._exporter = Exporter()
         self._seconds = UpdateSeconds(self._exporter, None)
 
@@ -101,15 +85,12 @@ class Server:
             labels: those of the run.
             data: what `snapshot` returned; None: fresh weights and a fresh optimizer.
         """
-        self._device = devices_of_actor()[0] if plan.on_gpu else "cpu"
-        if plan.is_direct:
-            direct_transport.start_here(str(self._role), self._device, on_gpu=plan.on_gpu)
-        forget_all(self._device)
-        self._model = ModelServer(plan.exchange(model, self._device, self._threads))
+        forget_all()
+        self._model = ModelServer(plan.exchange(model, self._threads))
         if data is not None:
             self._model.restore(data.tobytes())
         self._seconds = UpdateSeconds(self._exporter, labels)
-        return here([self._device])
+        return here(["cpu"])
 
     @signed
     def combine(self, fields: list[Any], *arrived: Payload) -> float:
@@ -119,7 +100,7 @@ class Server:
             This shard's part of the norm, for updates that clip the gradient.
         """
         with self._seconds.timed():
-            return self._ready.combine(ApplyPlan(*fields), self._vectors(arrived))
+            return self._ready.combine(ApplyPlan(*fields), incoming(*arrived))
 
     @signed
     def apply(self, fields: list[Any], *arrived: Any) -> int:
@@ -132,59 +113,39 @@ class Server:
         """
         plan = ApplyPlan(*fields)
         with self._seconds.timed():
-            return self._ready.apply(plan, arrived if plan.combined else self._vectors(arrived))
+            return self._ready.apply(plan, arrived if plan.combined else incoming(*arrived))
 
     @signed
     def apply_and_publish(
-        self, fields: list[Any], *arrived: Any, into: Handle | Buffer | None = None
+        self, fields: list[Any], *arrived: Any, into: Handle | None = None
     ) -> Payload:
         """Make an update; returns the weights that it makes, or, if they are written into a slot of
-        shared memory or a buffer, its handle.
+        shared memory, its handle.
         """
         version = self.apply(fields, *arrived)
         return self._published(version, 0, into)
 
     @signed
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def publish(
-        self, fields: list[int], into: Handle | Buffer | None = None
-    ) -> tuple[Payload, int]:
+    def publish(self, fields: list[int], into: Handle | None = None) -> tuple[Payload, int]:
         """Return the weights as they are, and their version.
 
         Args:
             fields: that version, and the replica that pulls them, or `MEAN`.
-            into: the slot of shared memory, or the buffer, that they are to be written into; then
-                its handle is returned.
+            into: the slot of shared memory that they are to be written into; then its handle is
+                returned.
         """
         self._seconds.tell()
         version, replica = fields
         return self._published(version, replica, into), version
 
-    def _published(self, version: int, replica: int, into: Handle | Buffer | None) -> Payload:
+    def _published(self, version: int, replica: int, into: Handle | None) -> Payload:
         weights = self._ready.publish(version, replica)
         if into is None:
             return outgoing(weights)[0]
         with written(into) as slot:
             self._threads.copy(weights, slot)
         return into
-
-    @signed
-    def buffer(self, fields: Buffer) -> Tensor:
-        """Return the weights that were published into a buffer, for others to read there."""
-        return MEMORY.buffer(fields)
-
-    @signed
-    def take(self, fields: list[int], gradient: Tensor) -> None:
-        """Keep a gradient that was read from its worker's memory, under a number; updates name it
-        by that.
-        """
-        [number] = fields
-        MEMORY.keep(number, gradient)
-
-    def free(self, fields: list[list[int]]) -> None:
-        """Forget the gradients under those numbers: they have been applied, or dropped."""
-        [numbers] = fields
-        MEMORY.free(numbers)
 
     def forget(self, fields: list[str]) -> None:
         """Forget a worker that has left: its buffers no longer count."""
@@ -206,19 +167,13 @@ class Server:
             arrived: its parts of vectors to be kept with the state.
         """
         names, version = fields
-        data = self._ready.snapshot(names, self._vectors(arrived), version)
+        data = self._ready.snapshot(names, incoming(*arrived), version)
         return np.frombuffer(data, np.uint8), version
 
     @signed
     def saved(self, fields: list[str]) -> Payload:
         """Return its part of a vector that was kept with the state; it can be asked for once."""
         return outgoing(self._ready.saved(*fields))[0]
-
-    def _vectors(self, arrived: Sequence[Payload]) -> list[Tensor]:
-        """Return arrived vectors where the model is; those that were kept in a checkpoint come by
-        the CPU.
-        """
-        return [vector.to(self._device) for vector in incoming(*arrived)]
 
     @property
     def _ready(self) -> ModelServer:

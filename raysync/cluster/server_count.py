@@ -83,8 +83,6 @@ def reason_for_one(experiment: Experiment) -> str:
             "with update.clip_norm servers would have to tell each other the norms of their parts"
             " in the middle of each update, and round them differently"
         )
-    if transport == "nixl":
-        return "with cluster.transport: nixl one server reads all gradients"
     if transport != "object-ref":
         return f"with cluster.transport: {transport} steps and updates go over pipes to one server"
     return ""

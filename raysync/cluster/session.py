@@ -25,7 +25,6 @@ from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import RunPlan
 from raysync.cluster.devices import Place
-from raysync.cluster.direct_transport import NIXL, refuse_unavailable
 from raysync.cluster.fork_server import ForkServer
 from raysync.cluster.layout import Layout, layout_of
 from raysync.cluster.object_store import full_reason, is_full
@@ -129,8 +128,6 @@ class Session:
             layout = layout_of(training, paradigm)
             cluster = layout.experiment.cluster
             self._connection.open(cluster, cpus(layout.experiment) + spare_cpus)
-            if cluster.transport == NIXL and self._connection.private:
-                refuse_unavailable("this machine")  # at once, before its actors have started
             return layout, *self._ready(training, layout, labels, checkpoint)
 
         layout, actor_group, plan = self._started(training, paradigm, checkpoint, start)
@@ -279,7 +276,6 @@ class Session:
             tuple(layout.slots),
             *self._threads(experiment),
             experiment.cluster.task_events,
-            experiment.cluster.transport == NIXL,
         )
         if (
             self._actor_group is not None
@@ -382,18 +378,14 @@ class Session:
                 f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU."
             )
         shared = self._shared_memory(actor_group, layout)
-        if cluster.transport == NIXL:
-            self.places = {
-                name: replace(place, transport=NIXL) for name, place in self.places.items()
-            }
-        elif shared is None:
+        if shared is None:
             self._tell_of_a_small_store(experiment, sum(layout.vector_bytes.values()))
         respawns = {
             slot: actor_group.worker_spec(number, plans[slot].group, sent[slot], model)
             for number, slot in enumerate(layout.slots)
         } | {
             f"server-{first + number}": actor_group.server_spec(
-                number, first, cluster.server_cpus, cluster.server_gpus, *setup
+                number, first, cluster.server_cpus, *setup
             )
             for number, setup in enumerate(server_setups)
         }
@@ -449,7 +441,7 @@ class Session:
             ConfigError: the experiment demands what cannot be.
         """
         experiment = layout.experiment
-        if experiment.cluster.transport in ("object-ref", NIXL) or not layout.shares_memory:
+        if experiment.cluster.transport == "object-ref" or not layout.shares_memory:
             return None
         servers = [
             f"server-{layout.first_server + index}" for index in range(len(actor_group.servers))

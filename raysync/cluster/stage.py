@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy.typing as npt
 import ray
@@ -78,12 +78,9 @@ class StageServerPlan:
     paradigm: Decoupled
     update: Update
     stage: int
-    is_direct: ClassVar[bool] = False
-    on_gpu: ClassVar[bool] = False
 
-    def exchange(self, model: InitialModel, device: str, threads: VectorThreads) -> Exchange:
+    def exchange(self, model: InitialModel, threads: VectorThreads) -> Exchange:
         """See `ServerPlan.exchange`."""
-        assert device == "cpu", "the server of a stage has no GPU"
         part = parts_of(model, self.seed, self.paradigm)[self.stage - 1]
         return exchange_of(self.paradigm, self.update, part, threads)
 

@@ -9,9 +9,6 @@ second of a small model, measured in six interleaved pairs.
 `shared-memory`: written in place into a slot that the driver lends (`shared_memory`); what is
 returned, and passed on, is its handle. Large weights are used where they are (`weights_in_place`).
 
-`nixl`: written in place into a buffer that the driver lends (`direct_vectors`), and returned by a
-method of its own, `buffer`; what arrives at another actor is a tensor.
-
 What arrives is read-only.
 """
 
@@ -27,12 +24,10 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raysync.cluster.direct_vectors import Buffer, Kept
-from raysync.cluster.registered_memory import RegisteredMemory
 from raysync.cluster.shards import INLINE_BYTES
 from raysync.cluster.shared_memory import Handle, Mappings
 
-Payload = npt.NDArray[Any] | bytes | Handle | Buffer | Kept | Tensor
+Payload = npt.NDArray[Any] | bytes | Handle
 
 
 def _tensor(data: Any) -> Tensor:
@@ -41,8 +36,6 @@ def _tensor(data: Any) -> Tensor:
 
 MAPPINGS = Mappings(_tensor)
 """The shared memory that this process has mapped."""
-MEMORY = RegisteredMemory()
-"""The memory of this process that others read directly, and what it has taken from theirs."""
 
 
 def outgoing(vector: Tensor, sizes: Sequence[int] = ()) -> tuple[Payload, ...]:
@@ -64,43 +57,26 @@ def incoming(*payloads: Payload) -> list[Tensor]:
 
     Raises:
         TornVector: a vector in shared memory is not the one that its handle names.
-        KeyError: the vector of a handle was never taken, or has been freed.
     """
-    return [_incoming(payload) for payload in payloads]
-
-
-def _incoming(payload: Payload) -> Tensor:
-    match payload:
-        case Tensor():
-            return payload
-        case Buffer() | Kept():
-            return MEMORY.read(payload)
-        case Handle():
-            vector: Tensor = MAPPINGS.read(payload)
-            return vector
-        case _:
-            return _tensor(payload)
+    return [
+        MAPPINGS.read(payload) if isinstance(payload, Handle) else _tensor(payload)
+        for payload in payloads
+    ]
 
 
 @contextmanager
-def written(handle: Handle | Buffer) -> Iterator[Tensor]:
-    """Give the room for a vector in memory that others read; it is there when the `with` block
-    ends.
-    """
-    if isinstance(handle, Buffer):
-        yield MEMORY.buffer(handle)
-        return
+def written(handle: Handle) -> Iterator[Tensor]:
+    """Give the slot for a vector in shared memory; it is there when the `with` block ends."""
     yield MAPPINGS.begin(handle)
     MAPPINGS.finish(handle)
 
 
-def forget_all(device: str = "cpu", *, is_pinned: bool = False) -> None:
-    """Forget the vectors of the run before; see `RegisteredMemory.begin`.
+def forget_all() -> None:
+    """Forget the vectors of the run before.
 
     Shared memory stays mapped as long as it is there: the next run may use it again.
     """
     MAPPINGS.forget_gone()
-    MEMORY.begin(device, is_pinned=is_pinned)
 
 
 def _quieten() -> None:

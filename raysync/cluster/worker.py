@@ -8,27 +8,18 @@ from typing import Any
 
 import torch
 
-from raysync.cluster import direct_transport, serving
+from raysync.cluster import serving
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, devices_of_actor, here, ready_devices
-from raysync.cluster.direct_vectors import Buffer
 from raysync.cluster.freed_memory import give_back_freed_memory, keep_freed_memory
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.paces import returned, step_pace, timed
 from raysync.cluster.server_count import Pace
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
-from raysync.cluster.transport import (
-    MAPPINGS,
-    MEMORY,
-    Payload,
-    forget_all,
-    incoming,
-    outgoing,
-    written,
-)
+from raysync.cluster.transport import MAPPINGS, Payload, forget_all, incoming, outgoing, written
 from raysync.cluster.warm_up import warm_up
 from raysync.cluster.weights_in_place import WeightsInPlace, is_worth_it
 from raysync.config import WorkerGroup
@@ -60,10 +51,6 @@ class WorkerPlan:
     """The shards of the server."""
     wire: str = "float32"
     """The format in which its gradients travel."""
-    is_direct: bool = False
-    """Whether vectors travel by Ray Direct Transport."""
-    on_gpu: bool = False
-    """Whether they do so between GPUs."""
     shares_memory: bool = False
     """Whether vectors may travel in shared memory."""
 
@@ -140,12 +127,7 @@ class Worker:
         self._gradient = self._in_place = self._reader = None
         give_back_freed_memory()  # that of the run before, whose model may have been a large one
         devices = ready_devices(plan.group, plan.group.devices)
-        if plan.is_direct:
-            direct_transport.start_here(f"worker {plan.slot}", devices[0], on_gpu=plan.on_gpu)
-        forget_all(
-            devices[0] if plan.on_gpu else "cpu",
-            is_pinned=plan.is_direct and not plan.on_gpu and devices[0] != "cpu",
-        )
+        forget_all()
         self._plan = plan
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
         group = plan.group
@@ -184,7 +166,7 @@ class Worker:
         self,
         batch: tuple[int, int, *tuple[float, ...]],
         *weights: Payload,
-        into: Handle | Buffer | None = None,
+        into: Handle | None = None,
     ) -> tuple[Payload | list[float], ...]:
         """Compute one iteration.
 
@@ -193,7 +175,7 @@ class Worker:
                 the seconds that they add to each way.
             weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you
                 have.
-            into: the slot of shared memory, or the buffer, that the gradient is to be written into.
+            into: the slot of shared memory that the gradient is to be written into.
 
         Returns:
             The gradient with the buffers behind it, as it travels, in a part a shard, or the
@@ -231,11 +213,6 @@ class Worker:
         sizes = gradient.wire.sizes
         parts = outgoing(gradient.outgoing(), sizes) if into is None else into.parts(sizes)
         return *parts, [loss, busy_s]
-
-    @signed
-    def buffer(self, fields: Buffer) -> torch.Tensor:
-        """Return the gradient that a step has left in a buffer, for others to read there."""
-        return MEMORY.buffer(fields)
 
     @signed
     def restore(self, fields: list[Any], *parts: Payload) -> None:

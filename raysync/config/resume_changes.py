@@ -17,7 +17,6 @@ CHANGEABLE = (
     "checkpoint",
     "cluster.address",
     "cluster.server_cpus",
-    "cluster.server_gpus",
     "cluster.server_placement",
     "cluster.server_label_selector",
     "cluster.evaluator_cpus",

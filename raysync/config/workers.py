@@ -247,8 +247,6 @@ class WorkerGroup(Strict):
         )
 
 
-NIXL_DEADLINE_S = 70.0
-"""The shortest deadline of a step whose gradient is read from its worker's memory."""
 BACKOFF_MAX_S = 60.0
 """The longest wait before an attempt to start a worker anew, unless the first is longer."""
 
@@ -307,15 +305,6 @@ class Cluster(Strict):
         ),
     )
     server_cpus: float = Field(1, ge=0, description="CPUs reserved for each server")
-    server_gpus: float = Field(
-        0,
-        ge=0,
-        le=1,
-        description=(
-            "GPUs reserved for the server, which then keeps the model there: for `transport: nixl`"
-            " between GPUs, where every worker and the evaluator have one, too"
-        ),
-    )
     server_placement: Literal["apart", "with-workers", "spread"] = Field(
         "apart",
         description=(
@@ -373,15 +362,13 @@ class Cluster(Strict):
     placement_deadline_s: float = Field(
         20, gt=0, description="how long to wait for resources that are in use"
     )
-    transport: Literal["object-ref", "shared-memory", "nixl", "auto"] = Field(
+    transport: Literal["object-ref", "shared-memory", "auto"] = Field(
         "object-ref",
         description=(
             "how gradients and weights travel on Ray; object-ref: as values of Ray's object store,"
             " everywhere; shared-memory: in memory that the processes of one node share, refused if"
-            " the actors are on several nodes; nixl: read from the memory of the actor that made"
-            " them, within a node or over the network, by Ray Direct Transport (needs the extra"
-            " `nixl`); auto: the gradients of workers on the server's node in shared memory, and"
-            " the weights, too, if nobody reads them elsewhere"
+            " the actors are on several nodes; auto: the gradients of workers on the server's node"
+            " in shared memory, and the weights, too, if nobody reads them elsewhere"
         ),
     )
     wire: Literal["float32", "bf16"] = Field(
@@ -424,27 +411,6 @@ class Cluster(Strict):
             raise ValueError(
                 "server_label_selector: servers that are placed with workers run on their nodes;"
                 " leave it out"
-            )
-        if self.server_gpus and self.transport != "nixl":
-            raise ValueError(
-                f"server_gpus: {self.server_gpus:g}: only transport: nixl brings vectors to the"
-                " server's GPU; leave it out"
-            )
-        if self.server_gpus and self.evaluator_gpus == 0:
-            raise ValueError(
-                "evaluator_gpus: 0: it reads the weights from the server's GPU into one of its own;"
-                " leave it out, or server_gpus"
-            )
-        if self.transport == "nixl" and self.step_deadline_s < NIXL_DEADLINE_S:
-            raise ValueError(
-                f"step_deadline_s: {self.step_deadline_s:g}: with transport: nixl it is at least"
-                f" {NIXL_DEADLINE_S:g}, since Ray gives a transfer that hangs up after 60 s, for"
-                " which the server waits"
-            )
-        if self.transport == "nixl" and self.servers > 1:
-            raise ValueError(
-                f"server_shards: {self.server_shards}: with transport: nixl there is one server;"
-                " object-ref and shared-memory have shards"
             )
         return self
 

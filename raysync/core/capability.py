@@ -56,5 +56,3 @@ class Capability(Enum):
     """Gradients travel in another format than that of the weights."""
     SHARE_MEMORY = auto()
     """Vectors travel in memory that the processes of a node share."""
-    READ_DIRECTLY = auto()
-    """Vectors are read from the memory of the process that made them."""

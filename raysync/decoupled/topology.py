@@ -73,7 +73,6 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.SHARE_MEMORY: (
             "between stages activations travel, which are object references; with auto all does"
         ),
-        Capability.READ_DIRECTLY: "between stages activations travel, which are object references",
         Capability.EMULATE_LINKS: (
             "on Ray a stage does not emulate the way to its server; engine: virtual does"
         ),

@@ -31,8 +31,6 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.REDUCED_WIRE, f"cluster.wire: {wire}"
     if on_ray and experiment.cluster.transport == "shared-memory":
         yield Capability.SHARE_MEMORY, "cluster.transport: shared-memory"
-    if on_ray and experiment.cluster.transport == "nixl":
-        yield Capability.READ_DIRECTLY, "cluster.transport: nixl"
     if not on_ray:
         yield from _demands_of(experiment.network)
     for fault in experiment.faults:

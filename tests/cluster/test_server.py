@@ -38,12 +38,12 @@ def test_updates_of_long_vectors_have_all_cores_and_torch_its_share(monkeypatch)
     size, torchs = 2 * LEAST, torch.get_num_threads()
     given = []
 
-    def exchange(model, device, threads):
+    def exchange(model, threads):
         given.append(threads)
         return OneStore(torch.zeros(size), size, Update(lr=1.0), threads=threads)
 
     server = Server(Threads(torchs, cores=8, servers=2), Role("server-0"))
-    plan = SimpleNamespace(is_direct=False, on_gpu=False, exchange=exchange)
+    plan = SimpleNamespace(exchange=exchange)
     monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
     server.reset(plan, None, None)
     assert torch.get_num_threads() == torchs
@@ -111,9 +111,7 @@ def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch
     data, version = server.snapshot([["pushed"], 1], GRADIENT)
     assert version == 1
     plan = SimpleNamespace(
-        exchange=lambda model, device, threads: OneStore(torch.zeros(2), 2, Update(lr=1.0)),
-        is_direct=False,
-        on_gpu=False,
+        exchange=lambda model, threads: OneStore(torch.zeros(2), 2, Update(lr=1.0))
     )
     other = Server(Threads(torch.get_num_threads()), Role("server-0"))
     other.reset(plan, None, None, data)
