@@ -60,12 +60,6 @@ class Engine(Protocol):
         """Actor -> a dataclass that says where it ran, in the latest run."""
 
     @property
-    def server_count(self) -> Any:
-        """A dataclass that says how many servers the latest run has, and why; None: its settings
-        say it.
-        """
-
-    @property
     def resumes_exactly(self) -> bool:
         """Whether iterations under way at a checkpoint go on, in place of beginning again."""
 
@@ -267,7 +261,6 @@ def run_in(
             checkpoints,
             None if goes_on is None else goes_on.resumption(exact=engine.resumes_exactly),
             comparison,
-            None if engine.server_count is None else asdict(engine.server_count),
         ) as writer,
     ):
 

@@ -160,7 +160,7 @@ def _servers(experiment: Experiment) -> Iterator[tuple[int, str] | None]:
     cluster, network = experiment.cluster, experiment.network
     if network == Network() or experiment.update.project_radius is not None:
         return
-    own = (cluster.servers, cluster.server_placement)
+    own = (cluster.server_shards, cluster.server_placement)
     for placement in ("apart", "with-workers"):
         if placement == "with-workers" and cluster.server_label_selector:
             continue

@@ -64,9 +64,12 @@ def _slowest_slot(plan: TrainingPlan) -> str | None:
 
 def _with_another_server(setting: Setting) -> Setting | None:
     cluster = setting.experiment.cluster
-    if cluster.server_placement != "apart" and cluster.servers >= setting.experiment.worker_count:
+    if (
+        cluster.server_placement != "apart"
+        and cluster.server_shards >= setting.experiment.worker_count
+    ):
         return None
-    return setting.change_cluster(server_shards=cluster.servers + 1)
+    return setting.change_cluster(server_shards=cluster.server_shards + 1)
 
 
 def _with_twice_the_bandwidth(setting: Setting) -> Setting:

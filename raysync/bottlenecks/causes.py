@@ -58,7 +58,7 @@ def _of_links(setting: Setting) -> Iterator[Cause]:
         slots = f"{next(iter(own))}'s own link" if len(own) == 1 else f"the links of group {name}"
         yield Cause("link", slots, setting.change_groups(freed))
     if setting.has_server and network.server_bandwidth_bytes_per_s is not None:
-        count = experiment.cluster.servers
+        count = experiment.cluster.server_shards
         what = "the server's link" if count == 1 else f"the links of the {count} servers"
         without = setting.change_network(server_bandwidth_bytes_per_s=None)
         yield Cause("server link", what, without.change_cluster(server_placement="apart"))

@@ -54,9 +54,9 @@ def _of_servers(setting: Setting) -> Iterator[Change]:
         if placement == "with-workers" and cluster.server_label_selector:
             continue
         for count in counts:
-            if count < cluster.servers:
+            if count < cluster.server_shards:
                 continue
-            if (count, placement) == (cluster.servers, cluster.server_placement):
+            if (count, placement) == (cluster.server_shards, cluster.server_placement):
                 continue
             where = "apart from the workers" if placement == "apart" else "on the workers' nodes"
             settings = f"server_shards: {count}, server_placement: {placement}"

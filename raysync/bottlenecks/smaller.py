@@ -28,7 +28,7 @@ def without(setting: Setting, slots: Collection[str]) -> Setting | None:
             names[slot] = worker_slot(group, counts[group] - 1)
     before = setting.experiment
     cluster = before.cluster
-    servers = 1 if cluster.server_placement == "apart" else cluster.servers
+    servers = 1 if cluster.server_placement == "apart" else cluster.server_shards
     if len(names) < max(1, cluster.min_workers, servers):
         return None
     smaller = setting.change(

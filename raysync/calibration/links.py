@@ -127,8 +127,7 @@ def _run(
                 "faults": list(faults),
                 "cluster": experiment.cluster.model_dump(
                     mode="json", exclude={"min_workers", "metrics", "wire"}
-                )
-                | {"server_shards": experiment.cluster.servers},
+                ),
             }
         )
         noise = _noise(features)

@@ -205,13 +205,7 @@ def _alone(
         "batch_size": size,
         "workload": Workload(iterations_per_worker=iterations),
         "evaluation": EvaluationPlan(marks=1, samples=size),
-        "cluster": experiment.cluster.model_copy(
-            update={
-                "min_workers": 1,
-                "metrics": False,
-                "server_shards": experiment.cluster.servers,  # what it measures has one server
-            }
-        ),
+        "cluster": experiment.cluster.model_copy(update={"min_workers": 1, "metrics": False}),
         "faults": (),
         "target": None,
         "stop": None,

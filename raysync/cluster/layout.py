@@ -105,7 +105,7 @@ class DataParallelLayout:
         self.experiment = training.experiment
         self.slots: Sequence[str] = list(training.groups)
         self.servers: Mapping[str, Sequence[int]] = {
-            SERVER: range(training.experiment.cluster.servers)
+            SERVER: range(training.experiment.cluster.server_shards)
         }
         self.topology = DataParallelPlan(
             paradigm, training.workload_samples, training.has_buffers, training.vector_bytes
@@ -122,7 +122,7 @@ class DataParallelLayout:
     def server_plans(self) -> Sequence[Any]:
         """See `Layout.server_plans`."""
         experiment, cluster = self.experiment, self.experiment.cluster
-        shards = cluster.servers
+        shards = cluster.server_shards
         return [
             ShardPlan(experiment.seed, experiment.update, shard, shards, cluster.wire)
             for shard in range(shards)
@@ -141,7 +141,7 @@ class DataParallelLayout:
                 experiment.batch_size_of(slot),
                 experiment.seed,
                 training.vector_bytes,
-                experiment.cluster.servers,
+                experiment.cluster.server_shards,
                 experiment.cluster.wire,
                 shares_memory=experiment.cluster.transport in ("shared-memory", "auto"),
             )

@@ -93,7 +93,7 @@ def plan(experiment: Experiment) -> Plan:
         workers[place] = _with(workers[place], cluster.server_cpus)
     if not hosts:
         server = _bundle("the server", CPU=cluster.server_cpus)
-        servers = [replace(server, labels=cluster.server_label_selector)] * cluster.servers
+        servers = [replace(server, labels=cluster.server_label_selector)] * cluster.server_shards
     first = len(servers) + len(evaluators)
     return Plan(
         (*servers, *evaluators, *workers),

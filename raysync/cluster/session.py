@@ -20,7 +20,6 @@ from ray.util.placement_group import PlacementGroup
 from raysync.cluster.actor_errors import start_reason
 from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
 from raysync.cluster.actor_spec import actor_group_name
-from raysync.cluster.auto_servers import AutoServers, with_servers
 from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import RunPlan
@@ -29,7 +28,6 @@ from raysync.cluster.fork_server import ForkServer
 from raysync.cluster.layout import Layout, layout_of
 from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
-from raysync.cluster.server_count import ServerCount
 from raysync.cluster.shared_vectors import SharedPlan
 from raysync.cluster.transport_choice import Sites, choose, memory_here, store_notice
 from raysync.config import Experiment
@@ -40,7 +38,6 @@ from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, RunLost
-from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
@@ -50,9 +47,6 @@ SILENCE_S = 60.0
 nothing happens."""
 TEARDOWN_S = 10.0
 """How long Ray may take to end the actors of a run: it takes some tenths of a second."""
-
-Started = tuple[Layout, ActorGroup, RunPlan]
-"""The actors that have begun a run, and what the controller is told."""
 
 
 class Session:
@@ -84,9 +78,6 @@ class Session:
         self._notify = notify
         self._connection = Connection(notify, address, fork_server)
         self._within = within
-        self._auto_servers = AutoServers(notify, is_trial=within is not None)
-        self.server_count: ServerCount | None = None
-        """How many servers the latest run has, and why; None: its settings say it."""
         self.places: dict[str, Place] = {}
         """Where the actors of the latest run sit: `server-0`, `evaluator`, and the worker slots."""
         self.models: list[SavedModel] = []
@@ -123,14 +114,9 @@ class Session:
             RunFailed: the actors do not start.
             RunLost: the controller died, or something else that the run cannot do without.
         """
-
-        def start(training: TrainingPlan, spare_cpus: float = 0.0) -> Started:
-            layout = layout_of(training, paradigm)
-            cluster = layout.experiment.cluster
-            self._connection.open(cluster, cpus(layout.experiment) + spare_cpus)
-            return layout, *self._ready(training, layout, labels, checkpoint)
-
-        layout, actor_group, plan = self._started(training, paradigm, checkpoint, start)
+        layout = layout_of(training, paradigm)
+        self._connection.open(layout.experiment.cluster, cpus(layout.experiment))
+        actor_group, plan = self._ready(training, layout, labels, checkpoint)
         actor_group.whole = False  # until this run has ended well
         ended, lost, has_begun = None, False, False
         self.models = []
@@ -189,44 +175,6 @@ class Session:
             self._model = None
 
     # ---- actors ----
-
-    def _started(
-        self,
-        training: TrainingPlan,
-        paradigm: AnyParadigm,
-        checkpoint: Checkpoint | None,
-        start: Callable[..., Started],
-    ) -> Started:
-        """Start the actors of a run, with as many servers as it asks for or, if it leaves that
-        open, as the workers keep busy.
-
-        Args:
-            training: what to train.
-            paradigm: that of the run.
-            checkpoint: what the run goes on from; None: it begins.
-            start: takes a training whose number of servers is settled, and the CPUs that a private
-                cluster declares beyond those that it needs.
-        """
-        self.server_count, servers = None, self._auto_servers
-        is_open = training.experiment.cluster.server_shards == "auto"
-        if not is_open or isinstance(paradigm, Decoupled):  # each stage of that has one
-            return start(training)
-        count = servers.known(training, checkpoint)
-        if count is not None:
-            started = start(with_servers(training, count.servers))
-        else:
-            started = start(with_servers(training, 1), servers.spare_cpus(training))
-            _, actor_group, _ = started
-            model = self.shared(training.model)
-            count = servers.measured(training, actor_group, model, self.places, self._cores())
-            if count.servers > 1:
-                try:
-                    started = start(with_servers(training, count.servers))
-                except ConfigError:  # others use the resources that the cluster has
-                    count = servers.without_room(training, count)
-                    started = start(with_servers(training, 1))
-        self.server_count = count
-        return started
 
     def _ready(
         self,

@@ -12,11 +12,9 @@ from raysync.cluster import serving
 from raysync.cluster.actor_errors import signed
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
-from raysync.cluster.devices import Place, devices_of_actor, here, ready_devices
+from raysync.cluster.devices import Place, here, ready_devices
 from raysync.cluster.freed_memory import give_back_freed_memory, keep_freed_memory
 from raysync.cluster.monitoring import log_ready, log_to_stderr
-from raysync.cluster.paces import returned, step_pace, timed
-from raysync.cluster.server_count import Pace
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import MAPPINGS, Payload, forget_all, incoming, outgoing, written
@@ -24,7 +22,7 @@ from raysync.cluster.warm_up import warm_up
 from raysync.cluster.weights_in_place import WeightsInPlace, is_worth_it
 from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
-from raysync.training.batch_reader import BatchReader, generators_restored
+from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Batches
 from raysync.training.device import try_kernels
 from raysync.training.gradient import GradientComputation
@@ -145,21 +143,6 @@ class Worker:
         place = here(devices)
         log_ready(model.name, place.devices)
         return place
-
-    def pace(self, model: InitialModel) -> Pace:
-        """Time a few steps, and throw them away: see `paces`."""
-        plan = self._plan
-        assert plan is not None, "pace before reset"
-        devices = devices_of_actor(plan.group.devices)
-        with generators_restored():
-            step = _trial(plan, model, devices)
-            computed_s = timed(lambda clock: returned(step(clock)))
-        return step_pace(
-            computed_s,
-            lambda clock: self._step_time.seconds(clock, plan.batch_size, 1.0, computed_s),
-            2 * one_way_s(plan.group.link, plan.vector_bytes),
-            on_gpu=devices[0] != "cpu",
-        )
 
     @signed
     def step(

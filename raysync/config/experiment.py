@@ -292,10 +292,10 @@ class Experiment(Strict):
 
     @model_validator(mode="after")
     def _projects_on_one_server(self) -> Experiment:
-        if self.update.project_radius is not None and self.cluster.servers > 1:
+        if self.update.project_radius is not None and self.cluster.server_shards > 1:
             raise ValueError(
                 "update.project_radius: needs cluster.server_shards: 1, not"
-                f" {self.cluster.servers}; a shard does not know the norm of the whole model"
+                f" {self.cluster.server_shards}; a shard does not know the norm of the whole model"
             )
         return self
 

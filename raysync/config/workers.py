@@ -296,13 +296,8 @@ class Cluster(Strict):
             "within a Ray job), otherwise local"
         ),
     )
-    server_shards: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
-        1,
-        description=(
-            "number of servers; the model's flat vector is split evenly among them. auto: on Ray,"
-            " as few as are busy at most half of the time, by what is measured before the run"
-            " begins; one on the virtual engine, which knows no more of servers than it is told"
-        ),
+    server_shards: int = Field(
+        1, ge=1, description="number of servers; the model's flat vector is split evenly among them"
     )
     server_cpus: float = Field(1, ge=0, description="CPUs reserved for each server")
     server_placement: Literal["apart", "with-workers", "spread"] = Field(
@@ -310,9 +305,7 @@ class Cluster(Strict):
         description=(
             "apart: with resources of their own; with-workers: the n-th server runs beside the"
             " n-th worker, on its node; spread: beside workers that lie evenly among all, and so on"
-            " as many nodes as can be. The controller runs with the first server. Several servers"
-            " by `server_shards: auto` are spread in place of apart, unless they have a"
-            " server_label_selector"
+            " as many nodes as can be. The controller runs with the first server"
         ),
     )
     server_label_selector: LabelSelector = Field(
@@ -398,13 +391,6 @@ class Cluster(Strict):
         ),
     )
 
-    @field_validator("server_shards", mode="before")
-    @classmethod
-    def _countable(cls, value: object) -> object:
-        if value == "auto" or (type(value) is int and value > 0):
-            return value
-        raise ValueError(f"must be a whole number from 1, or auto; got {value!r}")
-
     @model_validator(mode="after")
     def _placed(self) -> Cluster:
         if self.server_label_selector and self.server_placement != "apart":
@@ -414,18 +400,13 @@ class Cluster(Strict):
             )
         return self
 
-    @property
-    def servers(self) -> int:
-        """The number of servers; 1 for `auto`, as long as nothing has been measured."""
-        return 1 if self.server_shards == "auto" else self.server_shards
-
     def hosts(self, workers: int) -> list[int]:
         """Return the number of the worker beside which each server runs; none if they are apart.
 
         Args:
             workers: how many there are.
         """
-        count = self.servers
+        count = self.server_shards
         if self.server_placement == "apart":
             return []
         if self.server_placement == "spread" and count < workers:

@@ -21,7 +21,7 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.CORRECT_STALENESS, "update.delay_compensation"
     if update.staleness_scaling != "none":
         yield Capability.CORRECT_STALENESS, f"update.staleness_scaling: {update.staleness_scaling}"
-    if (servers := experiment.cluster.servers) > 1:
+    if (servers := experiment.cluster.server_shards) > 1:
         yield Capability.SHARD_SERVERS, f"cluster.server_shards: {servers}"
     if experiment.micro_batch is not None:
         yield Capability.MICRO_BATCHES, f"micro_batch: {experiment.micro_batch}"

@@ -185,7 +185,6 @@ class RecordWriter:
         checkpoints: CheckpointWriter | None = None,
         goes_on: Resumption | None = None,
         comparison: str = "",
-        servers: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
@@ -200,8 +199,6 @@ class RecordWriter:
             checkpoints: writes the run's checkpoints; None: into the folder, two of them.
             goes_on: what the run goes on from; None: it begins.
             comparison: the id of the comparison that the run belongs to, if there is one.
-            servers: how many servers the run has, and why, if its settings do not say it; for
-                `environment.json`.
 
         Raises:
             RunFailed: nothing can be written there.
@@ -225,8 +222,6 @@ class RecordWriter:
         self._closed = False
         self._checkpoints = checkpoints or CheckpointWriter(folder / CHECKPOINTS)
         process = environment() | {"places": places or {}}
-        if servers is not None:
-            process["servers"] = servers
         if comparison:
             process["comparison"] = comparison
         if goes_on is not None:

@@ -89,7 +89,7 @@ class TrainingPlan:
         if cluster.wire == "float32":
             return self.vector_bytes
         buffers = self.vector_bytes // FLOAT_BYTES - self.parameters
-        wire = Wire(cluster.wire, self.parameters, max(0, buffers), cluster.servers)
+        wire = Wire(cluster.wire, self.parameters, max(0, buffers), cluster.server_shards)
         return FLOAT_BYTES * sum(wire.sizes)
 
     @property
@@ -241,9 +241,9 @@ def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
     flat = FlatModel(module)
     check_optimizer(experiment.update)
     check_groups(experiment.update, flat.parameters)
-    if experiment.cluster.servers > flat.size:
+    if experiment.cluster.server_shards > flat.size:
         raise ConfigError(
-            f"cluster.server_shards: {experiment.cluster.servers} servers cannot share the"
+            f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the"
             f" {flat.size} parameters that {name} has."
         )
     return flat

@@ -62,7 +62,7 @@ class DataParallelRun:
         has_server = not self._paradigm.collective
         links = Links(training.experiment, training.groups, faults)
         slots = {slot: slot for slot in training.groups} if has_server else {}
-        servers = training.experiment.cluster.servers if has_server else 1
+        servers = training.experiment.cluster.server_shards if has_server else 1
 
         def network_of(phase: str) -> PhaseNetwork:
             network = described.in_phase(phase)

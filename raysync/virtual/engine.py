@@ -41,8 +41,6 @@ class VirtualEngine:
     def __init__(self) -> None:
         self.places: dict[str, Any] = {}
         """The places of actors: none, since all are in this process."""
-        self.server_count = None
-        """How many servers there are is described."""
         self.models: list[SavedModel] = []
         """The models that the latest run left, which are there before its last report."""
         self._driver: Driver | None = None

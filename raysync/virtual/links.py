@@ -70,7 +70,7 @@ class Links:
             pull_bytes: the size of the weights.
         """
         hosts = self._hosts(list(slots.values()))
-        servers = self._experiment.cluster.servers
+        servers = self._experiment.cluster.server_shards
         up_bytes, down_bytes = network.sent_bytes(push_bytes, pull_bytes)
         server_bandwidth = self._server_bandwidth(network, hosts)
         home = self._experiment.server_region

@@ -10,7 +10,6 @@ from torch import nn
 
 import raysync
 from raysync import config
-from raysync.cluster import server_count
 from raysync.core.decisions import Apply, Switch
 from raysync.core.events import Pushed
 from raysync.core.journal import Ended, Entry
@@ -83,33 +82,6 @@ def test_shards_devices_and_precision_change_where_it_is_computed_not_what(run, 
     places = json.loads((split.path / "environment.json").read_text())["places"]
     assert list(places) == ["server-0", "server-1", "evaluator", "fast-0", "fast-1", "slow-0"]
     assert places["slow-0"]["devices"] == ["cpu", "cpu"]
-
-
-@pytest.mark.slow
-def test_servers_are_counted_before_a_run_which_goes_on_with_as_many(monkeypatch, tmp_path):
-    """Bounds are taken away that keep such a small model on one server; then it has as many as
-    there are cores for, here two.
-    """
-    monkeypatch.setattr(server_count, "LEAST_BYTES", 1024)
-    monkeypatch.setattr(server_count, "BUSY", 1e-6)
-    monkeypatch.setattr(server_count, "room_for", lambda threads, nodes, cores: 2)
-    settings = TINY | {"cluster": {"server_shards": "auto"}, "output": str(tmp_path)}
-    settings |= {"workload": {"samples": 240}, "checkpoint": {"every_progress": 0.4}}
-    told = []
-    record = raysync.run(settings | {"paradigm": "asp"}, notify=told.append)
-    found = record.environment["servers"]
-    assert found["servers"] == 2
-    assert f"2 servers share the model: {found['why']}." in told
-    assert 0 < found["update_s"] < 1
-    assert found["busy"] == pytest.approx(found["update_s"] * found["pushes_per_s"])
-    assert [name for name in record.environment["places"] if "server" in name] == [
-        "server-0",
-        "server-1",
-    ]
-    assert replays(record).difference is None
-    assert measured(record.model(), record) == pytest.approx(last_measured(record), rel=1e-6)
-    newest = sorted((record.path / "checkpoints").iterdir())[-1]
-    assert len(list(newest.glob("server*"))) == 2
 
 
 @pytest.mark.parametrize(

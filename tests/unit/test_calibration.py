@@ -33,7 +33,7 @@ FIXED_S, PER_SAMPLE_S = 0.04, 0.002
 class Known:
     """An engine whose devices and links are known, and how long a process takes to start."""
 
-    models, resumes_exactly, roster, server_count = (), False, None, None
+    models, resumes_exactly, roster = (), False, None
 
     def __init__(self, devices=("cpu",), holds=10**9, **slow):
         self.devices, self.holds, self.slow = devices, holds, slow
@@ -75,10 +75,7 @@ def test_known_devices_links_and_starts_are_found(one_thread, monkeypatch):
     found = calibrate(
         Known(far=0.05),
         of_groups(
-            {"name": "near"},
-            {"name": "far", "batch_size": 16},
-            {"name": "said", "step_s": 1},
-            cluster={"server_shards": "auto"},
+            {"name": "near"}, {"name": "far", "batch_size": 16}, {"name": "said", "step_s": 1}
         ),
         said.append,
         lambda node: (1.5 if node == "node of far" else 0.1, 4),

@@ -247,8 +247,8 @@ from raysync.errors import ConfigError
         ),
         ("workers: [{fallback_label_selectors: [{zone: a}]}]", "every node is allowed already"),
         ("workers: [{precision: fp8}]", "'tf32', 'bf16' or 'fp16'; got 'fp8'"),
-        ("cluster: {server_shards: 0}", "server_shards: must be a .* from 1, or auto; got 0"),
-        ("cluster: {server_shards: many}", "server_shards: must be .*, or auto; got 'many'"),
+        ("cluster: {server_shards: 0}", "server_shards: .* got 0"),
+        ("cluster: {server_shards: auto}", "server_shards: .* got 'auto'"),
         (
             "cluster: {server_placement: spread, server_label_selector: {a: b}}",
             "run on their nodes",
