@@ -69,5 +69,17 @@ def read_text(path: Path, limit: int) -> str:
     return text
 
 
+def path_of(name: str | Path) -> Path:
+    """Return the path that a user wrote, with the folder of a user in place of `~`.
+
+    Raises:
+        ConfigError: there is no such user.
+    """
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{name}: there is no such user here.") from error
+
+
 def _without_waiting(name: str, flags: int) -> int:
     return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median_low
 from typing import Any
 
 from pydantic import ValidationError
@@ -27,6 +27,8 @@ from raysync.what_if.simulation import (
 from raysync.what_if.step_times import StepTimes
 
 HOUR_S = 3600.0
+ALIKE = 1.02
+"""Ranks whose mean steps differ by at most this factor are equally slow."""
 ONE_PROCESS = 100_000
 """So many steps, of all paradigms together, are simulated sooner than processes start."""
 
@@ -235,14 +237,27 @@ def _prediction(
 
 def slowest(times: StepTimes) -> tuple[str, float]:
     """Return the rank with the longest steps, and how many times as long they are as those of the
-    rank in the middle; both by their mean.
+    rank in the middle (of two, the other one); both by their mean.
     """
     means = {rank: fmean(seconds) for rank, seconds in times.steps.items()}
     rank = max(means, key=lambda each: means[each])
-    return rank, means[rank] / median(means.values())
+    # a mean of two ranks in the middle would be the steps of none
+    return rank, means[rank] / median_low(means.values())
+
+
+def is_hidden(times: StepTimes) -> bool:
+    """Say whether the steps may be equal because ranks wait for each other inside them."""
+    means = [fmean(seconds) for seconds in times.steps.values()]
+    return times.may_wait and len(means) > 1 and max(means) <= ALIKE * min(means)
 
 
 def _remarks(times: StepTimes, steps: int, predictions: Iterable[Prediction]) -> Iterator[str]:
+    if is_hidden(times):
+        yield (
+            "Where ranks wait for each other inside a step, all steps last as long as the slowest,"
+            " and no paradigm can be told from another: stop the clock before gradients are"
+            " exchanged, or let the trace have the communication."
+        )
     if steps > times.shortest and times.shortest == times.longest:
         yield f"The workload is longer than the {times.shortest:,} steps of a rank: they repeat."
     if steps < FEWEST * STEPS_A_BLOCK:

@@ -17,7 +17,7 @@ from raysync.results.markdown import plain
 from raysync.results.page import figure_json, render
 from raysync.what_if.figures import figures_of
 from raysync.what_if.intervals import CONFIDENCE, Interval
-from raysync.what_if.prediction import Prediction, WhatIf, slowest
+from raysync.what_if.prediction import Prediction, WhatIf, is_hidden, slowest
 
 BASELINE = "bsp"
 """What most trainers do: others are compared with it."""
@@ -144,10 +144,17 @@ def sentences(answer: WhatIf) -> list[str]:
             f"{dropped}."
         )
     rank, ratio = slowest(answer.times)
-    if len(answer.times.steps) > 1:
+    count = len(answer.times.steps)
+    if is_hidden(answer.times):
+        parts.append(
+            "Who is slow cannot be seen: the steps of all ranks take equally long, and nothing says"
+            " how much of them is waiting."
+        )
+    elif count > 1:
+        other = "the other" if count == 2 else "the rank in the middle"
         parts.append(
             f"The slowest rank is {rank}: its steps take {ratio_text(ratio)} times as long as those"
-            " of the rank in the middle."
+            f" of {other}."
         )
     return parts
 
