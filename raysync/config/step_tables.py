@@ -29,9 +29,9 @@ from raysync.errors import ConfigError
 TEXTS, PARQUET = (".csv", ".tsv"), ".parquet"
 TABLES = (*TEXTS, PARQUET)
 """The suffixes of tables, which may be in capital letters; `.gz` may follow them."""
-LARGEST_BYTES = 64_000_000
+LARGEST_BYTES = 50_000_000
 MOST_RANKS = 10_000
-MOST_CELLS = 10_000_000
+MOST_CELLS = 2_000_000
 LONG = "worker, step, seconds (or rank, host, ...; iteration, ...; duration_ms, ...)"
 FIRST_EPOCH = 0
 

@@ -56,7 +56,7 @@ UNITS = {
     for unit in units.split()
 }
 """Unit -> its seconds. Both signs for micro are in use."""
-UNIT = re.compile(rf"(?:^|[\s_.\-/(\[]|(?<=[a-z\d])(?=[A-Z]))({'|'.join(UNITS)})[)\]]?$", re.I)
+UNIT = re.compile(rf"(?:^|[\s_.\-/(\[]|(?<=[a-z\d])(?=[A-Z]))((?i:{'|'.join(UNITS)}))[)\]]?$")
 """A unit at the end of a name: `_ms`, ` (ms)`, `Ms` after a small letter."""
 PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+|\d+")
 RANKS = _words(
@@ -201,7 +201,7 @@ class _Compared:
             return ""
         if why := _runs_on(values):
             return why
-        if _is_whole(values) and any(self._fractions):
+        if column.scale is None and _is_whole(values) and any(self._fractions):
             return "it has whole numbers, and others have fractions"
         return self._why_derived(values, id(column) in self._ids)
 
@@ -230,7 +230,7 @@ class _Compared:
 
 
 def _is_whole(values: Numbers) -> bool:
-    return bool((values == np.floor(values)).all())
+    return bool(np.isclose(values, np.round(values), rtol=1e-9, atol=0).all())
 
 
 def _runs_on(values: Numbers) -> str:

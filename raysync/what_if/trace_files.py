@@ -15,7 +15,10 @@ from raysync.errors import ConfigError
 
 SUFFIXES = (".json", ".json.gz")
 LARGEST_BYTES = 512_000_000
-"""The most bytes of a trace, unpacked; the events that are kept of so many take some gigabytes."""
+"""The most bytes of a trace, unpacked."""
+MOST_VALUES = 20_000_000
+"""The most values in a trace. So many take one or two gigabytes, whatever they are; those of 512 MB
+of ordinary events are fewer."""
 DEEPEST = 4
 """The levels of folders in which traces are looked for."""
 MOST_FILES = 10_000
@@ -42,17 +45,8 @@ class Trace:
 
 
 def begin_us(event: Event) -> float:
-    """Return when an event begins, in microseconds.
-
-    Raises:
-        ConfigError: it does not say so.
-    """
-    at = event.get("ts")
-    if not isinstance(at, float) or not isfinite(at):
-        raise ConfigError(
-            f"a trace: {event.get('name')!r} begins at {at!r} us; a number is expected."
-        )
-    return at
+    """Return when an event begins, in microseconds."""
+    return float(event["ts"])
 
 
 def is_trace(path: Path) -> bool:
@@ -84,6 +78,11 @@ def load(path: Path) -> Trace:
     """
     # names of kernels have bytes of any encoding, and the names are all that is text in it
     text = read_bytes(path, LARGEST_BYTES).decode("utf-8-sig", errors="replace")
+    if text.count(",") > MOST_VALUES:
+        raise ConfigError(
+            f"{path}: it has more than {MOST_VALUES:,} values, the most that are read; profile"
+            " fewer steps."
+        )
     try:
         data = _parsed(text)
     except (ValueError, RecursionError) as error:
@@ -92,7 +91,14 @@ def load(path: Path) -> Trace:
     events = data.get("traceEvents") if isinstance(data, dict) else data
     if not isinstance(events, list):
         raise ConfigError(f"{path}: it is no trace: it has no list traceEvents.")
-    kept = [event for event in events if isinstance(event, dict) and "ph" in event]
+    # Chrome shows none without a time, either
+    kept = [event for event in events if isinstance(event, dict) and event.keys() >= {"ph", "ts"}]
+    for event in kept:
+        at = event["ts"]
+        if not isinstance(at, float) or not isfinite(at):
+            raise ConfigError(
+                f"{path}: {event.get('name')!r} begins at {at!r} us; a number is expected."
+            )
     return Trace(path, kept, _rank(data))
 
 
@@ -124,16 +130,15 @@ def _json(text: str) -> Any:
     return json.loads(text, strict=False, object_hook=_kept, parse_int=float)
 
 
+TOP = {"traceEvents", "distributedInfo", "rank", COLLECTIVE}
+"""Keys of objects that are no events and are needed."""
 KEPT = ("ph", "cat", "name", "ts", "dur", "pid", "tid")
 
 
 def _kept(value: Event) -> Event | None:
     """Return what is needed of an object in a trace."""
-    phase = value.get("ph")
-    if phase is None:
-        return value
-    if phase not in ("X", "B", "E"):
-        return None
+    if value.get("ph") not in ("X", "B", "E"):
+        return value if value.keys() & TOP else None
     event = {key: value[key] for key in KEPT if key in value}
     arguments = value.get("args")
     if isinstance(arguments, dict) and COLLECTIVE in arguments:

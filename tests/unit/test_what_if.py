@@ -257,6 +257,26 @@ def test_several_processes_answer_the_same(monkeypatch):
     assert seen == [(1, 2), (2, 2)]
 
 
+@pytest.mark.parametrize(
+    ("means", "slow", "factor"),
+    [((1, 2), "rank-1", 2), ((3, 1, 2), "rank-0", 1.5), ((1, 1, 4, 8), "rank-3", 8)],
+)
+def test_the_slowest_is_compared_with_a_rank_that_there_is(means, slow, factor):
+    assert prediction.slowest(times(*[[float(mean)] for mean in means])) == (slow, factor)
+
+
+@pytest.mark.parametrize("may_wait", [True, False])
+@pytest.mark.parametrize("last", [1.0, 1.01, 1.5])
+def test_where_waiting_may_hide_who_is_slow_no_rank_is_named(may_wait, last):
+    steps = StepTimes("a test", {"a": (1.0,) * 9, "b": (last,) * 9}, may_wait=may_wait)
+    answer = predict(steps, Options(), [BSP])
+    is_hidden = may_wait and last < 1.5
+    assert prediction.is_hidden(steps) == is_hidden
+    said = " ".join(report.sentences(answer))
+    assert ("slowest rank is" in said) == (not is_hidden)
+    assert len(answer.remarks) == 1 + is_hidden  # another is that there are few steps
+
+
 # ---- the command ----
 
 
@@ -351,7 +371,7 @@ def test_without_bsp_nothing_is_compared_with_it(table):
     ("arguments", "says"),
     [
         (["nowhere.csv"], "nowhere.csv: there is no such file."),
-        (["notes.txt"], "notes.txt: its format is not known.\nAllowed: a table (.csv, .parquet"),
+        (["notes.txt"], "notes.txt: its format is not known.\nAllowed: a table (.csv"),
         (["steps.csv", "steps.csv"], "Several files must be traces of torch's profiler."),
         (["."], "it holds no run and no trace"),
         (["bad.csv"], "bad.csv: line 3: worker 'b': a step lasts -1 s; it must be above 0"),
