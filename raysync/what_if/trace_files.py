@@ -105,9 +105,10 @@ def load(path: Path) -> Trace:
 def _parsed(text: str) -> Any:
     """Parse JSON; failing that, with what is usual in traces and Chrome forgives put right.
 
-    These are paths of Windows (`"C:\\Users"`), and a list that the writer never closed. Libraries
-    that take broken JSON (json5, demjson3, json_repair) are a hundred times as slow as Python's.
+    These are paths of Windows (`"C:\\Users"`), and a list that the writer never closed.
     """
+    # libraries that take broken JSON (json5, demjson3, json_repair) are written in Python: for
+    # hundreds of megabytes much too slow
     try:
         return _json(text)
     except json.JSONDecodeError as error:
