@@ -241,6 +241,8 @@ def test_constant_and_equal_ranks_are_ranks(tmp_path):
     columns = {"a": [0.5] * 9, "b": [0.5] * 9, "c": [0.5] * 9, "d": [1.5] * 9}
     assert list(read_table(write(tmp_path, columns)).steps) == ["a", "b", "c", "d"]
     drawn = steps()[:, 0]
+    columns = {"a": drawn.tolist(), "b": (drawn + 1).tolist(), "c": (drawn + 1).tolist()}
+    assert list(read_table(write(tmp_path, columns)).steps) == ["a", "b", "c"]
     columns = {"a": drawn.tolist(), "b": (drawn * 1.0001).tolist(), "c": (drawn + 1e-5).tolist()}
     assert list(read_table(write(tmp_path, columns)).steps) == ["a", "b", "c"]
 
