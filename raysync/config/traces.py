@@ -16,6 +16,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from raysync.config.number_files import numbers_in
@@ -295,6 +296,11 @@ def steps_of(trace: Numbers | tuple[Numbers, ...], number: int, count: int) -> t
     if trace and isinstance(trace[0], tuple):
         return trace[number], 0
     return trace, number * len(trace) // count  # type: ignore[return-value]
+
+
+def middle(traces: Sequence[Numbers]) -> Numbers:
+    """Return, of several workers' step times, those whose mean is in the middle."""
+    return sorted(traces, key=fmean)[len(traces) // 2]
 
 
 def is_shared(trace: Numbers | tuple[Numbers, ...], count: int) -> bool:
