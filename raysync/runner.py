@@ -189,6 +189,8 @@ def run(
     training = prepare(experiment, model, data, task)
     for remark in training.remarks:
         notify(remark)
+    if experiment.trains:
+        notify(training.rate_in_force(experiment.paradigm))
     with engine_for(experiment, notify) as engine:
         return run_in(
             engine, training, experiment.paradigm, watch=watch, notify=notify, callbacks=callbacks

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -293,7 +293,7 @@ def _train_all(
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
     with run_lines(training.experiment.timing == "only") as lines:
         warn_of_the_jobs_folder(training.experiment)
-        for remark in training.remarks:
+        for remark in (*training.remarks, *_rates(training, choices)):
             say(remark)
         for group, step_s in training.estimated_s.items():
             say(
@@ -322,6 +322,15 @@ def _train_all(
             else:
                 done[choice.label].append(record)
     return done
+
+
+def _rates(training: TrainingPlan, choices: Sequence[ParadigmChoice]) -> Iterator[str]:
+    """Yield the learning rates in force, once for those paradigms that have the same."""
+    labels: dict[str, list[str]] = {}
+    for choice in choices if training.experiment.trains else ():
+        labels.setdefault(training.rate_in_force(choice), []).append(choice.label)
+    for rate, own in labels.items():
+        yield rate if len(labels) == 1 else f"{', '.join(own)}: {rate}"
 
 
 def _train_one(

@@ -53,7 +53,7 @@ def whatif(
             metavar="NAME",
             help=(
                 "A paradigm to try, as in an experiment file: asp, '{name: ssp, staleness: 5}'."
-                " Default: about ten."
+                " Default: twelve."
             ),
         ),
     ] = [],  # noqa: B006 - typer copies it

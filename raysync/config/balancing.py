@@ -59,6 +59,18 @@ def informed(name: str, parameters: Mapping[str, Any], groups: Groups) -> dict[s
     return completed
 
 
+def balanced_spec(
+    name: str, parameters: Mapping[str, Any], micro_batch: int | None
+) -> dict[str, Any]:
+    """Return `balanced` around a paradigm, as an experiment file has it; with micro-batches it
+    divides whole ones.
+    """
+    spec: dict[str, Any] = {"name": Balanced.name}
+    if name != "bsp" or parameters:
+        spec["paradigm"] = {"name": name, **parameters}
+    return spec if micro_batch is None else {**spec, "multiple": micro_batch}
+
+
 def _completed(own: object, groups: Groups) -> object:
     """Return the groups as the experiment describes them, and as the user does where `balanced` is
     told about them.

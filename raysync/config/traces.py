@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 from raysync.config.bounded_file import path_of
@@ -124,6 +125,11 @@ def steps_of(trace: Numbers | tuple[Numbers, ...], number: int, count: int) -> t
     if trace and isinstance(trace[0], tuple):
         return trace[number], 0
     return trace, number * len(trace) // count  # type: ignore[return-value]
+
+
+def middle(traces: Sequence[Numbers]) -> Numbers:
+    """Return, of several workers' step times, those whose mean is in the middle."""
+    return sorted(traces, key=fmean)[len(traces) // 2]
 
 
 def is_shared(trace: Numbers | tuple[Numbers, ...], count: int) -> bool:

@@ -57,6 +57,9 @@ class Data(Strict):
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+SCALED = ("sgd", "asgd")
+"""The optimizers whose rate is multiplied by the pushes of an update by default: their steps are as
+long as their gradients. Those of Adam, RMSprop and the like are as long as their rate."""
 AS_OUTSIDE = "as in `update`; default: the same as there"
 
 
@@ -226,9 +229,12 @@ class Update(Strict):
         "linear",
         description=(
             "linear: times the number of pushes in the update, whatever their batch sizes; none:"
-            " the rate as it is"
+            " the rate as it is. Default: linear for sgd and asgd; none for all other optimizers,"
+            " and where the task brings its own (a LightningModule, a model of Hugging Face)"
         ),
     )
+    """Deviation: Sync-Switch's policy, whose figures are of SGD, is linear; a rate of Adam that is
+    multiplied by the workers is not what its user wrote."""
     combine: Literal["mean", "sum"] = Field(
         "mean", description="how an update combines its gradients; mean weights them by samples"
     )
@@ -269,6 +275,13 @@ class Update(Strict):
     def clips(self) -> bool:
         """Whether some phase clips the norm of the gradient."""
         return any(self.in_phase(name).clip_norm is not None for name in ("", *self.phases))
+
+    @model_validator(mode="after")
+    def _scales_as_the_optimizer_does(self) -> Update:
+        is_scaled = self.optimizer.name.lower() in SCALED
+        if "lr_scaling" not in self.model_fields_set and not is_scaled:
+            object.__setattr__(self, "lr_scaling", "none")  # which leaves it as not given
+        return self
 
     @model_validator(mode="after")
     def _fits(self) -> Update:

@@ -162,6 +162,9 @@ class Balanced(Paradigm):
         why = self.inner.infeasible_reason(workers)
         return f"{self.inner.name}: {why}" if why else ""
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
+        return self.inner.pushes_per_update(workers, phase)
+
     @property
     def phase(self) -> str:
         return self.inner.phase

@@ -115,6 +115,9 @@ class LagTuner(Paradigm):
                 f"lagtuner: s_lower ({self.s_lower}) must not be above s_upper ({self.s_upper})."
             )
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int:
+        return 1
+
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         worker = push[0]
         decisions: list[Decision] = [apply((push,))]

@@ -98,6 +98,9 @@ class Ringmaster(Paradigm):
         why = self.inner.infeasible_reason(workers)
         return f"{self.inner.name}: {why}" if why else ""
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
+        return self.inner.pushes_per_update(workers, phase)
+
     def phases(self) -> tuple[str, ...]:
         return self.inner.phases()
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from raysync.config import Data, Experiment, Update, WorkerGroup
+from raysync.config import Data, Experiment, ParadigmChoice, Update, WorkerGroup
 from raysync.config.traces import is_shared
 from raysync.core.capability import Capability, Demand
 from raysync.core.metrics import PrimaryMetric
@@ -25,6 +25,7 @@ from raysync.training.data import DataSet, Labelled
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
+from raysync.training.lr_schedule import rate_in_force
 from raysync.training.memory_layout import check_memory_formats
 from raysync.training.model_file import check_savable
 from raysync.training.models import ModelSource
@@ -117,6 +118,11 @@ class TrainingPlan:
         """Return the same training with other randomness: initial weights, shards and batches."""
         seeded = replace(self, experiment=self.experiment.model_copy(update={"seed": seed}))
         return replace(seeded, shards=seeded.deal(list(self.groups)))
+
+    def rate_in_force(self, choice: ParadigmChoice) -> str:
+        """Return the learning rate of an update under a paradigm, in words."""
+        experiment = self.experiment
+        return rate_in_force(experiment.update, experiment.make(choice), experiment.worker_count)
 
     @property
     def primary(self) -> PrimaryMetric:
@@ -258,7 +264,9 @@ def _with_settings_of(
         ConfigError: they do not go with those of the experiment file.
     """
     file, remarks = experiment.update, list(task.remarks(module))
-    settings = task.update(module, file, experiment.workload_samples(count) / count)
+    settings = dict(task.update(module, file, experiment.workload_samples(count) / count))
+    if not settings.keys().isdisjoint(("optimizer", "lr")):
+        settings.setdefault("lr_scaling", "none")  # a rate of the task's own stays as it is
     brought = {name: value for name, value in settings.items() if name not in file.model_fields_set}
     if not brought:
         return experiment, tuple(remarks)
@@ -269,7 +277,8 @@ def _with_settings_of(
         first = error.errors()[0]
         reason = first.get("ctx", {}).get("error", first["msg"])
         raise ConfigError(f"task {task.name}: its update ({text}): {reason}.") from error
-    remarks.append(f"Taken over from {task.name} into update: {text}.")
+    if brought.keys() != {"lr_scaling"} or update.lr_scaling != file.lr_scaling:
+        remarks.append(f"Taken over from {task.name} into update: {text}.")
     return experiment.model_copy(update={"update": update}), tuple(remarks)
 
 

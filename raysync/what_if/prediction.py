@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.base import by_name
+from raysync.config.step_tables import Steps
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.what_if.intervals import FEWEST, Interval, ratio
@@ -23,12 +24,17 @@ from raysync.what_if.simulation import (
     paradigm_of,
     ranks_of,
     simulate,
+    with_another,
 )
 from raysync.what_if.step_times import StepTimes
 
+Show = Callable[[int, int], None]
+"""Receives the number of paradigms that are through, and of all."""
 HOUR_S = 3600.0
 ALIKE = 1.02
 """Ranks whose mean steps differ by at most this factor are equally slow."""
+ASSUMED_BATCH = 120
+"""The samples of a step where only steps are counted: `balanced` divides them."""
 ONE_PROCESS = 100_000
 """So many steps, of all paradigms together, are simulated sooner than processes start."""
 
@@ -82,6 +88,15 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Larger:
+    """What one more rank would do to the best paradigms."""
+
+    group: str
+    """The group that it belongs to; "": ranks have no groups."""
+    predictions: tuple[Prediction, ...]
+
+
+@dataclass(frozen=True)
 class WhatIf:
     """What every paradigm would make of the step times."""
 
@@ -91,12 +106,28 @@ class WhatIf:
     steps: int
     """The workload, in steps a rank on average."""
     predictions: tuple[Prediction, ...]
+    larger: tuple[Larger, ...]
     remarks: tuple[str, ...]
 
     @property
     def by_rate(self) -> list[Prediction]:
         """The paradigms, the fastest first."""
-        return sorted(self.predictions, key=lambda each: -each.steps_per_s.value)
+        return _by_rate(self.predictions)
+
+    @property
+    def best(self) -> list[Prediction]:
+        """The fastest, and the fastest without stale gradients if that is another one."""
+        return _best(self.predictions)
+
+
+def _by_rate(predictions: Iterable[Prediction]) -> list[Prediction]:
+    return sorted(predictions, key=lambda each: -each.steps_per_s.value)
+
+
+def _best(predictions: Iterable[Prediction]) -> list[Prediction]:
+    first, *others = _by_rate(predictions)
+    fresh = [each for each in (first, *others) if not each.staleness_max]
+    return [first, fresh[0]] if fresh and fresh[0] is not first else [first]
 
 
 def standard_paradigms(workers: int) -> tuple[ParadigmChoice, ...]:
@@ -109,6 +140,7 @@ def standard_paradigms(workers: int) -> tuple[ParadigmChoice, ...]:
     half = max(1, workers // 2)
     specs: list[dict[str, Any]] = [
         {"name": "bsp"},
+        {"name": "balanced"},
         {"name": "ssp", "staleness": 1},
         {"name": "ssp", "staleness": 3},
         {"name": "ssp", "staleness": 10},
@@ -150,7 +182,7 @@ def predict(
     times: StepTimes,
     options: Options,
     choices: Sequence[ParadigmChoice] = (),
-    show: Callable[[int, int], None] = lambda done, total: None,
+    show: Show = lambda done, total: None,
 ) -> WhatIf:
     """Simulate every paradigm.
 
@@ -158,7 +190,7 @@ def predict(
         times: of all ranks.
         options: what is asked.
         choices: the paradigms; none: the standard ones.
-        show: called with the number of paradigms that are through, and of all.
+        show: see `Show`.
 
     Raises:
         ConfigError: a paradigm does not work with that many workers.
@@ -166,27 +198,34 @@ def predict(
     """
     batch_size = options.batch_size or times.batch_size
     steps = options.steps or times.shortest
-    experiment = experiment_of(times.steps, batch_size=batch_size or 1, steps_each=steps)
-    choices = choices or standard_paradigms(experiment.worker_count)
+    choices = choices or standard_paradigms(len(times.steps))
     for choice in choices:  # all are checked before the first one begins
-        paradigm_of(choice, experiment.worker_count)
-    results = {}
-    for result in _simulations(experiment, choices, options.processes):
-        results[result.choice.label] = result
-        show(len(results), len(choices))
-    ranks = ranks_of(experiment, times.steps)
-    predictions = tuple(
-        _prediction(results[choice.label], experiment, ranks, options, batch_size)
-        for choice in choices
+        paradigm_of(choice, len(times.steps))
+
+    def predicted(
+        ranks: Steps, choices: Sequence[ParadigmChoice], show: Show = lambda done, total: None
+    ) -> tuple[Prediction, ...]:
+        experiment = experiment_of(ranks, batch_size=batch_size or ASSUMED_BATCH, steps_each=steps)
+        results = {}
+        for result in _simulations(experiment, choices, options.processes):
+            results[result.choice.label] = result
+            show(len(results), len(choices))
+        names = ranks_of(experiment, ranks)
+        return tuple(
+            _prediction(results[choice.label], experiment, names, options, batch_size)
+            for choice in choices
+        )
+
+    predictions = predicted(times.steps, choices, show)
+    count = len(times.steps) + 1
+    best = [each.choice for each in _best(predictions)]
+    fitting = [choice for choice in best if not choice.make().infeasible_reason(count)]
+    larger = tuple(
+        Larger(group, predicted(ranks, fitting))
+        for group, ranks in (with_another(times.steps) if fitting else ())
     )
-    return WhatIf(
-        times,
-        options,
-        batch_size,
-        steps,
-        predictions,
-        (*times.remarks, *_remarks(times, steps, predictions)),
-    )
+    remarks = (*times.remarks, *_remarks(times, steps, predictions))
+    return WhatIf(times, options, batch_size, steps, predictions, larger, remarks)
 
 
 def _simulations(
@@ -267,3 +306,5 @@ def _remarks(times: StepTimes, steps: int, predictions: Iterable[Prediction]) ->
         )
     if any(each.dropped for each in predictions):
         yield "Samples per second are those that were applied; dropped pushes do not count."
+    if any(each.choice.name == "balanced" for each in predictions):
+        yield "Under balanced, a step takes as much longer as its batch is larger."

@@ -83,6 +83,37 @@ def test_a_table_by_pencil():
     assert bsp.steps_per_s.low is None  # too short
 
 
+@pytest.mark.parametrize("batch_size", [None, 30])
+def test_batches_by_speed_let_rates_add_up_without_staleness(batch_size):
+    """A step of 1 s and one of 2 s: 1.5 steps a second, but for the first round. It does not
+    matter that nobody says how many samples a step has.
+    """
+    answer = predict(times([1.0], [2.0]), Options(batch_size, 300), ())
+    found = {each.label: each for each in answer.predictions}
+    balanced = found["balanced"]
+    assert balanced.steps_per_s.value == pytest.approx(1.5, rel=0.005)
+    assert (balanced.staleness_max, balanced.dropped) == (0, 0)
+    assert found["bsp"].steps_per_s.value == pytest.approx(1)
+
+
+def test_one_more_rank_is_what_a_larger_table_says():
+    """For the fastest, and the fastest without staleness; it takes the steps of the group's middle
+    rank.
+    """
+    steps = {"a-0": (1.0, 2.0), "a-1": (2.0, 1.9), "a-2": (3.0, 3.0), "b-0": (5.0, 4.0)}
+    answer = predict(StepTimes("a test", steps), Options(steps=60), [BSP, ASP])
+    assert [each.group for each in answer.larger] == ["a", "b"]
+    for larger, extra in zip(answer.larger, [("a-3", "a-1"), ("b-1", "b-0")], strict=True):
+        whole = dict(sorted({**steps, extra[0]: steps[extra[1]]}.items()))
+        again = predict(StepTimes("a test", whole), Options(steps=60), [ASP, BSP])
+        assert larger.predictions == again.predictions
+    plain = predict(StepTimes("a test", {"x": (1.0,), "y": (2.0,)}), Options(), [BSP])
+    [larger] = plain.larger
+    assert (larger.group, len(larger.predictions), plain.best) == ("", 1, list(plain.predictions))
+    assert json.loads(report.as_json(plain))["with_one_more"][0]["paradigms"]
+    assert len(report.sentences(plain)) == 3
+
+
 def test_dropped_pushes_are_lost_by_pencil():
     """k = 1: each push of a (1 s) ends a round; those of b (1.4 s) at 1.4, 2.8, 4.2 and 5.6 are
     late. Six updates take 6 s.

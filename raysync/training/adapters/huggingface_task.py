@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from raysync.config import Update
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call, load_reference, may_import
 from raysync.training.adapters.huggingface_padding import Collate, collator, padder
@@ -275,6 +276,12 @@ class HuggingFaceTask(Task):
             correct = int((output.logits.argmax(-1) == labels)[kept].sum())
             values["accuracy"] = Average(correct, count)
         return values
+
+    def update(self, model: nn.Module, file: Update, epochs: float) -> Mapping[str, Any]:
+        """See `Task.update`: as under transformers' Trainer, no rate is multiplied by the
+        workers.
+        """
+        return {"lr_scaling": "none"}
 
     def save_pretrained(self, model: nn.Module, folder: Path) -> None:
         """Write a model as `save_pretrained` of its library does.

@@ -166,15 +166,17 @@ class LightningTask(Task):
         return lines
 
     def update(self, model: nn.Module, file: Update, epochs: float) -> Mapping[str, Any]:
-        """See `Task.update`: what `configure_optimizers` returns."""
-        named = file.model_fields_set
+        """See `Task.update`: what `configure_optimizers` returns. As under Lightning's Trainer, no
+        rate is multiplied by the workers.
+        """
+        named, scaling = file.model_fields_set, {"lr_scaling": "none"}
         if {"optimizer", "schedule"} <= named or not has_hook(model, "configure_optimizers"):
-            return {}
+            return scaling
         configured = run_users_code(
             model.configure_optimizers,  # type: ignore[arg-type]
             f"{self._where}: configure_optimizers (without a Trainer)",
         )
-        return update_of(self._where, configured, model, named, epochs)
+        return update_of(self._where, configured, model, named, epochs) | scaling
 
     @cached_property
     def _parts(self) -> dict[str, TaggedSamples]:
