@@ -16,12 +16,13 @@ from raysync.record.reader import RunRecord, load
 from raysync.record.resumption import (
     NoCheckpointError,
     check_resumable,
+    environment_of,
     newest_checkpoint,
     workload_of,
 )
 from raysync.record.storage import display_name
 from raysync.recovery import GoesOn
-from raysync.runner import Notify, Watch, check_functions, engine_for, quiet, run_in
+from raysync.runner import Notify, Watch, check_functions, engine_for, quiet, run_in, user_code_of
 from raysync.tracking.callback import check_callbacks
 from raysync.training.data import Labelled
 from raysync.training.models import ModelSource
@@ -152,4 +153,15 @@ def _goes_on(
         )
     setting = training.experiment.checkpoint
     output = None if setting is None else setting.output
-    return GoesOn(record, newest_checkpoint(record, notify, output=output))
+    checkpoint = newest_checkpoint(record, notify, output=output)
+    return GoesOn(record, checkpoint, _other_code(record, training))
+
+
+def _other_code(record: RunRecord, training: TrainingPlan) -> str:
+    """Say that the user's code is another one than when the run began; "" if it is not."""
+    before = environment_of(record).get("user_code")
+    now = user_code_of(training, record.config.paradigm)
+    hashes = [each["sha256"][:8] if each else "none" for each in (before, now)]
+    if hashes[0] == hashes[1]:
+        return ""
+    return f"The user's code has changed since the run began: {hashes[1]} in place of {hashes[0]}"

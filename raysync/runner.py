@@ -33,6 +33,7 @@ from raysync.record.reader import RunRecord, load
 from raysync.record.resumption import checkpoints_of
 from raysync.record.storage import check, display_name, join
 from raysync.record.uploader import uploads
+from raysync.record.user_code import user_code
 from raysync.record.writer import JOURNAL, RecordWriter, folder_name, make_folder
 from raysync.recovery import GoesOn, Recoveries, Reports
 from raysync.stop_request import stop_request
@@ -42,6 +43,7 @@ from raysync.tracking.trackers import trackers_of
 from raysync.training.data import Labelled
 from raysync.training.models import ModelSource
 from raysync.training.preparation import TrainingPlan, prepare
+from raysync.training.supervised import Supervised
 from raysync.training.task import Task
 
 KEPT_AFTER = ("finished", "diverged")
@@ -241,11 +243,11 @@ def run_in(
 
     def begin(checkpoint: Checkpoint | None) -> Reports:
         if checkpoint is None:
-            stream = engine.run(training, experiment.make(choice), labels)
+            stream = engine.run(training, training.make(choice), labels)
         else:
             checkpoint = for_workers_of(checkpoint, experiment)
             history = partial(lines_before, folder / JOURNAL, checkpoint)
-            stream = engine.run(training, experiment.make(choice), labels, checkpoint, history)
+            stream = engine.run(training, training.make(choice), labels, checkpoint, history)
         return chain([next(stream)], stream)
 
     stream = begin(former)  # an impossible experiment raises here, before there is a record of it
@@ -261,7 +263,7 @@ def run_in(
         RecordWriter(
             folder,
             experiment.to_yaml(),
-            experiment.make(choice),
+            training.make(choice),
             measures,
             _about(training, choice),
             began,
@@ -270,6 +272,7 @@ def run_in(
             None if goes_on is None else goes_on.resumption(exact=engine.resumes_exactly),
             comparison,
             None if engine.server_count is None else asdict(engine.server_count),
+            user_code_of(training, choice),
         ) as writer,
     ):
 
@@ -323,6 +326,15 @@ def run_in(
         kept = f"The record up to then: {path}" if folder.exists() else ""
         raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, writer.failure, kept)))))
     return load(folder, trust=True)  # the user's own record
+
+
+def user_code_of(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any] | None:
+    """Describe the user's code that a run executes; see `user_code`."""
+    named = training.experiment.model_dump(include={"task", "model", "data"})
+    objects: list[object] = [training.task]
+    if isinstance(training.task, Supervised):
+        objects += [training.task.plan.source, *vars(training.task.data).values()]
+    return user_code([named, *objects], [choice.model_dump()])
 
 
 def _bottleneck(
@@ -445,7 +457,7 @@ def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
         "profile": experiment.profile,
         "paradigm": choice.name,
         "paradigm_label": choice.label,
-        "paradigm_parameters": experiment.make(choice).parameters(),
+        "paradigm_parameters": training.make(choice).parameters(),
         "model": training.task.model_name,
         "parameters": training.parameters,
         "dataset": training.task.data_name,
@@ -456,4 +468,5 @@ def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
         "metric_mode": training.primary.mode,
         "target": None if experiment.target is None else experiment.target.plain(),
         "chance_accuracy": training.chance_accuracy,
+        "batch_metrics": list(training.batch_metrics),
     }

@@ -216,7 +216,7 @@ def _train_in_session(
     training = prepare(experiment)
     check_metrics(experiment, training.metrics, training.primary)
     for choice in choices:  # all are checked before the first one trains
-        check_training(training, experiment.make(choice))
+        check_training(training, training.make(choice))
     over = [] if comparison is None else list(map(is_over, comparison.records.values()))
     if any(over):
         say(f"{sum(over)} of {len(choices) * len(seeds)} runs are over, and stay as they are.")

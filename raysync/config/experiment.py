@@ -430,13 +430,17 @@ class Experiment(Strict):
             for index in range(group.count)
         }
 
-    def make(self, choice: ParadigmChoice) -> AnyParadigm:
+    def make(self, choice: ParadigmChoice, smallest_batch: int = 1) -> AnyParadigm:
         """Create a fresh paradigm for the workers of this experiment.
+
+        Args:
+            choice: names it.
+            smallest_batch: the fewest samples that a device can compute at once.
 
         Raises:
             ConfigError: see `ParadigmChoice.make`.
         """
-        groups = described(self.workers, self.batch_size)
+        groups = described(self.workers, self.batch_size, smallest_batch)
         return choice.make(informed(choice.name, choice.parameters, groups))
 
     def batch_size_of(self, slot: str) -> int:

@@ -74,6 +74,7 @@ class Summary(_Loose):
     metric: str = ACCURACY.name
     metric_mode: Literal["max", "min"] = ACCURACY.mode
     target: dict[str, Any] | None = None
+    batch_metrics: list[str] = []
     paradigm_parameters: dict[str, Any] = {}
     switches: list[_Switch] = []
     per_worker: list[_Worker] = []
@@ -83,6 +84,15 @@ class Summary(_Loose):
     away_s: float = 0.0
     lost_s: float = 0.0
     lost_pushes: int = 0
+
+
+class _UserCode(_Loose):
+    sha256: str
+    task_sha256: str | None
+    paradigm_sha256: str | None
+    files: list[str]
+    commit: str | None = None
+    dirty: bool | None = None
 
 
 class Environment(_Loose):
@@ -98,6 +108,7 @@ class Environment(_Loose):
     comparison: str = ""
     places: dict[str, Any] = {}
     servers: dict[str, Any] = {}
+    user_code: _UserCode | None = None
 
 
 def mapping_in(path: Path, schema: type[BaseModel]) -> dict[str, Any]:

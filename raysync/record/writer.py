@@ -186,6 +186,7 @@ class RecordWriter:
         goes_on: Resumption | None = None,
         comparison: str = "",
         servers: Mapping[str, Any] | None = None,
+        user_code: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
@@ -202,6 +203,7 @@ class RecordWriter:
             comparison: the id of the comparison that the run belongs to, if there is one.
             servers: how many servers the run has, and why, if its settings do not say it; for
                 `environment.json`.
+            user_code: which code of the user's the run executes, if any; for `environment.json`.
 
         Raises:
             RunFailed: nothing can be written there.
@@ -227,6 +229,8 @@ class RecordWriter:
         process = environment() | {"places": places or {}}
         if servers is not None:
             process["servers"] = servers
+        if user_code is not None:
+            process["user_code"] = user_code
         if comparison:
             process["comparison"] = comparison
         if goes_on is not None:

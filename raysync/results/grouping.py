@@ -19,10 +19,13 @@ from raysync.record.sweeps import FILE, VARIED, SweepRecord
 COMPARED = (
     "engine",
     "timing",
+    "task",
     "model",
     "data",
+    "init_from",
     "workload",
     "batch_size",
+    "micro_batch",
     "workers",
     "network",
     "cluster",

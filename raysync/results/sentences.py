@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
 from raysync.record.event_text import seconds
-from raysync.results.collection import Collection
+from raysync.results.collection import CODE_SHOWN, Collection
 from raysync.results.columns import Measure, interval_text, ratio_text, target_text
 from raysync.results.ranking import ALIKE, Comparison, Ranking, Standings, Sure
 from raysync.results.statistics import Estimate
@@ -78,6 +78,46 @@ def resumptions(collection: Collection) -> list[str]:
     runs = [run for run in collection.runs if run.record.summary.get("resumptions")]
     only = len(collection.runs) == 1
     return [_resumed("The run" if only else run.label, run.record.summary) for run in runs]
+
+
+def cautions(collection: Collection) -> list[str]:
+    """Say what keeps runs of the collection from being compared like with like."""
+    return [*_codes(collection), *_batch_metrics(collection)]
+
+
+def _codes(collection: Collection) -> Iterator[str]:
+    """Name the different code of runs that are otherwise alike."""
+    described: dict[str, str] = {}
+    for run in collection.runs:
+        for part, key in ((run.scenario, "task_sha256"), (run.paradigm, "paradigm_sha256")):
+            code = run.record.environment.get("user_code") or {}
+            name = f"code={str(code.get(key) or 'none')[:CODE_SHOWN]}"
+            if part.endswith(name):
+                described[name] = _code(code)
+    if described:
+        listed = "; ".join(f"{name} ({text})" if text else name for name, text in described.items())
+        yield f"Runs of the same settings have different code, and are kept apart: {listed}."
+
+
+def _code(code: Mapping[str, Any]) -> str:
+    files, commit = ", ".join(code.get("files", ())), code.get("commit")
+    since = ", changed since" if code.get("dirty") else ""
+    return f"{files}, commit {commit[:CODE_SHOWN]}{since}" if commit else files
+
+
+def _batch_metrics(collection: Collection) -> Iterator[str]:
+    """Name the metrics that depend on the batch, where evaluations had batches of other sizes."""
+    sizes: dict[str, set[int]] = {}
+    for run in collection.runs:
+        for name in run.record.summary.get("batch_metrics", ()):
+            sizes.setdefault(name, set()).add(run.record.config.evaluation.batch_size)
+    for name, each in sizes.items():
+        if len(each) > 1:
+            listed = _listed([f"{size:,}" for size in sorted(each)])
+            yield (
+                f"{name} depends on the batch that it is measured on: it cannot be compared between"
+                f" evaluation.batch_size {listed}."
+            )
 
 
 def bottlenecks(collection: Collection, scenario: str) -> list[str]:

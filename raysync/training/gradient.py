@@ -215,7 +215,7 @@ class GradientComputation:
         assert batch_size >= len(self._replicas), (
             "a device without a sample would make the loss NaN, which reads as diverged"
         )
-        sizes = _cut(batch_size, len(self._replicas), self._micro_batch)
+        sizes = cut_batch(batch_size, len(self._replicas), self._micro_batch)
         pieces = [size for each in sizes for size in each]
         batches = iter(self._draw(reader, clock, pieces))
         work = [[(next(batches), size / batch_size) for size in each] for each in sizes]
@@ -323,7 +323,7 @@ class GradientComputation:
 
 
 @cache
-def _cut(batch_size: int, devices: int, micro_batch: int | None) -> list[list[int]]:
+def cut_batch(batch_size: int, devices: int, micro_batch: int | None) -> list[list[int]]:
     """Return the sizes of the micro-batches of each device's part of a batch."""
     parts = even_sizes(batch_size, devices)
     if micro_batch is None:

@@ -11,6 +11,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
 from raysync.errors import ConfigError
 
@@ -91,7 +92,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Mod
     differ = [
         f"{name} {tuple(tensors[name].shape)} in place of {tuple(tensor.shape)}"
         for name, tensor in own.items()
-        if name in tensors and tensors[name].shape != tensor.shape
+        if name in tensors and not is_lazy(tensor) and tensors[name].shape != tensor.shape
     ]
     reasons = [
         f"{what} {_listed(names)}"

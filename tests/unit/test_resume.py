@@ -53,6 +53,13 @@ def test_a_record_that_goes_on_says_how_it_began_and_how_it_goes_on(engine, path
     assert len(list((path / "checkpoints").iterdir())) == 3
 
 
+def test_a_run_that_goes_on_with_other_code_has_a_remark(engine, path):
+    code = {"task_sha256": None, "paradigm_sha256": None, "files": ["mine.py"]}
+    wrote(path, user_code={"sha256": "1234abcd" * 8, **code})
+    lines = (raysync.resume(path).path / "journal.jsonl").read_text()
+    assert lines.count("1234abcd") == 1
+
+
 def test_callbacks_and_watches_see_the_whole_run(engine, path):
     class Told(raysync.Callback):
         def __init__(self):
