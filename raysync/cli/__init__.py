@@ -67,5 +67,10 @@ def main() -> None:
     except RunFailed as error:
         say(masked(f"raysync: the run failed: {error}"))
         sys.exit(1)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        say("raysync: torch is not installed: pip install torch (a CPU build is enough).")
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

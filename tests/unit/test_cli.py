@@ -5,6 +5,8 @@ behind.
 import io
 import re
 import socket
+import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -219,6 +221,30 @@ def test_list(call, kind, names):
     code, out, _ = call("list", kind)
     assert code == 0
     assert all(name in out for name in names)
+
+
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # importing it raises ModuleNotFoundError
+from raysync.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("paradigms", "lagtuner"), ("clusters", "demo-4-unequal"), ("models", None), ("datasets", None)],
+)
+def test_list_without_torch(kind, name):
+    """Models and data sets are made of torch: they ask for it in a line."""
+    command = [sys.executable, "-c", WITHOUT_TORCH, "list", kind]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if name else 2), done.stderr
+    if name is None:
+        [line] = done.stderr.splitlines()
+        assert "pip install torch" in line
+    else:
+        assert name in done.stdout
 
 
 def test_replay_shows_a_difference_and_exits_with_1(call, tmp_path):
