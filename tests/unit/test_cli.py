@@ -233,7 +233,12 @@ main()
 
 @pytest.mark.parametrize(
     ("kind", "name"),
-    [("paradigms", "lagtuner"), ("clusters", "demo-4-unequal"), ("models", None), ("datasets", None)],
+    [
+        ("paradigms", "lagtuner"),
+        ("clusters", "demo-4-unequal"),
+        ("models", None),
+        ("datasets", None),
+    ],
 )
 def test_list_without_torch(kind, name):
     """Models and data sets are made of torch: they ask for it in a line."""
