@@ -295,9 +295,9 @@ class Session:
             else (placed(experiment), self._within)
         )
         self._actor_group = ActorGroup(name, spec, chosen, group)
-        for owner, labels in sorted(fallbacks(asked, chosen).items()):
+        for owner, where in sorted(fallbacks(asked, chosen).items()):
             self._notify(
-                f"{owner} runs where {labels}: the cluster cannot hold it otherwise.".capitalize()
+                f"{owner} runs where {where}: the cluster cannot hold it otherwise.".capitalize()
             )
         self._actor_group.start(layout, self._cores(), self._notify)
         return self._actor_group
