@@ -251,7 +251,7 @@ class Session:
         while True:
             kept = self._actor_group
             try:
-                actor_group = self._actor_group_for(layout)
+                actor_group = self._actor_group_for(layout, labels)
                 return actor_group, self._begin(actor_group, training, layout, labels, checkpoint)
             except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
                 is_new = kept is None or self._actor_group is not kept
@@ -270,7 +270,7 @@ class Session:
                 )
                 sleep_s(wait_s)
 
-    def _actor_group_for(self, layout: Layout) -> ActorGroup:
+    def _actor_group_for(self, layout: Layout, labels: RunLabels | None) -> ActorGroup:
         experiment = layout.experiment
         asked = plan(experiment)
         spec = ActorGroupSpec(
@@ -288,16 +288,16 @@ class Session:
         ):
             return self._actor_group
         self._shutdown()
-        name = actor_group_name(experiment.name)
+        name = actor_group_name(experiment.name if labels is None else labels.experiment)
         chosen, group = (
             reserve(experiment, name)
             if self._within is None
             else (placed(experiment), self._within)
         )
         self._actor_group = ActorGroup(name, spec, chosen, group)
-        for owner, labels in sorted(fallbacks(asked, chosen).items()):
+        for owner, where in sorted(fallbacks(asked, chosen).items()):
             self._notify(
-                f"{owner} runs where {labels}: the cluster cannot hold it otherwise.".capitalize()
+                f"{owner} runs where {where}: the cluster cannot hold it otherwise.".capitalize()
             )
         self._actor_group.start(layout, self._cores(), self._notify)
         return self._actor_group

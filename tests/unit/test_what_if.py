@@ -4,6 +4,7 @@ command, its page and its JSON.
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from math import isclose
@@ -23,6 +24,7 @@ from raysync.what_if import prediction, report
 from raysync.what_if.figures import figures_of
 from raysync.what_if.intervals import ratio
 from raysync.what_if.prediction import Options, paradigms_in, predict, standard_paradigms
+from raysync.what_if.processes import pool
 from raysync.what_if.simulation import Blocks, experiment_of, ranks_of, simulate
 from raysync.what_if.step_times import StepTimes, read
 from tests.builders.virtual import run, timed
@@ -306,6 +308,16 @@ def test_where_waiting_may_hide_who_is_slow_no_rank_is_named(may_wait, last):
     said = " ".join(report.sentences(answer))
     assert ("slowest rank is" in said) == (not is_hidden)
     assert len(answer.remarks) == 1 + is_hidden  # another is that there are few steps
+
+
+def test_a_pool_ignores_ctrl_c_as_long_as_its_command_does():
+    """A shell lets a command in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pool(1) as executor:
+            assert executor.submit(signal.getsignal, signal.SIGINT).result() is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 # ---- the command ----
