@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raysync.config.balancing import described, informed
@@ -23,7 +22,7 @@ from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Update, Workload
 from raysync.config.workers import Cluster, WorkerGroup
-from raysync.config.yaml_reading import DUMPER
+from raysync.config.yaml_reading import write_yaml
 from raysync.core.ids import Slot, worker_slot
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, unknown_name
@@ -505,4 +504,4 @@ class Experiment(Strict):
 
     def to_yaml(self) -> str:
         """Write the experiment as a file that `load` takes; see `plain`."""
-        return yaml.dump(self.plain(), Dumper=DUMPER, sort_keys=False)
+        return write_yaml(self.plain())

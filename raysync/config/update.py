@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -151,20 +150,7 @@ def _short(choice: Named) -> str | dict[str, Any]:
     return {"name": choice.name, **choice.parameters} if choice.parameters else choice.name
 
 
-def _with_numbers(value: object) -> object:
-    """Read numbers such as 1e-8, which YAML 1.1 takes for text because they have no point."""
-    if isinstance(value, dict):
-        return {name: _with_numbers(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_with_numbers(inner) for inner in value]
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
-        return float(value)
-    return value
-
-
-Optimizer = Annotated[
-    Named, BeforeValidator(_with_numbers), BeforeValidator(by_name), PlainSerializer(_short)
-]
+Optimizer = Annotated[Named, BeforeValidator(by_name), PlainSerializer(_short)]
 
 
 class Phase(Strict):

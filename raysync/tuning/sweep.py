@@ -15,7 +15,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ray import tune
 from ray.tune.search import BasicVariantGenerator
 
@@ -214,7 +213,7 @@ def _check_former(former: Path, experiment: Experiment) -> None:
         ConfigError: see above.
     """
     before = config.load(former / FILE, translate=settings_of)
-    check_changes(before, config.validate(yaml.safe_load(experiment.to_yaml())))
+    check_changes(before, config.parse(experiment.to_yaml(), source="experiment"))
     for note in notes(former):
         record = None if note.ended else newest_record(former, note.name)
         if record is None:
