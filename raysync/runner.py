@@ -258,7 +258,7 @@ def run_in(
         Observers(start, trackers, callbacks, notify) as observers,
         RecordWriter(
             folder,
-            experiment.to_yaml(),
+            experiment.recorded.to_yaml(),
             experiment.make(choice),
             measures,
             _about(training, choice),

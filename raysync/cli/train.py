@@ -28,7 +28,7 @@ from raysync.cli.table import print_bottlenecks, print_table
 from raysync.cli.watch import newest
 from raysync.cluster.fork_server import ForkServer, started_early
 from raysync.config import Experiment, ParadigmChoice
-from raysync.config.resume_changes import check_changes
+from raysync.config.resume_changes import check_changes, check_place
 from raysync.config.secret_masking import masked
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
@@ -180,7 +180,8 @@ def _settings_to_resume(
     of_a_run: dict[str, object] = {"paradigm": first.config.paradigm}
     if experiment.seeds:  # else the one seed may not change
         of_a_run["seed"] = first.config.seed
-    check_changes(first.config, experiment.model_copy(update=of_a_run))
+    check_place(first.config, experiment, comparison.location)
+    check_changes(first.config, experiment.recorded.model_copy(update=of_a_run))
     for record in comparison.records.values():
         if not is_over(record):
             check_resumable(record)

@@ -10,7 +10,7 @@ from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raysync.config.balancing import described, informed
 from raysync.config.base import Choice, Named, ParadigmChoice, ParadigmSetting, Strict, by_name
-from raysync.config.checkpoint import Checkpointing, folder_or_uri
+from raysync.config.checkpoint import Checkpointing, folder_or_uri, is_absolute
 from raysync.config.fault_targets import check_fault_targets
 from raysync.config.faults import Bandwidth, Drift, Fault, Latency
 from raysync.config.network import Link, Network
@@ -501,6 +501,15 @@ class Experiment(Strict):
         if self.checkpoint is not None and self.checkpoint.output is not None:
             settings["checkpoint"]["output"] = masked(settings["checkpoint"]["output"])
         return settings | {"output": masked(settings["output"]), "track": tracked}
+
+    @property
+    def recorded(self) -> Experiment:
+        """The experiment as the record of its run has it: a record is where it is, and may be
+        copied, so an absolute `output` is left out. What is run from there goes below the folder
+        in which it is started.
+        """
+        default = type(self).model_fields["output"].default
+        return self.model_copy(update={"output": default}) if is_absolute(self.output) else self
 
     def to_yaml(self) -> str:
         """Write the experiment as a file that `load` takes; see `plain`."""
