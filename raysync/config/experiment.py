@@ -9,7 +9,17 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raysync.config.balancing import described, informed
-from raysync.config.base import Choice, Named, ParadigmChoice, ParadigmSetting, Strict, by_name
+from raysync.config.base import (
+    MOST_SAMPLES,
+    MOST_WHOLE,
+    Choice,
+    Named,
+    ParadigmChoice,
+    ParadigmSetting,
+    Strict,
+    by_name,
+    check_plain,
+)
 from raysync.config.checkpoint import Checkpointing, folder_or_uri, is_absolute
 from raysync.config.fault_targets import check_fault_targets
 from raysync.config.faults import Bandwidth, Drift, Fault, Latency
@@ -116,6 +126,7 @@ class Experiment(Strict):
     batch_size: int = Field(
         32,
         gt=0,
+        le=MOST_SAMPLES,
         description="samples of one worker's iteration; a group can have a batch_size of its own",
     )
     micro_batch: int | None = Field(
@@ -196,6 +207,12 @@ class Experiment(Strict):
         ),
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, settings: Any) -> Any:
+        check_plain(settings)
+        return settings
+
     @model_validator(mode="after")
     def _compared(self) -> Experiment:
         """Compare with an all-reduce by default, where its seconds are known."""
@@ -244,6 +261,16 @@ class Experiment(Strict):
                         f" group {group.name!r} can hold (max_batch); give the group a batch_size"
                         " of its own"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _workload_is_bounded(self) -> Experiment:
+        iterations = self.workload.iterations_per_worker or 0
+        if (samples := iterations * self.global_batch) > MOST_WHOLE:
+            raise ValueError(
+                f"workload: {iterations:g} iterations of {self.global_batch:,} samples are"
+                f" {samples:g}; it has at most {MOST_WHOLE:g}"
+            )
         return self
 
     @model_validator(mode="after")

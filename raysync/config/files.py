@@ -42,7 +42,7 @@ def load(
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # no text, or a NUL in the path
         raise ConfigError(
             f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text file'})."
         ) from error

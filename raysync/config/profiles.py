@@ -65,7 +65,7 @@ def _built_in() -> Iterator[tuple[str, Traversable]]:
 def _read(file: Traversable | Path, name: str) -> dict[str, Any]:
     try:
         settings = read_yaml(file.read_text(encoding="utf-8"), f"profile {name}")
-    except (OSError, UnicodeDecodeError) as error:
+    except (OSError, ValueError) as error:  # no text, or a NUL in the path
         reason = getattr(error, "strerror", None) or "not a text file"
         raise ConfigError(f"profile {name}: cannot be read ({reason}).") from error
     if not isinstance(settings, dict):

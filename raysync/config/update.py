@@ -45,6 +45,7 @@ class Data(Strict):
     loader_workers: int = Field(
         0,
         ge=0,
+        le=1024,
         description=(
             "processes of each worker, and of the evaluator, that read samples ahead, where these"
             " are read one by one; on Ray (virtual runs read in their own process)"
@@ -279,7 +280,7 @@ class Update(Strict):
 class Workload(Strict):
     """The amount of training, in exactly one of three units."""
 
-    epochs: float | None = Field(None, gt=0, description="passes over the training set")
+    epochs: float | None = Field(None, gt=0, le=1e6, description="passes over the training set")
     samples: int | None = Field(None, gt=0, description="total number of samples")
     iterations_per_worker: int | None = Field(
         None, gt=0, description="times the batch sizes of all workers together, as one pool"

@@ -89,7 +89,8 @@ def read_yaml(text: str, source: str) -> Any:
             raise ConfigError(f"{source}: line {line}: {problem}.")
         return yaml.load(text, Loader=_LOADER)
     except yaml.YAMLError as error:
-        mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        mark = getattr(error, "problem_mark", None)
+        what = getattr(error, "problem", None) or getattr(error, "reason", None)
         where = f" at line {mark.line + 1}" if mark else ""
         if mark and any(map(_TAB_INDENT.match, text.splitlines()[mark.line : mark.line + 1])):
             what = "it is indented by a tab; indent by spaces"

@@ -100,11 +100,9 @@ def lose(settings, mark, resume=None):
             if evaluation.mark >= mark:
                 raise KeyboardInterrupt
 
+    run, what = (raysync.run, settings) if resume is None else (raysync.resume, resume)
     with pytest.raises(KeyboardInterrupt):
-        if resume is None:
-            raysync.run(settings, callbacks=[Lost()])
-        else:
-            raysync.resume(resume, callbacks=[Lost()])
+        run(what, callbacks=[Lost()])
 
 
 @pytest.mark.parametrize("every", [{"every_progress": 0.17}, {"every_evaluation": True}])
