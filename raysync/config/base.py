@@ -49,7 +49,8 @@ class Strict(BaseModel):
     def _bounded(cls, value: Any, info: ValidationInfo) -> Any:
         name = info.field_name or ""
         if name not in OF_SEEDS:
-            _check_bounds(value, MOST_S if name.endswith("_s") or name == "trace" else MOST)
+            is_time = name == "trace" or (name.endswith("_s") and not name.endswith("_per_s"))
+            _check_bounds(value, MOST_S if is_time else MOST)
         return value
 
 

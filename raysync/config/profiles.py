@@ -64,10 +64,11 @@ def _built_in() -> Iterator[tuple[str, Traversable]]:
 
 def _read(file: Traversable | Path, name: str) -> dict[str, Any]:
     try:
-        settings = read_yaml(file.read_text(encoding="utf-8"), f"profile {name}")
+        text = file.read_text(encoding="utf-8")
     except (OSError, ValueError) as error:  # no text, or a NUL in the path
         reason = getattr(error, "strerror", None) or "not a text file"
         raise ConfigError(f"profile {name}: cannot be read ({reason}).") from error
+    settings = read_yaml(text, f"profile {name}")
     if not isinstance(settings, dict):
         allowed = ", ".join(sorted(PROFILE_SETTINGS))
         raise ConfigError(f"profile {name}: must be a mapping with {allowed} and about.")

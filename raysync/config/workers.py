@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from raysync.config.base import MOST_SAMPLES, Repeats, Strict
+from raysync.config.base import MOST_SAMPLES, Strict
 from raysync.config.jitter import Jitter
 from raysync.config.network import Link
 from raysync.config.traces import Numbers, trace_of
@@ -289,6 +289,9 @@ class Restarts(Strict):
         return min(self.backoff_s * 2.0**doublings, max(self.backoff_s, BACKOFF_MAX_S))
 
 
+MOST_SERVERS = 10_000
+
+
 class Cluster(Strict):
     """Where and how the actors run."""
 
@@ -300,7 +303,7 @@ class Cluster(Strict):
             "within a Ray job), otherwise local"
         ),
     )
-    server_shards: Repeats | Literal["auto"] = Field(
+    server_shards: Annotated[int, Field(ge=1, le=MOST_SERVERS)] | Literal["auto"] = Field(
         1,
         description=(
             "number of servers; the model's flat vector is split evenly among them. auto: on Ray,"
@@ -416,9 +419,11 @@ class Cluster(Strict):
     @field_validator("server_shards", mode="before")
     @classmethod
     def _countable(cls, value: object) -> object:
-        if value == "auto" or (type(value) is int and 0 < value <= 10_000):
+        if value == "auto" or (type(value) is int and value > 0):
+            if value != "auto" and value > MOST_SERVERS:
+                raise ValueError(f"must be at most {MOST_SERVERS:,}; got {value!r:.40}")
             return value
-        raise ValueError(f"must be a whole number from 1 to 10,000, or auto; got {value!r}")
+        raise ValueError(f"must be a whole number from 1, or auto; got {value!r}")
 
     @model_validator(mode="after")
     def _placed(self) -> Cluster:
