@@ -420,7 +420,7 @@ class Cluster(Strict):
     @classmethod
     def _countable(cls, value: object) -> object:
         if value == "auto" or (type(value) is int and value > 0):
-            if value != "auto" and value > MOST_SERVERS:
+            if isinstance(value, int) and value > MOST_SERVERS:
                 raise ValueError(f"must be at most {MOST_SERVERS:,}; got {value!r:.40}")
             return value
         raise ValueError(f"must be a whole number from 1, or auto; got {value!r}")
