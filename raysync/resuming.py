@@ -9,7 +9,7 @@ from typing import Any
 
 from raysync import config
 from raysync.config import Experiment
-from raysync.config.resume_changes import check_changes
+from raysync.config.resume_changes import check_changes, check_place
 from raysync.errors import ConfigError
 from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, load
@@ -100,8 +100,9 @@ def prepare_to_resume(
         ConfigError: see `resume`.
     """
     about = check_resumable(record)
+    check_place(record.config, experiment, record.path.parent)
     if not experiment.names_a_task:  # one of the user's own may bring settings, which are recorded
-        check_changes(record.config, experiment, elastic=True)
+        check_changes(record.config, experiment.recorded, elastic=True)
     try:
         training = prepare(experiment, model, data, task)
     except ConfigError as error:
@@ -111,7 +112,7 @@ def prepare_to_resume(
                 " be given again: raysync.resume(path, model=...)."
             ) from error
         raise
-    check_changes(record.config, training.experiment, elastic=True)
+    check_changes(record.config, training.experiment.recorded, elastic=True)
     if experiment.trains:
         notify(training.rate_in_force(experiment.paradigm))
     # as many as it began with, also where other workers go on with `iterations_per_worker`

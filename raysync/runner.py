@@ -262,7 +262,7 @@ def run_in(
         Observers(start, trackers, callbacks, notify) as observers,
         RecordWriter(
             folder,
-            experiment.to_yaml(),
+            experiment.recorded.to_yaml(),
             training.make(choice),
             measures,
             _about(training, choice),

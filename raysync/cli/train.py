@@ -28,7 +28,7 @@ from raysync.cli.table import print_bottlenecks, print_table
 from raysync.cli.watch import newest
 from raysync.cluster.fork_server import ForkServer, started_early
 from raysync.config import Experiment, ParadigmChoice
-from raysync.config.resume_changes import check_changes
+from raysync.config.resume_changes import check_changes, check_place
 from raysync.config.secret_masking import masked
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
@@ -38,7 +38,7 @@ from raysync.record.comparisons import Comparison, new_id, newest_comparison
 from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, legible, load
 from raysync.record.resumption import check_resumable, is_over
-from raysync.record.storage import display_name, join, local_copy
+from raysync.record.storage import display_name, is_uri, join, local_copy
 from raysync.record.writer import CONFIG, MODEL_FILES
 
 if TYPE_CHECKING:
@@ -180,7 +180,8 @@ def _settings_to_resume(
     of_a_run: dict[str, object] = {"paradigm": first.config.paradigm}
     if experiment.seeds:  # else the one seed may not change
         of_a_run["seed"] = first.config.seed
-    check_changes(first.config, experiment.model_copy(update=of_a_run))
+    check_place(first.config, experiment, comparison.location)
+    check_changes(first.config, experiment.recorded.model_copy(update=of_a_run))
     for record in comparison.records.values():
         if not is_over(record):
             check_resumable(record)
@@ -236,8 +237,11 @@ def _train_in_session(
         }
         print_table(summaries, experiment, seeds, training.primary)
         print_bottlenecks(summaries)
-        records = masked(str(join(experiment.output, experiment.name)))
-        console.print_plain(f"Records: {records}")
+        records = join(experiment.output, experiment.name)
+        if not is_uri(records):
+            records = Path(records).expanduser()
+        if is_uri(records) or Path(records).is_dir():  # not if the first run could not begin
+            console.print_plain(f"Records: {masked(str(records))}")
         _say_where_the_model_is([record for runs in done.values() for record in runs])
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,6 +45,7 @@ class Data(Strict):
     loader_workers: int = Field(
         0,
         ge=0,
+        le=1024,
         description=(
             "processes of each worker, and of the evaluator, that read samples ahead, where these"
             " are read one by one; on Ray (virtual runs read in their own process)"
@@ -154,20 +154,7 @@ def _short(choice: Named) -> str | dict[str, Any]:
     return {"name": choice.name, **choice.parameters} if choice.parameters else choice.name
 
 
-def _with_numbers(value: object) -> object:
-    """Read numbers such as 1e-8, which YAML 1.1 takes for text because they have no point."""
-    if isinstance(value, dict):
-        return {name: _with_numbers(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_with_numbers(inner) for inner in value]
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
-        return float(value)
-    return value
-
-
-Optimizer = Annotated[
-    Named, BeforeValidator(_with_numbers), BeforeValidator(by_name), PlainSerializer(_short)
-]
+Optimizer = Annotated[Named, BeforeValidator(by_name), PlainSerializer(_short)]
 
 
 class Phase(Strict):
@@ -306,7 +293,7 @@ class Update(Strict):
 class Workload(Strict):
     """The amount of training, in exactly one of three units."""
 
-    epochs: float | None = Field(None, gt=0, description="passes over the training set")
+    epochs: float | None = Field(None, gt=0, le=1e6, description="passes over the training set")
     samples: int | None = Field(None, gt=0, description="total number of samples")
     iterations_per_worker: int | None = Field(
         None, gt=0, description="times the batch sizes of all workers together, as one pool"

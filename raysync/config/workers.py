@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from raysync.config.base import Strict
+from raysync.config.base import MOST_SAMPLES, Strict
 from raysync.config.jitter import Jitter
 from raysync.config.network import Link
 from raysync.config.traces import Numbers, trace_of
@@ -57,6 +57,7 @@ class WorkerGroup(Strict):
     devices_per_worker: int | None = Field(
         None,
         ge=1,
+        le=1024,
         description=(
             "replicas of the model, whose gradients are averaged "
             "before the worker pushes; default: one for each GPU"
@@ -74,7 +75,7 @@ class WorkerGroup(Strict):
             "tried in this order, for the whole group, if the cluster cannot hold it otherwise"
         ),
     )
-    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+    resources: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(
         default_factory=dict, description="Ray's custom resources"
     )
     precision: Literal["float32", "tf32", "bf16", "fp16"] = Field(
@@ -107,6 +108,7 @@ class WorkerGroup(Strict):
     batch_size: int | None = Field(
         None,
         gt=0,
+        le=MOST_SAMPLES,
         description=(
             "samples of an iteration of each of its workers; default: the experiment's batch_size"
         ),
@@ -287,6 +289,9 @@ class Restarts(Strict):
         return min(self.backoff_s * 2.0**doublings, max(self.backoff_s, BACKOFF_MAX_S))
 
 
+MOST_SERVERS = 10_000
+
+
 class Cluster(Strict):
     """Where and how the actors run."""
 
@@ -298,7 +303,7 @@ class Cluster(Strict):
             "within a Ray job), otherwise local"
         ),
     )
-    server_shards: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+    server_shards: Annotated[int, Field(ge=1, le=MOST_SERVERS)] | Literal["auto"] = Field(
         1,
         description=(
             "number of servers; the model's flat vector is split evenly among them. auto: on Ray,"
@@ -415,6 +420,8 @@ class Cluster(Strict):
     @classmethod
     def _countable(cls, value: object) -> object:
         if value == "auto" or (type(value) is int and value > 0):
+            if isinstance(value, int) and value > MOST_SERVERS:
+                raise ValueError(f"must be at most {MOST_SERVERS:,}; got {value!r:.40}")
             return value
         raise ValueError(f"must be a whole number from 1, or auto; got {value!r}")
 

@@ -164,8 +164,12 @@ class Roster:
         """Return the worker's row of the telemetry table."""
         return self.members[worker].telemetry
 
-    def slowest_worker(self) -> str:
-        """Return the member with the smallest pace; of several, the first by id."""
+    def slowest_worker(self) -> str | None:
+        """Return the member with the smallest pace; of several, the first by id; None: there is no
+        member.
+        """
+        if not self.members:
+            return None
         if self._slowest_at != self.slow:
             self._slowest = [
                 worker for worker, member in self.members.items() if member.pace == self.slow
@@ -206,9 +210,10 @@ class Roster:
         """Add a held member at the slowest member's clock, or at that of a suspended worker further
         behind.
         """
-        slowest = self.members[self.slowest_worker()].clock if self.members else self.floor_clock
+        slowest = self.slowest_worker()
+        behind = self.floor_clock if slowest is None else self.members[slowest].clock
         apart = [self.live[each].clock for each in (*self.suspended, *self.outdated)]
-        clock = min([slowest, *apart])
+        clock = min([behind, *apart])
         self.live[worker] = Member(clock, self.slow, Telemetry(), arrival=self.received)
         self._enter(worker)
 

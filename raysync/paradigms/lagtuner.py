@@ -146,6 +146,7 @@ class LagTuner(Paradigm):
         # The last grant is used up, and p did not wait after it.
         decisions += self._waited(worker, 0.0)
         slowest = roster.slowest_worker()
+        assert slowest is not None, "a worker that asks is a member"
         interval_s, slowest_interval_s = (
             self._interval_s(roster, worker),
             self._interval_s(roster, slowest),

@@ -23,13 +23,12 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 from pydantic import TypeAdapter
 
 from raysync import config
 from raysync.config import Experiment
 from raysync.config.secret_masking import masked
-from raysync.config.yaml_reading import read_yaml
+from raysync.config.yaml_reading import read_yaml, write_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
@@ -160,7 +159,7 @@ class Origin:
             "text": masked(self.text),
         }
         sweep.mkdir(parents=True, exist_ok=True)
-        (sweep / ORIGIN).write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+        (sweep / ORIGIN).write_text(write_yaml(data), encoding="utf-8")
         upload(sweep / ORIGIN)
 
     @classmethod
@@ -204,9 +203,7 @@ def write_note(sweep: Path, note: TrialNote) -> None:
     """Write `trial.yaml`."""
     folder = sweep / RECORDS / note.name
     folder.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump(
-        {"settings": note.settings, "ended": note.ended, "error": note.error}, sort_keys=False
-    )
+    text = write_yaml({"settings": note.settings, "ended": note.ended, "error": note.error})
     (folder / NOTE).write_text(text, encoding="utf-8")
     upload(folder / NOTE)
 

@@ -9,13 +9,13 @@ checkpoint of its record, and reports the evaluations before that again, so that
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ray import tune
 from ray.tune.search import BasicVariantGenerator
 
@@ -23,7 +23,7 @@ from raysync import config
 from raysync.cluster.connection import Connection
 from raysync.cluster.placement import cpus
 from raysync.config import Experiment, Sweep
-from raysync.config.resume_changes import check_changes
+from raysync.config.resume_changes import check_changes, check_place
 from raysync.config.secret_masking import MASK
 from raysync.core.metrics import LOSS
 from raysync.errors import ConfigError
@@ -73,6 +73,8 @@ from raysync.tuning.tune_library import (
 
 MOST_UNASKED = 1000
 """The largest number of trials that run without `--yes`."""
+OUTPUT = re.compile(r"\s*output\s*=")
+"""An override that says where records go."""
 SETTINGS = "tuner.pkl"
 """Tune's own file, with the storage's URI and its secrets; only Tune's own way to restore reads
 it."""
@@ -118,13 +120,14 @@ def plan(
             or there is no sweep to go on with, it still runs, or a setting changed that cannot.
     """
     former = None if resume is None else local_copy(newest_sweep(resume), without=[CHECKPOINTS])
+    settings = tuple(settings)
     origin = origin_of(file, settings, former)
     source = origin.source
     experiment = config.parse(
         origin.text, origin.overrides, source=source, folder=Path(source).parent
     )
     if former is not None:
-        _check_former(former, experiment)
+        _check_former(former, experiment, moves=any(map(OUTPUT.match, settings)))
     sweep = experiment.sweep
     if sweep is None:
         raise ConfigError(
@@ -206,15 +209,22 @@ def origin_of(
     return origin
 
 
-def _check_former(former: Path, experiment: Experiment) -> None:
+def _check_former(former: Path, experiment: Experiment, *, moves: bool) -> None:
     """Refuse a sweep that still runs, or whose settings changed, and note the trials whose end
     nobody lived to note.
+
+    Args:
+        former: its folder.
+        experiment: that it is to go on with.
+        moves: whether its `output` is set anew.
 
     Raises:
         ConfigError: see above.
     """
     before = config.load(former / FILE, translate=settings_of)
-    check_changes(before, config.validate(yaml.safe_load(experiment.to_yaml())))
+    if moves:
+        check_place(before, experiment, former.absolute().parent)
+    check_changes(before, config.parse(experiment.recorded.to_yaml(), source="experiment"))
     for note in notes(former):
         record = None if note.ended else newest_record(former, note.name)
         if record is None:
@@ -291,7 +301,7 @@ def _new_folder(experiment: Experiment) -> Path:
 
 def _write_file(plan: Plan) -> None:
     plan.trials.folder.mkdir(parents=True, exist_ok=True)
-    (plan.trials.folder / FILE).write_text(plan.experiment.to_yaml(), encoding="utf-8")
+    (plan.trials.folder / FILE).write_text(plan.experiment.recorded.to_yaml(), encoding="utf-8")
     upload(plan.trials.folder / FILE)
 
 

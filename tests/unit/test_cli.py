@@ -21,6 +21,7 @@ from raysync.cli import table
 from raysync.cluster import connection, placement
 from raysync.core.journal import header
 from raysync.core.metrics import ACCURACY
+from raysync.errors import RunFailed
 from raysync.paradigms import make
 from tests.builders.files import write
 
@@ -495,3 +496,24 @@ def test_the_table_of_several_seeds():
 )
 def test_a_slow_rate_is_not_0(rate, text):
     assert table.rate_text(rate) == text
+
+
+def test_the_records_that_are_named_are_there(call, tmp_path, monkeypatch):
+    """Below the home folder as well; where no run could begin, none are named."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "x.yaml").write_text(
+        "{name: tiny, engine: virtual, workload: {samples: 64}, workers: [{step_s: 0.1}],"
+        " paradigms: [bsp], output: ~/runs}"
+    )
+    code, out, err = call("compare", "x.yaml")
+    assert code == 0, err
+    [line] = [each for each in out.splitlines() if each.startswith("Records: ")]
+    assert list(Path(line.removeprefix("Records: ")).glob("*/summary.json"))
+
+    def fails(*_, **__):
+        raise RunFailed("nothing could begin")
+
+    monkeypatch.setattr("raysync.runner.run_in", fails)
+    code, out, err = call("compare", "x.yaml", "--set", "name=other")
+    assert code == 1
+    assert "other" not in out
