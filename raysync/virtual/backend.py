@@ -561,7 +561,9 @@ class VirtualBackend:
         """Let a call be done now."""
         assert isinstance(call, SharedCall), "its end moves"
         call.at = self.now
-        for then, argument in call.watchers:
+        # What is called back refers to the call in turn: see `garbage`.
+        watchers, call.watchers = call.watchers, []
+        for then, argument in watchers:
             self.watch(call, then, argument)
 
     def _compute(self, task: Task) -> None:
