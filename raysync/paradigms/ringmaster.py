@@ -55,8 +55,8 @@ class Ringmaster(Paradigm):
     inner: Paradigm = field(init=False)
 
     def __post_init__(self) -> None:
-        inner: Paradigm | None = make_inner(self.paradigm, "ringmaster: paradigm")
-        self.inner = inner
+        self.inner = make_inner(self.paradigm, "ringmaster: paradigm")
+        inner: Paradigm | None = self.inner
         while inner is not None:
             if inner.name == "sync-switch":
                 raise ConfigError(

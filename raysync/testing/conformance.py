@@ -99,10 +99,10 @@ class Conformance(RuleBasedStateMachine):
     lead_bound: int | None = None
     seconds = st.sampled_from([0.0, 0.1, 0.5, 1.0, 1.0, 3.0])
     workloads = st.sampled_from([None, 200, 500])
-    paces = st.lists(st.sampled_from([1.0, 1.0, 0.3, 3.7]), min_size=6, max_size=6)
+    steps_s = st.lists(st.sampled_from([1.0, 1.0, 0.3, 3.7]), min_size=6, max_size=6)
 
-    @initialize(workload=workloads, paces=paces)
-    def start(self, workload: int | None, paces: list[float]) -> None:
+    @initialize(workload=workloads, step_s=steps_s)
+    def start(self, workload: int | None, step_s: list[float]) -> None:
         """Begin with a machine without workers."""
         self.machine = Machine(_guarded(self.fresh()), workload)
         self.now = 0.0
@@ -116,7 +116,7 @@ class Conformance(RuleBasedStateMachine):
         self.slow = 0
         self.version = 0
         self.has_switched = self.has_dropped_stale = False
-        self.paces = paces
+        self.step_s = step_s
         """Slot -> the seconds of its steps behind the history."""
         self.is_whole = True
         """Whether nothing was found yet."""
@@ -192,13 +192,13 @@ class Conformance(RuleBasedStateMachine):
         if not self.has_begun or not self.is_whole:
             return
         self.goes_on = True
-        self.machine = Machine.restore(self.machine.snapshot(), self.fresh())
+        self.machine = Machine.restore(self.machine.snapshot(), _guarded(self.fresh()))
         due: dict[str, float] = {}
         """Worker -> when its push arrives."""
         until = self.sent + PUSHES
         updated_at, version = self.sent, self.version
         for _ in range(10 * PATIENCE):
-            steps = {worker: self.paces[int(worker[2])] for worker in self.flying}
+            steps = {worker: self.step_s[int(worker[2])] for worker in self.flying}
             due = {worker: due.get(worker, self.now + steps[worker]) for worker in steps}
             at, worker = min(((at, worker) for worker, at in due.items()), default=(inf, ""))
             tick_at, _ = self.next_timer()

@@ -541,7 +541,7 @@ class VirtualBackend:
         call, actor, process, _, _, _ = task
         del self._shared[actor]
         process.free_at = self.now
-        call.answer = None, self.now - begin  # no loss so far, and the seconds of computing
+        call.answer = None, self.now - begin, None  # as that of a worker's `cost`
         if self.computes:
             self.schedule(self.now, self._compute, task)
         self._finish(call)

@@ -58,12 +58,12 @@ class Nested(Counted):
     """Any paradigm in one or two others."""
 
     @initialize(
-        workload=Conformance.workloads, paces=Conformance.paces, label=st.sampled_from([*NESTED])
+        workload=Conformance.workloads, step_s=Conformance.steps_s, label=st.sampled_from([*NESTED])
     )
-    def start(self, workload, paces, label):
+    def start(self, workload, step_s, label):
         self.fresh = partial(make_inner, NESTED[label], label)
         self.lead_bound = lead_bound_of(NESTED[label])
-        super().start(workload, paces)
+        super().start(workload, step_s)
 
 
 def test_conformance_of_nestings():

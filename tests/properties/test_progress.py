@@ -11,7 +11,14 @@ from raysync.core.machine import Machine
 from raysync.paradigms import make
 from raysync.paradigms.registry import make_inner
 from raysync.testing.drive import SAMPLES
-from tests.builders.paradigms import HYBRID_PARAMETERS, NESTED, QUICK, VARIANTS, is_legal, lead_bound_of
+from tests.builders.paradigms import (
+    HYBRID_PARAMETERS,
+    NESTED,
+    QUICK,
+    VARIANTS,
+    is_legal,
+    lead_bound_of,
+)
 from tests.builders.plans import schedules
 from tests.builders.schedules import joins, simulate
 

@@ -9,21 +9,21 @@ from functools import partial
 
 import pytest
 from hypothesis import event, settings, strategies as st
-from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from raysync.core.decisions import Apply, Release, Restore, Suspend, Switch
-from raysync.core.events import Joined, Pushed
+from raysync.core.events import Joined
 from raysync.core.journal import Entry
 from raysync.paradigms import make
 from raysync.record.push_rows import PushRows
-from raysync.testing.conformance import SAMPLES, STEPS, Conformance
+from raysync.testing.conformance import STEPS, Conformance
 from tests.builders.paradigms import SWITCHES, lead_bound
 
 
 class SwitchConformance(Conformance):
-    @initialize(workload=Conformance.workloads, paces=Conformance.paces)
-    def start(self, workload, paces):
-        super().start(workload, paces)
+    @initialize(workload=Conformance.workloads, step_s=Conformance.steps_s)
+    def start(self, workload, step_s):
+        super().start(workload, step_s)
         self.rows = PushRows()
         self.suspended = set()
         self.outdated = set()
