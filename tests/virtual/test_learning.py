@@ -310,8 +310,8 @@ def test_gradients_in_turn_are_those_of_their_weights_and_stay_as_they_are(model
     shared = Trainer(training)
     in_turn = [computed(shared, *step) for step in order]
     alone = [computed(Trainer(training), *step) for step in order]
-    assert [loss for loss, _ in in_turn] == [loss for loss, _ in alone]
-    for (_, ours), (_, fresh) in zip(in_turn, alone, strict=True):
+    assert [loss for loss, _, _ in in_turn] == [loss for loss, _, _ in alone]
+    for (_, ours, _), (_, fresh, _) in zip(in_turn, alone, strict=True):
         assert torch.equal(ours, fresh)
 
 
