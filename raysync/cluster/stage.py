@@ -37,6 +37,7 @@ from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import cut_model, parts_of
 from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.engine.step_time import StepTime, one_way_s
+from raysync.engine.topology import StepReport
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to
@@ -202,16 +203,14 @@ class StageActor:
 
     @signed
     @ray.method(num_returns=3)  # type: ignore[untyped-decorator]
-    def backward(
-        self, fields: Sequence[float], *arrived: Any
-    ) -> tuple[Payload, Any, list[float | None]]:
+    def backward(self, fields: Sequence[float], *arrived: Any) -> tuple[Payload, Any, StepReport]:
         """Run a batch backward.
 
         The last stage runs it forward before: what arrives there is the activation.
 
         Returns:
             The gradient with the buffers behind it (P + Q,), the gradient by the input, and the
-            loss with the seconds of computing.
+            loss with the seconds of computing, and what was not finite.
         """
         plan = self._ready
         last, alone = plan.stage_id[1] == plan.paradigm.modules, plan.paradigm.modules == 1
@@ -223,7 +222,7 @@ class StageActor:
                 sent(self._device.download(dx)) if dx is not None and plan.stage_id[1] > 1 else None
             )
         busy_s, self._busy_s = self._busy_s, 0.0
-        return gradient, back, [loss, busy_s]
+        return gradient, back, (loss, busy_s, self._work.not_finite)
 
     @property
     def _ready(self) -> StagePlan:

@@ -348,8 +348,8 @@ class Cluster(Strict):
         120,
         gt=0,
         description=(
-            "a worker whose step takes longer counts as gone, and so does a server whose update"
-            " takes longer"
+            "a worker counts as gone whose step takes so much longer than what the file says of"
+            " its device, its link and its faults, and so does a server whose update takes longer"
         ),
     )
     restarts: Restarts = Field(

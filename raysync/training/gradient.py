@@ -19,6 +19,7 @@ from raysync.training.batch_structure import batch_to
 from raysync.training.compiling import Loss, compiled
 from raysync.training.device import Device, seconds_between
 from raysync.training.memory_layout import laid_out
+from raysync.training.not_finite import Finding, first_not_finite
 from raysync.training.precision import computing_in
 from raysync.training.task import Task
 from raysync.training.wire import Wire
@@ -174,6 +175,8 @@ class GradientComputation:
         """The clock and the sizes of the batch behind the last one."""
         self._drawn: tuple[tuple[int, list[int]], Future[list[Any]]] | None = None
         """The clock and the sizes of a batch that was drawn ahead, and its parts."""
+        self.not_finite: Finding | None = None
+        """What was not finite in the last batch; None: everything was."""
         self._given: Tensor | None = None
         """The vector that was given to write into."""
         # Replicas on one device draw from one generator: so they run in turn.
@@ -227,7 +230,12 @@ class GradientComputation:
             losses = self._launch(reader.seed(clock), work)
         if len(self._replicas) > 1:
             self._join()
-        return sum(loss.item() for loss in losses)
+        loss = sum(loss.item() for loss in losses)
+        model = self.model
+        self.not_finite = first_not_finite(
+            loss, model.gradient, model.weights, model.parameters, reader, (clock, batch_size)
+        )
+        return loss
 
     def _has_overflowed(self) -> bool:
         """Return whether a gradient does not hold in the scale of its loss, so that all are to be

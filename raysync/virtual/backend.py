@@ -541,7 +541,7 @@ class VirtualBackend:
         call, actor, process, _, _, _ = task
         del self._shared[actor]
         process.free_at = self.now
-        call.answer = None, self.now - begin  # no loss so far, and the seconds of computing
+        call.answer = None, self.now - begin, None  # as that of a worker's `cost`
         if self.computes:
             self.schedule(self.now, self._compute, task)
         self._finish(call)
@@ -561,7 +561,9 @@ class VirtualBackend:
         """Let a call be done now."""
         assert isinstance(call, SharedCall), "its end moves"
         call.at = self.now
-        for then, argument in call.watchers:
+        # What is called back refers to the call in turn: see `garbage`.
+        watchers, call.watchers = call.watchers, []
+        for then, argument in watchers:
             self.watch(call, then, argument)
 
     def _compute(self, task: Task) -> None:

@@ -79,7 +79,7 @@ class StageActor:
         self._busy_s += backward_s
         answer = None
         if method == "backward":
-            answer, self._busy_s = (None, self._busy_s), 0.0
+            answer, self._busy_s = (None, self._busy_s, None), 0.0
         return forward_s, backward_s, 0.0, fields[2], answer
 
     def _seconds(self, fields: list[Any], part: float) -> float:
@@ -106,7 +106,7 @@ class StageActor:
         if method == "forward":
             return (self._work.forward(fields[0], inputs),), None
         loss, gradient, dx = self._work.backward(fields[0], inputs)
-        return (gradient.clone(), dx), (loss, answer[1])
+        return (gradient.clone(), dx), (loss, answer[1], self._work.not_finite)
 
     def state(self) -> State:
         """See `Actor.state`."""

@@ -190,7 +190,7 @@ def _lines(experiment: Experiment, paradigm: Paradigm, workload: int) -> Iterato
         return WorkerActor(slot, slots[slot], experiment, None)
 
     backend = VirtualBackend(lambda phase: PhaseNetwork({}), actor, computes=False)
-    plan = DataParallelPlan(paradigm, workload, has_buffers=False)
+    plan = DataParallelPlan(paradigm, workload, slots, has_buffers=False)
     for lines in Driver(
         plan.topology(backend, experiment, faults), backend, experiment, faults, []
     ).run():

@@ -74,8 +74,9 @@ def test_a_worker_waits_for_its_weights_before_it_computes_and_is_not_busy_then(
         outgoing=lambda: torch.zeros(4),
         wire=Wire("float32", 4, 0),
         device_s=0.0,
+        not_finite=None,
     )
-    *_, (loss, busy) = worker.step(batch, *([bytes(16)] if pulls else []))
+    *_, (loss, busy, _) = worker.step(batch, *([bytes(16)] if pulls else []))
     assert (loss, busy) == (0.5, pytest.approx(busy_s))
     assert len(read) == pulls
     assert torch.backends.cudnn.benchmark == (batch[1] == 8), "only where the worker is warm"
