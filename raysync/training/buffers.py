@@ -101,7 +101,7 @@ def persistent_buffers(module: nn.Module) -> Iterator[Persistent]:
     """Yield the buffers that are part of `state_dict()`, each once; others, such as position ids,
     are the same in every process.
     """
-    kept, seen = module.state_dict().keys(), set()
+    kept, seen = module.state_dict(keep_vars=True).keys(), set()
     for path, owner in module.named_modules():
         for attribute, buffer in owner.named_buffers(recurse=False, remove_duplicate=False):
             name = f"{path}.{attribute}" if path else attribute
@@ -217,6 +217,8 @@ def _row(buffer: Tensor) -> Tensor:
     """Return a buffer as a vector of float32; it may be a view."""
     if _kind(buffer.dtype) == 0:
         return buffer.reshape(-1).float()
+    if not buffer.numel():
+        return torch.empty(0, device=buffer.device)
     flat = buffer.resolve_conj().resolve_neg().reshape(-1).contiguous()
     if flat.dtype.itemsize % NUMBER_BYTES == 0:
         return flat.view(torch.float32)
@@ -242,7 +244,7 @@ def _check(name: str, buffer: Tensor) -> None:
         raise _refusal(name, buffer, "is not dense")
     try:
         with torch.no_grad():
-            buffer.copy_(_tensor(_row(buffer), buffer.shape, buffer.dtype))
+            buffer.copy_(_tensor(_row(buffer).clone(), buffer.shape, buffer.dtype))
     except (RuntimeError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise _refusal(name, buffer, f"cannot be read and written bit by bit ({reason})") from error

@@ -212,10 +212,7 @@ def interrupted(_):
 
 @pytest.mark.parametrize(
     ("tensor", "kind"),
-    [
-        (torch.ones(1, dtype=torch.complex128), "a tensor of torch.complex128"),
-        (None, "dict"),
-    ],
+    [(torch.ones(1, dtype=torch.complex128), "a tensor of torch.complex128"), (None, "dict")],
 )
 def test_a_model_that_cannot_be_saved_is_refused_before_the_run(tensor, kind):
     class Odd(nn.Linear):
