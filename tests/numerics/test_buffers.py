@@ -1,5 +1,8 @@
 """Persistent buffers of any type come home as they are, or as the mean that their type has."""
 
+from contextlib import nullcontext
+from itertools import product
+
 import numpy as np
 import pytest
 import torch
@@ -133,19 +136,36 @@ def test_floats_are_averaged_in_their_type_and_others_are_of_one_worker(layout):
             assert bits(each) == bits(values[0])
 
 
-@given(layouts(), st.integers(1, 40))
-def test_no_server_has_half_a_double(layout, shards):
-    [module] = modules(layout, 1)
-    flat = FlatModel(module)
-    begin = flat.size + flat.layout.slots.floats
-    end = begin + flat.layout.slots.doubles
-    cuts = [span.start for span in spans(flat.size + flat.buffer_size, shards)]
-    if shards <= flat.most_servers:
-        assert all((cut - begin) % 2 == 0 for cut in cuts if begin < cut < end)
-    elif flat.layout.slots.doubles and shards <= flat.size:
-        settings = {"cluster": {"server_shards": shards}, "keep": "none"}
-        with pytest.raises(ConfigError, match="server_shards"):
-            prepare(config.validate(SETTINGS | settings), module, DATA)
+def test_no_server_has_half_a_double():
+    for parameters, doubles, shards in product(range(2, 9), range(1, 5), range(1, 9)):
+        odd = torch.zeros(doubles, dtype=torch.float64)
+        flat = FlatModel(Holder(parameters, [torch.zeros(3), odd]))
+        begin = flat.size + flat.layout.slots.floats
+        cuts = [span.start for span in spans(flat.size + flat.buffer_size, shards)]
+        cut = [each for each in cuts if begin < each < begin + 2 * doubles and (each - begin) % 2]
+        assert not cut or shards > flat.most_servers
+        assert flat.most_servers <= parameters
+
+
+def test_more_servers_than_hold_doubles_are_refused():
+    def module():
+        line = nn.Linear(3, 4)
+        line.register_buffer("offset", torch.zeros(1, dtype=torch.float64))
+        return line
+
+    for shards in (9, 10):  # of 16 parameters and one double
+        experiment = config.validate(SETTINGS | {"cluster": {"server_shards": shards}})
+        with pytest.raises(ConfigError, match="server_shards") if shards > 9 else nullcontext():
+            prepare(experiment, module, DATA)
+
+
+@pytest.mark.parametrize("count", [2, 3, 5, 7])
+def test_the_mean_of_equal_numbers_is_their_bits(count):
+    rng = np.random.default_rng(0)
+    slots = Slots(1000, 2000, 5)
+    row = drawn(torch.float32, (3005,), rng)
+    row[:3] = torch.tensor([-0.0, 3.4e38, -torch.inf])
+    assert bits(slots.mean([row] * count)) == bits(row)
 
 
 def test_a_mean_is_exact_where_all_agree_and_in_double_where_they_do_not():
@@ -175,6 +195,8 @@ class Odd(nn.Module):
         self.register_buffer("offset", torch.tensor([1.6e9 + 0.25], dtype=torch.float64))
         self.register_buffer("phase", torch.polar(torch.ones(3), torch.arange(3.0)))
         self.register_buffer("state", torch.tensor([1, 0, 255], dtype=torch.uint8))
+        generator = torch.Generator().manual_seed(0)
+        self.register_buffer("noise", torch.rand(99, generator=generator))
         self.register_buffer("mask", torch.tensor([0.0, 0.0, 0.0, -torch.inf]))
         self.register_buffer("count", torch.tensor(0))
         self.register_buffer("rebound", torch.tensor(2**40))
@@ -190,7 +212,7 @@ class Odd(nn.Module):
         return self.last(torch.cat([hashed, x], 1)) + self.mask.clamp(min=-9)
 
 
-CONSTANT = ("salt", "offset", "phase", "state", "mask")
+CONSTANT = ("salt", "offset", "phase", "state", "noise", "mask")
 ROUNDS, BATCH = 10, 6
 SETTINGS = {
     "engine": "virtual",
