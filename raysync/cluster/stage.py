@@ -31,7 +31,7 @@ from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.cluster.warm_up import warm_up
 from raysync.config import Update, WorkerGroup
-from raysync.decoupled.cut import joined, trainable
+from raysync.decoupled.cut import joined
 from raysync.decoupled.gossip import exchange_of
 from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import cut_model, parts_of
@@ -42,6 +42,7 @@ from raysync.paradigms.decoupled import Decoupled
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to
 from raysync.training.batches import Batches
+from raysync.training.buffers import BufferLayout, layout_of
 from raysync.training.device import Device, try_kernels
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
@@ -95,18 +96,20 @@ class Stages:
 
     seed: int
     paradigm: Decoupled
-    sizes: list[int] = field(default_factory=list)
-    """The number of parameters of each, known once the model is built."""
+    layouts: list[BufferLayout] = field(default_factory=list)
+    """Those of the stages and then of the whole, known once the model is built."""
 
     def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
         """See `Assembly.modules`."""
         module, parts = cut_model(model, self.seed, self.paradigm)
-        self.sizes = [trainable(part) for part in parts]
-        return nn.Sequential(*(item for part in parts for item in part)), module
+        whole = nn.Sequential(*(item for part in parts for item in part))
+        self.layouts = [layout_of(each) for each in (*parts, whole)]
+        return whole, module
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """See `Assembly.vector`."""
-        return joined(weights, self.sizes)
+        *stages, whole = self.layouts
+        return joined(weights, stages, whole)
 
 
 class StageActor:

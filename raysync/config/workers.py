@@ -393,7 +393,8 @@ class Cluster(Strict):
         "float32",
         description=(
             "format in which gradients travel to the server; bf16: rounded to bfloat16, half the"
-            " bytes, and added in float32. Weights and buffers travel in float32 in any case"
+            " bytes, and added in float32. Weights travel in float32 in any case, and buffers"
+            " bit by bit"
         ),
     )
     task_events: bool = Field(

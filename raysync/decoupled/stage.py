@@ -1,8 +1,8 @@
 """The arithmetic of one stage: a batch forward, and later backward, at the weights that the forward
 pass used.
 
-Shape legend: P = trainable parameters of the stage, Q = elements of its buffers, N = samples of a
-batch.
+Shape legend: P = trainable parameters of the stage, Q = numbers of float32 that its buffers take,
+N = samples of a batch.
 """
 
 from __future__ import annotations
@@ -187,7 +187,7 @@ class StageComputation:
         """Return all that later passes depend on; its tensors must not be changed."""
         return {
             "weights": self._weights,
-            "buffers": list(self._module.buffers()),
+            "buffers": self._flat.buffers(),
             "stashed": {
                 str(batch): [kept.x, kept.seed, kept.weights]
                 for batch, kept in self.stashed.items()
@@ -198,8 +198,7 @@ class StageComputation:
         """Take what `state` returned. The graph of a batch in flight is built again; it does not
         depend on buffers, which have changed since.
         """
-        for buffer, saved in zip(self._module.buffers(), state["buffers"], strict=True):
-            buffer.copy_(saved)
+        self._flat.read_buffers(state["buffers"])
         for batch, (x, seed, weights) in state["stashed"].items():
             x, y = x.detach(), None
             if weights is not None:

@@ -1,6 +1,6 @@
 """The arithmetic of one worker: weights in, gradient out.
 
-Shape legend: P = trainable parameters, Q = elements of all buffers.
+Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers take.
 """
 
 from __future__ import annotations
@@ -122,7 +122,8 @@ class GradientComputation:
     their gradients, weighted by samples, are added before the push (LagTuner, section 5.1:
     workers of 4 GPUs). Without batch-norm that is the gradient of the whole batch; batch-norm
     normalises each part by itself, as in torch's DataParallel. The mean of the replicas' running
-    statistics is pushed; each replica continues with its own.
+    statistics is pushed (of what has no mean, those of the first); each replica continues with its
+    own.
 
     With a `micro_batch` a device takes its part in pieces of at most so many samples, one after
     another, and adds their gradients up: the same gradient, in less memory."""
@@ -325,9 +326,12 @@ class GradientComputation:
         first replica.
         """
         whole, size = self.model.outgoing, self.model.size
+        rows = [whole[size:]]
         for replica in self._replicas[1:]:
-            whole.add_(replica.model.outgoing.to(whole.device))
-        whole[size:].div_(len(self._replicas))
+            other = replica.model.outgoing.to(whole.device)
+            whole[:size].add_(other[:size])
+            rows.append(other[size:].clone())
+        whole[size:].copy_(self.model.layout.slots.mean(rows))
 
 
 @cache

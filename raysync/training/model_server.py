@@ -12,6 +12,7 @@ from torch import Tensor
 
 from raysync.config import Update
 from raysync.training.apply_plan import MEAN, ApplyPlan
+from raysync.training.buffers import Slots
 from raysync.training.flat import FlatModel
 from raysync.training.parameter_groups import ParameterGroup, parameter_groups, within
 from raysync.training.parameter_store import ParameterStore, bounds_of, part_of
@@ -25,7 +26,7 @@ class MissedUpdate(RuntimeError):
 
 class Exchange(Protocol):
     """The state of the workers that push to one server: their weights and optimizers. Shapes: P
-    parameters, Q elements of buffers.
+    parameters, Q numbers of float32 that buffers take.
     """
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
@@ -63,6 +64,7 @@ class OneStore:
         groups: Sequence[ParameterGroup] = (),
         wire: str = "float32",
         threads: VectorThreads | None = None,
+        slots: Slots | None = None,
     ) -> None:
         """
         Args:
@@ -72,8 +74,9 @@ class OneStore:
             groups: as for the `ParameterStore`.
             wire: likewise.
             threads: likewise.
+            slots: likewise.
         """
-        self.store = ParameterStore(initial, size, update, groups, wire, threads)
+        self.store = ParameterStore(initial, size, update, groups, wire, threads, slots)
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         """Do the first half of an update; return this shard's part of the norm, if the gradient is
@@ -131,7 +134,8 @@ def shard_of(
     """Return a fresh store of a model, or of an even part of it."""
     groups = parameter_groups(update, model.parameters)
     own = within(groups, *bounds_of(model, shard, shards))
-    return OneStore(*part_of(model, shard, shards), update, own, wire, threads)
+    initial, size, slots = part_of(model, shard, shards)
+    return OneStore(initial, size, update, own, wire, threads, slots)
 
 
 class ModelServer:

@@ -207,6 +207,7 @@ def prepare(
     flat = _checked(experiment, module, initial.name)
     smallest = smallest_batch(experiment, initial, module, count) if experiment.trains else 1
     metrics = _tried_metrics(experiment, initial, module, count)
+    flat.check_buffers()
     of_batches = _batch_metrics(experiment, initial, module)
     if of_batches:
         remarks += (_on_batch_metrics(of_batches, experiment.evaluation.batch_size),)
@@ -285,16 +286,16 @@ def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
         ConfigError: it cannot be saved, has nothing to train, or is too small for its servers; or
             an optimizer, a parameter group or a memory format does not go with it.
     """
+    flat = FlatModel(module)
     if experiment.keep != "none":
         check_savable(module, name)
     check_memory_formats(experiment.workers, module, name)
-    flat = FlatModel(module)
     check_optimizer(experiment.update)
     check_groups(experiment.update, flat.parameters)
-    if experiment.cluster.servers > flat.size:
+    if experiment.cluster.servers > flat.most_servers:
         raise ConfigError(
             f"cluster.server_shards: {experiment.cluster.servers} servers cannot share the"
-            f" {flat.size} parameters that {name} has."
+            f" {flat.size} parameters that {name} has; at most {flat.most_servers} can."
         )
     return flat
 

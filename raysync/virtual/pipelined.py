@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from raysync.core.ids import WorkerId
-from raysync.decoupled.cut import Part, joined, trainable
+from raysync.decoupled.cut import Part, joined
 from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import DecoupledPlan, cut_model
 from raysync.decoupled.stage import StageComputation, StageWork
@@ -24,6 +24,7 @@ from raysync.decoupled.topology import Pipelined, server_of
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import FaultPlan
 from raysync.engine.step_time import StepTime
+from raysync.training.buffers import layout_of
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.model_file import encoded
 from raysync.training.state_file import State
@@ -194,10 +195,15 @@ class PipelinedRun:
     def _evaluator(self) -> EvaluatorActor:
         training, paradigm = self._plan.training, self._plan.paradigm
         module, parts = cut_model(training.model, training.experiment.seed, paradigm)
-        sizes = [trainable(part) for part in parts]
+        stages = [layout_of(part) for part in parts]
         whole = nn.Sequential(*(item for part in parts for item in part))
         evaluation = ModelEvaluation(training.model, whole, training.experiment)
+        model = evaluation.model
+
+        def vector(means: list[Tensor]) -> Tensor:
+            return joined(means, stages, model.layout)
+
         return EvaluatorActor(
-            lambda is_last, means: evaluation.measure(joined(means, sizes), is_last),
-            lambda means: encoded(evaluation.model, joined(means, sizes), module, training.task),
+            lambda is_last, means: evaluation.measure(vector(means), is_last),
+            lambda means: encoded(model, vector(means), module, training.task),
         )

@@ -1,7 +1,7 @@
 """The training of a virtual run: one process computes for all workers, each on the weights that its
 worker would have.
 
-Shape legend: P = trainable parameters, Q = elements of all buffers.
+Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers take.
 """
 
 from __future__ import annotations
