@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from raysync.config.bounded_file import read_text
 from raysync.config.experiment import Experiment
 from raysync.config.profiles import PROFILE_SETTINGS, load_profile
 from raysync.config.secret_masking import masked
@@ -15,6 +16,8 @@ from raysync.config.traces import resolve
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 
+MOST_BYTES = 1 << 24
+"""The largest experiment file that is read; that of a record has the numbers of its traces."""
 LONGEST_SHOWN = 300
 """The most characters of a value that an error message shows; a list can have thousands."""
 
@@ -35,12 +38,7 @@ def load(
     Raises:
         ConfigError: there is no such file, it is not YAML, or a setting is not allowed.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text file'})."
-        ) from error
+    text = read_text(path, MOST_BYTES)
     return parse(text, overrides, source=str(path), translate=translate, folder=path.parent)
 
 
