@@ -39,7 +39,7 @@ from raysync.core.events import Left
 from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import AnyParadigm
-from raysync.engine.checkpoint_state import check_goes_on
+from raysync.engine.checkpoint_state import check_goes_on, files_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, RunLost
 from raysync.paradigms.decoupled import Decoupled
@@ -532,7 +532,7 @@ def _server_files(layout: Layout, checkpoint: Checkpoint | None) -> dict[int, tu
     return {
         index: (ray.put(np.frombuffer(data, np.uint8)),)
         for server, indices in layout.servers.items()
-        for index, data in zip(indices, checkpoint.files_of(server, len(indices)), strict=True)
+        for index, data in zip(indices, files_of(checkpoint, server, len(indices)), strict=True)
     }
 
 

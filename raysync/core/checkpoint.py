@@ -6,8 +6,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysync.errors import ConfigError
-
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
@@ -25,19 +23,6 @@ class Checkpoint:
     servers: Mapping[str, Sequence[bytes]]
     """Id of a server -> the contents of the safetensors file of each of its shards: weights,
     optimizer, and their parts of the gradients and weights that the driver still needs."""
-
-    def files_of(self, server: str, count: int) -> Sequence[bytes]:
-        """Return the files of a server that has so many shards.
-
-        Raises:
-            ConfigError: there are others.
-        """
-        files = self.servers.get(server, ())
-        if len(files) != count:
-            raise ConfigError(
-                f"checkpoint: it has {len(files)} files of the {server}, and the run needs {count}."
-            )
-        return files
 
     @property
     def workers(self) -> Mapping[str, str]:

@@ -8,7 +8,7 @@ each other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
@@ -204,6 +204,20 @@ def check_goes_on(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
         workers = {*state["batch_sizes"], *state["topology"].get("pushers", ())}
         if pushed != buffered or not workers <= live:
             raise ValueError("its pushes or workers are not those of its machine")
+
+
+def files_of(checkpoint: Checkpoint, server: str, count: int) -> Sequence[bytes]:
+    """Return the files of a server that has so many shards.
+
+    Raises:
+        ConfigError: the checkpoint has another number of them.
+    """
+    files = checkpoint.servers.get(server, ())
+    if len(files) != count:
+        raise ConfigError(
+            f"checkpoint: it has {len(files)} files of the {server}, and the run needs {count}."
+        )
+    return files
 
 
 def _restored(text: str, paradigm: AnyParadigm, at: float) -> list[Roster]:

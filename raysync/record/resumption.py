@@ -202,7 +202,8 @@ def newest_checkpoint(
         try:
             return _checkpoint(folder / name_of(number), cuts)
         except ConfigError as error:
-            notify(f"{where}: checkpoint {number} is left out: {error}.")
+            reason = str(error).rstrip(".")
+            notify(f"{where}: checkpoint {number} is left out: {reason}.")
     if numbers:
         raise NoCheckpointError(f"{where}: none of its checkpoints can be used.")
     takes_none = " Its experiment takes none: checkpoint: {every_s: 60}." * (setting is None)

@@ -14,7 +14,7 @@ from raysync.core.journal import Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
 from raysync.decoupled.plan import check, plan_of
-from raysync.engine.checkpoint_state import check_events_state
+from raysync.engine.checkpoint_state import check_events_state, files_of
 from raysync.engine.checkpointing import Snapshot
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
@@ -78,7 +78,7 @@ class VirtualEngine:
         if checkpoint is not None:
             check_events_state(checkpoint.state)
             _check_intervals(training.experiment, checkpoint)
-            [data] = checkpoint.files_of(WORLD, 1)
+            [data] = files_of(checkpoint, WORLD, 1)
             reenact(driver, checkpoint.state, data, history(), checkpoint.at)
             driver.checkpointer.number = checkpoint.number
         self.models = driver.models
