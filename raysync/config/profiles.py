@@ -67,7 +67,10 @@ def _built_in() -> Iterator[tuple[str, Traversable]]:
 
 def _read(file: Traversable | Path, name: str) -> dict[str, Any]:
     if isinstance(file, Path):
-        text = read_text(file, MOST_BYTES)
+        try:
+            text = read_text(file, MOST_BYTES)
+        except ConfigError as error:
+            raise ConfigError(f"profile {error}") from error
     else:  # within a package that is an archive
         text = file.read_text(encoding="utf-8")
     settings = read_yaml(text, f"profile {name}")

@@ -12,7 +12,8 @@ from raysync.config import ParadigmChoice
 from raysync.core.checkpoint import Checkpoint
 from raysync.engine.checkpoint_state import check_goes_on, files_of
 from raysync.errors import ConfigError
-from tests.builders.virtual import interrupted, resumed, timed
+from tests.builders.paradigms import VARIANTS
+from tests.builders.virtual import cut_task, interrupted, resumed, timed
 
 DEEP = json.loads("[" * 60 + "]" * 60)
 OTHERS = [None, True, -1, 10**400, 1.5, float("nan"), "x", "\0", [], [[]], {}, {"x": 1}, DEEP]
@@ -22,16 +23,21 @@ WHOLE = timed(
     faults=[{"kind": "crash", "worker": "worker-2", "at_s": 0.25, "rejoin_after_s": 5.0}],
 )
 RUNS = {
-    "bsp": (WHOLE, ParadigmChoice(name="bsp")),
-    "lagtuner": (WHOLE, ParadigmChoice(name="lagtuner")),
+    "bsp": (WHOLE, ParadigmChoice(name="bsp"), 12),
+    "lagtuner": (WHOLE, ParadigmChoice(name="lagtuner"), 6),
+    "decoupled": (
+        cut_task(2, 1, keep="best", stop={"patience": 9}),
+        ParadigmChoice(name="decoupled", modules=2, groups=1),
+        20,
+    ),
 }
 
 
 @pytest.fixture(scope="module", params=RUNS)
 def run(request):
     """The task, the paradigm, and a checkpoint of it."""
-    task, choice = RUNS[request.param]
-    _, checkpoint = interrupted(task, choice, after=12)
+    task, choice, after = RUNS[request.param]
+    _, checkpoint = interrupted(task, choice, after)
     assert checkpoint is not None
     return task, choice, checkpoint
 
@@ -75,6 +81,15 @@ def test_any_other_state_is_refused_or_goes_on(run):
     kinds = {path[0] for path, other in refused if other == repr(KeyError)}
     assert kinds == set(checkpoint.state)
     assert ("last_at",) in {path for path, other in refused if other == repr("x")}
+
+
+@pytest.mark.parametrize("variant", VARIANTS)
+def test_every_checkpoint_of_a_run_is_one_to_go_on_from(variant):
+    name, parameters = VARIANTS[variant]
+    choice = ParadigmChoice(name=name, **parameters)
+    for after in (0, 3, 5):
+        if (checkpoint := interrupted(WHOLE, choice, after)[1]) is not None:
+            check_goes_on(checkpoint, choice.make())
 
 
 def test_what_is_not_refused_has_not_changed(run):
