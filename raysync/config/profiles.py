@@ -70,7 +70,7 @@ def _read(file: Traversable | Path, name: str) -> dict[str, Any]:
         try:
             text = read_text(file, MOST_BYTES)
         except ConfigError as error:
-            raise ConfigError(f"profile {error}") from error
+            raise ConfigError(f"profile {name}{str(error).removeprefix(str(file))}") from error
     else:  # within a package that is an archive
         text = file.read_text(encoding="utf-8")
     settings = read_yaml(text, f"profile {name}")

@@ -110,7 +110,7 @@ def test_names_are_looked_up_on_the_built_in(monkeypatch, folder):
 @pytest.mark.parametrize(
     ("profile", "experiment", "says"),
     [
-        (None, "profile: ./p.yaml", r"profile p.yaml: cannot be read \(No such file"),
+        (None, "profile: ./p.yaml", r"profile ./p.yaml: cannot be read \(No such file"),
         ("a: b: c", "profile: ./p.yaml", "profile ./p.yaml: not YAML"),
         (
             "- 1",
