@@ -22,6 +22,7 @@ from raysync import cli
 from raysync.core.journal import read
 from raysync.errors import ConfigError
 from raysync.record.push_rows import PushRow
+from raysync.record.reader import legible
 from raysync.record.sweeps import load_sweep
 from raysync.results.collection import collect
 from raysync.results.markdown import markdown, plain
@@ -158,6 +159,7 @@ for folder in map(Path, sys.argv[1:]):
         print(folder.name, "refused", str(error).count(chr(10)))
     else:
         print(folder.name, "read", 0)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
 """
 
 
@@ -180,7 +182,9 @@ def test_no_file_of_a_record_is_read_without_bounds(tiny_records, tmp_path):
     )
     assert monotonic() < end
     assert done.returncode == 0, done.stderr
-    answers = [line.split() for line in done.stdout.splitlines()]
+    *lines, most_kib = done.stdout.splitlines()
+    assert int(most_kib) < 800 << 10
+    answers = [line.split() for line in lines]
     assert len(answers) == len(folders)
     assert {what for _, what, _ in answers} == {"read", "refused"}
     assert all(int(breaks) <= 1 for _, _, breaks in answers)
@@ -190,10 +194,19 @@ def test_no_file_of_a_record_is_read_without_bounds(tiny_records, tmp_path):
 
 def swollen():
     """Tables that are far larger than their files, or have too many columns."""
-    yield pa.table({"at": pa.array(np.zeros(60_000_000))})
+    yield pa.table({name: pa.array(np.zeros(40_000_000)) for name in ("at", "wait", "busy")})
     long = pa.array(["x" * (1 << 20)])
-    yield pa.table({"worker": pa.DictionaryArray.from_arrays(np.zeros(30_000, np.int32), long)})
+    yield pa.table({"worker": pa.DictionaryArray.from_arrays(np.zeros(1_500, np.int32), long)})
     yield pa.table([pa.array([0.0])] * 12_000, names=list(map(str, range(12_000))))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [pa.ArrowNotImplementedError, pa.ArrowException, pa.ArrowKeyError, MemoryError, OSError],
+)
+def test_every_error_of_pyarrow_is_one_of_the_record(tmp_path, error):
+    with pytest.raises(ConfigError), legible(tmp_path, "pushes"):
+        raise error("x")
 
 
 @pytest.mark.parametrize("packed", ["gzip", "zstd"])
