@@ -153,8 +153,8 @@ from raysync.results.collection import _check
 for folder in map(Path, sys.argv[1:]):
     try:
         record = raysync.load(folder)
-        _check(record)
         record.pushes, list(record.journal()), record.model_file()
+        _check(record)
     except ConfigError as error:
         print(folder.name, "refused", str(error).count(chr(10)))
     else:
