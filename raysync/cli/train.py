@@ -16,7 +16,9 @@ from raysync.cli.app import (
     EngineName,
     OptionalFile,
     Settings,
+    Trust,
     app,
+    check_trust,
     load_experiment,
     say_that_ray_starts,
     warn_of_the_jobs_folder,
@@ -35,10 +37,12 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.comparisons import Comparison, new_id, newest_comparison
+from raysync.record.journal_file import JournalFile
 from raysync.record.older import settings_of
-from raysync.record.reader import RunRecord, legible, load
+from raysync.record.reader import RunRecord, legible
 from raysync.record.resumption import check_resumable, is_over
 from raysync.record.storage import display_name, is_uri, join, local_copy
+from raysync.record.trust import trusted
 from raysync.record.writer import CONFIG, MODEL_FILES
 
 if TYPE_CHECKING:
@@ -85,12 +89,14 @@ def run(
     engine: EngineName = None,
     settings: Settings = [],  # noqa: B006 - typer copies it
     resume: Resume = None,
+    trust: Trust = False,
 ) -> None:
     """Train one experiment. Its file is a program: the functions and classes that it names are
-    imported and called. So is the record of a run that is resumed.
+    imported and called. So is the record of a run that is resumed, if this folder has made it.
     """
+    check_trust(trust=trust, resume=resume)
     if resume is not None:
-        _resume(resume, file, with_engine(settings, engine))
+        _resume(resume, file, with_engine(settings, engine), trust=trust)
         return
     if file is None:
         raise ConfigError("Name an experiment file: raysync run FILE; or raysync run --resume RUN.")
@@ -104,17 +110,19 @@ def compare(
     engine: EngineName = None,
     settings: Settings = [],  # noqa: B006
     resume: ResumeComparison = None,
+    trust: Trust = False,
 ) -> None:
     """Train the same experiment under several paradigms, one after the other, and print one
     table. Its file is a program: the functions and classes that it names are imported and called.
-    So are the records of a comparison that is resumed.
+    So are the records of a comparison that is resumed, if this folder has made them.
     """
+    check_trust(trust=trust, resume=resume)
     settings = with_engine(settings, engine)
     former = None
     if resume is None:
         experiment = load_experiment(file, settings)
     else:
-        former = newest_comparison(resume)
+        former = newest_comparison(resume, trust=trust)
         experiment = _settings_to_resume(former, file, settings)
     _train(
         experiment,
@@ -144,7 +152,7 @@ def replay(
     journal = local_copy(record, without=[CHECKPOINTS]) / "journal.jsonl"
     if not journal.is_file():
         raise ConfigError(f"{record}: not the record of a run (no journal.jsonl in it).")
-    with legible(journal.parent), journal.open(encoding="utf-8") as file:
+    with legible(journal.parent), JournalFile(journal) as file:
         result = replay_journal(file, partial(rebuild, trust=trust))
     if result.difference:
         errors.print(f"Differs at {result.difference}", markup=False, highlight=False)
@@ -247,9 +255,9 @@ def _train_in_session(
         raise typer.Exit(1)
 
 
-def _resume(run: str, file: Path | None, settings: Sequence[str]) -> None:
+def _resume(run: str, file: Path | None, settings: Sequence[str], *, trust: bool) -> None:
     """Go on with a run, and print what its training printed."""
-    record = load(newest(run).path, trust=True)
+    record = trusted(newest(run), trust=trust)
     source = record.path / "config.yaml" if file is None else file
     experiment = config.load(source, settings, translate=settings_of)
     address = os.environ.get("RAY_ADDRESS")

@@ -100,10 +100,10 @@ def newest(location: Location) -> RunRecord:
 
 
 def _changed_at(path: Path) -> float:
-    """Return when a file was changed; long ago if it has been removed meanwhile."""
+    """Return when a file was changed; long ago if it has been removed meanwhile, or never was."""
     try:
         return path.stat().st_mtime
-    except FileNotFoundError:
+    except OSError:
         return 0.0
 
 

@@ -64,7 +64,7 @@ class AutoServers:
         """
         experiment = training.experiment
         if checkpoint is not None:
-            count = len(checkpoint.servers[SERVER])
+            count = len(checkpoint.servers.get(SERVER, ()))
             return ServerCount(count, f"the run had {count} at its checkpoint")
         if self._former is not None and self._former[0] == _key(training):
             return self._former[1]

@@ -39,6 +39,7 @@ from raysync.core.events import Left
 from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import AnyParadigm
+from raysync.engine.checkpoint_state import check_goes_on, files_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, RunLost
 from raysync.paradigms.decoupled import Decoupled
@@ -120,7 +121,8 @@ class Session:
             history: not needed here.
 
         Raises:
-            ConfigError: there is no such cluster, or it cannot hold the experiment.
+            ConfigError: there is no such cluster, or it cannot hold the experiment; or the
+                checkpoint is damaged.
             RunFailed: the actors do not start.
             RunLost: the controller died, or something else that the run cannot do without.
         """
@@ -133,6 +135,8 @@ class Session:
                 refuse_unavailable("this machine")  # at once, before its actors have started
             return layout, *self._ready(training, layout, labels, checkpoint)
 
+        if checkpoint is not None:
+            check_goes_on(checkpoint, paradigm)
         layout, actor_group, plan = self._started(training, paradigm, checkpoint, start)
         actor_group.whole = False  # until this run has ended well
         ended, lost, has_begun = None, False, False
@@ -528,7 +532,7 @@ def _server_files(layout: Layout, checkpoint: Checkpoint | None) -> dict[int, tu
     return {
         index: (ray.put(np.frombuffer(data, np.uint8)),)
         for server, indices in layout.servers.items()
-        for index, data in zip(indices, checkpoint.servers[server], strict=True)
+        for index, data in zip(indices, files_of(checkpoint, server, len(indices)), strict=True)
     }
 
 

@@ -7,6 +7,7 @@ import os
 import stat
 import zlib
 from pathlib import Path
+from typing import BinaryIO
 
 from raysync.errors import ConfigError
 
@@ -32,12 +33,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
         ConfigError: there is no such file, it cannot be read, is no plain file or too large.
     """
     try:
-        # a pipe without a writer would hold up an ordinary open()
-        with open(path, "rb", opener=_without_waiting) as file:
-            kind = stat.S_IFMT(os.fstat(file.fileno()).st_mode)
-            if kind != stat.S_IFREG:
-                what = KINDS.get(kind, "something else")
-                raise ConfigError(f"{path}: it is {what}; a plain file is expected.")
+        with open_plain(path) as file:
             if path.suffix.lower() == PACKED:
                 with gzip.open(file) as unpacked:
                     data = unpacked.read(limit + 1)
@@ -54,6 +50,23 @@ def read_bytes(path: Path, limit: int) -> bytes:
     if len(data) > limit:
         raise ConfigError(f"{path}: it has more than {limit / 1e6:,g} MB, the most that is read.")
     return data
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a plain file to read its bytes.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        ConfigError: it is no plain file.
+    """
+    # a pipe without a writer would hold up an ordinary open()
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
+    kind = stat.S_IFMT(os.fstat(file.fileno()).st_mode)
+    if kind != stat.S_IFREG:
+        file.close()
+        what = KINDS.get(kind, "something else")
+        raise ConfigError(f"{path}: it is {what}; a plain file is expected.")
+    return file
 
 
 def read_text(path: Path, limit: int) -> str:

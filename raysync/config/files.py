@@ -8,6 +8,7 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from raysync.config.bounded_file import read_text
 from raysync.config.checkpoint import is_absolute
 from raysync.config.experiment import Experiment
 from raysync.config.profiles import PROFILE_SETTINGS, load_profile
@@ -16,6 +17,8 @@ from raysync.config.traces import resolve
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 
+MOST_BYTES = 1 << 24
+"""The largest experiment file that is read; that of a record has the numbers of its traces."""
 LONGEST_SHOWN = 300
 """The most characters of a value that an error message shows; a list can have thousands."""
 
@@ -40,12 +43,7 @@ def load(
     Raises:
         ConfigError: there is no such file, it is not YAML, or a setting is not allowed.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:  # no text, or a NUL in the path
-        raise ConfigError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text file'})."
-        ) from error
+    text = read_text(path, MOST_BYTES)
     if translate is None and any((path.parent / name).is_file() for name in OF_RECORDS):
         translate = _without_places
     return parse(text, overrides, source=str(path), translate=translate, folder=path.parent)

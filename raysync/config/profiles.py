@@ -14,7 +14,8 @@ from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import may_import
 
-LARGEST_BYTES = 10_000_000
+MOST_BYTES = 1 << 24
+"""The largest profile that is read."""
 PROFILE_SETTINGS = {"workers", "network", "cluster"}
 """The settings of an experiment that a profile can set, beside its description `about`."""
 
@@ -68,10 +69,10 @@ def _built_in() -> Iterator[tuple[str, Traversable]]:
 def _read(file: Traversable | Path, name: str) -> dict[str, Any]:
     if isinstance(file, Path):
         try:
-            text = read_text(file, LARGEST_BYTES)
+            text = read_text(file, MOST_BYTES)
         except ConfigError as error:
-            raise ConfigError(f"profile {error}") from error
-    else:  # in a zipped installation
+            raise ConfigError(f"profile {name}{str(error).removeprefix(str(file))}") from error
+    else:  # within a package that is an archive
         text = file.read_text(encoding="utf-8")
     settings = read_yaml(text, f"profile {name}")
     if not isinstance(settings, dict):

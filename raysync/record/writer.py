@@ -38,6 +38,7 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.journal_cut import Resumption, cut_off
 from raysync.record.journal_text import encode
+from raysync.record.made_here import KEY, making
 from raysync.record.measures import Measures
 from raysync.record.push_rows import Columns, PushRow, Row, columns_of
 from raysync.record.storage import (
@@ -226,7 +227,7 @@ class RecordWriter:
         """When lines were written to the file last."""
         self._closed = False
         self._checkpoints = checkpoints or CheckpointWriter(folder / CHECKPOINTS)
-        process = environment() | {"places": places or {}}
+        process = environment() | {KEY: making(folder), "places": places or {}}
         if servers is not None:
             process["servers"] = servers
         if user_code is not None:

@@ -17,15 +17,15 @@ from functools import cached_property
 from math import isfinite
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from raysync.config import Experiment, Published, Target
 from raysync.core.journal import read_header
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
+from raysync.record.journal_file import JournalFile
 from raysync.record.older import STANDS_FOR, ZERO
 from raysync.record.push_rows import PushRow
 from raysync.record.reader import RunRecord, legible, load
+from raysync.record.schemas import opened_table
 from raysync.record.sweeps import FILE, SweepRecord, load_sweep
 from raysync.record.writer import schema_of
 from raysync.results.grouping import differences, setting_text, trial_paradigm
@@ -368,13 +368,14 @@ def _check(record: RunRecord) -> None:
     Raises:
         ConfigError: a part is missing or damaged, or a newer raysync wrote it.
     """
-    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+    with legible(record.path), JournalFile(record.path / "journal.jsonl") as file:
         read_header(file.readline())
     for part in ("config", "summary", "evaluations", "environment"):
         getattr(record, part)
     if record.complete:
         with legible(record.path, "pushes"):
-            columns = pq.read_schema(record.path / "pushes.parquet").names
+            with opened_table(record.path / "pushes.parquet") as table:
+                columns = table.schema_arrow.names
             if missing := set(schema_of(PushRow).names) - {*columns, *STANDS_FOR, *ZERO}:
                 raise ValueError(f"there is no column {min(missing)}")
 

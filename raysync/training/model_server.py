@@ -16,7 +16,8 @@ from raysync.training.buffers import Slots
 from raysync.training.flat import FlatModel
 from raysync.training.parameter_groups import ParameterGroup, parameter_groups, within
 from raysync.training.parameter_store import ParameterStore, bounds_of, part_of
-from raysync.training.state_file import State, check_fits, decode, encode
+from raysync.training.state_dict import legible
+from raysync.training.state_file import CHECKPOINT, State, check_fits, decode, encode
 from raysync.training.vector_threads import VectorThreads
 
 
@@ -209,8 +210,9 @@ class ModelServer:
             ConfigError: the file is damaged, or is that of another model or optimizer.
         """
         state = decode(data)
-        self.load_state(state["server"])
-        self._saved = state["vectors"]
+        with legible(CHECKPOINT):
+            self.load_state(state["server"])
+            self._saved = state["vectors"]
 
     def state(self, version: int | None = None) -> State:
         """Return all that later calls depend on; its tensors are valid until the next update.
@@ -224,7 +226,7 @@ class ModelServer:
     def load_state(self, state: State) -> None:
         """Take what `state` returned: see `restore`."""
         self.exchange.restore(state["exchange"])
-        self.version = state["version"]
+        self.version = int(state["version"])
 
     def saved(self, name: str) -> Tensor:
         """Return a vector of the snapshot; it can be asked for once."""

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import ulp
+from typing import Any
 
 import torch
+from pydantic import ConfigDict, TypeAdapter, with_config
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from raysync.config import Update
 from raysync.training.buffers import Slots
@@ -31,6 +34,23 @@ float32, but not for torch."""
 
 NORM_BLOCK = 2**20
 """The elements whose norm is taken at once: the bits of the whole norm depend on how it is cut."""
+
+
+@with_config(ConfigDict(strict=True, arbitrary_types_allowed=True))
+class _Saved(TypedDict):
+    """What a store writes down."""
+
+    fixed: dict[str, Any]
+    version: int
+    phase: str
+    began: float
+    published: Tensor
+    buffers: dict[str, Tensor]
+    mean_square: Tensor | None
+    optimizer: dict[str, Any]
+
+
+_SAVED = TypeAdapter(_Saved)
 
 
 class ParameterStore:
@@ -321,9 +341,14 @@ class ParameterStore:
 
         Raises:
             ConfigError: it is the state of another model, or of other settings.
+            ValueError: it is none.
         """
+        _SAVED.validate_python(saved)
         for what, own in self._fixed.items():
             check_fits(what, saved["fixed"].get(what), own)
+        check_fits("its numbers", list(saved["published"].shape), list(self._published.shape))
+        for buffers in saved["buffers"].values():
+            check_fits("its buffers", list(buffers.shape), list(self._initial_buffers.shape))
         self._optimizer.restore(saved["optimizer"])
         if self._staleness_correction is not None:
             mean_square = saved["mean_square"]

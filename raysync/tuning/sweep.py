@@ -56,6 +56,7 @@ from raysync.record.sweeps import (
     write_note,
     write_table,
 )
+from raysync.record.trust import PICKLES, check_trusted
 from raysync.record.writer import folder_name
 from raysync.training.task_loading import metrics_of, primary_of
 from raysync.tuning.continued_search import ContinuedSearch
@@ -78,8 +79,6 @@ OUTPUT = re.compile(r"\s*output\s*=")
 SETTINGS = "tuner.pkl"
 """Tune's own file, with the storage's URI and its secrets; only Tune's own way to restore reads
 it."""
-SEARCHER_STATES = "searcher-state-*.pkl"
-"""The files that `Searcher.restore_from_dir` looks for."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +104,7 @@ def plan(
     settings: Iterable[str] = (),
     *,
     resume: Location | None = None,
+    trust: bool = False,
     many: bool = False,
 ) -> Plan:
     """Read a sweep file and check each of its trials.
@@ -113,6 +113,7 @@ def plan(
         file: an experiment file with a `sweep:` block; None: that of the sweep that is resumed.
         settings: overrides, `key=value`; without a file, further ones.
         resume: the folder of the sweep that goes on, or of several: then the latest; or its URI.
+        trust: whether the user trusts the sweep that goes on; see `check_trusted`.
         many: allow more than `MOST_UNASKED` trials.
 
     Raises:
@@ -120,6 +121,8 @@ def plan(
             or there is no sweep to go on with, it still runs, or a setting changed that cannot.
     """
     former = None if resume is None else local_copy(newest_sweep(resume), without=[CHECKPOINTS])
+    if former is not None:
+        check_trusted(former, trust=trust)
     settings = tuple(settings)
     origin = origin_of(file, settings, former)
     source = origin.source
@@ -316,7 +319,7 @@ def _tuner(plan: Plan, callback: TuneCallback, verbose: bool) -> tune.Tuner:
     function = tune.with_resources(
         tune.with_parameters(train, trials=plan.trials), plan.trials.resources
     )
-    learned = folder / TUNE if any((folder / TUNE).glob(SEARCHER_STATES)) else None
+    learned = folder / TUNE if any((folder / TUNE).glob(PICKLES)) else None
     # a searcher that goes on knows its choices already
     choices = space(sweep, source) if learned is None else {}
     return tune.Tuner(

@@ -275,7 +275,7 @@ class VirtualBackend:
         """Whether calls leave no values now: see `reenact`."""
         return self._reenacts is not None
 
-    def reenact(self, events: int, answered: Callable[[str, Any], Any]) -> None:
+    def reenact(self, events: int, answered: Callable[[str, Any], Any], until: float = inf) -> None:
         """Process the first events of a run again, without computing anything: calls take their
         time, and leave no values.
 
@@ -283,9 +283,10 @@ class VirtualBackend:
             events: the number of events that are processed then.
             answered: called with the method of a call, and the answer of its cost; returns the
                 answer of the call.
+            until: the time of the last of them at the most, in seconds since the run began.
         """
         self._reenacts = answered
-        while self.processed < events and self._queue:
+        while self.processed < events and self._queue and self._queue[0][0] <= until:
             self.now, _, happens, argument = heappop(self._queue)
             happens(argument)
         self._reenacts = None
