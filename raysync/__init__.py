@@ -9,4 +9,8 @@ its tests work without torch and Ray being loaded.
 
 import lazy_loader
 
+from raysync.torchvision_import import heal_torchvision
+
+heal_torchvision()
+
 __getattr__, __dir__, __all__ = lazy_loader.attach_stub(__name__, __file__)

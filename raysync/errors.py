@@ -13,12 +13,31 @@ exits with 2.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from difflib import get_close_matches
+
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+"""A colour, as Ray writes them into the errors of its tasks."""
+CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+"""All control characters but tab and line feed; also those that change the direction of text, and
+halves of characters, which no stream accepts."""
+
+
+def visible(text: str) -> str:
+    r"""Return the text without colours, its control characters as Python writes them: `\x1b`."""
+    plain = COLOUR.sub("", text)
+    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), plain)
 
 
 class RaysyncError(Exception):
     """The base of every error that raysync raises on purpose."""
+
+    def __str__(self) -> str:
+        """Return the message as a terminal can show it: it may quote names, keys and errors of the
+        user's own.
+        """
+        return visible(super().__str__())
 
 
 class ConfigError(RaysyncError, ValueError):

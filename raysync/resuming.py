@@ -9,19 +9,20 @@ from typing import Any
 
 from raysync import config
 from raysync.config import Experiment
-from raysync.config.resume_changes import check_changes
+from raysync.config.resume_changes import check_changes, check_place
 from raysync.errors import ConfigError
 from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, load
 from raysync.record.resumption import (
     NoCheckpointError,
     check_resumable,
+    environment_of,
     newest_checkpoint,
     workload_of,
 )
 from raysync.record.storage import display_name
 from raysync.recovery import GoesOn
-from raysync.runner import Notify, Watch, check_functions, engine_for, quiet, run_in
+from raysync.runner import Notify, Watch, check_functions, engine_for, quiet, run_in, user_code_of
 from raysync.tracking.callback import check_callbacks
 from raysync.training.data import Labelled
 from raysync.training.models import ModelSource
@@ -99,8 +100,9 @@ def prepare_to_resume(
         ConfigError: see `resume`.
     """
     about = check_resumable(record)
+    check_place(record.config, experiment, record.path.parent)
     if not experiment.names_a_task:  # one of the user's own may bring settings, which are recorded
-        check_changes(record.config, experiment, elastic=True)
+        check_changes(record.config, experiment.recorded, elastic=True)
     try:
         training = prepare(experiment, model, data, task)
     except ConfigError as error:
@@ -110,7 +112,9 @@ def prepare_to_resume(
                 " be given again: raysync.resume(path, model=...)."
             ) from error
         raise
-    check_changes(record.config, training.experiment, elastic=True)
+    check_changes(record.config, training.experiment.recorded, elastic=True)
+    if experiment.trains:
+        notify(training.rate_in_force(experiment.paradigm))
     # as many as it began with, also where other workers go on with `iterations_per_worker`
     training = replace(training, workload_samples=workload_of(record))
     return training, _goes_on(record, about, training, notify)
@@ -150,4 +154,15 @@ def _goes_on(
         )
     setting = training.experiment.checkpoint
     output = None if setting is None else setting.output
-    return GoesOn(record, newest_checkpoint(record, notify, output=output))
+    checkpoint = newest_checkpoint(record, notify, output=output)
+    return GoesOn(record, checkpoint, _other_code(record, training))
+
+
+def _other_code(record: RunRecord, training: TrainingPlan) -> str:
+    """Say that the user's code is another one than when the run began; "" if it is not."""
+    before = environment_of(record).get("user_code")
+    now = user_code_of(training, record.config.paradigm)
+    hashes = [each["sha256"][:8] if each else "none" for each in (before, now)]
+    if hashes[0] == hashes[1]:
+        return ""
+    return f"The user's code has changed since the run began: {hashes[1]} in place of {hashes[0]}"

@@ -33,6 +33,7 @@ from raysync.record.reader import RunRecord, load
 from raysync.record.resumption import checkpoints_of
 from raysync.record.storage import check, display_name, join
 from raysync.record.uploader import uploads
+from raysync.record.user_code import user_code
 from raysync.record.writer import JOURNAL, RecordWriter, folder_name, make_folder
 from raysync.recovery import GoesOn, Recoveries, Reports
 from raysync.stop_request import stop_request
@@ -42,6 +43,7 @@ from raysync.tracking.trackers import trackers_of
 from raysync.training.data import Labelled
 from raysync.training.models import ModelSource
 from raysync.training.preparation import TrainingPlan, prepare
+from raysync.training.supervised import Supervised
 from raysync.training.task import Task
 
 KEPT_AFTER = ("finished", "diverged")
@@ -183,6 +185,8 @@ def run(
     training = prepare(experiment, model, data, task)
     for remark in training.remarks:
         notify(remark)
+    if experiment.trains:
+        notify(training.rate_in_force(experiment.paradigm))
     with engine_for(experiment, notify) as engine:
         return run_in(
             engine, training, experiment.paradigm, watch=watch, notify=notify, callbacks=callbacks
@@ -233,11 +237,11 @@ def run_in(
 
     def begin(checkpoint: Checkpoint | None) -> Reports:
         if checkpoint is None:
-            stream = engine.run(training, experiment.make(choice), labels)
+            stream = engine.run(training, training.make(choice), labels)
         else:
             checkpoint = for_workers_of(checkpoint, experiment)
             history = partial(lines_before, folder / JOURNAL, checkpoint)
-            stream = engine.run(training, experiment.make(choice), labels, checkpoint, history)
+            stream = engine.run(training, training.make(choice), labels, checkpoint, history)
         return chain([next(stream)], stream)
 
     stream = begin(former)  # an impossible experiment raises here, before there is a record of it
@@ -252,8 +256,8 @@ def run_in(
         Observers(start, trackers, callbacks, notify) as observers,
         RecordWriter(
             folder,
-            experiment.to_yaml(),
-            experiment.make(choice),
+            experiment.recorded.to_yaml(),
+            training.make(choice),
             measures,
             _about(training, choice),
             began,
@@ -261,6 +265,7 @@ def run_in(
             checkpoints,
             None if goes_on is None else goes_on.resumption(exact=engine.resumes_exactly),
             comparison,
+            user_code_of(training, choice),
         ) as writer,
     ):
 
@@ -314,6 +319,15 @@ def run_in(
         kept = f"The record up to then: {path}" if folder.exists() else ""
         raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, writer.failure, kept)))))
     return load(folder, trust=True)  # the user's own record
+
+
+def user_code_of(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any] | None:
+    """Describe the user's code that a run executes; see `user_code`."""
+    named = training.experiment.model_dump(include={"task", "model", "data"})
+    objects: list[object] = [training.task]
+    if isinstance(training.task, Supervised):
+        objects += [training.task.plan.source, *vars(training.task.data).values()]
+    return user_code([named, *objects], [choice.model_dump()])
 
 
 def _bottleneck(
@@ -436,7 +450,7 @@ def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
         "profile": experiment.profile,
         "paradigm": choice.name,
         "paradigm_label": choice.label,
-        "paradigm_parameters": experiment.make(choice).parameters(),
+        "paradigm_parameters": training.make(choice).parameters(),
         "model": training.task.model_name,
         "parameters": training.parameters,
         "dataset": training.task.data_name,
@@ -447,4 +461,5 @@ def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
         "metric_mode": training.primary.mode,
         "target": None if experiment.target is None else experiment.target.plain(),
         "chance_accuracy": training.chance_accuracy,
+        "batch_metrics": list(training.batch_metrics),
     }

@@ -10,14 +10,14 @@ import argparse
 from pathlib import Path
 
 from raysync import DataSet, LazyDataSet, data_set
-from raysync.training.torchvision_import import torchvision
 
 MEAN, STD = 0.286, 0.353
 
 
 def folder(*, path: str) -> DataSet | LazyDataSet:
     """Return the images in a folder: shifted and mirrored at random for training."""
-    datasets, transforms = torchvision("datasets"), torchvision("transforms")
+    from torchvision import datasets, transforms
+
     plain = [transforms.Grayscale(), transforms.ToTensor(), transforms.Normalize(MEAN, STD)]
     augmented = [transforms.RandomCrop(28, padding=2), transforms.RandomHorizontalFlip(), *plain]
     parts = {"train": transforms.Compose(augmented), "test": transforms.Compose(plain)}
@@ -30,9 +30,10 @@ def folder(*, path: str) -> DataSet | LazyDataSet:
 
 def write(data_dir: Path, target: Path, train: int, test: int) -> None:
     """Write the first images of Fashion-MNIST as PNG files."""
-    fashion = torchvision("datasets").FashionMNIST
+    from torchvision.datasets import FashionMNIST
+
     for part, count in (("train", train), ("test", test)):
-        images = fashion(data_dir, train=part == "train", download=True)
+        images = FashionMNIST(data_dir, train=part == "train", download=True)
         for index in range(count):
             image, label = images[index]
             file = target / part / str(label) / f"{index:05}.png"

@@ -148,7 +148,7 @@ def _advise(world: World, options: Options, runner: Runner) -> Advice:
                 f"--budget-minutes {options.budget_s / 60:g}: it was used up before any candidate"
                 " had been timed; give more."
             )
-        raise RunFailed("no candidate finishes its work on this cluster")
+        raise RunFailed("\n".join(["No candidate finishes its work.", *_failed(runner)]))
     best = named(timed) if options.choices else finalists(timed, FINALISTS)
     remarks = list(world.remarks)
     contenders = {each.candidate.label: each.candidate for each in best}
@@ -177,7 +177,10 @@ def _advise(world: World, options: Options, runner: Runner) -> Advice:
         )
         measure = WHOLE_WORK
         standings = _standings(measure, outcomes)
+        if standings.first.value.count == 0:
+            raise RunFailed("\n".join(["No candidate finishes its training.", *_failed(runner)]))
     changed = _change(world, list(contenders.values()), outcomes, measure, standings, seeds, runner)
+    remarks += _failed(runner)
     return Advice(
         world,
         options,
@@ -223,6 +226,14 @@ def _of_training(
     if done < len(seeds):
         remarks.append(f"The budget allowed {done} of {len(seeds)} seeds.")
     return remarks
+
+
+def _failed(runner: Runner) -> list[str]:
+    """Say why candidates failed, a line for each reason."""
+    labels: dict[str, list[str]] = {}
+    for label, reason in runner.failures.items():
+        labels.setdefault(reason, []).append(label)
+    return [f"Failed: {'; '.join(own)}: {reason}" for reason, own in labels.items()]
 
 
 def _standings(measure: Measure, outcomes: Mapping[str, Mapping[int, Outcome]]) -> Standings:

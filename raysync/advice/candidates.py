@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from raysync.config import Experiment, Network, ParadigmChoice
+from raysync.config.balancing import balanced_spec
 from raysync.paradigms.balanced import Balanced
 
 if TYPE_CHECKING:
@@ -145,10 +146,7 @@ class Space:
             return None  # no sample can be moved
         spec = {"name": name, **parameters}
         if balanced:
-            inner = {} if name == SYNCHRONOUS else {"paradigm": spec}
-            spec = {"name": Balanced.name, **inner}
-            if self._experiment.micro_batch is not None:
-                spec["multiple"] = self._experiment.micro_batch
+            spec = balanced_spec(name, parameters, self._experiment.micro_batch)
         return ParadigmChoice.model_validate(spec)
 
 

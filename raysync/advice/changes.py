@@ -1,4 +1,4 @@
-"""Changes of a cluster that advice times: another server, a faster network, fewer workers."""
+"""Changes of a cluster that advice times: a server, a faster network, a worker less or more."""
 
 from __future__ import annotations
 
@@ -6,12 +6,13 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
+from raysync.bottlenecks.larger import with_another
 from raysync.bottlenecks.setting import Setting
 from raysync.bottlenecks.smaller import without
 from raysync.config import Link, Network, ParadigmChoice
 from raysync.training.preparation import TrainingPlan
 
-Kind = Literal["server", "bandwidth", "without"]
+Kind = Literal["server", "bandwidth", "without", "more"]
 SLOWER = 1.05
 """A worker is the slowest if its steps take so many times those of the next one."""
 
@@ -23,8 +24,8 @@ class Change:
     kind: Kind
     what: str
     """Its name in a sentence: with what, or without which worker."""
-    slot: str = ""
-    """The worker that is left out."""
+    who: str = ""
+    """The slot of the worker that is left out, or the group that gets one more."""
 
     def applied_to(self, plan: TrainingPlan, choice: ParadigmChoice) -> TrainingPlan | None:
         """Return a training under that paradigm on the changed cluster; None: it cannot be done
@@ -35,8 +36,10 @@ class Change:
             changed = _with_another_server(setting)
         elif self.kind == "bandwidth":
             changed = _with_twice_the_bandwidth(setting)
+        elif self.kind == "more":
+            changed = with_another(setting, self.who)
         else:
-            changed = without(setting, [self.slot])
+            changed = without(setting, [self.who])
         return None if changed is None else changed.training
 
 
@@ -52,6 +55,8 @@ def changes(plan: TrainingPlan) -> Iterator[Change]:
     slowest = _slowest_slot(plan)
     if slowest is not None:
         yield Change("without", f"without {slowest}, the slowest worker", slowest)
+    for group in experiment.workers:
+        yield Change("more", f"with one more worker of group {group.name}", group.name)
 
 
 def _slowest_slot(plan: TrainingPlan) -> str | None:

@@ -60,6 +60,9 @@ class Runner:
     ) -> None:
         self.plan, self.budget, self.width = plan, budget, width
         self._executor, self._show = executor, show
+        self.failures: dict[str, str] = {}
+        """Label of a candidate of which a run failed -> the reason of the first one, in one
+        line."""
 
     def all(self, tasks: Sequence[Task], until: float, what: str) -> list[Outcome | None]:
         """Make runs, and return what they came to, in their order; None: see `perform`.
@@ -71,8 +74,11 @@ class Runner:
         """
         limited = [replace(task, stop_at=self.budget.until(until)) for task in tasks]
         outcomes = []
-        for outcome in self._each(limited):
+        for task, outcome in zip(tasks, self._each(limited), strict=True):
             outcomes.append(outcome)
+            if outcome is not None and outcome.status == "failed":
+                label = task.candidate.with_lr(None).label
+                self.failures.setdefault(label, outcome.error)
             self._show(what, self.budget.used)
         return outcomes
 

@@ -49,6 +49,8 @@ class Outcome:
     """The measures, under the keys of `summary.json`; `seconds` is that of the whole workload."""
     shares: dict[str, int]
     """Worker slot -> the samples of its latest iteration."""
+    error: str = ""
+    """The reason in one line, if it failed."""
 
     def value(self, key: str) -> float | None:
         """Return a measure; None: the run has none, or did not end as it should."""
@@ -132,4 +134,5 @@ def _outcome(
         last = measures.evaluations[-1].metrics
         tested = f"{OF_THE_TEST_SET}{plan.primary.name}"
         values[OF_THE_TEST_SET] = last.get(tested, last.get(plan.primary.name))
-    return Outcome(summary["status"], values, shares)
+    error = " ".join(str(summary["error"]).split())
+    return Outcome(summary["status"], values, shares, error)

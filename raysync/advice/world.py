@@ -48,7 +48,8 @@ class World:
         Raises:
             ConfigError: the file's own settings do not go with it.
         """
-        changed = candidate.applied_to(self.asked)
+        trained = {"update": self.plan.experiment.update}  # also what the task brings
+        changed = candidate.applied_to(self.asked.model_copy(update=trained))
         settings = changed.model_dump(mode="json", exclude={"profile", "sweep", "switch_search"})
         return config.validate(settings, source="advised.yaml")
 
@@ -75,6 +76,8 @@ def world_of(
         )
     remarks: list[str] = []
     settings = asked.model_dump(mode="json", exclude={"profile"}) | SIMULATED
+    # what was not given is for the task to bring
+    settings["update"] = asked.update.model_dump(mode="json", exclude_unset=True)
     if profile is not None:
         settings |= profile
     if steps is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import inf
-from statistics import median
+from statistics import median_low
 from typing import Literal, NamedTuple
 
 from raysync.bottlenecks.setting import Setting
@@ -103,7 +103,7 @@ def _of_steps(setting: Setting) -> Iterator[Cause]:
     steady.
     """
     if slow := slow_slots(setting):
-        pace_s = median(setting.steps_s.values())
+        pace_s = median_low(setting.steps_s.values())
         quick = {
             slot: group.model_copy(update={"speed": group.speed * setting.steps_s[slot] / pace_s})
             for slot, group in setting.groups.items()
@@ -137,7 +137,7 @@ def _of_hosts(setting: Setting) -> Iterator[Cause]:
 
 def slow_slots(setting: Setting) -> list[str]:
     """Return the slots whose steps take longer than the median's; none if all are alike."""
-    pace_s = median(setting.steps_s.values())
+    pace_s = median_low(setting.steps_s.values())
     return [slot for slot in setting.groups if setting.steps_s[slot] > SLOWER * pace_s]
 
 

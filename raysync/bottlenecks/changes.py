@@ -6,10 +6,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from raysync.bottlenecks.causes import named, slow_slots
+from raysync.bottlenecks.causes import SLOWER, named, slow_slots
 from raysync.bottlenecks.setting import Setting
 from raysync.bottlenecks.smaller import without
 from raysync.config import ParadigmChoice
+from raysync.config.balancing import balanced_spec
+from raysync.core.capability import Capability
+from raysync.core.paradigm import Paradigm
+from raysync.errors import ConfigError
 
 SHARDS = (1, 2, 4)
 """The numbers of servers that are tried, and as many as there are workers."""
@@ -21,12 +25,15 @@ class Change(NamedTuple):
     what: str
     """The name that a sentence gives it: what to set."""
     setting: Setting
+    settles: bool = False
+    """Whether the run begins as without the change, and only then gets its pace."""
 
 
 def changes(setting: Setting) -> Iterator[Change]:
     """Yield the changes that go with the setting, the simplest first."""
     yield from _of_servers(setting)
     yield from _of_exchange(setting)
+    yield from _of_batches(setting)
     slow = slow_slots(setting)
     if slow and (smaller := without(setting, slow)) is not None:
         yield Change(f"leaving out {named(setting, slow)}", smaller)
@@ -63,6 +70,25 @@ def _of_servers(setting: Setting) -> Iterator[Change]:
             what = f"{count} server{'s' * (count > 1)} {where} (cluster: {{{settings}}})"
             changed = setting.change_cluster(server_shards=count, server_placement=placement)
             yield Change(what, changed)
+
+
+def _of_batches(setting: Setting) -> Iterator[Change]:
+    """Yield the batches that suit unequal workers: the updates stay those of the same samples."""
+    experiment, choice, steps_s = setting.experiment, setting.choice, setting.steps_s.values()
+    if max(steps_s) <= SLOWER * min(steps_s) or experiment.global_batch <= len(steps_s):
+        return
+    paradigm = experiment.make(choice)
+    assert isinstance(paradigm, Paradigm), "a setting of a network in stages"
+    if any(what is Capability.BATCH_SIZE for what, _ in paradigm.demands()):
+        return
+    spec = balanced_spec(choice.name, choice.parameters, experiment.micro_batch)
+    try:
+        balanced = ParadigmChoice.model_validate(spec)
+        experiment.make(balanced)
+    except ConfigError:  # a batch of the file's is no multiple of the micro-batch
+        return
+    what = f"batches that suit the speeds of the workers ({balanced.label})"
+    yield Change(what, replace(setting, choice=balanced), settles=True)
 
 
 def _of_exchange(setting: Setting) -> Iterator[Change]:

@@ -89,7 +89,8 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     if not (limits or together):
         return None
     tried = list(changes(setting))
-    pushes = pushes_each(setting, 1 + len(limits) + len(together) + len(tried))
+    simulations = 1 + len(limits) + len(together) + len(tried)
+    pushes = pushes_each(setting, simulations + sum(change.settles for change in tried))
     if pushes is None:
         return None
     part = setting.shortened(pushes)
@@ -101,7 +102,8 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
 
     def timed(variations: Iterable[Varied], pushes: int = pushes) -> Iterator[tuple[Varied, float]]:
         for each in variations:
-            took = each.setting.shortened(pushes).seconds()
+            settles = isinstance(each, Change) and each.settles
+            took = (_settled_s if settles else _part_s)(each.setting, pushes)
             if took is not None:
                 yield each, took * scale
 
@@ -120,6 +122,27 @@ def pushes_each(setting: Setting, simulations: int) -> int | None:
         return whole if whole * simulations <= FAULTS_PUSHES + most else None
     pushes = min(int((PUSHES + most) / simulations), MOST_ITERATIONS * workers)
     return pushes if pushes >= min(whole, ITERATIONS * workers) else None
+
+
+def _part_s(setting: Setting, pushes: int) -> float | None:
+    """Return the seconds of the first pushes of a run."""
+    return setting.shortened(pushes).seconds()
+
+
+def _settled_s(setting: Setting, pushes: int) -> float | None:
+    """Return the seconds that so many pushes take on average over the whole run, whose pace is that
+    of the second half of them.
+    """
+    part, half = setting.shortened(pushes), setting.shortened(pushes // 2)
+    whole_s = part.seconds()
+    if whole_s is None or part.samples == setting.samples:
+        return whole_s
+    half_s = half.seconds()
+    if half_s is None:
+        return None
+    pace = (whole_s - half_s) / (part.samples - half.samples)
+    all_s = whole_s + pace * (setting.samples - part.samples)
+    return all_s * part.samples / setting.samples
 
 
 def _found(varied: tuple[Cause | Change, float] | None) -> Found | None:

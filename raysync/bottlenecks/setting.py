@@ -33,7 +33,7 @@ class Setting:
     def of(cls, training: TrainingPlan, choice: ParadigmChoice) -> Setting | None:
         """Return the setting of a run; None: a network in stages has no such bottlenecks."""
         experiment = training.experiment
-        if not isinstance(experiment.make(choice), Paradigm):
+        if not isinstance(training.make(choice), Paradigm):
             return None
         plain = {"timing": "only", "checkpoint": None, "stop": None, "target": None}
         timed = experiment.model_copy(update=plain | {"engine": "virtual"})
@@ -71,7 +71,7 @@ class Setting:
     @property
     def has_server(self) -> bool:
         """Whether gradients go through a server."""
-        paradigm = self.experiment.make(self.choice)
+        paradigm = self.training.make(self.choice)
         return isinstance(paradigm, Paradigm) and not paradigm.collective
 
     @cached_property
@@ -120,7 +120,7 @@ class Setting:
 
     def seconds(self) -> float | None:
         """Simulate it; return the seconds of its work, or None if it does not finish."""
-        *_, last = driver_of(self.training, self.experiment.make(self.choice)).run()
+        *_, last = driver_of(self.training, self.training.make(self.choice)).run()
         [*_, ended] = last
         assert isinstance(ended, Ended), "a run without an end"
         return ended.at if ended.status == "finished" else None

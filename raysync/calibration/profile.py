@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import yaml
-
 from raysync.calibration.cluster import Measured, MeasuredGroup
 from raysync.calibration.links import Links
 from raysync.config import Experiment, Jitter, WorkerGroup
+from raysync.config.yaml_reading import write_yaml
 
 ALIKE = 1.1
 """Two ways are alike if their latencies and bandwidths differ by at most this factor."""
@@ -30,7 +29,7 @@ def profile(experiment: Experiment, measured: Measured, about: str) -> str:
     }
     workers = [_settings(group, measured.groups[group.name], best) for group in experiment.workers]
     text = {"about": about, "workers": workers, "network": network}
-    return yaml.safe_dump(text, sort_keys=False, width=120)
+    return write_yaml(text, width=120)
 
 
 def _settings(group: WorkerGroup, measured: MeasuredGroup, best: Links) -> dict[str, Any]:

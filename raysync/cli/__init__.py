@@ -7,6 +7,7 @@ One file a group of commands.
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from pathlib import Path
 
 from raysync.cli import (  # noqa: F401 - their commands
@@ -58,6 +59,8 @@ __all__ = ["app", "console", "errors", "main"]
 def main() -> None:
     """Run the command line; a user's mistake is reported without a traceback, exit status 2."""
     sys.path.insert(0, str(Path.cwd()))  # for the user's own package.module:Name
+    if isinstance(sys.stdout, TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know only ASCII
     try:
         with stoppable():
             app()
@@ -67,5 +70,10 @@ def main() -> None:
     except RunFailed as error:
         say(masked(f"raysync: the run failed: {error}"))
         sys.exit(1)
+    except ModuleNotFoundError as error:
+        if error.name != "torch":
+            raise
+        say("raysync: torch is not installed: pip install torch (a CPU build is enough).")
+        sys.exit(2)
     except KeyboardInterrupt:
         sys.exit(130)

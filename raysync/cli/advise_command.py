@@ -14,9 +14,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 from rich.table import Table
 
 from raysync.cli.app import AsJson, OptionalFile, Processes, Settings, app, load_experiment
-from raysync.cli.console import console, errors, say, visible
+from raysync.cli.console import console, errors, say
 from raysync.config import Experiment
-from raysync.errors import ConfigError
+from raysync.errors import ConfigError, visible
 
 if TYPE_CHECKING:
     from raysync.advice.advise import Advice

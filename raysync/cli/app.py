@@ -13,6 +13,7 @@ import typer
 from raysync import config
 from raysync.cli.console import say
 from raysync.config import Experiment
+from raysync.errors import ConfigError
 from raysync.record.storage import is_uri
 
 app = typer.Typer(
@@ -36,6 +37,13 @@ EngineName = Annotated[
             "ray: real actors; virtual: a virtual clock in one process. Default: as the file says,"
             " else ray."
         ),
+    ),
+]
+Trust = Annotated[
+    bool,
+    typer.Option(
+        "--trust",
+        help="With --resume: run what the record names, though this folder has not made it.",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")]
@@ -74,6 +82,16 @@ def say_that_ray_starts(experiment: Experiment, what: str) -> None:
 def with_engine(settings: Sequence[str], engine: str | None) -> list[str]:
     """Append `--engine` to the overrides, if it is given."""
     return [*settings, *([f"engine={engine}"] if engine else [])]
+
+
+def check_trust(*, trust: bool, resume: str | None) -> None:
+    """Refuse `--trust` without a record.
+
+    Raises:
+        ConfigError: it is given without `--resume`.
+    """
+    if trust and resume is None:
+        raise ConfigError("--trust: only with --resume; an experiment file is trusted in any case.")
 
 
 def warn_of_the_jobs_folder(experiment: Experiment) -> None:

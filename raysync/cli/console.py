@@ -9,21 +9,13 @@ are not text, and stay.
 from __future__ import annotations
 
 import os
-import re
 import sys
 from collections.abc import Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.segment import Segment
 
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
-"""All control characters but tab and line feed; also those that change the direction of text, and
-halves of characters, which no stream accepts."""
-
-
-def visible(text: str) -> str:
-    r"""Return the text with its control characters as Python writes them: `\x1b`."""
-    return CONTROL.sub(lambda match: match[0].encode("unicode_escape").decode("ascii"), text)
+from raysync.errors import visible
 
 
 class VisibleConsole(Console):

@@ -39,21 +39,14 @@ def list_(
     """List the paradigms, models, data sets or clusters that come with raysync, with their
     settings.
     """
-    from raysync.training import datasets, models
-
     if kind is Kind.clusters:
         _list_clusters()
         return
-    shelves: dict[Kind, Mapping[str, Callable[..., Any]]] = {
-        Kind.paradigms: PARADIGMS,
-        Kind.models: models.MODELS,
-        Kind.datasets: datasets.DATASETS,
-    }
     table = Table(box=None, pad_edge=False)
     sizes = _sizes(measure) if kind is Kind.models else {}
     for column in ("name", *next(iter(sizes.values()), {}), "settings", "what it is"):
         table.add_column(column, no_wrap=column == "name")
-    for name, thing in shelves[kind].items():
+    for name, thing in _shelf(kind).items():
         parameters = signature(thing).parameters.values()
         settings = [
             f"{each.name}={_default(thing, each)}"
@@ -79,6 +72,14 @@ def list_(
             "Of other libraries: torchvision:NAME, and with pip install 'raysync[timm]' timm:NAME."
         )
     console.print("Your own: package.module:Name in the experiment file.")
+
+
+def _shelf(kind: Kind) -> Mapping[str, Callable[..., Any]]:
+    if kind is Kind.paradigms:
+        return PARADIGMS
+    from raysync.training import datasets, models  # they need torch
+
+    return models.MODELS if kind is Kind.models else datasets.DATASETS
 
 
 def _default(thing: Callable[..., Any], parameter: Parameter) -> str:

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from raysync.cli.app import app
-from raysync.cli.console import console, visible
-from raysync.errors import ConfigError
+from raysync.cli.console import console
+from raysync.errors import ConfigError, visible
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.storage import display_name, local_copy, upload
 from raysync.record.sweeps import TUNE

@@ -13,7 +13,9 @@ from raysync import config
 from raysync.cli.app import (
     EngineName,
     Settings,
+    Trust,
     app,
+    check_trust,
     prepare_tune,
     say_that_ray_starts,
     warn_of_the_jobs_folder,
@@ -54,6 +56,7 @@ def sweep(
             ),
         ),
     ] = None,
+    trust: Trust = False,
     yes: Annotated[bool, typer.Option("--yes", help="Allow more than 1,000 trials.")] = False,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")
@@ -62,13 +65,14 @@ def sweep(
     """Run the trials of the file's `sweep:` block under Ray Tune, side by side where the cluster
     can hold them.
     """
+    check_trust(trust=trust, resume=resume)
     overrides = with_engine(settings, engine)
     if file is not None:
         say_that_ray_starts(config.load(file, overrides), "the trials")
     prepare_tune()
     from raysync.tuning import sweep as sweeps
 
-    plan = sweeps.plan(file, overrides, resume=resume, many=yes)
+    plan = sweeps.plan(file, overrides, resume=resume, trust=trust, many=yes)
     folder = display_name(plan.trials.folder)
     if file is None:
         say_that_ray_starts(plan.experiment, "the trials")

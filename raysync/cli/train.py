@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from itertools import product
 from pathlib import Path
@@ -16,7 +16,9 @@ from raysync.cli.app import (
     EngineName,
     OptionalFile,
     Settings,
+    Trust,
     app,
+    check_trust,
     load_experiment,
     say_that_ray_starts,
     warn_of_the_jobs_folder,
@@ -28,17 +30,19 @@ from raysync.cli.table import print_bottlenecks, print_table
 from raysync.cli.watch import newest
 from raysync.cluster.fork_server import ForkServer, started_early
 from raysync.config import Experiment, ParadigmChoice
-from raysync.config.resume_changes import check_changes
+from raysync.config.resume_changes import check_changes, check_place
 from raysync.config.secret_masking import masked
 from raysync.core.replay import replay as replay_journal
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.comparisons import Comparison, new_id, newest_comparison
+from raysync.record.journal_file import JournalFile
 from raysync.record.older import settings_of
-from raysync.record.reader import RunRecord, legible, load
+from raysync.record.reader import RunRecord, legible
 from raysync.record.resumption import check_resumable, is_over
-from raysync.record.storage import display_name, join, local_copy
+from raysync.record.storage import display_name, is_uri, join, local_copy
+from raysync.record.trust import trusted
 from raysync.record.writer import CONFIG, MODEL_FILES
 
 if TYPE_CHECKING:
@@ -85,12 +89,14 @@ def run(
     engine: EngineName = None,
     settings: Settings = [],  # noqa: B006 - typer copies it
     resume: Resume = None,
+    trust: Trust = False,
 ) -> None:
     """Train one experiment. Its file is a program: the functions and classes that it names are
-    imported and called. So is the record of a run that is resumed.
+    imported and called. So is the record of a run that is resumed, if this folder has made it.
     """
+    check_trust(trust=trust, resume=resume)
     if resume is not None:
-        _resume(resume, file, with_engine(settings, engine))
+        _resume(resume, file, with_engine(settings, engine), trust=trust)
         return
     if file is None:
         raise ConfigError("Name an experiment file: raysync run FILE; or raysync run --resume RUN.")
@@ -104,17 +110,19 @@ def compare(
     engine: EngineName = None,
     settings: Settings = [],  # noqa: B006
     resume: ResumeComparison = None,
+    trust: Trust = False,
 ) -> None:
     """Train the same experiment under several paradigms, one after the other, and print one
     table. Its file is a program: the functions and classes that it names are imported and called.
-    So are the records of a comparison that is resumed.
+    So are the records of a comparison that is resumed, if this folder has made them.
     """
+    check_trust(trust=trust, resume=resume)
     settings = with_engine(settings, engine)
     former = None
     if resume is None:
         experiment = load_experiment(file, settings)
     else:
-        former = newest_comparison(resume)
+        former = newest_comparison(resume, trust=trust)
         experiment = _settings_to_resume(former, file, settings)
     _train(
         experiment,
@@ -144,7 +152,7 @@ def replay(
     journal = local_copy(record, without=[CHECKPOINTS]) / "journal.jsonl"
     if not journal.is_file():
         raise ConfigError(f"{record}: not the record of a run (no journal.jsonl in it).")
-    with legible(journal.parent), journal.open(encoding="utf-8") as file:
+    with legible(journal.parent), JournalFile(journal) as file:
         result = replay_journal(file, partial(rebuild, trust=trust))
     if result.difference:
         errors.print(f"Differs at {result.difference}", markup=False, highlight=False)
@@ -180,7 +188,8 @@ def _settings_to_resume(
     of_a_run: dict[str, object] = {"paradigm": first.config.paradigm}
     if experiment.seeds:  # else the one seed may not change
         of_a_run["seed"] = first.config.seed
-    check_changes(first.config, experiment.model_copy(update=of_a_run))
+    check_place(first.config, experiment, comparison.location)
+    check_changes(first.config, experiment.recorded.model_copy(update=of_a_run))
     for record in comparison.records.values():
         if not is_over(record):
             check_resumable(record)
@@ -216,7 +225,7 @@ def _train_in_session(
     training = prepare(experiment)
     check_metrics(experiment, training.metrics, training.primary)
     for choice in choices:  # all are checked before the first one trains
-        check_training(training, experiment.make(choice))
+        check_training(training, training.make(choice))
     over = [] if comparison is None else list(map(is_over, comparison.records.values()))
     if any(over):
         say(f"{sum(over)} of {len(choices) * len(seeds)} runs are over, and stay as they are.")
@@ -236,16 +245,19 @@ def _train_in_session(
         }
         print_table(summaries, experiment, seeds, training.primary)
         print_bottlenecks(summaries)
-        records = masked(str(join(experiment.output, experiment.name)))
-        console.print_plain(f"Records: {records}")
+        records = join(experiment.output, experiment.name)
+        if not is_uri(records):
+            records = Path(records).expanduser()
+        if is_uri(records) or Path(records).is_dir():  # not if the first run could not begin
+            console.print_plain(f"Records: {masked(str(records))}")
         _say_where_the_model_is([record for runs in done.values() for record in runs])
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)
 
 
-def _resume(run: str, file: Path | None, settings: Sequence[str]) -> None:
+def _resume(run: str, file: Path | None, settings: Sequence[str], *, trust: bool) -> None:
     """Go on with a run, and print what its training printed."""
-    record = load(newest(run).path, trust=True)
+    record = trusted(newest(run), trust=trust)
     source = record.path / "config.yaml" if file is None else file
     experiment = config.load(source, settings, translate=settings_of)
     address = os.environ.get("RAY_ADDRESS")
@@ -293,7 +305,7 @@ def _train_all(
     done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
     with run_lines(training.experiment.timing == "only") as lines:
         warn_of_the_jobs_folder(training.experiment)
-        for remark in training.remarks:
+        for remark in (*training.remarks, *_rates(training, choices)):
             say(remark)
         for group, step_s in training.estimated_s.items():
             say(
@@ -322,6 +334,15 @@ def _train_all(
             else:
                 done[choice.label].append(record)
     return done
+
+
+def _rates(training: TrainingPlan, choices: Sequence[ParadigmChoice]) -> Iterator[str]:
+    """Yield the learning rates in force, once for those paradigms that have the same."""
+    labels: dict[str, list[str]] = {}
+    for choice in choices if training.experiment.trains else ():
+        labels.setdefault(training.rate_in_force(choice), []).append(choice.label)
+    for rate, own in labels.items():
+        yield rate if len(labels) == 1 else f"{', '.join(own)}: {rate}"
 
 
 def _train_one(

@@ -21,6 +21,7 @@ from raysync.cli.progress_lines import RunLines
 from raysync.cli.run_view import RunView
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS
+from raysync.record.closed_status import closed_status
 from raysync.record.event_text import EventText
 from raysync.record.journal_tail import JournalTail
 from raysync.record.measures import Measures
@@ -99,10 +100,10 @@ def newest(location: Location) -> RunRecord:
 
 
 def _changed_at(path: Path) -> float:
-    """Return when a file was changed; long ago if it has been removed meanwhile."""
+    """Return when a file was changed; long ago if it has been removed meanwhile, or never was."""
     try:
         return path.stat().st_mtime
-    except FileNotFoundError:
+    except OSError:
         return 0.0
 
 
@@ -159,7 +160,11 @@ class Watcher:
         Args:
             once: only print the current status.
         """
-        if once:
+        if once or self._console.is_terminal:
+            self._status = closed_status(self._record)
+        if self._status is not None:
+            self._journal.take(0)  # its header alone
+        elif once:
             for _ in self._read(once=True):
                 pass
         elif self._console.is_terminal:

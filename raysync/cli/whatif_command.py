@@ -13,8 +13,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 from rich.table import Table
 
 from raysync.cli.app import AsJson, Processes, app
-from raysync.cli.console import console, errors, visible
-from raysync.errors import ConfigError
+from raysync.cli.console import console, errors
+from raysync.errors import ConfigError, visible
 
 if TYPE_CHECKING:
     from raysync.what_if.prediction import WhatIf
@@ -53,7 +53,7 @@ def whatif(
             metavar="NAME",
             help=(
                 "A paradigm to try, as in an experiment file: asp, '{name: ssp, staleness: 5}'."
-                " Default: about ten."
+                " Default: twelve."
             ),
         ),
     ] = [],  # noqa: B006 - typer copies it

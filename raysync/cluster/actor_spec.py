@@ -6,10 +6,10 @@ The names are those of the Ray dashboard, of logs, and of `ray.get_actor`:
     raysync:unequal-3f2a91:server-0           raysync:unequal-3f2a91:worker-3 (gtx1060-0) #2
 
 The last is a worker that came back, in its second life; servers are named likewise. The middle
-names the actor group: the experiment and an id. It does not name a record, since Ray names an actor
-once, when it is made, and a session keeps its actors for all runs of a comparison; which run they
-are at is a line of the controller's log. The id keeps actor groups apart that share a namespace:
-those of the trials of a sweep, or of two jobs that join one.
+names the actor group: the experiment (of a trial its sweep too, `SWEEP/00003`) and an id. It does
+not name a record, since Ray names an actor once, when it is made, and a session keeps its actors
+for all runs of a comparison; which run they are at is a line of the controller's log. The id keeps
+actor groups apart that share a namespace: those of two jobs that join one, for example.
 """
 
 from __future__ import annotations

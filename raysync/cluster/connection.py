@@ -17,13 +17,15 @@ from typing import Any
 import numpy as np
 import psutil
 import ray
+from ray._common.utils import get_default_system_temp_dir
 from ray._private import ray_constants
 from ray.exceptions import RayError
+from ray.util.client import ray as client
 
 from raysync.cluster.clock import within
-from raysync.cluster.fork_server import ForkServer, can_fork, forked_by
+from raysync.cluster.fork_server import SHORT_FOLDER, ForkServer, can_fork, forked_by, holds_sockets
 from raysync.config import Cluster
-from raysync.errors import ConfigError
+from raysync.errors import ConfigError, RunFailed
 
 WARM_BYTES = 64 << 20
 """How much of a private object store is touched before the first run: first touches are about ten
@@ -43,6 +45,10 @@ ANSWER_S = 10.0
 """How long the cluster may take to accept a connection."""
 SHUTDOWN_S = 10.0
 """How long Ray may take to shut down: it takes two seconds."""
+OF_RAY_CLIENT = (
+    "is an address of Ray Client, through which nothing can be trained: submit a job with `ray job"
+    " submit`, or, on a machine of the cluster's network, name its GCS, HOST:6379."
+)
 OF_JOBS = (
     "is the URL of a Ray dashboard, for `ray job submit` (RAY_API_SERVER_ADDRESS); a run that joins"
     " a cluster by itself needs the address of its GCS, HOST:6379."
@@ -91,6 +97,8 @@ class Connection:
             return
         # A cluster that is already joined is used as it is, and left as it was.
         if ray.is_initialized():
+            if client.is_connected():
+                raise ConfigError(f"cluster.address: ray:// {OF_RAY_CLIENT}")
             if address != "auto":
                 raise ConfigError(
                     f"cluster.address: {address!r}: Ray is already initialised in this process;"
@@ -106,10 +114,14 @@ class Connection:
         knock(address)
         try:
             self._init(address=address, **options)
-        except (ConnectionError, RuntimeError, ValueError) as error:
-            reason = str(error).splitlines()[0]
+        except ConnectionError as error:
             raise ConfigError(
-                f"cluster.address: no Ray cluster at {address!r} ({reason})."
+                f"cluster.address: no Ray cluster at {address!r} ({in_a_line(error)}), or one that"
+                " asks for a token: set RAY_AUTH_MODE=token."
+            ) from error
+        except (RuntimeError, ValueError) as error:  # also another version of Ray
+            raise ConfigError(
+                f"cluster.address: cannot join {address!r}: {in_a_line(error)}"
             ) from error
 
     def close(self) -> None:
@@ -138,20 +150,32 @@ class Connection:
             self._notify(
                 f"{needed} CPUs are declared to Ray on a machine of {cores}: its cores are shared."
             )
+        if not holds_sockets(get_default_system_temp_dir()):
+            options["_temp_dir"] = f"{SHORT_FOLDER}/ray"
+            self._notify(
+                "The path of the temporary folder is too long for Ray's sockets, or not ASCII: Ray"
+                f" has its files in {options['_temp_dir']}."
+            )
+        options |= {"num_cpus": max(needed, cores), "include_dashboard": cluster.dashboard}
         self.private = True
+        try:
+            self._start_once(cluster, options)
+        except Exception as error:  # Ray raises nothing more precise
+            self._notify(f"Ray did not start ({in_a_line(error)}): it is started once more.")
+            self.close()
+            try:
+                self._start_once(cluster, options)
+            except Exception as error:
+                raise RunFailed(f"Ray did not start: {in_a_line(error)}") from error
+        ray.get(ray.put(np.zeros(WARM_BYTES, np.uint8)))
+
+    def _start_once(self, cluster: Cluster, options: dict[str, Any]) -> None:
         with ExitStack() as while_starting:
             while_starting.enter_context(_on_loopback())
             if cluster.fork_workers and can_fork():
                 self._fork_server = self._fork_server or ForkServer()
                 while_starting.enter_context(forked_by(self._fork_server))
-            self._init(
-                address="local",
-                num_cpus=max(needed, cores),
-                include_dashboard=cluster.dashboard,
-                _system_config=PRIVATE_CONFIG,
-                **options,
-            )
-        ray.get(ray.put(np.zeros(WARM_BYTES, np.uint8)))
+            self._init(address="local", _system_config=PRIVATE_CONFIG, **options)
 
     def _init(self, **options: Any) -> None:
         """Call `ray.init`, and leave SIGTERM to the handler that had it.
@@ -177,6 +201,11 @@ class Connection:
         if self._sigterm is not None:
             signal.signal(signal.SIGTERM, self._sigterm)
         self._sigterm = None
+
+
+def in_a_line(error: Exception) -> str:
+    """Return what an error says, without the line breaks that Ray's have."""
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def _leave(number: int, _: object) -> None:
@@ -209,7 +238,9 @@ def knock(address: str) -> None:
     """
     if address.startswith("http"):
         raise ConfigError(f"cluster.address: {address!r} {OF_JOBS}")
-    host, _, port = address.removeprefix("ray://").rpartition(":")
+    if address.startswith("ray://"):
+        raise ConfigError(f"cluster.address: {address!r} {OF_RAY_CLIENT}")
+    host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return
     try:

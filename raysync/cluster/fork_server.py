@@ -27,7 +27,7 @@ from importlib import import_module
 from inspect import signature
 from pathlib import Path
 from shutil import rmtree
-from tempfile import mkdtemp
+from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING
 
 from raysync.cluster import worker_process
@@ -69,12 +69,29 @@ WORKERS_PROGRAM = "worker_path"
 IS_LINUX = sys.platform == "linux"
 """On macOS a fork of a process that has imported torch is not safe."""
 
+SHORT_FOLDER = "/tmp"
+"""The temporary folder where that of the system cannot hold sockets."""
+LONGEST_SOCKET = "ray/session_2026-11-25_13-17-26_804123_4194304/sockets/plasma_store"
+"""The longest path of a socket of Ray, below the temporary folder."""
+LONGEST_PATH_BYTES = 107 if IS_LINUX else 103
+"""The longest path of a socket that the system takes."""
+
+
+def holds_sockets(folder: str) -> bool:
+    """Say whether Ray can have its sockets in a temporary folder: their paths must be short, and
+    ASCII.
+    """
+    path = f"{folder}/{LONGEST_SOCKET}"
+    return path.isascii() and len(path) <= LONGEST_PATH_BYTES
+
 
 class ForkServer:
     """The server process, and the folder with its socket, which only this user can enter."""
 
     def __init__(self) -> None:
-        self._folder = folder = Path(mkdtemp(prefix="raysync-"))
+        own = gettempdir()
+        own = own if holds_sockets(own) else SHORT_FOLDER
+        self._folder = folder = Path(mkdtemp(prefix="raysync-", dir=own))
         self.worker_program = folder / "worker.py"
         """The program to start worker processes with; what asks early waits for the imports."""
         self.worker_program.symlink_to(worker_process.__file__)

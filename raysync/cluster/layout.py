@@ -108,7 +108,11 @@ class DataParallelLayout:
             SERVER: range(training.experiment.cluster.server_shards)
         }
         self.topology = DataParallelPlan(
-            paradigm, training.workload_samples, training.has_buffers, training.vector_bytes
+            paradigm,
+            training.workload_samples,
+            training.groups,
+            training.has_buffers,
+            training.vector_bytes,
         )
         self.assembly = WholeModel(training.experiment.seed)
         self.vector_bytes: Mapping[str, int] = {SERVER: training.vector_bytes}

@@ -36,6 +36,7 @@ from raysync.core.events import Left
 from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import AnyParadigm
+from raysync.engine.checkpoint_state import check_goes_on, files_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, RunLost
 from raysync.record.metrics_registry import RunLabels
@@ -110,10 +111,13 @@ class Session:
             history: not needed here.
 
         Raises:
-            ConfigError: there is no such cluster, or it cannot hold the experiment.
+            ConfigError: there is no such cluster, or it cannot hold the experiment; or the
+                checkpoint is damaged.
             RunFailed: the actors do not start.
             RunLost: the controller died, or something else that the run cannot do without.
         """
+        if checkpoint is not None:
+            check_goes_on(checkpoint, paradigm)
         layout = layout_of(training, paradigm)
         self._connection.open(layout.experiment.cluster, cpus(layout.experiment))
         actor_group, plan = self._ready(training, layout, labels, checkpoint)
@@ -196,7 +200,7 @@ class Session:
         while True:
             kept = self._actor_group
             try:
-                actor_group = self._actor_group_for(layout)
+                actor_group = self._actor_group_for(layout, labels)
                 return actor_group, self._begin(actor_group, training, layout, labels, checkpoint)
             except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
                 is_new = kept is None or self._actor_group is not kept
@@ -215,7 +219,7 @@ class Session:
                 )
                 sleep_s(wait_s)
 
-    def _actor_group_for(self, layout: Layout) -> ActorGroup:
+    def _actor_group_for(self, layout: Layout, labels: RunLabels | None) -> ActorGroup:
         experiment = layout.experiment
         asked = plan(experiment)
         spec = ActorGroupSpec(
@@ -232,16 +236,16 @@ class Session:
         ):
             return self._actor_group
         self._shutdown()
-        name = actor_group_name(experiment.name)
+        name = actor_group_name(experiment.name if labels is None else labels.experiment)
         chosen, group = (
             reserve(experiment, name)
             if self._within is None
             else (placed(experiment), self._within)
         )
         self._actor_group = ActorGroup(name, spec, chosen, group)
-        for owner, labels in sorted(fallbacks(asked, chosen).items()):
+        for owner, where in sorted(fallbacks(asked, chosen).items()):
             self._notify(
-                f"{owner} runs where {labels}: the cluster cannot hold it otherwise.".capitalize()
+                f"{owner} runs where {where}: the cluster cannot hold it otherwise.".capitalize()
             )
         self._actor_group.start(layout, self._cores(), self._notify)
         return self._actor_group
@@ -468,7 +472,7 @@ def _server_files(layout: Layout, checkpoint: Checkpoint | None) -> dict[int, tu
     return {
         index: (ray.put(np.frombuffer(data, np.uint8)),)
         for server, indices in layout.servers.items()
-        for index, data in zip(indices, checkpoint.servers[server], strict=True)
+        for index, data in zip(indices, files_of(checkpoint, server, len(indices)), strict=True)
     }
 
 

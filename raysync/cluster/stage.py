@@ -31,16 +31,18 @@ from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.cluster.warm_up import warm_up
 from raysync.config import Update, WorkerGroup
-from raysync.decoupled.cut import joined, trainable
+from raysync.decoupled.cut import joined
 from raysync.decoupled.gossip import exchange_of
 from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import cut_model, parts_of
 from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.engine.step_time import StepTime, one_way_s
+from raysync.engine.topology import StepReport
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to
 from raysync.training.batches import Batches
+from raysync.training.buffers import BufferLayout, layout_of
 from raysync.training.device import Device, try_kernels
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
@@ -91,18 +93,20 @@ class Stages:
 
     seed: int
     paradigm: Decoupled
-    sizes: list[int] = field(default_factory=list)
-    """The number of parameters of each, known once the model is built."""
+    layouts: list[BufferLayout] = field(default_factory=list)
+    """Those of the stages and then of the whole, known once the model is built."""
 
     def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
         """See `Assembly.modules`."""
         module, parts = cut_model(model, self.seed, self.paradigm)
-        self.sizes = [trainable(part) for part in parts]
-        return nn.Sequential(*(item for part in parts for item in part)), module
+        whole = nn.Sequential(*(item for part in parts for item in part))
+        self.layouts = [layout_of(each) for each in (*parts, whole)]
+        return whole, module
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         """See `Assembly.vector`."""
-        return joined(weights, self.sizes)
+        *stages, whole = self.layouts
+        return joined(weights, stages, whole)
 
 
 class StageActor:
@@ -199,16 +203,14 @@ class StageActor:
 
     @signed
     @ray.method(num_returns=3)  # type: ignore[untyped-decorator]
-    def backward(
-        self, fields: Sequence[float], *arrived: Any
-    ) -> tuple[Payload, Any, list[float | None]]:
+    def backward(self, fields: Sequence[float], *arrived: Any) -> tuple[Payload, Any, StepReport]:
         """Run a batch backward.
 
         The last stage runs it forward before: what arrives there is the activation.
 
         Returns:
             The gradient with the buffers behind it (P + Q,), the gradient by the input, and the
-            loss with the seconds of computing.
+            loss with the seconds of computing, and what was not finite.
         """
         plan = self._ready
         last, alone = plan.stage_id[1] == plan.paradigm.modules, plan.paradigm.modules == 1
@@ -220,7 +222,7 @@ class StageActor:
                 sent(self._device.download(dx)) if dx is not None and plan.stage_id[1] > 1 else None
             )
         busy_s, self._busy_s = self._busy_s, 0.0
-        return gradient, back, [loss, busy_s]
+        return gradient, back, (loss, busy_s, self._work.not_finite)
 
     @property
     def _ready(self) -> StagePlan:

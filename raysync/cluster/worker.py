@@ -22,6 +22,7 @@ from raysync.cluster.warm_up import warm_up
 from raysync.cluster.weights_in_place import WeightsInPlace, is_worth_it
 from raysync.config import WorkerGroup
 from raysync.engine.step_time import StepTime, one_way_s
+from raysync.engine.topology import StepReport
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Batches
 from raysync.training.device import try_kernels
@@ -150,7 +151,7 @@ class Worker:
         batch: tuple[int, int, *tuple[float, ...]],
         *weights: Payload,
         into: Handle | None = None,
-    ) -> tuple[Payload | list[float], ...]:
+    ) -> tuple[Payload | StepReport, ...]:
         """Compute one iteration.
 
         Args:
@@ -162,9 +163,9 @@ class Worker:
 
         Returns:
             The gradient with the buffers behind it, as it travels, in a part a shard, or the
-            handles of these parts; the loss, and the seconds of computing, the emulated part
-            included: forward and backward, on a CPU also drawing the batch unless that was done
-            ahead, without the copies of vectors.
+            handles of these parts; the loss, the seconds of computing, the emulated part included:
+            forward and backward, on a CPU also drawing the batch unless that was done ahead,
+            without the copies of vectors; and what was not finite.
         """
         plan, gradient, reader = self._plan, self._gradient, self._reader
         assert plan is not None, "step before reset"
@@ -195,7 +196,7 @@ class Worker:
         busy_s = computed_s + now_s() - began_s
         sizes = gradient.wire.sizes
         parts = outgoing(gradient.outgoing(), sizes) if into is None else into.parts(sizes)
-        return *parts, [loss, busy_s]
+        return *parts, (loss, busy_s, gradient.not_finite)
 
     @signed
     def restore(self, fields: list[Any], *parts: Payload) -> None:

@@ -16,17 +16,20 @@ NAMES_A_PARADIGM = ("paradigm", "first", "then", "sync")
 Groups = dict[str, dict[str, int | float]]
 
 
-def described(groups: Sequence[WorkerGroup], batch_size: int) -> Groups:
+def described(groups: Sequence[WorkerGroup], batch_size: int, smallest_batch: int = 1) -> Groups:
     """Describe the worker groups: group -> its batch size, its limits, and the times that are not
     in proportion to the batch.
 
     Args:
         groups: of the experiment.
         batch_size: in samples, of the groups that have none of their own.
+        smallest_batch: the fewest samples that a device can compute at once.
     """
     described: Groups = {}
     for group in groups:
         settings = described[group.name] = {"batch_size": group.batch_size or batch_size}
+        if smallest_batch > 1:
+            settings["min_batch"] = smallest_batch
         if group.max_batch is not None:
             settings["max_batch"] = group.max_batch
         if group.devices > 1:
@@ -57,6 +60,18 @@ def informed(name: str, parameters: Mapping[str, Any], groups: Groups) -> dict[s
     if name == Balanced.name:
         completed["workers"] = _completed(completed.get("workers", {}), groups)
     return completed
+
+
+def balanced_spec(
+    name: str, parameters: Mapping[str, Any], micro_batch: int | None
+) -> dict[str, Any]:
+    """Return `balanced` around a paradigm, as an experiment file has it; with micro-batches it
+    divides whole ones.
+    """
+    spec: dict[str, Any] = {"name": Balanced.name}
+    if name != "bsp" or parameters:
+        spec["paradigm"] = {"name": name, **parameters}
+    return spec if micro_batch is None else {**spec, "multiple": micro_batch}
 
 
 def _completed(own: object, groups: Groups) -> object:

@@ -2,25 +2,99 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PrivateAttr, model_validator
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    PrivateAttr,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
 from raysync.core import paradigm
 from raysync.paradigms import make
 from raysync.paradigms.class_loading import NotTrusted, not_trusted
 from raysync.paradigms.registry import called
 
+MOST_S = 1e9
+"""The longest time, some thirty years: sums of such times stay exact to a microsecond."""
+MOST_WHOLE, MOST = 10**15, 1e30
+"""The largest whole number and the largest other one: no product of two of them overflows what
+computes with it. Seeds and what is counted out in memory have bounds of their own."""
+MOST_SAMPLES = 10_000_000
+"""The largest batch, whose indices are in memory at once."""
+FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
+"""Control characters but tab and line feed: no name, path or text of a setting has them."""
+Repeats = Annotated[int, Field(ge=1, le=10_000)]
+"""How often something is done or drawn, all of it kept in memory."""
+
 
 class Strict(BaseModel):
-    """A block of settings: unknown settings are refused, numbers are finite, and nothing can be
-    changed afterwards.
+    """A block of settings: unknown settings are refused, numbers are finite and have bounds, and
+    nothing can be changed afterwards.
     """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants"
     )
+
+    @field_validator("*")
+    @classmethod
+    def _bounded(cls, value: Any, info: ValidationInfo) -> Any:
+        name = info.field_name or ""
+        if name not in OF_SEEDS:
+            is_time = name == "trace" or (name.endswith("_s") and not name.endswith("_per_s"))
+            _check_bounds(value, MOST_S if is_time else MOST)
+        return value
+
+
+OF_SEEDS = ("seed", "seeds")
+
+
+def _check_bounds(value: Any, most: float) -> None:
+    """Refuse a number that is too large, or that a list has in it.
+
+    Raises:
+        ValueError: the message has the bounds.
+    """
+    if isinstance(value, tuple):
+        for each in value:
+            _check_bounds(each, most)
+    elif isinstance(value, int | float):
+        bound = min(most, MOST_WHOLE) if isinstance(value, int) else most
+        if not -bound <= value <= bound:
+            shown = f"{value:g}" if abs(value) < MOST**2 else "a number without bounds"
+            raise ValueError(f"must be from {-bound:g} to {bound:g}; got {shown}")
+
+
+def check_plain(value: object, path: str = "") -> None:
+    """Refuse texts and whole numbers that no setting can have, of whatever kind it is.
+
+    Args:
+        value: plain data, as of an experiment file.
+        path: of the setting that has it.
+
+    Raises:
+        ValueError: a text has control characters, or a number more than 64 bits.
+    """
+    where = f"{path}: " if path else ""
+    if isinstance(value, str) and (found := FORBIDDEN.search(value)):
+        raise ValueError(f"{where}a control character, {found[0]!r}, in {value[:100]!r}")
+    if isinstance(value, int) and not -(2**63) <= value < 2**63:
+        raise ValueError(f"{where}a whole number has at most 64 bits; got a number without bounds")
+    if isinstance(value, Mapping):
+        for key, each in value.items():
+            check_plain(key, path)
+            check_plain(each, f"{path}.{key}" if path else str(key))
+    elif isinstance(value, list | tuple):
+        for index, each in enumerate(value):
+            check_plain(each, f"{path}[{index}]")
 
 
 class Named(BaseModel):
@@ -43,15 +117,26 @@ def by_name(value: object) -> object:
 
 def _label(name: str, parameters: Mapping[str, Any]) -> str:
     short = called(name)
-    texts = ", ".join(f"{parameter}={_text(value)}" for parameter, value in parameters.items())
+    texts = ", ".join(f"{parameter}={value_text(value)}" for parameter, value in parameters.items())
     return f"{short}({texts})" if texts else short
 
 
-def _text(value: object) -> str:
-    """Format a parameter; a paradigm that is a parameter of another one by its own label."""
+def value_text(value: object) -> str:
+    """Format a setting for labels: 0.1 + 0.2 as 0.3, a choice with its parameters in brackets."""
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
         return _label(value["name"], {key: each for key, each in value.items() if key != "name"})
+    if isinstance(value, float):
+        return f"{value:.9g}"  # 17 digits would say no more; with 6, draws could become one arm
+    if isinstance(value, list | tuple):
+        return f"[{', '.join(map(_inner_text, value))}]"
+    if isinstance(value, Mapping):
+        items = (f"{key!r}: {_inner_text(each)}" for key, each in value.items())
+        return f"{{{', '.join(items)}}}"
     return str(value)
+
+
+def _inner_text(value: object) -> str:
+    return repr(value) if isinstance(value, str) else value_text(value)
 
 
 class ParadigmChoice(Named):

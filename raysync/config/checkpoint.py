@@ -29,6 +29,13 @@ def folder_or_uri(value: object) -> Path | str:
     return Path(value)
 
 
+def is_absolute(location: object) -> bool:
+    """Say whether a location is a folder of one machine: neither a URI nor relative, nor below the
+    home of whoever runs it.
+    """
+    return "://" not in str(location) and Path(str(location)).is_absolute()
+
+
 def _or_none(value: object) -> Path | str | None:
     return None if value is None else folder_or_uri(value)
 

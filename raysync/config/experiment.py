@@ -6,12 +6,21 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from raysync.config.balancing import described, informed
-from raysync.config.base import Choice, Named, ParadigmChoice, ParadigmSetting, Strict, by_name
-from raysync.config.checkpoint import Checkpointing, folder_or_uri
+from raysync.config.base import (
+    MOST_SAMPLES,
+    MOST_WHOLE,
+    Choice,
+    Named,
+    ParadigmChoice,
+    ParadigmSetting,
+    Strict,
+    by_name,
+    check_plain,
+)
+from raysync.config.checkpoint import Checkpointing, folder_or_uri, is_absolute
 from raysync.config.fault_targets import check_fault_targets
 from raysync.config.faults import Bandwidth, Drift, Fault, Latency
 from raysync.config.network import Link, Network
@@ -23,7 +32,7 @@ from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Update, Workload
 from raysync.config.workers import Cluster, WorkerGroup
-from raysync.config.yaml_reading import DUMPER
+from raysync.config.yaml_reading import write_yaml
 from raysync.core.ids import Slot, worker_slot
 from raysync.core.paradigm import AnyParadigm
 from raysync.errors import ConfigError, unknown_name
@@ -117,6 +126,7 @@ class Experiment(Strict):
     batch_size: int = Field(
         32,
         gt=0,
+        le=MOST_SAMPLES,
         description="samples of one worker's iteration; a group can have a batch_size of its own",
     )
     micro_batch: int | None = Field(
@@ -197,6 +207,12 @@ class Experiment(Strict):
         ),
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _plain(cls, settings: Any) -> Any:
+        check_plain(settings)
+        return settings
+
     @model_validator(mode="after")
     def _compared(self) -> Experiment:
         """Compare with an all-reduce by default, where its seconds are known."""
@@ -245,6 +261,16 @@ class Experiment(Strict):
                         f" group {group.name!r} can hold (max_batch); give the group a batch_size"
                         " of its own"
                     )
+        return self
+
+    @model_validator(mode="after")
+    def _workload_is_bounded(self) -> Experiment:
+        iterations = self.workload.iterations_per_worker or 0
+        if (samples := iterations * self.global_batch) > MOST_WHOLE:
+            raise ValueError(
+                f"workload: {iterations:g} iterations of {self.global_batch:,} samples are"
+                f" {samples:g}; it has at most {MOST_WHOLE:g}"
+            )
         return self
 
     @model_validator(mode="after")
@@ -430,13 +456,17 @@ class Experiment(Strict):
             for index in range(group.count)
         }
 
-    def make(self, choice: ParadigmChoice) -> AnyParadigm:
+    def make(self, choice: ParadigmChoice, smallest_batch: int = 1) -> AnyParadigm:
         """Create a fresh paradigm for the workers of this experiment.
+
+        Args:
+            choice: names it.
+            smallest_batch: the fewest samples that a device can compute at once.
 
         Raises:
             ConfigError: see `ParadigmChoice.make`.
         """
-        groups = described(self.workers, self.batch_size)
+        groups = described(self.workers, self.batch_size, smallest_batch)
         return choice.make(informed(choice.name, choice.parameters, groups))
 
     def batch_size_of(self, slot: str) -> int:
@@ -503,6 +533,15 @@ class Experiment(Strict):
             settings["checkpoint"]["output"] = masked(settings["checkpoint"]["output"])
         return settings | {"output": masked(settings["output"]), "track": tracked}
 
+    @property
+    def recorded(self) -> Experiment:
+        """The experiment as the record of its run has it: a record is where it is, and may be
+        copied, so an absolute `output` is left out. What is run from there goes below the folder
+        in which it is started.
+        """
+        default = type(self).model_fields["output"].default
+        return self.model_copy(update={"output": default}) if is_absolute(self.output) else self
+
     def to_yaml(self) -> str:
         """Write the experiment as a file that `load` takes; see `plain`."""
-        return yaml.dump(self.plain(), Dumper=DUMPER, sort_keys=False)
+        return write_yaml(self.plain())

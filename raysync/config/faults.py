@@ -8,7 +8,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from raysync.config.base import Strict
+from raysync.config.base import Repeats, Strict
 
 
 class _Selection(Strict):
@@ -17,8 +17,8 @@ class _Selection(Strict):
     workers: tuple[str, ...] = Field(
         (), description="slots (fast-0) or groups (fast); default: all"
     )
-    count: int | None = Field(
-        None, ge=1, description="affects that many of them, drawn by the seed; default: all of them"
+    count: Repeats | None = Field(
+        None, description="affects that many of them, drawn by the seed; default: all of them"
     )
 
 
@@ -37,9 +37,8 @@ class _Windows(_Selection):
         None, gt=0, description="length of a window; default: to the end of the run"
     )
     lasts_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
-    times: int | None = Field(
+    times: Repeats | None = Field(
         None,
-        ge=1,
         description="that many windows for each worker, beginning anywhere between start and end",
     )
     mean_gap_s: float | None = Field(
@@ -264,10 +263,8 @@ class Kill(_Selection):
             " failures of each worker"
         ),
     )
-    times: int | None = Field(
-        None,
-        ge=1,
-        description="that many times for each worker, anywhere between start_s and end_s",
+    times: Repeats | None = Field(
+        None, description="that many times for each worker, anywhere between start_s and end_s"
     )
     start_s: float | None = Field(
         None, ge=0, description="none comes before it; default: the beginning of the run"

@@ -8,6 +8,8 @@ from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from raysync.config.bounded_file import read_text
+from raysync.config.checkpoint import is_absolute
 from raysync.config.experiment import Experiment
 from raysync.config.profiles import PROFILE_SETTINGS, load_profile
 from raysync.config.secret_masking import masked
@@ -15,10 +17,14 @@ from raysync.config.traces import resolve
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 
+MOST_BYTES = 1 << 24
+"""The largest experiment file that is read; that of a record has the numbers of its traces."""
 LONGEST_SHOWN = 300
 """The most characters of a value that an error message shows; a list can have thousands."""
 
 
+OF_RECORDS = ("journal.jsonl", "origin.yaml")
+"""The files beside an experiment that was recorded, with a run or a sweep."""
 Translate = Callable[[dict[str, Any]], dict[str, Any]]
 
 
@@ -28,20 +34,30 @@ def load(
     """Read an experiment file.
 
     Args:
-        path: the path of a YAML file. The traces that it names are relative to its folder.
+        path: the path of a YAML file. The traces that it names are relative to its folder. If it
+            is in a record, and not read as one, the absolute folders in it that a run writes to
+            are left out: whoever runs it anew has their own.
         overrides: `a.b=value`; the value is YAML. An item of a list is named by its index,
             `workers.0.speed=0.5`, or all of them by a star: `workers.*.speed=0.5`.
 
     Raises:
         ConfigError: there is no such file, it is not YAML, or a setting is not allowed.
     """
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        raise ConfigError(
-            f"{path}: cannot be read ({getattr(error, 'strerror', None) or 'not a text file'})."
-        ) from error
+    text = read_text(path, MOST_BYTES)
+    if translate is None and any((path.parent / name).is_file() for name in OF_RECORDS):
+        translate = _without_places
     return parse(text, overrides, source=str(path), translate=translate, folder=path.parent)
+
+
+def _without_places(settings: dict[str, Any]) -> dict[str, Any]:
+    """Leave out where a run of somebody else's wrote to, from what is to be run anew."""
+    kept = dict(settings)
+    if is_absolute(kept.get("output", "")):
+        del kept["output"]
+    checkpoint = kept.get("checkpoint")
+    if isinstance(checkpoint, dict) and is_absolute(checkpoint.get("output", "")):
+        kept["checkpoint"] = {name: checkpoint[name] for name in checkpoint if name != "output"}
+    return kept
 
 
 def parse(

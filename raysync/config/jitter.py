@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from raysync.config.base import Strict
+from raysync.config.bounded_file import path_of
 from raysync.config.number_files import numbers_in
 from raysync.paradigms.class_loading import may_import
 
@@ -22,7 +23,7 @@ def samples_of(samples: object) -> object:
     if isinstance(samples, str | Path):
         if not may_import():
             raise ValueError(f"a record holds the numbers themselves; got {str(samples)!r}")
-        return numbers_in(Path(samples).expanduser(), "samples", "numbers")
+        return numbers_in(path_of(samples), "samples", "numbers")
     if isinstance(samples, list | tuple):
         for number, sample in enumerate(samples, 1):
             if isinstance(sample, int | float) and not 0 < sample < inf:

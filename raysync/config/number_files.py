@@ -5,6 +5,10 @@ from __future__ import annotations
 from math import inf
 from pathlib import Path
 
+from raysync.config.bounded_file import read_text
+
+LARGEST_BYTES = 64_000_000
+
 
 def numbers_in(path: Path, what: str, unit: str) -> list[float]:
     """Read positive numbers that white space separates; `#` begins a comment.
@@ -18,12 +22,7 @@ def numbers_in(path: Path, what: str, unit: str) -> list[float]:
         ValueError: there is no such file, or it does not hold numbers, or one is not above 0 and
             finite. The message names the line.
     """
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-    except (OSError, UnicodeDecodeError) as error:
-        raise ValueError(
-            f"{path} cannot be read ({getattr(error, 'strerror', None) or 'not a text file'})"
-        ) from error
+    lines = read_text(path, LARGEST_BYTES).splitlines()
     numbers: list[float] = []
     for line, text in enumerate(lines, 1):
         for word in text.partition("#")[0].split():

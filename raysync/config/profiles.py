@@ -8,11 +8,14 @@ from importlib.resources.abc import Traversable
 from pathlib import Path
 from typing import Any
 
+from raysync.config.bounded_file import path_of, read_text
 from raysync.config.traces import resolve
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import may_import
 
+MOST_BYTES = 1 << 24
+"""The largest profile that is read."""
 PROFILE_SETTINGS = {"workers", "network", "cluster"}
 """The settings of an experiment that a profile can set, beside its description `about`."""
 
@@ -43,8 +46,9 @@ def load_profile(name: str, where: str) -> dict[str, Any]:
     if name in built_in:
         settings = _read(built_in[name], name)
     elif "/" in name or name.endswith(".yaml"):
-        settings = _read(Path(name).expanduser(), name)
-        resolve(settings, Path(name).expanduser().parent)
+        path = path_of(name)
+        settings = _read(path, name)
+        resolve(settings, path.parent)
     else:
         raise unknown_name("cluster profile", name, built_in, where=where)
     if unknown := settings.keys() - PROFILE_SETTINGS - {"about"}:
@@ -63,11 +67,14 @@ def _built_in() -> Iterator[tuple[str, Traversable]]:
 
 
 def _read(file: Traversable | Path, name: str) -> dict[str, Any]:
-    try:
-        settings = read_yaml(file.read_text(encoding="utf-8"), f"profile {name}")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "not a text file"
-        raise ConfigError(f"profile {name}: cannot be read ({reason}).") from error
+    if isinstance(file, Path):
+        try:
+            text = read_text(file, MOST_BYTES)
+        except ConfigError as error:
+            raise ConfigError(f"profile {name}{str(error).removeprefix(str(file))}") from error
+    else:  # within a package that is an archive
+        text = file.read_text(encoding="utf-8")
+    settings = read_yaml(text, f"profile {name}")
     if not isinstance(settings, dict):
         allowed = ", ".join(sorted(PROFILE_SETTINGS))
         raise ConfigError(f"profile {name}: must be a mapping with {allowed} and about.")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
+from raysync.config.checkpoint import is_absolute
 from raysync.config.experiment import Experiment
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
@@ -95,6 +97,27 @@ def check_changes(before: Experiment, after: Experiment, *, elastic: bool = Fals
                 f"{_setting(path)}: {_short(is_now)}, but the run began with {_short(was)}{reason}."
                 f"\nWhat may change: {', '.join(may)}."
             )
+
+
+def check_place(before: Experiment, after: Experiment, parent: Path | str) -> None:
+    """Refuse an absolute `output`, which records do not have, where a run is to go on elsewhere.
+
+    Args:
+        before: the experiment of its record.
+        after: the experiment that it is to go on with.
+        parent: the folder of its record, OUTPUT/NAME, or its URI.
+
+    Raises:
+        ConfigError: `output` names another place.
+    """
+    place = after.output
+    if not is_absolute(place) or place == before.output:
+        return
+    if (Path(place) / after.name).resolve() != Path(parent).resolve():
+        raise ConfigError(
+            f"output: {str(place)!r}, but the run goes on where its record is, in {parent}; leave"
+            " it out."
+        )
 
 
 def why_workers_stay(experiment: Experiment) -> str:

@@ -69,7 +69,10 @@ class Sweep(Strict):
         default_factory=dict, description="setting -> the distribution that it is drawn from"
     )
     samples: int = Field(
-        1, ge=1, description="draws for each combination of the grid; with `search`, all trials"
+        1,
+        ge=1,
+        le=1_000_000,
+        description="draws for each combination of the grid; with `search`, all trials",
     )
     search: Choice | None = Field(
         None, description="a searcher of ray.tune by name, with its parameters: optuna, ..."

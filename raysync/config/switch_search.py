@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pydantic import Field, model_validator
 
-from raysync.config.base import Strict
+from raysync.config.base import Repeats, Strict
 
 CONVERGED = "converged_accuracy"
 RESULTS = ("final_", "best_")
@@ -38,11 +38,11 @@ class SwitchSearch(Strict):
         description="how much worse the target can be than that of `first` alone, in its own unit;"
         " of an accuracy, below 1: a fraction of 1",
     )
-    first_repeats: int = Field(
-        3, ge=1, description="runs of `first` alone, with seeds `seed`, `seed + 1`, ..."
+    first_repeats: Repeats = Field(
+        3, description="runs of `first` alone, with seeds `seed`, `seed + 1`, ..."
     )
-    candidate_repeats: int = Field(
-        3, ge=1, description="runs of each fraction that is tried, with the same seeds"
+    candidate_repeats: Repeats = Field(
+        3, description="runs of each fraction that is tried, with the same seeds"
     )
     candidates_max: int = Field(
         5, ge=1, le=20, description="the most fractions that are tried: 1/2, 1/4, ..."

@@ -1,195 +1,19 @@
-"""Step times that were measured: the `trace` of a worker group, and the tables that hold one.
+"""Step times that were measured: the `trace` of a worker group.
 
-    numbers   a text file of seconds, one list; a group shares it
-    wide      a column a worker and a row a step; a column `step`, if there is one, numbers the rows
-    long      the columns worker, step and seconds, in any order of rows
-
-A table is CSV or parquet. Each worker keeps its own steps, so what a step of one worker has to do
-with the same step of another (the same batch, a node that is slow) stays: a synchronous round takes
-the largest number of a row, and the mean of these is not that of rows that are mixed.
+It is a text file of seconds, one list, which the group shares; or a table (`step_tables`).
 """
 
 from __future__ import annotations
 
-import csv
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Sequence
 from math import inf
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from raysync.config.bounded_file import path_of
 from raysync.config.number_files import numbers_in
 from raysync.paradigms.class_loading import may_import
-
-TABLES = (".csv", ".parquet")
-"""The suffixes of tables."""
-LONG = ("worker", "step", "seconds")
-STEP = LONG[1]
-
-Steps = dict[str, tuple[float, ...]]
-"""Worker -> the seconds of its steps, in their order."""
-Row = tuple[str, Sequence[Any]]
-"""Where a row stands ("line 7"), and its cells."""
-
-
-def read_table(path: Path) -> Steps:
-    """Read a table of step times.
-
-    Args:
-        path: a CSV or parquet file, wide or long (see above).
-
-    Returns:
-        The seconds of each worker's steps. In a long table workers can have different numbers of
-        steps; they are sorted by name, `rank2` before `rank10`.
-
-    Raises:
-        ValueError: it cannot be read, is neither wide nor long, or a step is missing, given twice,
-            or no duration. The message names the file and the line (of parquet, the row).
-    """
-    try:
-        header, rows = _parquet(path) if path.suffix == ".parquet" else _csv(path)
-        names = [str(name).strip() for name in header]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"the column {twice[0]!r} is there twice")
-        steps = _long(names, rows) if set(names) >= {"worker", "seconds"} else _wide(names, rows)
-    except OSError as error:
-        raise ValueError(f"{path} cannot be read ({error.strerror or error})") from error
-    except ValueError as error:  # also what is no text, no CSV or no parquet
-        what = "it is no text" if isinstance(error, UnicodeDecodeError) else str(error)
-        raise ValueError(f"{path}: {what}") from error
-    return steps
-
-
-def _csv(path: Path) -> tuple[list[str], Iterator[Row]]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        reader = csv.reader(file, strict=True, skipinitialspace=True)
-        try:
-            lines = [(reader.line_num, cells) for cells in reader if any(map(str.strip, cells))]
-        except csv.Error as error:
-            raise ValueError(f"line {reader.line_num}: not CSV ({error})") from error
-    if not lines:
-        raise ValueError("it is empty; its first line must name the columns")
-    first, header = lines[0]
-    if all(_is_number(name) for name in header):
-        raise ValueError(f"line {first}: it must name the columns; got numbers")
-    return header, _whole(len(header), ((f"line {line}", cells) for line, cells in lines[1:]))
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _whole(columns: int, rows: Iterator[Row]) -> Iterator[Row]:
-    for place, cells in rows:
-        if len(cells) != columns:
-            raise ValueError(f"{place}: {len(cells)} values, but there are {columns} columns")
-        yield place, cells
-
-
-def _parquet(path: Path) -> tuple[list[str], Iterator[Row]]:
-    import pyarrow.parquet as pq  # slow to import
-
-    table = pq.read_table(path)
-    columns = [column.to_pylist() for column in table.columns]
-    rows = enumerate(zip(*columns, strict=True), 1)
-    return table.column_names, ((f"row {number}", cells) for number, cells in rows)
-
-
-def _wide(names: Sequence[str], rows: Iterator[Row]) -> Steps:
-    workers = [name for name in names if name != STEP]
-    if not workers or "" in workers:
-        raise ValueError("each column needs the name of a worker in the first line")
-    at = names.index(STEP) if STEP in names else None
-    seconds: dict[str, list[float]] = {worker: [] for worker in workers}
-    last: int | None = None
-    for place, cells in rows:
-        if at is not None:
-            step = _step(cells[at], place)
-            if last is not None and step != last + 1:
-                said = f"step {last + 1} is missing" if step > last else f"it stands behind {last}"
-                raise ValueError(f"{place}: step {step}, but {said}")
-            last = step
-        for name, cell in zip(names, cells, strict=True):
-            if name != STEP:
-                seconds[name].append(_seconds(cell, f"{place}: worker {name!r}"))
-    if not seconds[workers[0]]:
-        raise ValueError("it holds no step times")
-    return {worker: tuple(values) for worker, values in seconds.items()}
-
-
-def _long(names: Sequence[str], rows: Iterator[Row]) -> Steps:
-    if missing := [name for name in LONG if name not in names]:
-        raise ValueError(f"no column {missing[0]!r}; the long form has {', '.join(LONG)}")
-    worker_at, step_at, seconds_at = map(names.index, LONG)
-    table: dict[str, dict[int, tuple[float, str]]] = {}
-    for place, cells in rows:
-        worker = "" if cells[worker_at] is None else str(cells[worker_at]).strip()
-        if not worker:
-            raise ValueError(f"{place}: no worker")
-        step = _step(cells[step_at], place)
-        of_worker = table.setdefault(worker, {})
-        if step in of_worker:
-            before = of_worker[step][1]
-            raise ValueError(
-                f"{place}: step {step} of worker {worker!r} is given twice, first in {before}"
-            )
-        of_worker[step] = _seconds(cells[seconds_at], f"{place}: worker {worker!r}"), place
-    if not table:
-        raise ValueError("it holds no step times")
-    first = min(min(of_worker) for of_worker in table.values())
-    return {
-        worker: _complete(worker, table[worker], first) for worker in sorted(table, key=by_number)
-    }
-
-
-def _complete(worker: str, steps: Mapping[int, tuple[float, str]], first: int) -> tuple[float, ...]:
-    """Return the seconds of a worker's steps in their order.
-
-    Raises:
-        ValueError: a step is missing between the first one of the table and its last.
-    """
-    ordered = sorted(steps)
-    for expected, step in enumerate(ordered, first):
-        if step != expected:
-            raise ValueError(
-                f"{steps[step][1]}: step {step} of worker {worker!r}, but its step {expected} is"
-                " missing"
-            )
-    return tuple(steps[step][0] for step in ordered)
-
-
-def by_number(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts names with numbers in them: rank2 before rank10."""
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
-    ]
-
-
-def _step(cell: Any, place: str) -> int:
-    try:
-        step = int(cell)
-        if isinstance(cell, str) or step == cell:
-            return step
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise ValueError(f"{place}: a step must be a whole number; got {cell!r}")
-
-
-def _seconds(cell: Any, place: str) -> float:
-    if cell is None or (isinstance(cell, str) and not cell.strip()):
-        raise ValueError(f"{place}: no seconds; a step is missing")
-    try:
-        seconds = float(cell)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{place}: {cell!r} is no number of seconds") from error
-    _check_duration(seconds, f"{place}: a step")
-    return seconds
-
 
 Numbers = tuple[float, ...]
 
@@ -212,12 +36,12 @@ def trace_of(trace: object, group: str, count: int) -> object:
     if isinstance(trace, str | Path):
         if not may_import():
             raise ValueError(f"a record holds the numbers themselves; got {str(trace)!r}")
-        path = Path(trace).expanduser()
-        return (
-            _columns(path, group, count)
-            if path.suffix in TABLES
-            else numbers_in(path, "step times", "seconds")
-        )
+        from raysync.config.step_tables import is_table  # with numpy: slow to import
+
+        path = path_of(trace)
+        if is_table(path):
+            return _columns(path, group, count)
+        return numbers_in(path, "step times", "seconds")
     if not isinstance(trace, list | tuple):
         raise ValueError(
             f"must be seconds, [..., ...], such a list for each worker, or the path of a file; got"
@@ -231,7 +55,9 @@ def trace_of(trace: object, group: str, count: int) -> object:
 
 
 def _columns(path: Path, group: str, count: int) -> tuple[Numbers, ...]:
-    table = read_table(path)
+    from raysync.config.step_tables import read_table
+
+    table = read_table(path).steps
     own = [f"{group}-{number}" for number in range(count)]
     if all(name in table for name in own):
         return tuple(table[name] for name in own)
@@ -265,6 +91,10 @@ def _check_numbers(steps: Sequence[Any], source: str = "") -> None:
 
 
 def _check_duration(seconds: float, step: str) -> None:
+    try:
+        seconds = float(seconds)
+    except OverflowError:  # a whole number may have any number of digits
+        seconds = inf
     if not 0 < seconds < inf:
         raise ValueError(f"{step} lasts {seconds:g} s; it must be above 0 and finite")
 
@@ -279,7 +109,7 @@ def resolve(settings: dict[str, Any], folder: Path) -> None:
             continue
         for block, name in ((group, "trace"), (group.get("jitter"), "samples")):
             if isinstance(block, dict) and isinstance(block.get(name), str):
-                block[name] = str(folder / Path(block[name]).expanduser())
+                block[name] = str(folder / path_of(block[name]))
 
 
 def steps_of(trace: Numbers | tuple[Numbers, ...], number: int, count: int) -> tuple[Numbers, int]:
@@ -295,6 +125,11 @@ def steps_of(trace: Numbers | tuple[Numbers, ...], number: int, count: int) -> t
     if trace and isinstance(trace[0], tuple):
         return trace[number], 0
     return trace, number * len(trace) // count  # type: ignore[return-value]
+
+
+def middle(traces: Sequence[Numbers]) -> Numbers:
+    """Return, of several workers' step times, those whose mean is in the middle."""
+    return sorted(traces, key=fmean)[len(traces) // 2]
 
 
 def is_shared(trace: Numbers | tuple[Numbers, ...], count: int) -> bool:

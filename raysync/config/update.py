@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -46,6 +45,7 @@ class Data(Strict):
     loader_workers: int = Field(
         0,
         ge=0,
+        le=1024,
         description=(
             "processes of each worker, and of the evaluator, that read samples ahead, where these"
             " are read one by one; on Ray (virtual runs read in their own process)"
@@ -57,6 +57,9 @@ class Data(Strict):
 
 
 Share = Annotated[float, Field(ge=0, lt=1)]
+SCALED = ("sgd", "asgd")
+"""The optimizers whose rate is multiplied by the pushes of an update by default: their steps are as
+long as their gradients. Those of Adam, RMSprop and the like are as long as their rate."""
 AS_OUTSIDE = "as in `update`; default: the same as there"
 
 
@@ -151,20 +154,7 @@ def _short(choice: Named) -> str | dict[str, Any]:
     return {"name": choice.name, **choice.parameters} if choice.parameters else choice.name
 
 
-def _with_numbers(value: object) -> object:
-    """Read numbers such as 1e-8, which YAML 1.1 takes for text because they have no point."""
-    if isinstance(value, dict):
-        return {name: _with_numbers(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_with_numbers(inner) for inner in value]
-    if isinstance(value, str) and re.fullmatch(r"[+-]?\d+(\.\d*)?[eE][+-]?\d+", value):
-        return float(value)
-    return value
-
-
-Optimizer = Annotated[
-    Named, BeforeValidator(_with_numbers), BeforeValidator(by_name), PlainSerializer(_short)
-]
+Optimizer = Annotated[Named, BeforeValidator(by_name), PlainSerializer(_short)]
 
 
 class Phase(Strict):
@@ -226,9 +216,12 @@ class Update(Strict):
         "linear",
         description=(
             "linear: times the number of pushes in the update, whatever their batch sizes; none:"
-            " the rate as it is"
+            " the rate as it is. Default: linear for sgd and asgd; none for all other optimizers,"
+            " and where the task brings its own (a LightningModule, a model of Hugging Face)"
         ),
     )
+    """Deviation: Sync-Switch's policy, whose figures are of SGD, is linear; a rate of Adam that is
+    multiplied by the workers is not what its user wrote."""
     combine: Literal["mean", "sum"] = Field(
         "mean", description="how an update combines its gradients; mean weights them by samples"
     )
@@ -271,6 +264,13 @@ class Update(Strict):
         return any(self.in_phase(name).clip_norm is not None for name in ("", *self.phases))
 
     @model_validator(mode="after")
+    def _scales_as_the_optimizer_does(self) -> Update:
+        is_scaled = self.optimizer.name.lower() in SCALED
+        if "lr_scaling" not in self.model_fields_set and not is_scaled:
+            object.__setattr__(self, "lr_scaling", "none")  # which leaves it as not given
+        return self
+
+    @model_validator(mode="after")
     def _fits(self) -> Update:
         for name in ("", *self.phases):
             if why := self.in_phase(name)._infeasible_reason():
@@ -293,7 +293,7 @@ class Update(Strict):
 class Workload(Strict):
     """The amount of training, in exactly one of three units."""
 
-    epochs: float | None = Field(None, gt=0, description="passes over the training set")
+    epochs: float | None = Field(None, gt=0, le=1e6, description="passes over the training set")
     samples: int | None = Field(None, gt=0, description="total number of samples")
     iterations_per_worker: int | None = Field(
         None, gt=0, description="times the batch sizes of all workers together, as one pool"

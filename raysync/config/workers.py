@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
-from raysync.config.base import Strict
+from raysync.config.base import MOST_SAMPLES, Strict
 from raysync.config.jitter import Jitter
 from raysync.config.network import Link
 from raysync.config.traces import Numbers, trace_of
@@ -57,6 +57,7 @@ class WorkerGroup(Strict):
     devices_per_worker: int | None = Field(
         None,
         ge=1,
+        le=1024,
         description=(
             "replicas of the model, whose gradients are averaged "
             "before the worker pushes; default: one for each GPU"
@@ -74,7 +75,7 @@ class WorkerGroup(Strict):
             "tried in this order, for the whole group, if the cluster cannot hold it otherwise"
         ),
     )
-    resources: dict[str, Annotated[float, Field(gt=0)]] = Field(
+    resources: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(
         default_factory=dict, description="Ray's custom resources"
     )
     precision: Literal["float32", "tf32", "bf16", "fp16"] = Field(
@@ -107,6 +108,7 @@ class WorkerGroup(Strict):
     batch_size: int | None = Field(
         None,
         gt=0,
+        le=MOST_SAMPLES,
         description=(
             "samples of an iteration of each of its workers; default: the experiment's batch_size"
         ),
@@ -285,6 +287,9 @@ class Restarts(Strict):
         return min(self.backoff_s * 2.0**doublings, max(self.backoff_s, BACKOFF_MAX_S))
 
 
+MOST_SERVERS = 10_000
+
+
 class Cluster(Strict):
     """Where and how the actors run."""
 
@@ -297,7 +302,10 @@ class Cluster(Strict):
         ),
     )
     server_shards: int = Field(
-        1, ge=1, description="number of servers; the model's flat vector is split evenly among them"
+        1,
+        ge=1,
+        le=MOST_SERVERS,
+        description="number of servers; the model's flat vector is split evenly among them",
     )
     server_cpus: float = Field(1, ge=0, description="CPUs reserved for each server")
     server_placement: Literal["apart", "with-workers", "spread"] = Field(
@@ -325,8 +333,8 @@ class Cluster(Strict):
         120,
         gt=0,
         description=(
-            "a worker whose step takes longer counts as gone, and so does a server whose update"
-            " takes longer"
+            "a worker counts as gone whose step takes so much longer than what the file says of"
+            " its device, its link and its faults, and so does a server whose update takes longer"
         ),
     )
     restarts: Restarts = Field(
@@ -368,7 +376,8 @@ class Cluster(Strict):
         "float32",
         description=(
             "format in which gradients travel to the server; bf16: rounded to bfloat16, half the"
-            " bytes, and added in float32. Weights and buffers travel in float32 in any case"
+            " bytes, and added in float32. Weights travel in float32 in any case, and buffers"
+            " bit by bit"
         ),
     )
     task_events: bool = Field(

@@ -1,7 +1,12 @@
-"""Read YAML with limits: a short text must not become a huge value, nor give a key twice."""
+"""Read and write YAML. Plain scalars are read by the core schema of YAML 1.2: `1e-3` is a number,
+and `yes`, `010` and `1:30` are not what YAML 1.1 takes them for.
+
+A short text must not become a huge value, nor give a key twice.
+"""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,11 +16,49 @@ from yaml.resolver import Resolver
 
 from raysync.errors import ConfigError
 
-LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-"""The loader of libyaml if PyYAML has it: it is eight times as fast, and a sweep reads its file
-once for each trial."""
-DUMPER = getattr(yaml, "CSafeDumper", yaml.SafeDumper)
-"""The dumper that goes with it: every record has its experiment as a file."""
+# Tag, pattern, first characters. `<<` is of YAML 1.1, and the one thing that 1.2 has no other for.
+_CORE_SCHEMA = (
+    ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
+    ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
+    ("int", r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+", list("-+0123456789")),
+    (
+        "float",
+        r"[-+]?(\.[0-9]+|[0-9]+(\.[0-9]*)?)([eE][-+]?[0-9]+)?"
+        r"|[-+]?\.(inf|Inf|INF)|\.(nan|NaN|NAN)",
+        list("-+.0123456789"),
+    ),
+    ("merge", r"<<", ["<"]),
+)
+_BASES = {"0o": 8, "0x": 16}
+_MOST_WHOLE, _LONGEST_WHOLE = 2**63, 100
+
+
+class _CoreSchema(Resolver):
+    """What a plain scalar is, by the core schema."""
+
+    yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - PyYAML's own attribute
+
+
+def _whole(loader: Any, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node)
+    # Python reads no decimal of thousands of digits
+    value = int(text, _BASES.get(text[:2], 10)) if len(text) < _LONGEST_WHOLE else _MOST_WHOLE
+    if not -_MOST_WHOLE <= value < _MOST_WHOLE:
+        line = node.start_mark.line + 1
+        raise ValueError(f"line {line}: {text[:20]}... has more than 64 bits")
+    return value
+
+
+# libyaml's are eight times as fast, and a sweep reads its file once for each trial
+_LOADER: Any = type("Loader", (_CoreSchema, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {})
+_LOADER.add_constructor("tag:yaml.org,2002:int", _whole)
+# it quotes text that either version of YAML would take for something else
+_DUMPER: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
+for _tag, _pattern, _first in _CORE_SCHEMA:
+    for _each in (_CoreSchema, _DUMPER):
+        _each.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first
+        )
 DEEPEST = 50
 """The most levels of nesting. At some hundreds, code that walks the value would meet Python's own
 limit."""
@@ -24,7 +67,8 @@ MOST_REPEATED = 1_000_000
 experiment repeats, and far less than aliases of aliases can reach: ten lines of them, each nine
 times the one before it, are gigabytes."""
 
-_RESOLVER = Resolver()
+_RESOLVER = _CoreSchema()
+_TAB_INDENT = re.compile(r" *\t")
 
 
 def read_yaml(text: str, source: str) -> Any:
@@ -43,15 +87,32 @@ def read_yaml(text: str, source: str) -> Any:
     try:
         for line, problem in _problems(text):
             raise ConfigError(f"{source}: line {line}: {problem}.")
-        return yaml.load(text, Loader=LOADER)
+        return yaml.load(text, Loader=_LOADER)
     except yaml.YAMLError as error:
-        mark, what = getattr(error, "problem_mark", None), getattr(error, "problem", None)
+        mark = getattr(error, "problem_mark", None)
+        what = getattr(error, "problem", None) or getattr(error, "reason", None)
         where = f" at line {mark.line + 1}" if mark else ""
+        if mark and any(map(_TAB_INDENT.match, text.splitlines()[mark.line : mark.line + 1])):
+            what = "it is indented by a tab; indent by spaces"
         raise ConfigError(f"{source}: not YAML{where}: {what or 'unreadable'}.") from error
     except ConfigError:
         raise
-    except (ValueError, LookupError, AttributeError) as error:  # by PyYAML, for a date 2024-99-99
+    except (ValueError, LookupError, AttributeError) as error:  # by PyYAML, for !!bool maybe
         raise ConfigError(f"{source}: a value in it cannot be read: {error}.") from error
+
+
+def write_yaml(value: Any, *, width: int = 80, flow: bool = False) -> str:
+    """Write plain data as YAML that `read_yaml` reads as the same value.
+
+    Args:
+        value: mappings keep the order of their keys.
+        width: the columns after which a line is folded.
+        flow: whether it is written within brackets, `{name: ssp, staleness: 3}`.
+    """
+    text: str = yaml.dump(
+        value, Dumper=_DUMPER, sort_keys=False, width=width, default_flow_style=flow
+    )
+    return text
 
 
 @dataclass(slots=True)
@@ -76,7 +137,7 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
     around = [_Collection(None, is_mapping=False)]
     sizes: dict[str, int] = {}
     repeated = 0
-    for event in yaml.parse(text, Loader=LOADER):
+    for event in yaml.parse(text, Loader=_LOADER):
         assert event.start_mark is not None, "the loaders mark every event"
         line, size = event.start_mark.line + 1, 0
         match event:

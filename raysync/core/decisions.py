@@ -17,7 +17,10 @@ Push = tuple[str, int]
 """The name of a push: (worker, clock)."""
 
 DropReason = Literal["late", "stale", "suspended", "restored", "left", "other"]
-"""The kinds of reasons for a Drop; metrics and figures count by them."""
+"""The kinds of reasons for a Drop; metrics and figures count by them.
+
+`stale`: its worker begins anew, and this step is as good as not made. So a push that is dropped as
+stale when it arrives does not count in its worker's lead."""
 
 DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 

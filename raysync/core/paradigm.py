@@ -32,6 +32,9 @@ class AnyParadigm(Protocol):
     def phases(self) -> tuple[str, ...]:
         """Return the values that `Apply.phase` may have, which `update.phases` may name."""
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
+        """See `Paradigm.pushes_per_update`."""
+
     def parameters(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""
 
@@ -107,6 +110,12 @@ class Paradigm(ABC):
     def phases(self) -> tuple[str, ...]:
         """Return the values that `Apply.phase` may have, which `update.phases` may name."""
         return ("",)
+
+    def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
+        """Return how many pushes make an update while so many workers take part, in a phase that
+        `phases` names; None: not always as many.
+        """
+        return None
 
     @property
     def collective(self) -> str:

@@ -6,8 +6,8 @@ bound on the lead bounds the number of paces), and the slowest worker comes from
 built once per pace (each rise of the slowest pace takes at least one push of every member, so that
 is O(log n) amortised).
 
-A worker's *clock* counts its pushes. Leads are differences of its *pace*, which is the clock until
-a Switch sets all paces equal.
+A worker's *clock* counts its pushes. Leads are differences of its *pace*, which counts those that
+were not dropped as stale when they arrived, until a Switch sets all paces equal.
 
 A suspended worker is live, but no member: for paradigms it is neither computing nor held, and no
 lead is measured from it. A worker that was restored during a step is a member again once the push
@@ -164,8 +164,12 @@ class Roster:
         """Return the worker's row of the telemetry table."""
         return self.members[worker].telemetry
 
-    def slowest_worker(self) -> str:
-        """Return the member with the smallest pace; of several, the first by id."""
+    def slowest_worker(self) -> str | None:
+        """Return the member with the smallest pace; of several, the first by id; None: there is no
+        member.
+        """
+        if not self.members:
+            return None
         if self._slowest_at != self.slow:
             self._slowest = [
                 worker for worker, member in self.members.items() if member.pace == self.slow
@@ -206,9 +210,10 @@ class Roster:
         """Add a held member at the slowest member's clock, or at that of a suspended worker further
         behind.
         """
-        slowest = self.members[self.slowest_worker()].clock if self.members else self.floor_clock
+        slowest = self.slowest_worker()
+        behind = self.floor_clock if slowest is None else self.members[slowest].clock
         apart = [self.live[each].clock for each in (*self.suspended, *self.outdated)]
-        clock = min([slowest, *apart])
+        clock = min([behind, *apart])
         self.live[worker] = Member(clock, self.slow, Telemetry(), arrival=self.received)
         self._enter(worker)
 
@@ -257,9 +262,32 @@ class Roster:
         return EXECUTE[type(decision)](self, decision)
 
     def _drop(self, decision: Drop) -> Drop:
-        del self.buffered[decision.push]
+        push = decision.push
+        del self.buffered[push]
         self.dropped += 1
+        if decision.reason == "stale" and push[0] in self.held:
+            self._take_back(push)
         return decision
+
+    def _take_back(self, push: Push) -> None:
+        """Set a held worker's pace back to that before a push which has just arrived: its step is
+        as good as not made. `slow` is then at most what it was before that push.
+        """
+        worker, clock = push
+        member = self.members[worker]
+        if member.clock != clock + 1 or member.arrival != self.received:
+            return  # others have measured their leads by it meanwhile
+        former, population = member.pace, self._population
+        member.pace = pace = former - 1
+        self._unhold(worker, former)
+        self._hold(worker, pace)
+        population[pace] = population.get(pace, 0) + 1
+        self.slow = min(self.slow, pace)
+        self._step_from(former)
+        while self.fast not in population:
+            self.fast -= 1
+        if self._slowest_at == pace:
+            heappush(self._slowest, worker)
 
     def _switch(self, decision: Switch) -> Switch:
         self._rebase()

@@ -16,6 +16,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from raysync.errors import ConfigError, unknown_name
+from raysync.training.buffers import BufferLayout, persistent_buffers
 
 Cost = Callable[[nn.Module, Tensor], float]
 """The cost of an item and of its forward pass with these samples."""
@@ -133,9 +134,12 @@ def cut(
     for part in parts:
         part.names = [names.get(id(each), "") for each in part.parameters() if each.requires_grad]
     _check(module, parts, samples, name)
-    owners = Counter(id(parameter) for part in parts for parameter in part.parameters())
-    if max(owners.values()) > 1:
-        raise ConfigError(f"model {name}: two of its modules share a parameter; cut it elsewhere.")
+    for what, owners in (
+        ("parameter", Counter(id(each) for part in parts for each in part.parameters())),
+        ("buffer", Counter(id(each.built) for part in parts for each in persistent_buffers(part))),
+    ):
+        if max(owners.values(), default=0) > 1:
+            raise ConfigError(f"model {name}: two of its modules share a {what}; cut it elsewhere.")
     return parts
 
 
@@ -214,15 +218,17 @@ def _check(module: nn.Module, parts: Sequence[nn.Module], samples: Tensor, name:
         raise ConfigError(f"model {name}: its `sequence` computes something other than the model.")
 
 
-def joined(vectors: Sequence[Tensor], sizes: Sequence[int]) -> Tensor:
-    """Join the vectors of the stages, (P + Q,) each, to that of the whole network: all parameters,
-    then all buffers.
+def joined(
+    vectors: Sequence[Tensor], stages: Sequence[BufferLayout], whole: BufferLayout
+) -> Tensor:
+    """Join the vectors of the stages, (P + Q,) each, to that of the whole network.
 
     Args:
         vectors: the vector of each stage.
-        sizes: the P of each stage.
+        stages: its layout.
+        whole: the layout of the network whose modules are those of the stages, in their order.
     """
-    return torch.cat(
-        [vector[:size] for vector, size in zip(vectors, sizes, strict=True)]
-        + [vector[size:] for vector, size in zip(vectors, sizes, strict=True)]
-    )
+    pairs = list(zip(vectors, stages, strict=True))
+    buffers = [buffer for vector, stage in pairs for buffer in stage.tensors(vector)]
+    weights = [vector[: stage.parameters] for vector, stage in pairs]
+    return torch.cat([*weights, *whole.rows(buffers)])

@@ -1,7 +1,8 @@
 """The updates of replicas that each have an optimizer, and average gradients or weights with one
 another.
 
-Shape legend: S = groups, P = trainable parameters of the stage, Q = elements of its buffers.
+Shape legend: S = groups, P = trainable parameters of the stage, Q = numbers of float32 that
+its buffers take.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from raysync.config import Update
 from raysync.decoupled.cut import Part
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.apply_plan import ApplyPlan
+from raysync.training.buffers import Slots
 from raysync.training.flat import FlatModel
 from raysync.training.model_server import Exchange, OneStore
 from raysync.training.parameter_groups import ParameterGroup, parameter_groups
@@ -47,6 +49,7 @@ class Gossip:
         every: int,
         groups: Sequence[ParameterGroup] = (),
         threads: VectorThreads | None = None,
+        slots: Slots | None = None,
     ) -> None:
         """
         Args:
@@ -58,11 +61,14 @@ class Gossip:
             every: H, in rounds.
             groups: as for the `ParameterStore`.
             threads: likewise.
+            slots: likewise.
         """
         scaled = _scaled(update, len(matrix))
         self._stores = [
-            ParameterStore(initial, size, scaled, groups, threads=threads) for _ in matrix
+            ParameterStore(initial, size, scaled, groups, threads=threads, slots=slots)
+            for _ in matrix
         ]
+        self._slots = slots or Slots(len(initial) - size)
         self._matrix = torch.tensor(matrix)  # (S, S)
         self._size, self._mix, self._every = size, mix, every
         self._rounds = 0
@@ -96,7 +102,9 @@ class Gossip:
 
     def mean(self) -> Tensor:
         """See `Exchange.mean`."""
-        return torch.stack([store.publish() for store in self._stores]).mean(dim=0)
+        published, size = [store.publish() for store in self._stores], self._size
+        weights = torch.stack([vector[:size] for vector in published]).mean(dim=0)
+        return torch.cat([weights, self._slots.mean([vector[size:] for vector in published])])
 
     def forget(self, worker: str) -> None:
         """See `Exchange.forget`."""
@@ -138,8 +146,11 @@ def exchange_of(
             paradigm.mix_every,
             groups,
             threads,
+            model.layout.slots,
         )
-    return OneStore(model.initial(), model.size, update, groups, threads=threads)
+    return OneStore(
+        model.initial(), model.size, update, groups, threads=threads, slots=model.layout.slots
+    )
 
 
 def _scaled(update: Update, pushes: int) -> Update:

@@ -77,7 +77,10 @@ class DecoupledPlan:
     def topology(self) -> PipelinedPlan:
         """Return the plan of the topology, without torch."""
         slots = {stage_id: (self.name(stage_id), slot) for stage_id, slot in self.slots.items()}
-        return PipelinedPlan(self.paradigm, self.training.workload_samples, self.batches, slots)
+        training = self.training
+        return PipelinedPlan(
+            self.paradigm, training.workload_samples, self.batches, slots, training.groups
+        )
 
     def parts(self) -> list[Part]:
         """Build the stages' modules with the run's initial weights."""

@@ -1,8 +1,8 @@
 """The arithmetic of one stage: a batch forward, and later backward, at the weights that the forward
 pass used.
 
-Shape legend: P = trainable parameters of the stage, Q = elements of its buffers, N = samples of a
-batch.
+Shape legend: P = trainable parameters of the stage, Q = numbers of float32 that its buffers take,
+N = samples of a batch.
 """
 
 from __future__ import annotations
@@ -16,10 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from raysync.decoupled.cut import Part
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to
 from raysync.training.device import Device, seconds_between, use_tf32
 from raysync.training.flat import FlatModel
+from raysync.training.not_finite import Finding, first_not_finite
+from raysync.training.parameter_groups import NamedParameter
 from raysync.training.precision import computing_in, taken_in
 from raysync.training.state_file import State
 from raysync.training.task import Task
@@ -74,7 +77,7 @@ class StageComputation:
                 shrinking); so stage k's own gradient is scaled by beta^(K - k).
             precision: `float32`, `tf32` or `bf16`, as of a `GradientComputation`.
         """
-        self._flat = FlatModel(module.train())
+        self._flat = FlatModel(module.train(), module.names if isinstance(module, Part) else None)
         self._module = module
         self._names = [
             name for name, parameter in module.named_parameters() if parameter.requires_grad
@@ -89,6 +92,16 @@ class StageComputation:
         """Batch -> what is kept of it between its passes."""
         self.size = self._flat.size
         """P."""
+
+    @property
+    def weights(self) -> Tensor:
+        """The present weights, (P,)."""
+        return self._weights.detach()
+
+    @property
+    def parameters(self) -> Sequence[NamedParameter]:
+        """The parameters that tile (P,)."""
+        return self._flat.parameters
 
     def initial(self) -> Tensor:
         """Return parameters and buffers, (P + Q,)."""
@@ -174,7 +187,7 @@ class StageComputation:
         """Return all that later passes depend on; its tensors must not be changed."""
         return {
             "weights": self._weights,
-            "buffers": list(self._module.buffers()),
+            "buffers": self._flat.buffers(),
             "stashed": {
                 str(batch): [kept.x, kept.seed, kept.weights]
                 for batch, kept in self.stashed.items()
@@ -185,8 +198,7 @@ class StageComputation:
         """Take what `state` returned. The graph of a batch in flight is built again; it does not
         depend on buffers, which have changed since.
         """
-        for buffer, saved in zip(self._module.buffers(), state["buffers"], strict=True):
-            buffer.copy_(saved)
+        self._flat.read_buffers(state["buffers"])
         for batch, (x, seed, weights) in state["stashed"].items():
             x, y = x.detach(), None
             if weights is not None:
@@ -254,6 +266,8 @@ class StageWork:
         self._span: tuple[Any, Any] = (None, None)
         """The marks before and after the last pass."""
         self._takes_buffers = False
+        self.not_finite: Finding | None = None
+        """What was not finite in the last backward pass; None: everything was."""
 
     @property
     def device_s(self) -> float:
@@ -300,10 +314,26 @@ class StageWork:
             by the stage's input.
         """
         arrived = self._read(inputs, expected=0 if self._is_first and self._is_last else 1)
-        if not self._is_last:
+        loss: float | None
+        if self._is_last:
+            loss, vector, dx = self._learn(batch, arrived)
+        else:
             assert arrived is not None, "a backward pass without a gradient"
+            loss = None
             with self._timed():
-                return None, *self._computation.backward(batch, arrived)
+                vector, dx = self._computation.backward(batch, arrived)
+        self.not_finite = first_not_finite(
+            loss,
+            vector[: self._computation.size],
+            self._computation.weights,
+            self._computation.parameters,
+            self._reader,
+            (batch - 1, self._batch_size),
+            arrived,
+        )
+        return loss, vector, dx
+
+    def _learn(self, batch: int, arrived: Tensor | None) -> tuple[float, Tensor, Tensor | None]:
         drawn = self._drawn(batch)
         x = self._task.inputs(drawn) if arrived is None else arrived
         with self._timed():

@@ -23,7 +23,7 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from raysync.config import Experiment
+from raysync.config import Experiment, WorkerGroup
 from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Push, Release
 from raysync.core.ids import WorkerId, worker_id
@@ -33,6 +33,7 @@ from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
 from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
+from raysync.engine.step_time import KnownSteps
 from raysync.engine.topology import NOTHING, Step, apply_plan, issued_at
 from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
@@ -130,6 +131,8 @@ class PipelinedPlan:
     """The number of batches of the pool."""
     slots: Mapping[StageId, tuple[str, str]]
     """Stage of a group -> its own slot, and that of the worker that it is placed on."""
+    groups: Mapping[str, WorkerGroup]
+    """Slot of a worker -> the description of its device."""
 
     def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> Pipelined:
         """Return the topology of a run."""
@@ -162,6 +165,7 @@ class Pipelined:
         self._batch_size = experiment.batch_size
         self._workload_samples = plan.workload_samples
         self._faults = faults if experiment.faults else None
+        self._known = KnownSteps(plan.groups, experiment, faults.at_step)
         self._pipelines = Pipelines(
             paradigm.groups, paradigm.modules, plan.batches, paradigm.locked
         )
@@ -418,15 +422,20 @@ class Pipelined:
 
     def waited_since(self, step: Step) -> float:
         """See `Topology.waited_since`: stages wait for each other, so an answer of one stage counts
-        for its whole group.
+        for its whole group, which is known to take as long as the slowest of its devices would
+        take for the whole network.
         """
         group, _ = self._worker(step.release.worker).stage_id
-        heard_at = [self._began_at[group]]
+        at, clock = issued_at(self.roster_of(step.release.worker), step), step.release.clock
+        heard_at, known_s = [self._began_at[group]], [0.0]
         for (other, _), worker in self._stages.items():
+            if other != group:
+                continue
+            known_s.append(self._known.seconds(worker.slot, clock, self._batch_size, at))
             member = self.roster_of(worker.name).live.get(worker.name)
-            if other == group and member is not None:
+            if member is not None:
                 heard_at.append(member.telemetry.pushed_at or 0.0)
-        return max(issued_at(self.roster_of(step.release.worker), step), *heard_at)
+        return max(at, *heard_at) + max(known_s)
 
     def suspect(self, step: Step) -> str:
         """See `Topology.suspect`: of the stages that the step waits for, the one that waits for no

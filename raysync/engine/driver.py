@@ -56,12 +56,13 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
-from raysync.core.events import Event, TimerFired, pushed
+from raysync.core.events import Event, Pushed, TimerFired, pushed
 from raysync.core.journal import Ended, Evaluation, Line, Remark, entry_of
 from raysync.core.machine import last_line_called
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.checkpointing import Checkpointer, Cut
+from raysync.engine.divergence import NOT_FINITE, why_diverged
 from raysync.engine.early_stop import EarlyStop
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import Evaluations
@@ -74,6 +75,7 @@ from raysync.engine.topology import (
     NO_REPORT,
     Arriving,
     Step,
+    StepReport,
     Topology,
     in_order_of_slots,
     pulls_next,
@@ -124,6 +126,8 @@ class Driver:
         self.last_at = 0.0
         """Seconds since the run began: when the latest update was sent or, once the training is
         over, when it was done."""
+        self._why_diverged = ""
+        """What was not finite, and where; "": everything so far was finite."""
         self._stops, self._last_asked = False, False
         """Whether the run is to be stopped, and whether its last checkpoint has been asked for."""
         self.topology, self.backend, self.faults = topology, backend, faults
@@ -219,7 +223,7 @@ class Driver:
             Ended(
                 "failed" if error else self.status,
                 max(self.last_at, self._evaluations.published_at),
-                error,
+                error or self._why_diverged,
                 self.faults.without_effect(),
             )
         )
@@ -393,8 +397,8 @@ class Driver:
         if not arriving.parts:
             self._received(step, step.call.answer)
 
-    def _received(self, step: Step, answer: tuple[float | None, float]) -> None:
-        loss, busy_s = answer
+    def _received(self, step: Step, answer: StepReport) -> None:
+        loss, busy_s, not_finite = answer
         release, arriving = step.release, step.arriving
         worker, clock = release.worker, release.clock
         del self._steps[worker]
@@ -407,14 +411,21 @@ class Driver:
         computed_at = None if arriving is None else arriving.computed_at
         base, samples = release.version, step.samples
         event = pushed(self.backend.now, worker, clock, base, samples, busy_s, computed_at)
+        if not_finite is not None:
+            self._diverges(event, report, not_finite)
+            return
         self.handle(event, report)
-        if loss is not None and not isfinite(loss):
-            self._diverge()
         if self._drains:
             self.members.dismiss()
 
-    def _diverge(self) -> None:
-        """End the run, after an evaluation of the present model."""
+    def _diverges(
+        self, event: Pushed, report: Mapping[str, Any], not_finite: Mapping[str, Any]
+    ) -> None:
+        """Take in the push with which the run diverges, and end it, after an evaluation of the
+        present model.
+        """
+        self.handle(event, {**report, NOT_FINITE: not_finite})
+        self._why_diverged = why_diverged(event, not_finite)
         if not self.status:
             self._evaluations.add(self._version, self._progress, (self._progress,))
         self._end("diverged")
@@ -532,6 +543,11 @@ class Driver:
         self.lines += lines
         evaluations = [line for line in lines if isinstance(line, Evaluation)]
         if any(not isfinite(evaluation.loss) for evaluation in evaluations):
+            version = evaluations[0].version
+            self._why_diverged = self._why_diverged or (
+                f"the loss of the evaluation of version {version} is not finite; the losses and"
+                " the gradients of all pushes before were"
+            )
             self._end("diverged")
         for evaluation in evaluations:
             if why := self._early_stop.reason(evaluation):

@@ -18,6 +18,7 @@ from typing import Any
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.ids import WorkerId, worker_id
+from raysync.engine.checkpoint_state import check_driver_state
 from raysync.engine.rejoin import next_life_of
 
 WHY = "the run goes on with other workers"
@@ -32,11 +33,15 @@ def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint
     Args:
         checkpoint: of a run that may have had others.
         experiment: the settings that it is to go on with.
+
+    Raises:
+        ConfigError: its state is damaged.
     """
     slots = [str(slot) for slot in experiment.slots()]
     workers = checkpoint.state.get("workers")
     if workers is None:
         return checkpoint
+    check_driver_state(checkpoint.state)
     places = {WorkerId(worker).slot.place for worker in workers.values()}  # of stages, their hosts
     if places == set(slots):  # in virtual time, and of stages, they never change
         return checkpoint

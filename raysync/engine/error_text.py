@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from raysync.users_code import users_place
+
 OUT_OF_MEMORY = (
     "Let it hold less at once: a smaller batch_size (evaluation.batch_size, if it is the"
     " evaluator), micro_batch, or precision: bf16 (fp16 on older GPUs); or give it more: on Ray a"
@@ -13,7 +15,9 @@ OUT_OF_MEMORY = (
 def reason(error: BaseException) -> str:
     """Return an error with its notes as users read it, in a few lines."""
     words = " ".join([str(error), *getattr(error, "__notes__", [])])
-    text = f"{type(error).__name__}: {words}".strip()
+    text, place = f"{type(error).__name__}: {words}".strip(), users_place(error)
+    if place not in text:
+        text += f" ({place})"
     return f"{text} {OUT_OF_MEMORY}" if ran_out_of_memory(error) else text
 
 

@@ -21,8 +21,8 @@ class FailureDetector:
     """It judges steps that have failed, and finds those that are late.
 
     An actor that dies is reported by the backend. One that freezes never is, so every step has a
-    deadline; its worker is lost then, unless the step waits for weights that its server has not
-    published.
+    deadline, beyond what it is known to take; its worker is lost then, unless the step waits for
+    weights that its server has not published.
     """
 
     def __init__(
@@ -38,7 +38,7 @@ class FailureDetector:
         Args:
             backend: schedules looks, and knows what has arrived.
             topology: of the run.
-            deadline_s: the seconds that a step may take.
+            deadline_s: the seconds that a step may take beyond `Topology.waited_since`.
             steps: worker -> its step under way, in the order of their releases.
             lives: slot -> the worker that fills it now, or was the last to fill it.
             lose: called with a worker that is lost, and the reason.
@@ -79,8 +79,6 @@ class FailureDetector:
             due_at = topology.waited_since(step) + self._deadline_s
             if due_at > now:
                 next_at = min(next_at, due_at)
-                if not topology.drains:
-                    break  # those behind it were released later
             elif not self._has_arrived(step):
                 self._step_late(step)
         self.is_looking = bool(self._steps)

@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from math import exp, inf, log
 from typing import Any
 
-import yaml
-
 from raysync.config import Bandwidth, Crash, Drift, Experiment, Kill, Latency, SlowDown, SpeedDrift
+from raysync.config.yaml_reading import write_yaml
 from raysync.randomness import hashed_seed, standard_normal, uniform
 
 WindowedFault = SlowDown | Latency | Drift | SpeedDrift | Bandwidth
@@ -232,10 +231,7 @@ class FaultPlan:
     def described(self, index: int) -> str:
         """Return a fault as the experiment file has it."""
         settings = self._experiment.faults[index].model_dump(mode="json", exclude_defaults=True)
-        return (
-            f"faults[{index}] "
-            + yaml.safe_dump(settings, default_flow_style=True, sort_keys=False, width=1000).strip()
-        )
+        return f"faults[{index}] {write_yaml(settings, width=1000, flow=True).strip()}"
 
     def without_effect(self) -> tuple[str, ...]:
         """Return the faults that have not taken effect so far."""

@@ -4,14 +4,15 @@ engine.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from math import exp, log
 from statistics import fmean
 
-from raysync.config import Jitter, Link, WorkerGroup
+from raysync.config import Experiment, Jitter, Link, WorkerGroup
 from raysync.config.traces import steps_of
 from raysync.core.ids import Slot
+from raysync.engine.faults import StepFault
 from raysync.randomness import begun_key, standard_normal_at, uniform_at
 
 SHORTEST = 0.05
@@ -131,6 +132,50 @@ class StepTime:
                 size / self._batch_size
             )
         return base_s / self._speed
+
+
+class KnownSteps:
+    """The seconds that each step takes at least, on every backend: what the experiment says of its
+    devices, links and faults.
+    """
+
+    def __init__(
+        self,
+        groups: Mapping[str, WorkerGroup],
+        experiment: Experiment,
+        fault_at: Callable[[str, int, float], StepFault],
+        vector_bytes: float = 0.0,
+    ) -> None:
+        """
+        Args:
+            groups: slot -> its description.
+            experiment: gives seed, batch size and the link of every worker.
+            fault_at: `FaultPlan.at_step`.
+            vector_bytes: the size of what travels each way.
+        """
+        self._groups, self._experiment, self._fault_at = groups, experiment, fault_at
+        self._vector_bytes = int(vector_bytes)
+        self._step_times: dict[str, StepTime] = {}
+
+    def seconds(self, slot: str, clock: int, size: int, at: float) -> float:
+        """Return the seconds of a step and of both its ways.
+
+        Args:
+            slot: of the worker.
+            clock: the iteration.
+            size: the samples of its batch.
+            at: when it was released, in seconds since the run began.
+        """
+        group, experiment = self._groups[slot], self._experiment
+        step_time = self._step_times.get(slot)
+        if step_time is None:
+            own_size = group.batch_size or experiment.batch_size
+            step_time = StepTime(group, experiment.seed, slot, own_size)
+            self._step_times[slot] = step_time
+        fault = self._fault_at(slot, clock, at)
+        ways_s = one_way_s(group.link, self._vector_bytes, fault.latency_s)
+        ways_s += one_way_s(experiment.network.link, self._vector_bytes)
+        return step_time.seconds(clock, size, fault.factor) + 2 * ways_s
 
 
 def one_way_s(link: Link, size_bytes: int, added_s: float = 0.0) -> float:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar, Protocol
 
-from raysync.config import Experiment
+from raysync.config import Experiment, WorkerGroup
 from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.events import Event
@@ -24,6 +24,7 @@ from raysync.engine.checkpointing import Cut
 from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
 from raysync.engine.server_log import server_log
+from raysync.engine.step_time import KnownSteps
 from raysync.training.apply_plan import ApplyPlan
 
 SERVER = "server"
@@ -34,6 +35,9 @@ HELD_BACK = "held_back_s"
 SERVER_S = "server_s"
 """The entry in a push's report that says for how long its worker waited, after its release, until
 the server had made the weights; it is left out where that took no time, or is not known."""
+StepReport = tuple[float | None, float, Mapping[str, Any] | None]
+"""What a worker tells of a step: the loss (None if the worker has none), the seconds of computing,
+and what was not finite, if anything was: see `training.not_finite`."""
 NOTHING: list[Any] = []
 """The fields of a call that computes nothing."""
 
@@ -62,8 +66,7 @@ class Step:
     samples: int
     """The size of its batch."""
     call: Call
-    """It ends the iteration, and stands for the gradient. Its answer is the loss (None if the
-    worker has none) and the seconds of computing."""
+    """It ends the iteration, and stands for the gradient. Its answer is a `StepReport`."""
     server: ParameterServer
     """The server that the gradient is for."""
     weights: Value
@@ -200,7 +203,8 @@ class Topology(Protocol):
 
     def waited_since(self, step: Step) -> float:
         """Return the time, in seconds since the run began, from which the deadline of an answer
-        counts.
+        counts: that at which it would be there if only what the experiment says took time. So a
+        step that is described as a long one does not count as frozen.
         """
 
     def suspect(self, step: Step) -> str:
@@ -213,6 +217,8 @@ class DataParallelPlan:
 
     paradigm: Paradigm
     workload_samples: int
+    groups: Mapping[str, WorkerGroup]
+    """Slot -> the description of its device."""
     has_buffers: bool
     """Whether the model has buffers, such as the statistics of batch norm: each worker has its
     own."""
@@ -250,6 +256,7 @@ class DataParallel:
         self._batch_sizes = experiment.batch_sizes
         """Slot, and worker once it was released -> the samples of its iteration."""
         self._faults = faults if experiment.faults else None
+        self._known = KnownSteps(plan.groups, experiment, faults.at_step, plan.vector_bytes)
         self._compensates = experiment.update.delay_compensation is not None
         self._keeps_pulled = self._compensates or log is not None
         self._pulled: dict[str, Value] = {}
@@ -389,7 +396,9 @@ class DataParallel:
 
     def waited_since(self, step: Step) -> float:
         """See `Topology.waited_since`."""
-        return issued_at(self.roster, step)
+        at, release = issued_at(self.roster, step), step.release
+        slot = WorkerId(release.worker).slot
+        return at + self._known.seconds(slot, release.clock, step.samples, at)
 
     def suspect(self, step: Step) -> str:
         """Return the step's own worker: it waits for no other."""

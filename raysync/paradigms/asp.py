@@ -21,6 +21,9 @@ class ASP(Paradigm):
 
     name: ClassVar[str] = "asp"
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int:
+        return 1
+
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         return [apply((push,)), release(push[0])]
 

@@ -22,6 +22,7 @@ from raysync.paradigms.registry import Spec, make_inner
 Quantity = Annotated[int | float, Ge(0), Le(1e15)]
 GROUP_DEFAULTS: Mapping[str, float] = {
     "batch_size": 0,  # not known: that of the worker's first push
+    "min_batch": 1,
     "max_batch": inf,
     "devices": 1,
     "fixed_s": 0.0,
@@ -58,10 +59,10 @@ class Balanced(Paradigm):
           `update.lr_scaling`, which counts pushes, stays right.
         * A worker that has not pushed yet has its own batch size; a new life of a slot has the
           speed of the one before.
-        * Memory (`max_batch`) and devices (a sample for each) limit the sizes, but a worker's own
-          size is always allowed: it has computed one of that size. Sizes change only if the longest
-          predicted time falls by more than `hysteresis`, or if they no longer make up the batch of
-          the members.
+        * Memory (`max_batch`) and devices (`min_batch` samples for each: two for batch norm) limit
+          the sizes, but a worker's own size is always allowed: it has computed one of that size.
+          Sizes change only if the longest predicted time falls by more than `hysteresis`, or if
+          they no longer make up the batch of the members.
     Batch norm normalises each worker's batch by itself, so with sizes that change its noise does,
         too. With `micro_batch: m` and `multiple: m` (times the devices of a worker) each worker
         normalises over m samples at a time, whatever its share (ghost batches: Hoffer et al. 2017,
@@ -83,8 +84,8 @@ class Balanced(Paradigm):
     multiple: Annotated[int, Ge(1)] = 1
     """Every batch size is a multiple of it, in samples."""
     workers: dict[str, dict[str, Quantity]] = field(default_factory=dict)
-    """Worker group -> `batch_size`, `max_batch`, `devices`, `fixed_s`, `per_sample_s`, `floor_s`;
-    an experiment fills it in with those of its groups."""
+    """Worker group -> `batch_size`, `min_batch`, `max_batch`, `devices`, `fixed_s`, `per_sample_s`,
+    `floor_s`; an experiment fills it in with those of its groups."""
     inner: Paradigm = field(init=False)
     own: dict[str, int] = field(default_factory=dict, init=False)
     """Slot -> its own batch size in samples."""
@@ -161,6 +162,9 @@ class Balanced(Paradigm):
     def infeasible_reason(self, workers: int) -> str:
         why = self.inner.infeasible_reason(workers)
         return f"{self.inner.name}: {why}" if why else ""
+
+    def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
+        return self.inner.pushes_per_update(workers, phase)
 
     @property
     def phase(self) -> str:
@@ -260,8 +264,12 @@ class Balanced(Paradigm):
         return self._groups.get(group, GROUP_DEFAULTS)
 
     def _smallest(self, group: str) -> int:
-        """Return the least samples that a worker of the group can have: one for each device."""
-        return -(-int(self._described(group)["devices"]) // self.multiple) * self.multiple
+        """Return the least samples that a worker of the group can have: `min_batch` for each of its
+        devices.
+        """
+        known = self._described(group)
+        least = int(known["devices"] * known["min_batch"])
+        return -(-least // self.multiple) * self.multiple
 
     def _largest(self, group: str) -> float:
         largest = self._described(group)["max_batch"]

@@ -46,6 +46,9 @@ class BSP(Paradigm):
         if self.collective:
             yield Capability.ALL_REDUCE, f"exchange: {self.exchange}"
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int:
+        return workers
+
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         return self._end_round(roster)
 

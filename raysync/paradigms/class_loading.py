@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from importlib import import_module
-from traceback import extract_tb
 from typing import Any
 
 from raysync.errors import ConfigError, RaysyncError
+from raysync.users_code import place_of
 
 _may_import: ContextVar[bool] = ContextVar("may_import", default=True)
 
@@ -92,8 +92,7 @@ def _broken(module_name: str, error: Exception, where: str) -> ConfigError:
     if isinstance(error, SyntaxError):  # its line is in the error, not in the traceback
         place, reason = f"{error.filename}:{error.lineno}", error.msg
     else:
-        last = extract_tb(error.__traceback__)[-1]
-        place, reason = f"{last.filename}:{last.lineno}", str(error)
+        place, reason = place_of(error), str(error)
     return ConfigError(
         f"{where}: module {module_name!r} cannot be imported: {type(error).__name__}: {reason}"
         f" ({place})."

@@ -128,6 +128,10 @@ class Decoupled:
         """See `Paradigm.phases`."""
         return self._sync().phases()
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
+        """See `Paradigm.pushes_per_update`; of the update of a stage."""
+        return self._sync().pushes_per_update(self.groups, phase)
+
     @property
     def phase(self) -> str:
         """The phase in force of the paradigm that holds the replicas of a stage together."""

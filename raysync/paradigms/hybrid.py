@@ -88,6 +88,9 @@ class Hybrid(Paradigm):
             f" {workers}, or all"
         )
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int:
+        return workers if self.k == "all" else min(self.k, workers)
+
     def _updates(self, roster: Roster) -> list[Decision]:
         size = self._size(roster)
         if self._eligible(roster) < size or not roster.buffered:

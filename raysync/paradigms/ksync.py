@@ -52,6 +52,9 @@ class Round(Paradigm):
         one.
         """
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int:
+        return self.size(workers)
+
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         return reject(roster, push) if is_late(roster, push) else self._end_round(roster)
 
@@ -136,6 +139,9 @@ class KBatchSync(Paradigm):
     k: Annotated[int, Ge(1)] = 2
     """The number of mini-batches whose gradients make an update."""
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int:
+        return self.k
+
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         if is_late(roster, push):
             return reject(roster, push)
@@ -162,6 +168,9 @@ class KBatchAsync(Paradigm):
 
     k: Annotated[int, Ge(1)] = 2
     """The number of mini-batches whose gradients make an update."""
+
+    def pushes_per_update(self, workers: int, phase: str = "") -> int:
+        return self.k
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         update: list[Decision] = (

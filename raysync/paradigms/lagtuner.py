@@ -115,6 +115,9 @@ class LagTuner(Paradigm):
                 f"lagtuner: s_lower ({self.s_lower}) must not be above s_upper ({self.s_upper})."
             )
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int:
+        return 1
+
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         worker = push[0]
         decisions: list[Decision] = [apply((push,))]
@@ -143,6 +146,7 @@ class LagTuner(Paradigm):
         # The last grant is used up, and p did not wait after it.
         decisions += self._waited(worker, 0.0)
         slowest = roster.slowest_worker()
+        assert slowest is not None, "a worker that asks is a member"
         interval_s, slowest_interval_s = (
             self._interval_s(roster, worker),
             self._interval_s(roster, slowest),

@@ -17,6 +17,7 @@ from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import NotTrusted, load_reference, not_trusted, without_imports
+from raysync.users_code import users_code
 
 PARADIGMS: dict[str, type[AnyParadigm]] = {}
 """The paradigms that come with raysync; the package fills this in."""
@@ -57,10 +58,13 @@ def make(name: str, /, **parameters: Any) -> AnyParadigm:
             if not names:
                 raise ConfigError(f"paradigm {name}: takes no parameters, got {parameter!r}.")
             raise unknown_name("parameter", parameter, names, where=f"paradigm {name}")
+    with users_code(f"paradigm {name}"):
+        return _made(name, cls, {**(preset.parameters if preset else {}), **parameters})
+
+
+def _made(name: str, cls: type[AnyParadigm], parameters: dict[str, Any]) -> AnyParadigm:
     try:
-        paradigm: AnyParadigm = _adapter(cls).validate_python(
-            {**(preset.parameters if preset else {}), **parameters}
-        )
+        paradigm: AnyParadigm = _adapter(cls).validate_python(parameters)
     except ValidationError as error:
         first, *others = error.errors()
         if first["type"] == "value_error":  # __post_init__ checks several parameters together
@@ -73,9 +77,10 @@ def make(name: str, /, **parameters: Any) -> AnyParadigm:
             f"paradigm {name}: {'.'.join(map(str, where))}: {', or: '.join(allowed)}; "
             f"got {first['input']!r}{_hint(first)}"
         ) from error
-    if isinstance(paradigm, Paradigm) and (
-        what := not_native(paradigm.parameters()) or not_native(paradigm.state())
-    ):
+    if not isinstance(paradigm, Paradigm):
+        return paradigm
+    _ = paradigm.phases(), list(paradigm.demands())  # their errors come here, if any
+    if what := not_native(paradigm.parameters()) or not_native(paradigm.state()):
         raise ConfigError(
             f"paradigm {name}: it has {what}; parameters and state are {JSON_NATIVE}."
         )

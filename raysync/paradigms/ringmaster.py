@@ -8,7 +8,7 @@ from typing import Annotated, Any, ClassVar
 
 from annotated_types import Ge
 
-from raysync.core.capability import Demand
+from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Decision, Drop, Push, Release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
@@ -32,15 +32,16 @@ class Ringmaster(Paradigm):
         * A push on the published weights is never dropped: its worker could do no better. (Under
           `hybrid` with `snapshot: global` these may be older than `staleness`, and then no push
           would ever be accepted.)
-    The inner paradigm does not see a dropped push, though the clock of its worker counts it:
-        * This makes no run hang: the worker computes, and unless others make updates its next push
-          is accepted. But a worker that the inner paradigm holds, and that the drop would have
-          freed, waits for the next event that the inner paradigm sees.
-        * The worker is released whatever its lead and its credit: the bounds of `ssp`, `hybrid` and
-          `lagtuner` (`hard`) do not hold for it. `hybrid` counts that release for no pull_interval.
+    The inner paradigm does not see a dropped push, nor does the lead of its worker count it: to the
+    inner paradigm, that step only takes longer, and the worker is released once more at the lead at
+    which it was released before.
+        * So what the inner paradigm promises holds as it does alone: its bounds on leads, and that
+          no setting hangs. While nobody makes updates the next push is on the published weights,
+          and is accepted.
+        * Releases after a drop always pull; `hybrid` counts none of them for its pull_interval, and
+          `lagtuner` none for the credit.
         * `bsp` has no stale pushes, so nothing changes; of `k-sync` and its siblings this drops
-        what
-          they would drop.
+          what they would drop.
     Deviation: the source's second variant stops a stale computation under way; it is not
         implemented, since a step cannot be stopped here.
     """
@@ -55,11 +56,17 @@ class Ringmaster(Paradigm):
 
     def __post_init__(self) -> None:
         self.inner = make_inner(self.paradigm, "ringmaster: paradigm")
-        if self.inner.name == "sync-switch":
-            raise ConfigError(
-                "ringmaster: paradigm: not around sync-switch, whose suspended workers it would"
-                " release; put ringmaster inside: first: {name: ringmaster, ...}, or then."
-            )
+        inner: Paradigm | None = self.inner
+        while inner is not None:
+            if inner.name == "sync-switch":
+                raise ConfigError(
+                    "ringmaster: paradigm: not around sync-switch, whose phases and straggler"
+                    " detector would not see what it drops; put ringmaster inside: first: {name:"
+                    " ringmaster, ...}, or then."
+                )
+            inner = getattr(inner, "inner", None)
+        demanded = (demand for demand, _ in self.inner.demands())
+        self._sets_sizes = Capability.BATCH_SIZE in demanded
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         base = roster.buffered[push].base
@@ -70,7 +77,9 @@ class Ringmaster(Paradigm):
             f"stale: {behind} update{'s' * (behind > 1)} since its weights; the bound is"
             f" {self.staleness}"
         )
-        return [Drop(push, why, reason="stale"), Release(push[0])]
+        # The same step once more: the inner paradigm may have chosen its size.
+        size = roster.buffered[push].samples if self._sets_sizes else None
+        return [Drop(push, why, reason="stale"), Release(push[0], batch_size=size)]
 
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
         return self.inner.on_join(roster, worker)
@@ -97,6 +106,13 @@ class Ringmaster(Paradigm):
     def infeasible_reason(self, workers: int) -> str:
         why = self.inner.infeasible_reason(workers)
         return f"{self.inner.name}: {why}" if why else ""
+
+    def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
+        return self.inner.pushes_per_update(workers, phase)
+
+    @property
+    def phase(self) -> str:
+        return self.inner.phase
 
     def phases(self) -> tuple[str, ...]:
         return self.inner.phases()

@@ -36,6 +36,9 @@ class SSP(Paradigm):
     staleness: Annotated[int, Ge(0)] = 3
     """s, in clocks."""
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int:
+        return 1
+
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         decisions: list[Decision] = [apply((push,))]
         for worker in roster.held_within(self.staleness):

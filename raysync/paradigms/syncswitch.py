@@ -132,6 +132,11 @@ class SyncSwitch(Paradigm):
     def phases(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.schedule.phases))
 
+    def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
+        specs = [spec for spec in self._specs if _name(spec) == phase]
+        pushes = {make_inner(spec, self.name).pushes_per_update(workers) for spec in specs}
+        return pushes.pop() if len(pushes) == 1 else None
+
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         decisions = self._watch(roster, push[0])
         return self._carry_out(roster, self._inner.on_push(roster, push), decisions)

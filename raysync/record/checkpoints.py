@@ -22,12 +22,14 @@ import shutil
 import sys
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from threading import get_native_id
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
+from raysync.config.bounded_file import open_plain
 from raysync.core.checkpoint import Checkpoint
 from raysync.errors import ConfigError
 from raysync.record.storage import NEW, Location, join, listdir, location_of, remove
@@ -40,6 +42,8 @@ CHECKPOINT_SCHEMA = 1
 CHUNK_BYTES = 1 << 20
 """What is hashed and written at once: it is still in the cache when it is written."""
 LOWEST_PRIORITY = 19
+MOST_BYTES = 1 << 24
+"""The largest manifest that is read."""
 NAME = re.compile(r"\d{6,}")
 """The name of a checkpoint's folder: its number."""
 
@@ -197,7 +201,8 @@ def _remove(folder: Path) -> None:
     """Remove a checkpoint. The manifest goes first: what is left of a removal that was interrupted
     is none.
     """
-    (folder / MANIFEST).unlink(missing_ok=True)
+    with suppress(IsADirectoryError):
+        (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -216,10 +221,12 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
     except OSError as error:
         name = Path(str(error.filename)).name
         raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
+    except MemoryError as error:
+        raise ConfigError("it is larger than the memory") from error
 
 
 def _verified(folder: Path) -> Checkpoint:
-    manifest = _Manifest.model_validate(_json((folder / MANIFEST).read_bytes(), MANIFEST))
+    manifest = _Manifest.model_validate(_json(_contents(folder / MANIFEST, MOST_BYTES), MANIFEST))
     if manifest.checkpoint != CHECKPOINT_SCHEMA:
         raise ConfigError(
             f"it was written by another raysync: it has schema {manifest.checkpoint}, and this"
@@ -250,12 +257,19 @@ def _servers(manifest: _Manifest, data: Mapping[str, bytes]) -> dict[str, list[b
 def _read(folder: Path, name: str, expected: _File) -> bytes:
     if name != Path(name).name:
         raise ConfigError(f"its {MANIFEST} names {name!r}, which is no file of the folder")
-    data = (folder / name).read_bytes()
+    data = _contents(folder / name, expected.bytes)
     if len(data) != expected.bytes:
-        raise ConfigError(f"{name} has {len(data):,} bytes in place of {expected.bytes:,}")
+        size = (folder / name).stat().st_size
+        raise ConfigError(f"{name} has {size:,} bytes in place of {expected.bytes:,}")
     if hashlib.sha256(data).hexdigest() != expected.sha256:
         raise ConfigError(f"{name} has another checksum than when it was written")
     return data
+
+
+def _contents(file: Path, most: int) -> bytes:
+    """Return the bytes of a file, and one more than the most if it has more."""
+    with open_plain(file) as opened:
+        return opened.read(most + 1)
 
 
 def _json(data: bytes, name: str) -> dict[str, Any]:

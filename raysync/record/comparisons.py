@@ -16,6 +16,7 @@ from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord, newest_first
 from raysync.record.resumption import environment_of
 from raysync.record.storage import Location, parent_of
+from raysync.record.trust import trusted
 from raysync.record.writer import STAMP
 
 KEY = "comparison"
@@ -53,20 +54,22 @@ def new_id() -> str:
     return f"{datetime.now().strftime(f'{STAMP}-%f')}-{uuid4().hex[:4]}"
 
 
-def newest_comparison(location: Location) -> Comparison:
+def newest_comparison(location: Location, *, trust: bool = False) -> Comparison:
     """Return the comparison that began last of those whose records are in a folder.
 
     Args:
-        location: OUTPUT/NAME, or its URI. The records are trusted.
+        location: OUTPUT/NAME, or its URI.
+        trust: whether the user trusts the records; see `trusted`.
 
     Raises:
-        ConfigError: there is none.
+        ConfigError: there is none, or a record of it must be trusted first.
     """
     found: dict[str, dict[tuple[str, int], RunRecord]] = {}
     for record in newest_first(location):
         if found and record.path.name < max(found)[:SECOND]:
             break  # it began before the newest comparison
         if comparison := environment_of(record).get(KEY):
+            record = trusted(record, trust=trust)
             run = (record.config.paradigm.label, record.config.seed)
             found.setdefault(comparison, {}).setdefault(run, record)
     if not found:

@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Pushed
 from raysync.core.journal import Checkpointed, Entry, Line, Resumed, decode, read
 from raysync.errors import ConfigError
+from raysync.record.journal_file import JournalFile
 from raysync.record.journal_text import encode
 from raysync.record.storage import completed
 
@@ -52,7 +53,7 @@ def cuts_in(journal: Path) -> dict[int, float]:
     Raises:
         ConfigError: one of these lines is damaged.
     """
-    with journal.open(encoding="utf-8", errors="replace") as file:
+    with JournalFile(journal, errors="replace") as file:
         return {cut.number: cut.at for text in file if (cut := cut_of(text)) is not None}
 
 
@@ -63,7 +64,7 @@ def lines_before(journal: Path, checkpoint: Checkpoint) -> list[Line]:
         OSError: it cannot be read.
         ConfigError: it is damaged.
     """
-    with journal.open(encoding="utf-8", errors="replace") as file:
+    with JournalFile(journal, errors="replace") as file:
         lines = takewhile(lambda line: line != cut_line(checkpoint), read(file)[1])
         return list(lines)
 
@@ -89,10 +90,7 @@ def copy_before(journal: Path, target: Path, checkpoint: Checkpoint) -> int:
         ConfigError: it has no line of that checkpoint.
     """
     evaluations = 0
-    with (
-        journal.open(encoding="utf-8", errors="replace") as old,
-        target.open("w", encoding="utf-8") as kept,
-    ):
+    with JournalFile(journal, errors="replace") as old, target.open("w", encoding="utf-8") as kept:
         for text in _texts_before(old, checkpoint.number):
             evaluations += text.startswith(EVALUATION)
             kept.write(text)
@@ -100,7 +98,7 @@ def copy_before(journal: Path, target: Path, checkpoint: Checkpoint) -> int:
     return evaluations
 
 
-def _texts_before(journal: TextIO, number: int) -> Iterator[str]:
+def _texts_before(journal: JournalFile, number: int) -> Iterator[str]:
     """Yield the text of the lines before that of a checkpoint.
 
     Raises:
@@ -134,7 +132,7 @@ def cut_off(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
     away_s = max(0.0, datetime.now().timestamp() - journal.stat().st_mtime)
     with (
         completed(journal) as new,
-        journal.open(encoding="utf-8", errors="replace") as old,
+        JournalFile(journal, errors="replace") as old,
         new.open("w", encoding="utf-8") as kept,
     ):
         kept.writelines(_texts_before(old, checkpoint.number))

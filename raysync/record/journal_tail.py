@@ -12,7 +12,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from raysync.config.bounded_file import open_plain
 from raysync.core.journal import Decoder, Line, read_header
+from raysync.record.journal_file import bounded_line
 
 
 class JournalTail:
@@ -28,14 +30,14 @@ class JournalTail:
         self.head: dict[str, Any] | None = None
         """The header; None until it is on disk."""
         self._path = journal
-        self._file = journal.open("rb")
+        self._file = open_plain(journal)
         self._decoder = Decoder()
         self._unfinished = b""
 
     def begin_again(self) -> None:
         """Read the journal that has its place now, from the beginning."""
         self._file.close()
-        self.head, self._file = None, self._path.open("rb")
+        self.head, self._file = None, open_plain(self._path)
         self._decoder, self._unfinished = Decoder(), b""
 
     def __enter__(self) -> JournalTail:
@@ -80,7 +82,7 @@ class JournalTail:
 
     def _next_line(self) -> str:
         """Return the next line if it is complete, otherwise an empty text."""
-        self._unfinished += self._file.readline()
+        self._unfinished += bounded_line(self._file)
         if not self._unfinished.endswith(b"\n"):
             return ""
         text, self._unfinished = self._unfinished.decode("utf-8", errors="replace"), b""

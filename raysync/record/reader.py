@@ -21,11 +21,13 @@ from pydantic import TypeAdapter, ValidationError
 
 from raysync import config
 from raysync.config import Experiment, Target
+from raysync.config.bounded_file import open_plain
 from raysync.core.journal import Line, read
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
+from raysync.record.journal_file import JournalFile
 from raysync.record.measures import Measures
 from raysync.record.older import settings_of, summary_of
 from raysync.record.push_rows import PushRow, Row, columns_of
@@ -179,14 +181,14 @@ class RunRecord:
         """Whether the journal has its closing line. It is missing if the run was killed, or if the
         file was cut off later.
         """
-        with legible(self.path), (self.path / "journal.jsonl").open("rb") as file:
+        with legible(self.path), open_plain(self.path / JOURNAL) as file:
             file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
             *_, last, rest = [b"", *file.read().split(b"\n")]
             return last.startswith(b'{"ended"') and not rest
 
     def journal(self) -> Iterator[Line]:
         """Yield events with their decisions, evaluations and the end, in order."""
-        with legible(self.path), (self.path / "journal.jsonl").open(encoding="utf-8") as file:
+        with legible(self.path), JournalFile(self.path / JOURNAL) as file:
             yield from read(file)[1]
 
     @cached_property
@@ -204,7 +206,7 @@ class RunRecord:
         """The run's description in the journal's header, and the measures of all lines. The rows
         of pushes are not kept.
         """
-        with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
+        with JournalFile(self.path / JOURNAL) as file:
             head, lines = read(file)
             measures = measures_of(head)
             for line in lines:
@@ -222,7 +224,7 @@ class RunRecord:
         return frame
 
     def _rows(self) -> Iterator[Row]:
-        with (self.path / "journal.jsonl").open(encoding="utf-8") as file:
+        with JournalFile(self.path / JOURNAL) as file:
             head, lines = read(file)
             measures = measures_of(head)
             for line in lines:
@@ -234,13 +236,25 @@ CLOSING_BYTES = 100_000
 """An upper bound of the length of a closing line, even of one with a traceback in it."""
 
 
+_DAMAGE = (
+    LookupError,
+    ValueError,
+    AssertionError,
+    ArithmeticError,
+    RecursionError,
+    MemoryError,
+    pa.ArrowException,
+)
+
+
 @contextmanager
 def legible(record: Path, part: str = "journal") -> Iterator[None]:
     """Turn an error in reading a part of a record into a line or two that name the record.
 
     Types are checked where the parts are read. Beside those errors, this catches what files and
-    parsers raise, and what a roster raises (`LookupError`, `AssertionError`) when the lines of a
-    journal are valid one by one but tell a history that cannot have happened.
+    parsers raise (pyarrow has errors that derive from no others), and what a roster raises
+    (`LookupError`, `AssertionError`) when the lines of a journal are valid one by one but tell a
+    history that cannot have happened.
 
     Raises:
         ConfigError: the part cannot be read, is damaged, or was written by another raysync.
@@ -251,7 +265,7 @@ def legible(record: Path, part: str = "journal") -> Iterator[None]:
         raise ConfigError(
             f"{display_name(record)}: its {part} cannot be read ({error.strerror or error})."
         ) from error
-    except (LookupError, ValueError, AssertionError, ArithmeticError, RecursionError) as error:
+    except _DAMAGE as error:
         if isinstance(error, ConfigError) and part == "journal":  # its message is complete
             raise ConfigError(f"{display_name(record)}: {error}") from error
         message = str(error) if isinstance(error, ValueError) else repr(error)
@@ -300,14 +314,14 @@ def load(path: Location, *, trust: bool = False) -> RunRecord:
 
 
 def newest_first(location: Location) -> Iterator[RunRecord]:
-    """Yield the records in a folder, those that began last first. They are trusted. One of a run
-    that was killed as it began, before it wrote anything, is left out.
+    """Yield the records in a folder, those that began last first. One of a run that was killed as
+    it began, before it wrote anything, is left out.
 
     Raises:
         ConfigError: the location is a URI that cannot be reached.
     """
     for name in filter(NAME.match, reversed(listdir(location))):
         if {CONFIG, JOURNAL} <= set(listdir(join(location, name))):
-            record = load(join(location, name), trust=True)
+            record = load(join(location, name))
             if (record.path / JOURNAL).stat().st_size:
                 yield record

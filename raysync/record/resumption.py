@@ -11,12 +11,14 @@ from typing import Any
 
 import psutil
 
+from raysync.config.bounded_file import open_plain
 from raysync.config.secret_masking import MASK
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, decode, read_header
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS, MANIFEST, name_of, numbers_in, read_checkpoint
 from raysync.record.journal_cut import cuts_in
+from raysync.record.journal_file import JournalFile
 from raysync.record.reader import CLOSING_BYTES, RunRecord, legible, load
 from raysync.record.storage import (
     Location,
@@ -27,6 +29,7 @@ from raysync.record.storage import (
     join,
     location_of,
 )
+from raysync.record.writer import JOURNAL
 
 RECENT_S = 90.0
 """A record that was written to so recently, on a machine that cannot be asked, may still be
@@ -82,7 +85,7 @@ def workload_of(record: RunRecord) -> int:
 
 
 def _header(record: RunRecord) -> dict[str, Any]:
-    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+    with legible(record.path), JournalFile(record.path / JOURNAL) as file:
         return read_header(file.readline())
 
 
@@ -102,7 +105,7 @@ def _status(record: RunRecord) -> str | None:
         return str(record.summary["status"])
     if not record.ended:
         return None
-    with legible(record.path), (record.path / "journal.jsonl").open("rb") as file:
+    with legible(record.path), open_plain(record.path / JOURNAL) as file:
         file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
         last = decode(file.read().splitlines()[-1].decode("utf-8", errors="replace"))
         assert isinstance(last, Ended), f"a closing line that says {last}"
@@ -113,7 +116,7 @@ def _why_alive(record: RunRecord) -> str:
     """Say why the writer of a record that is not closed may still be there; empty: it is gone."""
     if (gone := writer_is_gone(record)) is not None:
         return "" if gone else f"its process, {environment_of(record)['pid']}, is there"
-    silent_s = datetime.now().timestamp() - (record.path / "journal.jsonl").stat().st_mtime
+    silent_s = datetime.now().timestamp() - (record.path / JOURNAL).stat().st_mtime
     if silent_s > RECENT_S:
         return ""
     host = environment_of(record).get("host") or "another machine"
@@ -131,7 +134,7 @@ def writer_is_gone(record: RunRecord) -> bool | None:
     pid = environment.get("pid")
     if environment.get("host") != platform.node() or pid is None or pid <= 0:
         return None
-    journal = record.path / "journal.jsonl"
+    journal = record.path / JOURNAL
     try:
         process = psutil.Process(pid)
         # a later process can have the number of one that is gone
@@ -193,13 +196,14 @@ def newest_checkpoint(
         )
     folder = checkpoints_of(record.path, output)
     with legible(record.path):
-        cuts = cuts_in(record.path / "journal.jsonl")
+        cuts = cuts_in(record.path / JOURNAL)
     numbers = sorted({*numbers_in(folder), *numbers_in(location_of(folder))})
     for number in reversed(numbers):
         try:
             return _checkpoint(folder / name_of(number), cuts)
         except ConfigError as error:
-            notify(f"{where}: checkpoint {number} is left out: {error}.")
+            reason = str(error).rstrip(".")
+            notify(f"{where}: checkpoint {number} is left out: {reason}.")
     if numbers:
         raise NoCheckpointError(f"{where}: none of its checkpoints can be used.")
     takes_none = " Its experiment takes none: checkpoint: {every_s: 60}." * (setting is None)

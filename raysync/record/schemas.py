@@ -5,6 +5,8 @@ rely on.
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
@@ -15,11 +17,23 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
+from raysync.config.bounded_file import open_plain, read_text
 from raysync.core.journal import LONGEST_S, is_mapping
 from raysync.core.metrics import ACCURACY, LOSS
 from raysync.record.older import STANDS_FOR, ZERO
 from raysync.record.writer import MARKED, schema_of
 
+MOST_BYTES = 1 << 24
+"""The largest JSON file that is read: ten times that of a run with ten thousand workers."""
+MOST_PARTS, MOST_COLUMNS = 100_000, 10_000
+"""The most parts of anything that the description of a table lists (10,000 rows of pushes are
+one), and the most columns."""
+SMALL_BYTES = 1 << 28
+"""The size up to which a table, and a column of texts, may be any number of times its file's."""
+MOST_RATIO = 100
+"""The largest size of a larger table, in sizes of its file; a repeated row takes no room there."""
+CODECS = ("SNAPPY", "UNCOMPRESSED")
+"""How raysync's tables are packed: at best to a twentieth."""
 MAY_BE_NAN = {"loss"}
 """The columns of pushes that can be NaN, because the model diverged."""
 
@@ -74,6 +88,7 @@ class Summary(_Loose):
     metric: str = ACCURACY.name
     metric_mode: Literal["max", "min"] = ACCURACY.mode
     target: dict[str, Any] | None = None
+    batch_metrics: list[str] = []
     paradigm_parameters: dict[str, Any] = {}
     switches: list[_Switch] = []
     per_worker: list[_Worker] = []
@@ -83,6 +98,15 @@ class Summary(_Loose):
     away_s: float = 0.0
     lost_s: float = 0.0
     lost_pushes: int = 0
+
+
+class _UserCode(_Loose):
+    sha256: str
+    task_sha256: str | None
+    paradigm_sha256: str | None
+    files: list[str]
+    commit: str | None = None
+    dirty: bool | None = None
 
 
 class Environment(_Loose):
@@ -96,19 +120,20 @@ class Environment(_Loose):
     packages: dict[str, str | None] = {}
     started: str = ""
     comparison: str = ""
+    made: dict[str, Any] = {}
     places: dict[str, Any] = {}
     servers: dict[str, Any] = {}
+    user_code: _UserCode | None = None
 
 
 def mapping_in(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
     """Read the mapping in a JSON file.
 
     Raises:
-        OSError: the file cannot be read.
-        ValueError: its contents do not match the schema.
+        ValueError: the file cannot be read, or its contents do not match the schema.
     """
     try:
-        data = json.loads(path.read_text(encoding="utf-8"))
+        data = json.loads(read_text(path, MOST_BYTES))
     except RecursionError as error:
         raise ValueError("its lists are nested too deeply") from error
     return checked(data, schema)
@@ -149,7 +174,7 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
         OSError: the file cannot be read.
         ValueError: columns are missing, or hold something else.
     """
-    table = _table_in(path)
+    table = table_in(path)
     for name, stands_for in STANDS_FOR.items():
         if name not in table.column_names and stands_for in table.column_names:
             table = table.append_column(name, table.column(stands_for))
@@ -171,7 +196,7 @@ def evaluations_in(path: Path) -> pd.DataFrame:
         OSError: the file cannot be read.
         ValueError: columns are missing, or hold something else.
     """
-    table = _table_in(path)
+    table = table_in(path)
     for name, kind in MARKED.items():
         _check_column(table, name, kind)
     metrics = [name for name in table.column_names if name not in MARKED]
@@ -181,10 +206,76 @@ def evaluations_in(path: Path) -> pd.DataFrame:
     return frame
 
 
-def _table_in(path: Path) -> pa.Table:
-    table = pq.ParquetFile(path).read()
+def table_in(path: Path) -> pa.Table:
+    """Read a table that raysync has written: of numbers and texts, in bounded memory.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no such table.
+        pa.ArrowException: the same.
+    """
+    with opened_table(path) as file:
+        most = max(SMALL_BYTES, MOST_RATIO * path.stat().st_size)
+        _check_size(file, most)
+        # a text that stands in many rows is there once until it is known how much that would be
+        texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
+        table = pq.ParquetFile(path, read_dictionary=texts).read()
     table.validate(full=True)
+    for at, column in enumerate(table.columns):
+        if pa.types.is_dictionary(column.type):
+            table = table.set_column(at, table.field(at).name, _plain(column, most))
     return table
+
+
+@contextmanager
+def opened_table(path: Path) -> Iterator[pq.ParquetFile]:
+    """Give a table of which only the columns' names and types, and the sizes, have been read.
+
+    Raises:
+        OSError: the file cannot be read.
+        ValueError: it is no table, or one of too many columns.
+    """
+    with (
+        open_plain(path) as source,
+        pq.ParquetFile(source, thrift_container_size_limit=MOST_PARTS) as file,
+    ):
+        if file.metadata.num_columns > MOST_COLUMNS:
+            raise ValueError(f"it has more than {MOST_COLUMNS:,} columns")
+        yield file
+
+
+def _check_size(file: pq.ParquetFile, most: int) -> None:
+    """Refuse what raysync does not write, and what would be very much larger than its file."""
+    for field in file.schema_arrow:
+        kind = field.type
+        if not (_is_text(kind) or pa.types.is_primitive(kind) or pa.types.is_null(kind)):
+            raise ValueError(f"column {field.name}: {field.type}, neither numbers nor texts")
+    data = file.metadata
+    for group in range(min(1, data.num_row_groups)):
+        for column in range(data.num_columns):
+            if (codec := data.row_group(group).column(column).compression) not in CODECS:
+                raise ValueError(f"it is packed by {codec}, not by {' or '.join(CODECS)}")
+    if data.num_rows * data.num_columns * 8 > most:
+        raise ValueError(f"{data.num_rows:,} rows are too many for a file of its size")
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
+
+
+def _plain(column: pa.ChunkedArray, most: int) -> pa.ChunkedArray:
+    """Return a column of texts, each of which is there once so far, as such texts.
+
+    Raises:
+        ValueError: they would be too large.
+    """
+    size = sum(
+        pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py() or 0
+        for chunk in column.chunks
+    )
+    if size > most:
+        raise ValueError(f"{size:,} bytes of repeated text are too many for a file of its size")
+    return column.cast(column.type.value_type)
 
 
 def _check_column(

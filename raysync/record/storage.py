@@ -192,6 +192,7 @@ def find(uri: Location, name: str) -> list[Location]:
     """
     with _reported(str(uri)):
         system, path = fs.FileSystem.from_uri(uri)
+        _check_tree(system, path)
         infos = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
         names = [
             info.path.removeprefix(path.rstrip("/")).strip("/").split("/")
@@ -220,7 +221,26 @@ def download(folder: Path, *, without: Collection[str] = ()) -> None:
         infos = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
         if not infos:
             raise ConfigError(f"{masked(str(uri))}: nothing is there.")
+        _check_tree(system, path)
         _copy(system, infos, folder, without)
+
+
+def _check_tree(system: fs.FileSystem, path: str) -> None:
+    """Refuse what pyarrow would read without end: below a folder of this machine (`file:///`), a
+    pipe or a device, and a link to a folder, which may lead back to where it is.
+
+    Raises:
+        ConfigError: it names the path.
+    """
+    if system.type_name != "local":
+        return
+    for folder, folders, files in os.walk(path):
+        for inner in (Path(folder, name) for name in (*folders, *files)):
+            # a link that leads nowhere is no entry for pyarrow
+            if not inner.is_file() and not inner.is_dir() and inner.exists():
+                raise ConfigError(f"{inner}: neither a plain file nor a folder.")
+            if inner.is_dir() and inner.is_symlink():
+                raise ConfigError(f"{inner}: a link to a folder, which is not followed.")
 
 
 def _copy(

@@ -17,24 +17,26 @@ setting that was varied (`ray.tune` names such columns like that; a value that i
 from __future__ import annotations
 
 from contextlib import nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 from pydantic import TypeAdapter
 
 from raysync import config
 from raysync.config import Experiment
+from raysync.config.bounded_file import read_text
 from raysync.config.secret_masking import masked
-from raysync.config.yaml_reading import read_yaml
+from raysync.config.yaml_reading import read_yaml, write_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
+from raysync.record.made_here import KEY, making
 from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, legible, load, newest_first
+from raysync.record.schemas import MOST_BYTES, table_in
 from raysync.record.storage import Location, display_name, join, listdir, local_copy, upload
 
 FILE, ORIGIN, TABLE, CSV, RECORDS, NOTE = (
@@ -69,7 +71,7 @@ class SweepRecord:
         """A row for each trial; the file's docstring lists the columns."""
         with legible(self.path, "table"):
             try:
-                table = pd.read_parquet(self.path / TABLE)
+                table: pd.DataFrame = table_in(self.path / TABLE).to_pandas()
             except (TypeError, AttributeError) as error:  # pandas, if the metadata are wrong
                 raise ValueError(str(error)) from error
             for name, kind in (("trial", int), ("record", str), ("status", str), ("error", str)):
@@ -78,6 +80,9 @@ class SweepRecord:
                         raise ValueError(f"column {name}: {value!r:.40}")
             if table["trial"].hasnans:
                 raise ValueError("column trial: some rows have no value")
+            for name in table["record"].dropna():
+                if Path(name).is_absolute() or ".." in Path(name).parts:
+                    raise ValueError(f"column record: {name!r:.40} is not within the sweep")
         return table
 
     @property
@@ -151,16 +156,19 @@ class Origin:
     text: str
     """The text of that file."""
     overrides: tuple[str, ...]
+    made: dict[str, Any] = field(default_factory=dict)
+    """What it says about its making; see `made_here`."""
 
     def write(self, sweep: Path) -> None:
-        """Write the file."""
+        """Write the file, by the process that makes the sweep or goes on with it."""
+        sweep.mkdir(parents=True, exist_ok=True)
         data = {
             "source": self.source,
             "overrides": [masked(override) for override in self.overrides],
             "text": masked(self.text),
+            KEY: making(sweep),
         }
-        sweep.mkdir(parents=True, exist_ok=True)
-        (sweep / ORIGIN).write_text(yaml.safe_dump(data, sort_keys=False), encoding="utf-8")
+        (sweep / ORIGIN).write_text(write_yaml(data), encoding="utf-8")
         upload(sweep / ORIGIN)
 
     @classmethod
@@ -176,7 +184,7 @@ class Origin:
                 " raysync sweep FILE --resume FOLDER."
             )
         with legible(sweep, ORIGIN):
-            data = read_yaml((sweep / ORIGIN).read_text(encoding="utf-8"), str(sweep / ORIGIN))
+            data = read_yaml(read_text(sweep / ORIGIN, MOST_BYTES), str(sweep / ORIGIN))
             return TypeAdapter(cls).validate_python(data)
 
 
@@ -204,9 +212,7 @@ def write_note(sweep: Path, note: TrialNote) -> None:
     """Write `trial.yaml`."""
     folder = sweep / RECORDS / note.name
     folder.mkdir(parents=True, exist_ok=True)
-    text = yaml.safe_dump(
-        {"settings": note.settings, "ended": note.ended, "error": note.error}, sort_keys=False
-    )
+    text = write_yaml({"settings": note.settings, "ended": note.ended, "error": note.error})
     (folder / NOTE).write_text(text, encoding="utf-8")
     upload(folder / NOTE)
 
@@ -222,7 +228,7 @@ def notes(sweep: Path) -> list[TrialNote]:
 
 def _note(file: Path) -> TrialNote:
     with legible(file.parent, NOTE):
-        data = read_yaml(file.read_text(encoding="utf-8"), str(file))
+        data = read_yaml(read_text(file, MOST_BYTES), str(file))
         if not isinstance(data, dict):
             raise ValueError("not a mapping")
         return TypeAdapter(TrialNote).validate_python({"name": file.parent.name, **data})
@@ -248,10 +254,11 @@ def newest_record(sweep: Location, trial: str) -> RunRecord | None:
     none that tells anything.
 
     Args:
-        sweep: the folder of the sweep, or its URI.
+        sweep: the folder of the sweep, which is trusted, or its URI.
         trial: the name of the trial's folder.
     """
-    return next(newest_first(join(sweep, RECORDS, trial)), None)
+    newest = next(newest_first(join(sweep, RECORDS, trial)), None)
+    return newest and replace(newest, trust=True)
 
 
 def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:

@@ -38,6 +38,7 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.journal_cut import Resumption, cut_off
 from raysync.record.journal_text import encode
+from raysync.record.made_here import KEY, making
 from raysync.record.measures import Measures
 from raysync.record.push_rows import Columns, PushRow, Row, columns_of
 from raysync.record.storage import (
@@ -185,6 +186,7 @@ class RecordWriter:
         checkpoints: CheckpointWriter | None = None,
         goes_on: Resumption | None = None,
         comparison: str = "",
+        user_code: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
@@ -199,6 +201,7 @@ class RecordWriter:
             checkpoints: writes the run's checkpoints; None: into the folder, two of them.
             goes_on: what the run goes on from; None: it begins.
             comparison: the id of the comparison that the run belongs to, if there is one.
+            user_code: which code of the user's the run executes, if any; for `environment.json`.
 
         Raises:
             RunFailed: nothing can be written there.
@@ -221,7 +224,9 @@ class RecordWriter:
         """When lines were written to the file last."""
         self._closed = False
         self._checkpoints = checkpoints or CheckpointWriter(folder / CHECKPOINTS)
-        process = environment() | {"places": places or {}}
+        process = environment() | {KEY: making(folder), "places": places or {}}
+        if user_code is not None:
+            process["user_code"] = user_code
         if comparison:
             process["comparison"] = comparison
         if goes_on is not None:

@@ -11,27 +11,30 @@ scenario and one paradigm differ only in their seed: they are its *repeats*.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
 
-import pyarrow.parquet as pq
-
 from raysync.config import Experiment, Published, Target
 from raysync.core.journal import read_header
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
+from raysync.record.journal_file import JournalFile
 from raysync.record.older import STANDS_FOR, ZERO
 from raysync.record.push_rows import PushRow
 from raysync.record.reader import RunRecord, legible, load
+from raysync.record.schemas import opened_table
 from raysync.record.sweeps import FILE, SweepRecord, load_sweep
 from raysync.record.writer import schema_of
 from raysync.results.grouping import differences, setting_text, trial_paradigm
 
 OF_FINISHED_RUNS = ("final_", "best_", "converged_", "seconds")
 """How the keys of results begin that only a run has that did all its work."""
+
+CODE_SHOWN = 8
+"""The digits of a hash of code that are shown."""
 
 
 @dataclass(frozen=True)
@@ -239,6 +242,7 @@ def collect(paths: Sequence[Path]) -> Collection:
         Run(record, label_of(record), record.config.seed, scenario)
         for record, scenario in zip(records, scenarios, strict=True)
     ]
+    runs = by_code(runs)
     kept = _newest(runs)
     return Collection(tuple(paths), kept, superseded=len(runs) - len(kept))
 
@@ -254,6 +258,36 @@ def label_of(record: RunRecord) -> str:
 def labels_of(records: Iterable[RunRecord]) -> dict[str, str]:
     """Return a paradigm's label by its configuration alone -> the label that the runs gave it."""
     return {record.config.paradigm.label: label_of(record) for record in records}
+
+
+def by_code(runs: Sequence[Run]) -> list[Run]:
+    """Tell runs apart whose settings are the same and whose code is not: that of task, model and
+    data makes another scenario, that of the paradigm another paradigm.
+    """
+    scenarios = _codes(runs, "task_sha256", lambda run: run.scenario)
+    runs = [
+        replace(run, scenario=", ".join(filter(None, (run.scenario, code))))
+        for run, code in zip(runs, scenarios, strict=True)
+    ]
+    paradigms = _codes(runs, "paradigm_sha256", lambda run: f"{run.paradigm} {run.scenario}")
+    return [
+        replace(run, paradigm=" ".join(filter(None, (run.paradigm, code))))
+        for run, code in zip(runs, paradigms, strict=True)
+    ]
+
+
+def _codes(runs: Sequence[Run], key: str, alike: Callable[[Run], str]) -> list[str]:
+    """Return `code=1a2b3c4d` for each run beside which an alike one has other code; "" for the
+    others.
+    """
+    hashes = [(run.record.environment.get("user_code") or {}).get(key) or "none" for run in runs]
+    groups: dict[str, set[str]] = {}
+    for run, code in zip(runs, hashes, strict=True):
+        groups.setdefault(alike(run), set()).add(code)
+    return [
+        f"code={code[:CODE_SHOWN]}" if len(groups[alike(run)]) > 1 else ""
+        for run, code in zip(runs, hashes, strict=True)
+    ]
 
 
 def _newest(runs: Sequence[Run]) -> tuple[Run, ...]:
@@ -319,6 +353,7 @@ def _of_sweep(path: Path) -> Collection:
             f"{path}: nothing to report on: none of its {len(failed)} trials left a"
             f" record.\n{first}".strip()
         )
+    runs = by_code(runs)
     kept, names = _newest(runs), labels_of(run.record for run in runs)
     renamed = tuple(
         replace(trial, paradigm=names.get(trial.paradigm, trial.paradigm)) for trial in failed
@@ -333,13 +368,14 @@ def _check(record: RunRecord) -> None:
     Raises:
         ConfigError: a part is missing or damaged, or a newer raysync wrote it.
     """
-    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+    with legible(record.path), JournalFile(record.path / "journal.jsonl") as file:
         read_header(file.readline())
     for part in ("config", "summary", "evaluations", "environment"):
         getattr(record, part)
     if record.complete:
         with legible(record.path, "pushes"):
-            columns = pq.read_schema(record.path / "pushes.parquet").names
+            with opened_table(record.path / "pushes.parquet") as table:
+                columns = table.schema_arrow.names
             if missing := set(schema_of(PushRow).names) - {*columns, *STANDS_FOR, *ZERO}:
                 raise ValueError(f"there is no column {min(missing)}")
 

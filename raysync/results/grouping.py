@@ -9,6 +9,7 @@ from typing import Any
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
+from raysync.config.base import value_text
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
@@ -19,10 +20,13 @@ from raysync.record.sweeps import FILE, VARIED, SweepRecord
 COMPARED = (
     "engine",
     "timing",
+    "task",
     "model",
     "data",
+    "init_from",
     "workload",
     "batch_size",
+    "micro_batch",
     "workers",
     "network",
     "cluster",
@@ -141,11 +145,12 @@ def setting_text(value: Any) -> str:
     if isinstance(value, str) and value.startswith("{"):
         value = _yaml(value)
     if isinstance(value, dict) and "name" in value:
-        settings = ", ".join(f"{name}={inner}" for name, inner in value.items() if name != "name")
+        inner = {name: value_text(each) for name, each in value.items() if name != "name"}
+        settings = ", ".join(f"{name}={text}" for name, text in inner.items())
         return f"{value['name']}({settings})" if settings else str(value["name"])
     if value is None or value != value:  # a table's NaN
         return "none"
-    return f"{value:g}" if isinstance(value, float) else str(value)
+    return value_text(value)
 
 
 def trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
@@ -154,7 +159,7 @@ def trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
         key: row[f"{VARIED}{key}"] for key in sweep.varied if key.partition(".")[0] == "paradigm"
     }
     overrides = [
-        f"{key}={value:g}" if isinstance(value, float) else f"{key}={value}"
+        f"{key}={value_text(value) if isinstance(value, float) else value}"
         for key, value in chosen.items()
     ]
     try:

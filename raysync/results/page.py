@@ -32,7 +32,7 @@ from raysync.results.figures.colours import COLOURS, HUES, painted
 from raysync.results.figures.downsample import POINTS
 from raysync.results.figures.primitives import layout_of
 from raysync.results.ranking import Ranking, rank_all
-from raysync.results.sentences import answer, bottlenecks, overall, resumptions
+from raysync.results.sentences import answer, bottlenecks, cautions, overall, resumptions
 from raysync.results.tables import cell, columns, table
 
 PLOTLY = "vendor/plotly-basic.min.js"
@@ -76,6 +76,7 @@ def write_html(collection: Collection, path: Path) -> None:
         counts=_counts(collection),
         faults=_faults(collection),
         resumptions=resumptions(collection),
+        cautions=cautions(collection),
     )
     path.write_text(page, encoding="utf-8", errors="backslashreplace")
 

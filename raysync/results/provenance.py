@@ -7,9 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from raysync.config import Experiment
+from raysync.config.yaml_reading import write_yaml
 from raysync.record.storage import display_name
 from raysync.record.writer import MODEL_FILES
 from raysync.results.collection import Collection
@@ -214,11 +213,7 @@ def _block(experiment: Experiment, name: str) -> str:
     )
     if "name" in settings:
         return setting_text(settings)
-    text = (
-        yaml.safe_dump(settings, default_flow_style=True, sort_keys=False, width=10_000)
-        .strip()
-        .strip("{}")
-    )
+    text = write_yaml(settings, width=10_000, flow=True).strip().strip("{}")
     return text or "as the defaults"
 
 

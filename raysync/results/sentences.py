@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from math import inf
 from typing import Any
 
 from raysync.record.event_text import seconds
-from raysync.results.collection import Collection
+from raysync.results.collection import CODE_SHOWN, Collection
 from raysync.results.columns import Measure, interval_text, ratio_text, target_text
 from raysync.results.ranking import ALIKE, Comparison, Ranking, Standings, Sure
 from raysync.results.statistics import Estimate
@@ -23,6 +23,8 @@ WHY_NOT: dict[Sure, str] = {
     "one seed": "fewer than two seeds are common, so chance cannot be ruled out",
     "none": "there is no result",
 }
+HELPS = 0.02
+"""The share of the time that a change must save to be named."""
 NAMED = 3
 """Paradigms that cannot be told apart from the leader are named up to this number."""
 
@@ -78,6 +80,46 @@ def resumptions(collection: Collection) -> list[str]:
     return [_resumed("The run" if only else run.label, run.record.summary) for run in runs]
 
 
+def cautions(collection: Collection) -> list[str]:
+    """Say what keeps runs of the collection from being compared like with like."""
+    return [*_codes(collection), *_batch_metrics(collection)]
+
+
+def _codes(collection: Collection) -> Iterator[str]:
+    """Name the different code of runs that are otherwise alike."""
+    described: dict[str, str] = {}
+    for run in collection.runs:
+        for part, key in ((run.scenario, "task_sha256"), (run.paradigm, "paradigm_sha256")):
+            code = run.record.environment.get("user_code") or {}
+            name = f"code={str(code.get(key) or 'none')[:CODE_SHOWN]}"
+            if part.endswith(name):
+                described[name] = _code(code)
+    if described:
+        listed = "; ".join(f"{name} ({text})" if text else name for name, text in described.items())
+        yield f"Runs of the same settings have different code, and are kept apart: {listed}."
+
+
+def _code(code: Mapping[str, Any]) -> str:
+    files, commit = ", ".join(code.get("files", ())), code.get("commit")
+    since = ", changed since" if code.get("dirty") else ""
+    return f"{files}, commit {commit[:CODE_SHOWN]}{since}" if commit else files
+
+
+def _batch_metrics(collection: Collection) -> Iterator[str]:
+    """Name the metrics that depend on the batch, where evaluations had batches of other sizes."""
+    sizes: dict[str, set[int]] = {}
+    for run in collection.runs:
+        for name in run.record.summary.get("batch_metrics", ()):
+            sizes.setdefault(name, set()).add(run.record.config.evaluation.batch_size)
+    for name, each in sizes.items():
+        if len(each) > 1:
+            listed = _listed([f"{size:,}" for size in sorted(each)])
+            yield (
+                f"{name} depends on the batch that it is measured on: it cannot be compared between"
+                f" evaluation.batch_size {listed}."
+            )
+
+
 def bottlenecks(collection: Collection, scenario: str) -> list[str]:
     """Say where the time of each paradigm of a scenario went, by its first seed of which that is
     known.
@@ -98,7 +140,11 @@ def said_of(summaries: Mapping[str, Sequence[Mapping[str, Any] | None]]) -> list
     """
     paradigms: dict[str, list[str]] = {}
     for paradigm, runs in summaries.items():
-        texts = (bottleneck(summary) for summary in runs if summary)
+        texts = (
+            bottleneck(summary, _row(summaries, index))
+            for index, summary in enumerate(runs)
+            if summary
+        )
         if text := next(filter(None, texts), ""):
             paradigms.setdefault(text, []).append(paradigm)
     if len(summaries) == 1:
@@ -106,8 +152,16 @@ def said_of(summaries: Mapping[str, Sequence[Mapping[str, Any] | None]]) -> list
     return [f"{', '.join(labels)}: {text}" for text, labels in paradigms.items()]
 
 
-def bottleneck(summary: Mapping[str, Any]) -> str:
-    """Say what limits a run and what helps most, from its summary; "" if that was not found."""
+def bottleneck(
+    summary: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]] | None = None
+) -> str:
+    """Say what limits a run and what helps most, from its summary; "" if that was not found.
+
+    Args:
+        summary: of the run.
+        others: label of a paradigm -> the summary of its run in the same table. One that makes the
+            same updates in less time than the best change is what helps most.
+    """
     found = summary.get("bottleneck")
     if not found:
         return ""
@@ -119,9 +173,46 @@ def bottleneck(summary: Mapping[str, Any]) -> str:
             f"The bottleneck is {found['what']}: without it the work would take"
             f" {seconds(found['without_s'])} in place of {now}."
         )
-    if found["change"] is None:
+    best = helps_most(summary, others or {})
+    if best is None:
         return f"{text} No change that was simulated helps by 2%."
-    return f"{text} What helps most: {found['change']}, {seconds(found['change_s'])}."
+    return f"{text} What helps most: {best[0]}, {seconds(best[1])}."
+
+
+def helps_most(
+    summary: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, float] | None:
+    """Return what helps a run most, and the seconds that its work then takes; None: nothing does.
+
+    Args:
+        summary: of the run.
+        others: see `bottleneck`.
+    """
+    found = summary["bottleneck"]
+    change, least_s = found["change"], found["change_s"]
+    if change is None:
+        least_s = (1 - HELPS) * summary["seconds"]
+    for label, other in others.items():
+        if _makes_the_same_updates(summary, other) and other["seconds"] < least_s:
+            change, least_s = f"{label}, as in this table", other["seconds"]
+    return None if change is None else (change, least_s)
+
+
+def _row(
+    summaries: Mapping[str, Sequence[Mapping[str, Any] | None]], index: int
+) -> dict[str, Mapping[str, Any]]:
+    """Return the summary of each paradigm with the seed of that index."""
+    found = {label: runs[index] for label, runs in summaries.items() if index < len(runs)}
+    return {label: summary for label, summary in found.items() if summary}
+
+
+def _makes_the_same_updates(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
+    """Say whether two runs have applied equally many updates of fresh gradients, and no gradient is
+    lost: as of BSP with equal batches, with balanced ones, and without a server.
+    """
+    of_both = ("status", "samples", "updates", "pushes")
+    are_fresh = not any(each.get("staleness_max") or each.get("dropped") for each in (one, other))
+    return are_fresh and all(one.get(key) == other.get(key) for key in of_both)
 
 
 def _resumed(name: str, summary: Mapping[str, Any]) -> str:

@@ -7,6 +7,7 @@ is written down and restored, and the restored one goes on.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import inf
 from typing import Any
 
 from raysync.core.decisions import Apply, Decision, Drop, Hold, Release, Switch
@@ -33,6 +34,10 @@ except ModuleNotFoundError as error:
 
 STEPS = 60
 """The number of events of a history."""
+PUSHES = 40
+"""The pushes behind a history, when nothing happens any more but that all workers go on."""
+PATIENCE = 300
+"""The pushes in a row that may come without an update: more than any paradigm collects."""
 SAMPLES = 8
 METHODS = ("on_join", "on_push", "on_leave", "on_timer", "on_switch", "explain")
 
@@ -43,8 +48,9 @@ def check_paradigm(
     """Look for a history under which a paradigm breaks the contract of `Machine`.
 
     On every history: what it decides is legal and changes no roster; every push is applied once or
-    dropped once; a worker that is left waiting has a reason of one line; not all wait for ever; the
-    state can be written down, and a restored machine decides the same.
+    dropped once; a worker that is left waiting has a reason of one line; the state can be written
+    down, and a restored machine decides the same. Behind it all workers go on, each at a pace of
+    its own: not all wait for ever, and their pushes make updates.
 
     Args:
         paradigm: a name (`ssp`, `package.module:Class`), a class, or a function that returns a
@@ -92,9 +98,11 @@ class Conformance(RuleBasedStateMachine):
     fresh: Callable[[], Paradigm]
     lead_bound: int | None = None
     seconds = st.sampled_from([0.0, 0.1, 0.5, 1.0, 1.0, 3.0])
+    workloads = st.sampled_from([None, 200, 500])
+    steps_s = st.lists(st.sampled_from([1.0, 1.0, 0.3, 3.7]), min_size=6, max_size=6)
 
-    @initialize(workload=st.sampled_from([None, 200, 500]))
-    def start(self, workload: int | None) -> None:
+    @initialize(workload=workloads, step_s=steps_s)
+    def start(self, workload: int | None, step_s: list[float]) -> None:
         """Begin with a machine without workers."""
         self.machine = Machine(_guarded(self.fresh()), workload)
         self.now = 0.0
@@ -107,7 +115,13 @@ class Conformance(RuleBasedStateMachine):
         self.sent = 0
         self.slow = 0
         self.version = 0
-        self.has_switched = False
+        self.has_switched = self.has_dropped_stale = False
+        self.step_s = step_s
+        """Slot -> the seconds of its steps behind the history."""
+        self.is_whole = True
+        """Whether nothing was found yet."""
+        self.goes_on = False
+        """Whether the history is over, so that machines are no longer restored."""
 
     # ---- what happens ----
 
@@ -124,13 +138,19 @@ class Conformance(RuleBasedStateMachine):
         if clocks:
             slowest = self.machine.roster.clock(worker)
             assert min(clocks) <= slowest <= max(clocks), "it joins at a clock of its own"
-            assert self.has_switched or slowest == min(clocks), "it joins at the slowest clock"
+            unlike_paces = self.has_switched or self.has_dropped_stale
+            assert unlike_paces or slowest == min(clocks), "it joins at the slowest clock"
 
     @precondition(lambda self: self.flying)
     @rule(data=st.data(), seconds=seconds)
     def push(self, data: st.DataObject, seconds: float) -> None:
         """Let a worker push, perhaps one that has left since."""
-        worker = data.draw(st.sampled_from(sorted(self.flying)))
+        self.arrive(data.draw(st.sampled_from(sorted(self.flying))), seconds)
+
+    def arrive(self, worker: str, seconds: float, busy_s: float | None = None) -> None:
+        """Let the push of a worker arrive after so many seconds, in which it computed unless those
+        of computing are given.
+        """
         release = self.flying.pop(worker)
         self.sent += 1
         self.send(
@@ -140,7 +160,7 @@ class Conformance(RuleBasedStateMachine):
                 clock=release.clock,
                 base=release.version,
                 samples=release.batch_size or SAMPLES,
-                busy_s=seconds,
+                busy_s=seconds if busy_s is None else busy_s,
             )
         )
 
@@ -155,9 +175,46 @@ class Conformance(RuleBasedStateMachine):
     @rule(late_s=st.sampled_from([0.0, 0.1, 3.0]))
     def tick(self, late_s: float) -> None:
         """Let the timer fire that is due first, in time or late."""
-        at, key = min((at, key) for key, at in self.machine.timers.items())
+        self.fire(late_s)
+
+    def fire(self, late_s: float) -> None:
+        """Let the timer fire that is due first, so many seconds late."""
+        at, key = self.next_timer()
         self.now = max(self.now, at) + late_s
         self.send(TimerFired(at=self.now, key=key))
+
+    def next_timer(self) -> tuple[float, str]:
+        """Return when the next timer is due, and its key; infinity if there is none."""
+        return min(((at, key) for key, at in self.machine.timers.items()), default=(inf, ""))
+
+    def teardown(self) -> None:
+        """Let all workers go on."""
+        if not self.has_begun or not self.is_whole:
+            return
+        self.goes_on = True
+        self.machine = Machine.restore(self.machine.snapshot(), _guarded(self.fresh()))
+        due: dict[str, float] = {}
+        """Worker -> when its push arrives."""
+        until = self.sent + PUSHES
+        updated_at, version = self.sent, self.version
+        for _ in range(10 * PATIENCE):
+            steps = {worker: self.step_s[int(worker[2])] for worker in self.flying}
+            due = {worker: due.get(worker, self.now + steps[worker]) for worker in steps}
+            at, worker = min(((at, worker) for worker, at in due.items()), default=(inf, ""))
+            tick_at, _ = self.next_timer()
+            if min(at, tick_at) == inf:
+                return  # nobody is there any more
+            if tick_at <= at:
+                self.fire(0.0)
+            else:
+                del due[worker]
+                self.arrive(worker, max(0.0, at - self.now), steps[worker])
+            if self.version > version:
+                updated_at, version = self.sent, self.version
+                if self.sent >= until:
+                    return
+            assert self.sent - updated_at < PATIENCE, "all compute, and nothing is ever applied"
+        raise AssertionError("its timers fire, and nothing is ever applied")
 
     def later(self, seconds: float) -> float:
         """Let time pass; returns the new time."""
@@ -166,7 +223,12 @@ class Conformance(RuleBasedStateMachine):
 
     def send(self, event: Event) -> None:
         """Feed an event to the machine and to one that is restored from what it wrote down."""
+        self.is_whole = False
         before = self.machine.roster.version
+        if self.goes_on:
+            self.check(self.machine.handle(event))
+            self.is_whole = True
+            return
         restored = Machine.restore(self.machine.snapshot(), _guarded(self.fresh()))
         decisions = self.machine.handle(event)
         assert restored.handle(event) == decisions, "a restored machine decides otherwise"
@@ -177,6 +239,7 @@ class Conformance(RuleBasedStateMachine):
         )
         self.machine = restored
         self.check(decisions)
+        self.is_whole = True
 
     # ---- what must hold ----
 
@@ -190,8 +253,9 @@ class Conformance(RuleBasedStateMachine):
                     self.version = version
                     for push in pushes:
                         self.use(push, "applied")
-                case Drop(push=push):
+                case Drop(push=push, reason=reason):
                     self.use(push, "dropped")
+                    self.has_dropped_stale |= reason == "stale"
                 case Release(worker=worker, version=version):
                     assert version <= self.version, "it may read what is not there yet"
                     assert worker not in self.flying, f"{worker} is released twice"

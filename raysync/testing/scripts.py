@@ -21,8 +21,7 @@ from difflib import unified_diff
 from pathlib import Path
 from typing import assert_never
 
-import yaml
-
+from raysync.config.yaml_reading import read_yaml
 from raysync.core.decisions import (
     Apply,
     Decision,
@@ -132,7 +131,7 @@ def _difference(written: str, answered: str, source: str) -> str:
 def _paradigm(words: list[str], where: str) -> Paradigm:
     name, *settings = words
     pairs = (setting.partition("=") for setting in settings)
-    paradigm = make(name, **{key: yaml.safe_load(value) for key, _, value in pairs})
+    paradigm = make(name, **{key: read_yaml(value, where) for key, _, value in pairs})
     if not isinstance(paradigm, Paradigm):
         raise ConfigError(f"{where}: {name} is not a Paradigm, but a run of several machines.")
     return paradigm

@@ -14,6 +14,7 @@ from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call, load_reference
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord
+from raysync.users_code import users_code
 
 
 @dataclass(frozen=True)
@@ -119,6 +120,8 @@ def callbacks_of(experiment: Experiment) -> Iterator[object]:
     """
     for index, choice in enumerate(experiment.callbacks):
         where = f"callbacks[{index}] {choice.name}"
-        made = call(load_reference(choice.name, where), where, choice.parameters, {})
+        kind = load_reference(choice.name, where)
+        with users_code(where):
+            made = call(kind, where, choice.parameters, {})
         check_callbacks([made], where)
         yield made

@@ -75,6 +75,10 @@ class LibraryProcess:
             self._threads.append(thread)
         self._send({"begin": asdict(run), "arguments": self._arguments})
 
+    def go_back(self, samples: int) -> bool:
+        """See `Sink.go_back`: what a library was told stays."""
+        return False
+
     def log(self, row: Row) -> None:
         """See `Sink.log`."""
         self._send({"log": asdict(row)})

@@ -79,6 +79,14 @@ class Sink(Protocol):
     def begin(self, run: Beginning) -> None:
         """Open the run."""
 
+    def go_back(self, samples: int) -> bool:
+        """Forget what was logged of a run that goes on from a checkpoint: all evaluations, and the
+        measures since then; return whether that is possible.
+
+        Args:
+            samples: those applied at the checkpoint.
+        """
+
     def log(self, row: Row) -> None:
         """Take in a row."""
 
@@ -128,12 +136,16 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _flat(f"{path}.{key}" if path else str(key), inner)
 
 
+EVALUATION = "evaluation/"
+"""How the metrics of an evaluation begin."""
+
+
 def evaluation_row(evaluation: Evaluation, workload_samples: int) -> Row:
     """Return the metrics of an evaluation, as `evaluation/NAME`."""
     return Row(
         round(evaluation.progress * workload_samples),
         evaluation.at,
-        {f"evaluation/{name}": value for name, value in evaluation.metrics.items()},
+        {f"{EVALUATION}{name}": value for name, value in evaluation.metrics.items()},
     )
 
 

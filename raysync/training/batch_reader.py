@@ -92,6 +92,10 @@ class BatchReader:
         """Return the seed of what the model itself draws when it computes that batch."""
         return self._batches.seed(clock)
 
+    def samples(self, clock: int, size: int) -> list[int]:
+        """Return the indices of a batch in the training set."""
+        return [int(index) for index in self._batches.indices(clock, size)]
+
     def read(self, clock: int, sizes: Sequence[int]) -> list[Any]:
         """Return a batch in parts of these sizes."""
         if self._read_batch is not None:

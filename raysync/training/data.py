@@ -21,6 +21,7 @@ from raysync.training.augment import crop_and_flip
 from raysync.training.batch_reader import SeededSamples, generators_restored
 from raysync.training.batches import Array
 from raysync.training.samples import check_samples
+from raysync.users_code import users_code
 
 
 @dataclass(frozen=True)
@@ -299,7 +300,7 @@ def _lazy(
     for part, samples in parts.items():
         check_samples(f"data {name}: {part}", samples)
     train = parts["train"]
-    with generators_restored():
+    with generators_restored(), users_code(f"data {name}: sample 0 of train"):
         first = SeededSamples(train)[0, 0]
     if not isinstance(first, tuple | list) or len(first) != 2:
         raise ConfigError(

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Callable, Sequence
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 from urllib.error import URLError
@@ -15,11 +16,11 @@ from numpy.random import default_rng
 
 from raysync.config import Data
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call
+from raysync.paradigms.class_loading import call, load_reference
 from raysync.training.batches import Array
 from raysync.training.data import DataSet, Labelled, LazyDataSet, data_set, subset
 from raysync.training.text import read_text, split, synthetic_text, token_ids
-from raysync.training.torchvision_import import load_beside_torchvision, torchvision
+from raysync.users_code import users_code
 
 
 def digits() -> Labelled:
@@ -131,7 +132,7 @@ def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | Non
         missing = [file for file in files if not (folder / file).exists()]
         if missing:
             _download(name, cls, root, missing)
-        kind = getattr(torchvision("datasets"), cls)
+        kind = getattr(import_module("torchvision.datasets"), cls)
         try:
             train, test = (kind(root, train=train) for train in (True, False))
         except Exception as error:  # anything that torchvision raises for a file that is cut off
@@ -153,7 +154,7 @@ def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
     Raises:
         ConfigError: the download failed.
     """
-    kind, (below, files) = getattr(torchvision("datasets"), cls), FILES[cls]
+    kind, (below, files) = getattr(import_module("torchvision.datasets"), cls), FILES[cls]
     folders = [*reversed(root.absolute().parents), root]
     new = next((folder for folder in folders if not folder.exists()), None)
     try:
@@ -207,7 +208,9 @@ def load(data: Data) -> Labelled:
     """
     where = f"data {data.name}"
     if ":" in data.name:
-        whole = call(load_beside_torchvision(data.name, where), where, data.parameters, {})
+        function = load_reference(data.name, where)
+        with users_code(where):
+            whole = call(function, where, data.parameters, {})
     elif data.name in DATASETS:
         whole = call(DATASETS[data.name], where, data.parameters, {"data_dir": data.data_dir})
     else:

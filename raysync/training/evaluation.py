@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -113,17 +113,31 @@ def evaluate(
         metric.reset()
     device = model.weights.device
     size = len(samples)  # type: ignore[arg-type]
-    totals: dict[str, list[Any]] = {}
-    for batch, count in read_in_order(
-        samples, task.collate, batch_size, min(size, limit or size), workers
-    ):
-        batch = batch_to(batch, lambda tensor: tensor.to(device))
-        values = dict(task.metrics(model.module, batch))
+    batches = read_in_order(samples, task.collate, batch_size, min(size, limit or size), workers)
+    parts = measured(
+        task,
+        model.module,
+        ((batch_to(batch, lambda tensor: tensor.to(device)), count) for batch, count in batches),
+    )
+    return {key: each for name, values in parts.items() for key, each in joined(name, values)}
+
+
+def measured(
+    task: Task, module: nn.Module, batches: Iterable[tuple[Any, int]]
+) -> dict[str, list[Any]]:
+    """Measure a module on batches, each with its number of samples.
+
+    Returns:
+        Name -> for each batch an `Average`, or an object of torchmetrics.
+    """
+    parts: dict[str, list[Any]] = {}
+    for batch, count in batches:
+        values = dict(task.metrics(module, batch))
         if "loss" not in values:
-            values["loss"] = task.loss(model.module, batch)
+            values["loss"] = task.loss(module, batch)
         for name, value in values.items():
-            totals.setdefault(name, []).append(_weighted(value, count))
-    return {key: each for name, parts in totals.items() for key, each in _joined(name, parts)}
+            parts.setdefault(name, []).append(_weighted(value, count))
+    return parts
 
 
 def _weighted(value: Any, count: int) -> Any:
@@ -133,7 +147,7 @@ def _weighted(value: Any, count: int) -> Any:
     return Average(float(value) * count, count)
 
 
-def _joined(name: str, parts: list[Any]) -> list[tuple[str, float]]:
+def joined(name: str, parts: list[Any]) -> list[tuple[str, float]]:
     """Return the value of a metric over all batches; several if torchmetrics computes several."""
     if not isinstance(parts[0], Average):
         value = parts[0].compute()

@@ -1,6 +1,6 @@
 """A module whose parameters and gradients are those of two flat vectors.
 
-Shape legend: P = trainable parameters, Q = elements of all buffers.
+Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers take.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from raysync.errors import ConfigError
+from raysync.training.buffers import BufferLayout, check_kept, persistent_buffers, refuse_misplaced
 from raysync.training.parameter_groups import parameters_of
 
 
@@ -20,8 +21,8 @@ class FlatModel:
 
     One contiguous float32 vector travels each way:
         * to the server `outgoing`, (P + Q,): the gradient, and behind it the buffers (batch-norm
-          statistics). Buffers are no gradients: the server keeps each live worker's latest and
-          never steps on them.
+          statistics), laid out as `training.buffers` says. Buffers are no gradients: the server
+          keeps each live worker's latest and never steps on them.
         * from the server (P + Q,): parameters, and behind them the mean of the live workers'
           buffers. A worker keeps its own buffers (as in DistributedDataParallel without
           broadcasting); evaluation takes the means.
@@ -45,14 +46,13 @@ class FlatModel:
             keeps_memory: whether its parameters keep the memory and the strides that they have.
 
         Raises:
-            ConfigError: there is no trainable parameter, or one is not float32.
+            ConfigError: there is no trainable parameter, or one is not float32; or a buffer cannot
+                travel.
         """
         self.module = module
         self._parameters = [
             parameter for parameter in module.parameters() if parameter.requires_grad
         ]
-        kept = module.state_dict()  # others, such as position ids, are the same in every process
-        self._buffers = [buffer for name, buffer in module.named_buffers() if name in kept]
         if not self._parameters:
             raise ConfigError("model: it has no trainable parameter.")
         if others := {str(p.dtype) for p in self._parameters if p.dtype != torch.float32}:
@@ -63,7 +63,10 @@ class FlatModel:
         """The trainable parameters by name, in the order of the vector."""
         self.size = sum(parameter.numel() for parameter in self._parameters)
         """P."""
-        self.buffer_size = sum(buffer.numel() for buffer in self._buffers)
+        self._buffers = list(persistent_buffers(module))
+        self.layout = BufferLayout({each.name: each.built for each in self._buffers}, self.size)
+        refuse_misplaced(self._buffers, self._parameters)
+        self.buffer_size = self.layout.size
         """Q."""
         device = self._parameters[0].device
         self.weights = torch.empty(self.size, device=device)  # (P,)
@@ -76,6 +79,14 @@ class FlatModel:
             if not keeps_memory:
                 parameter.data = weights
         self.outgoing = torch.zeros(self.size + self.buffer_size, device=device)  # (P + Q,)
+
+    @property
+    def most_servers(self) -> int:
+        """The largest number of servers that can share it: one a parameter, if none would have half
+        a double.
+        """
+        pairs = (self.size + self.buffer_size) // 2
+        return min(self.size, pairs) if self.layout.slots.doubles else self.size
 
     def move_weights(self, vector: Tensor) -> None:
         """Let `weights` be the beginning of another vector (P + Q,) of the same device, which gets
@@ -112,6 +123,15 @@ class FlatModel:
         for parameter in self._parameters:
             parameter.grad = None
 
+    def check_buffers(self) -> None:
+        """Check that forward passes have left the module the buffers that it was built with.
+
+        Raises:
+            ConfigError: one has another shape or type now, or is new; it is named.
+        """
+        check_kept(self.module, self._buffers)
+
+    @torch.no_grad()
     def write_gradient(self) -> None:
         """Write what the backward passes have added up in `outgoing`, and the module's buffers
         behind it.
@@ -119,13 +139,14 @@ class FlatModel:
         gradients = [_row(parameter) for parameter in self._parameters]
         torch.cat([*gradients, *self._buffer_rows()], out=self.outgoing)
 
+    @torch.no_grad()
     def write_buffers(self) -> None:
         """Write the module's buffers behind the gradient in `outgoing`."""
         if self._buffers:
             torch.cat(self._buffer_rows(), out=self.outgoing[self.size :])
 
     def _buffer_rows(self) -> list[Tensor]:
-        return [buffer.reshape(-1).float() for buffer in self._buffers]
+        return self.layout.rows([buffer.read() for buffer in self._buffers])
 
     def read_weights(self, *parts: Tensor) -> None:
         """Take the parameters from a vector (P + Q,) of the server, in one or several parts; in
@@ -148,17 +169,20 @@ class FlatModel:
         if self._own:
             torch._foreach_copy_(self._own, self._weights)
 
+    @torch.no_grad()
     def read_buffers(self, incoming: Tensor) -> None:
         """Take the buffers from the end of a vector, such as one of the server, (P + Q,)."""
-        offset = len(incoming) - self.buffer_size
-        for buffer in self._buffers:
-            buffer.copy_(incoming[offset : offset + buffer.numel()].view_as(buffer))
-            offset += buffer.numel()
+        for buffer, value in zip(self._buffers, self.layout.tensors(incoming), strict=True):
+            buffer.write(value)
 
     def initial(self) -> Tensor:
         """Return parameters and buffers as one vector (P + Q,), on the device of the module."""
-        self.write_buffers()
-        return torch.cat([self.weights, self.outgoing[self.size :]])
+        return torch.cat([self.weights, self.buffers()])
+
+    @torch.no_grad()
+    def buffers(self) -> Tensor:
+        """Return the module's buffers as a vector (Q,), which stays as it is."""
+        return torch.cat([self.outgoing.new_empty(0), *self._buffer_rows()])
 
 
 def _row(parameter: nn.Parameter) -> Tensor:

@@ -1,6 +1,6 @@
 """The arithmetic of one worker: weights in, gradient out.
 
-Shape legend: P = trainable parameters, Q = elements of all buffers.
+Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers take.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from raysync.training.batch_structure import batch_to
 from raysync.training.compiling import Loss, compiled
 from raysync.training.device import Device, seconds_between
 from raysync.training.memory_layout import laid_out
+from raysync.training.not_finite import Finding, first_not_finite
 from raysync.training.precision import computing_in
 from raysync.training.task import Task
 from raysync.training.wire import Wire
@@ -121,7 +122,8 @@ class GradientComputation:
     their gradients, weighted by samples, are added before the push (LagTuner, section 5.1:
     workers of 4 GPUs). Without batch-norm that is the gradient of the whole batch; batch-norm
     normalises each part by itself, as in torch's DataParallel. The mean of the replicas' running
-    statistics is pushed; each replica continues with its own.
+    statistics is pushed (of what has no mean, those of the first); each replica continues with its
+    own.
 
     With a `micro_batch` a device takes its part in pieces of at most so many samples, one after
     another, and adds their gradients up: the same gradient, in less memory."""
@@ -174,6 +176,8 @@ class GradientComputation:
         """The clock and the sizes of the batch behind the last one."""
         self._drawn: tuple[tuple[int, list[int]], Future[list[Any]]] | None = None
         """The clock and the sizes of a batch that was drawn ahead, and its parts."""
+        self.not_finite: Finding | None = None
+        """What was not finite in the last batch; None: everything was."""
         self._given: Tensor | None = None
         """The vector that was given to write into."""
         # Replicas on one device draw from one generator: so they run in turn.
@@ -215,7 +219,7 @@ class GradientComputation:
         assert batch_size >= len(self._replicas), (
             "a device without a sample would make the loss NaN, which reads as diverged"
         )
-        sizes = _cut(batch_size, len(self._replicas), self._micro_batch)
+        sizes = cut_batch(batch_size, len(self._replicas), self._micro_batch)
         pieces = [size for each in sizes for size in each]
         batches = iter(self._draw(reader, clock, pieces))
         work = [[(next(batches), size / batch_size) for size in each] for each in sizes]
@@ -227,7 +231,12 @@ class GradientComputation:
             losses = self._launch(reader.seed(clock), work)
         if len(self._replicas) > 1:
             self._join()
-        return sum(loss.item() for loss in losses)
+        loss = sum(loss.item() for loss in losses)
+        model = self.model
+        self.not_finite = first_not_finite(
+            loss, model.gradient, model.weights, model.parameters, reader, (clock, batch_size)
+        )
+        return loss
 
     def _has_overflowed(self) -> bool:
         """Return whether a gradient does not hold in the scale of its loss, so that all are to be
@@ -317,13 +326,16 @@ class GradientComputation:
         first replica.
         """
         whole, size = self.model.outgoing, self.model.size
+        rows = [whole[size:]]
         for replica in self._replicas[1:]:
-            whole.add_(replica.model.outgoing.to(whole.device))
-        whole[size:].div_(len(self._replicas))
+            other = replica.model.outgoing.to(whole.device)
+            whole[:size].add_(other[:size])
+            rows.append(other[size:].clone())
+        whole[size:].copy_(self.model.layout.slots.mean(rows))
 
 
 @cache
-def _cut(batch_size: int, devices: int, micro_batch: int | None) -> list[list[int]]:
+def cut_batch(batch_size: int, devices: int, micro_batch: int | None) -> list[list[int]]:
     """Return the sizes of the micro-batches of each device's part of a batch."""
     parts = even_sizes(batch_size, devices)
     if micro_batch is None:

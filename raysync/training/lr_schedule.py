@@ -7,6 +7,7 @@ from __future__ import annotations
 from math import cos, pi, sqrt
 
 from raysync.config import Update
+from raysync.core.paradigm import AnyParadigm
 
 
 def learning_rate(update: Update, progress: float, version: int) -> float:
@@ -50,3 +51,30 @@ def momentum(update: Update, since: float) -> float:
     if ramp.name == "linear":
         return ramp.start + (full - ramp.start) * fraction
     return ramp.start * float((full / ramp.start) ** fraction)
+
+
+def rate_in_force(update: Update, paradigm: AnyParadigm, workers: int) -> str:
+    """Return the learning rate of an update in words, of each phase whose own differs: `lr: 0.01 x
+    3 = 0.03 (lr_scaling: linear)`, before the schedule, which is named.
+    """
+    rates = {
+        phase: _scaled_rate(update.in_phase(phase), paradigm.pushes_per_update(workers, phase))
+        for phase in paradigm.phases()
+    }
+    if len(set(rates.values())) == 1:
+        rates = {"": next(iter(rates.values()))}
+    parts = [f"lr in {phase}: {rate}" if phase else f"lr: {rate}" for phase, rate in rates.items()]
+    if update.schedule.name != "constant":
+        parts.append(f"schedule: {update.schedule.name}")
+    if update.schedule.warmup:
+        parts.append(f"warmup: {update.schedule.warmup:g}")
+    return ", ".join(parts)
+
+
+def _scaled_rate(update: Update, pushes: int | None) -> str:
+    """Return the rate in words; `pushes` are those of an update, None where their number varies."""
+    if update.lr_scaling == "none" or pushes == 1:
+        return f"{update.lr:g}"
+    if pushes is None:
+        return f"{update.lr:g} x the pushes of each update, which vary (lr_scaling: linear)"
+    return f"{update.lr:g} x {pushes} = {pushes * update.lr:g} (lr_scaling: linear)"

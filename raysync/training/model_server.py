@@ -12,10 +12,12 @@ from torch import Tensor
 
 from raysync.config import Update
 from raysync.training.apply_plan import MEAN, ApplyPlan
+from raysync.training.buffers import Slots
 from raysync.training.flat import FlatModel
 from raysync.training.parameter_groups import ParameterGroup, parameter_groups, within
 from raysync.training.parameter_store import ParameterStore, bounds_of, part_of
-from raysync.training.state_file import State, check_fits, decode, encode
+from raysync.training.state_dict import legible
+from raysync.training.state_file import CHECKPOINT, State, check_fits, decode, encode
 from raysync.training.vector_threads import VectorThreads
 
 
@@ -25,7 +27,7 @@ class MissedUpdate(RuntimeError):
 
 class Exchange(Protocol):
     """The state of the workers that push to one server: their weights and optimizers. Shapes: P
-    parameters, Q elements of buffers.
+    parameters, Q numbers of float32 that buffers take.
     """
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
@@ -63,6 +65,7 @@ class OneStore:
         groups: Sequence[ParameterGroup] = (),
         wire: str = "float32",
         threads: VectorThreads | None = None,
+        slots: Slots | None = None,
     ) -> None:
         """
         Args:
@@ -72,8 +75,9 @@ class OneStore:
             groups: as for the `ParameterStore`.
             wire: likewise.
             threads: likewise.
+            slots: likewise.
         """
-        self.store = ParameterStore(initial, size, update, groups, wire, threads)
+        self.store = ParameterStore(initial, size, update, groups, wire, threads, slots)
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         """Do the first half of an update; return this shard's part of the norm, if the gradient is
@@ -131,7 +135,8 @@ def shard_of(
     """Return a fresh store of a model, or of an even part of it."""
     groups = parameter_groups(update, model.parameters)
     own = within(groups, *bounds_of(model, shard, shards))
-    return OneStore(*part_of(model, shard, shards), update, own, wire, threads)
+    initial, size, slots = part_of(model, shard, shards)
+    return OneStore(initial, size, update, own, wire, threads, slots)
 
 
 class ModelServer:
@@ -205,8 +210,9 @@ class ModelServer:
             ConfigError: the file is damaged, or is that of another model or optimizer.
         """
         state = decode(data)
-        self.load_state(state["server"])
-        self._saved = state["vectors"]
+        with legible(CHECKPOINT):
+            self.load_state(state["server"])
+            self._saved = state["vectors"]
 
     def state(self, version: int | None = None) -> State:
         """Return all that later calls depend on; its tensors are valid until the next update.
@@ -220,7 +226,7 @@ class ModelServer:
     def load_state(self, state: State) -> None:
         """Take what `state` returned: see `restore`."""
         self.exchange.restore(state["exchange"])
-        self.version = state["version"]
+        self.version = int(state["version"])
 
     def saved(self, name: str) -> Tensor:
         """Return a vector of the snapshot; it can be asked for once."""

@@ -12,12 +12,12 @@ import torch
 from torch import Tensor, nn
 
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call
+from raysync.paradigms.class_loading import call, load_reference
 from raysync.training import resnet
 from raysync.training.adapters.registry import model_adapter
 from raysync.training.convex import logistic_regression
-from raysync.training.torchvision_import import load_beside_torchvision
 from raysync.training.transformer import char_lm
+from raysync.users_code import users_code
 
 Shape = tuple[int, ...]
 """The shape of one sample, (C, H, W) for images, (T,) for tokens."""
@@ -162,9 +162,6 @@ MADE_FOR: dict[str, Shape] = {
 FOR_TOKENS = {"char-lm"}
 """The models whose samples are rows of tokens."""
 
-_MISFITS = (RuntimeError, ValueError, TypeError, IndexError, AssertionError)
-"""The exceptions of torch's modules for sizes or types that do not fit."""
-
 
 @dataclass(frozen=True)
 class ModelPlan:
@@ -230,22 +227,14 @@ class ModelPlan:
         elif (adapter := model_adapter(source)) is not None:
             function = adapter
         elif ":" in source:
-            function = load_beside_torchvision(source, where)
+            function = load_reference(source, where)
         elif source in MODELS:
             function = MODELS[source]
         else:
             raise unknown_name("model", source, MODELS)
-        try:
-            return call(
-                function,
-                where,
-                self.parameters,
-                {"input_shape": self.input_shape, "classes": self.classes},
-            )
-        except ConfigError:
-            raise
-        except _MISFITS as error:
-            raise ConfigError(f"{where}: cannot be built for {self._samples} ({error}).") from error
+        offered = {"input_shape": self.input_shape, "classes": self.classes}
+        with users_code(f"{where}: cannot be built for {self._samples}"):
+            return call(function, where, self.parameters, offered)
 
     def _check(self, module: nn.Module) -> None:
         """Check that two samples give `classes` outputs for each label.
@@ -255,13 +244,8 @@ class ModelPlan:
         """
         was_training = module.training
         try:
-            with torch.no_grad():
+            with users_code(f"model {self.name}: does not take {self._samples}"), torch.no_grad():
                 output = module.eval()(self.example)
-        except _MISFITS as error:
-            reason = (str(error) or type(error).__name__).splitlines()[0]
-            raise ConfigError(
-                f"model {self.name}: does not take {self._samples} ({reason})."
-            ) from error
         finally:
             module.train(was_training)
         expected = (2, self.classes, *(self.input_shape if self.tokens else ()))

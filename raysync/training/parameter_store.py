@@ -1,18 +1,22 @@
 """The parameter store: one flat model, or an even part of it, and its optimizer.
 
-Shape legend: K = pushes in one update, P = trainable parameters, Q = elements of all buffers, both
-of the part kept here.
+Shape legend: K = pushes in one update, P = trainable parameters, Q = numbers of float32 that all
+buffers take, both of the part kept here.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from math import ulp
+from typing import Any
 
 import torch
+from pydantic import ConfigDict, TypeAdapter, with_config
 from torch import Tensor
+from typing_extensions import TypedDict
 
 from raysync.config import Update
+from raysync.training.buffers import Slots
 from raysync.training.flat import FlatModel
 from raysync.training.flat_optimizer import FlatOptimizer
 from raysync.training.lr_schedule import learning_rate, momentum
@@ -30,6 +34,23 @@ float32, but not for torch."""
 
 NORM_BLOCK = 2**20
 """The elements whose norm is taken at once: the bits of the whole norm depend on how it is cut."""
+
+
+@with_config(ConfigDict(strict=True, arbitrary_types_allowed=True))
+class _Saved(TypedDict):
+    """What a store writes down."""
+
+    fixed: dict[str, Any]
+    version: int
+    phase: str
+    began: float
+    published: Tensor
+    buffers: dict[str, Tensor]
+    mean_square: Tensor | None
+    optimizer: dict[str, Any]
+
+
+_SAVED = TypeAdapter(_Saved)
 
 
 class ParameterStore:
@@ -63,6 +84,7 @@ class ParameterStore:
         groups: Sequence[ParameterGroup] = (),
         wire: str = "float32",
         threads: VectorThreads | None = None,
+        slots: Slots | None = None,
     ) -> None:
         """
         Args:
@@ -73,12 +95,15 @@ class ParameterStore:
             groups: the parameter groups that tile (P,); default: one of them.
             wire: the format in which gradients arrive: see `training.wire`.
             threads: share an update of vectors on the CPU; None: it has the caller's alone.
+            slots: what of (Q,) is of which kind; None: all of it are floats.
         """
         self.update = update
         self.version = 0
         self._published = initial.clone()  # (P + Q,)
         self._weights = self._published[:size]  # (P,), a view of the front
         self._initial_buffers = initial[size:].clone()  # (Q,)
+        self._slots = slots or Slots(len(self._initial_buffers))
+        assert sum(self._slots) == len(self._initial_buffers), "the slots of other buffers"
         self._gradient: Tensor | None = None  # (P,), from `combine` to `step`
         device = initial.device
         self._combined = torch.empty(size, device=device)  # (P,)
@@ -279,11 +304,8 @@ class ParameterStore:
         not depend on who pushed first.
         """
         if self._buffers:
-            torch.mean(
-                torch.stack([self._buffers[worker] for worker in sorted(self._buffers)]),
-                dim=0,
-                out=self._published[len(self._weights) :],
-            )
+            rows = [self._buffers[worker] for worker in sorted(self._buffers)]
+            self._published[len(self._weights) :].copy_(self._slots.mean(rows))
         return self._published
 
     def knows(self, worker: str) -> bool:
@@ -319,9 +341,14 @@ class ParameterStore:
 
         Raises:
             ConfigError: it is the state of another model, or of other settings.
+            ValueError: it is none.
         """
+        _SAVED.validate_python(saved)
         for what, own in self._fixed.items():
             check_fits(what, saved["fixed"].get(what), own)
+        check_fits("its numbers", list(saved["published"].shape), list(self._published.shape))
+        for buffers in saved["buffers"].values():
+            check_fits("its buffers", list(buffers.shape), list(self._initial_buffers.shape))
         self._optimizer.restore(saved["optimizer"])
         if self._staleness_correction is not None:
             mean_square = saved["mean_square"]
@@ -341,7 +368,7 @@ class ParameterStore:
         compensation = self.update.delay_compensation
         return {
             "parameters": len(self._weights),
-            "elements of buffers": len(self._initial_buffers),
+            "elements of buffers": list(self._slots),
             "update.optimizer": self._optimizer.kind,
             "update.delay_compensation": compensation and compensation.name,
             "parameter groups": [
@@ -350,13 +377,15 @@ class ParameterStore:
         }
 
 
-def part_of(model: FlatModel, index: int, count: int) -> tuple[Tensor, int]:
-    """Return the initial vector of one of `count` stores that split (P + Q,) evenly, and the number
-    of parameters in it.
+def part_of(model: FlatModel, index: int, count: int) -> tuple[Tensor, int, Slots]:
+    """Return the initial vector of one of `count` stores that split (P + Q,) evenly, the number of
+    parameters in it, and the slots of its buffers.
     """
     begin, end = bounds_of(model, index, count)
     whole = model.initial()
-    return whole[spans(len(whole), count)[index]], end - begin
+    span = spans(len(whole), count)[index]
+    slots = model.layout.slots.within(span.start - model.size, span.stop - model.size)
+    return whole[span], end - begin, slots
 
 
 def bounds_of(model: FlatModel, index: int, count: int) -> tuple[int, int]:

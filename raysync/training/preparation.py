@@ -12,12 +12,13 @@ from pydantic import ValidationError
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from raysync.config import Data, Experiment, Update, WorkerGroup
+from raysync.config import Data, Experiment, ParadigmChoice, Update, WorkerGroup
 from raysync.config.traces import is_shared
 from raysync.core.capability import Capability, Demand
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError
+from raysync.training.batch_metrics import batch_metrics
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Array, Batches, shards
 from raysync.training.cost import step_flops
@@ -25,18 +26,21 @@ from raysync.training.data import DataSet, Labelled
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
+from raysync.training.lr_schedule import rate_in_force
 from raysync.training.memory_layout import check_memory_formats
 from raysync.training.model_file import check_savable
-from raysync.training.models import ModelSource
+from raysync.training.models import MODELS, ModelSource
 from raysync.training.optimizers import check_optimizer
 from raysync.training.parameter_groups import check_groups
 from raysync.training.samples import check_samples
+from raysync.training.smallest_batch import smallest_batch
 from raysync.training.state_dict import read_any
 from raysync.training.supervised import Classification, LanguageModel, Supervised
 from raysync.training.task import Task
-from raysync.training.task_checks import TRIED, try_task
+from raysync.training.task_checks import TRIED, tried_indices, try_task
 from raysync.training.task_loading import primary_metric, task_of
 from raysync.training.wire import Wire
+from raysync.users_code import users_code
 
 FLOAT_BYTES = 4
 CORE_FLOPS_PER_S = 1e11
@@ -65,6 +69,18 @@ class TrainingPlan:
     first evaluation."""
     remarks: tuple[str, ...] = ()
     """What the user should read before a run: what is taken over from the task, or is not."""
+    batch_metrics: tuple[str, ...] = ()
+    """The metrics that depend on `evaluation.batch_size`."""
+    smallest_batch: int = 1
+    """The fewest samples that a device can compute at once, as far as it matters."""
+
+    def make(self, choice: ParadigmChoice) -> AnyParadigm:
+        """Create a fresh paradigm for these workers and this task.
+
+        Raises:
+            ConfigError: see `Experiment.make`.
+        """
+        return self.experiment.make(choice, self.smallest_batch)
 
     @property
     def task(self) -> Task:
@@ -117,6 +133,11 @@ class TrainingPlan:
         """Return the same training with other randomness: initial weights, shards and batches."""
         seeded = replace(self, experiment=self.experiment.model_copy(update={"seed": seed}))
         return replace(seeded, shards=seeded.deal(list(self.groups)))
+
+    def rate_in_force(self, choice: ParadigmChoice) -> str:
+        """Return the learning rate of an update under a paradigm, in words."""
+        experiment = self.experiment
+        return rate_in_force(experiment.update, experiment.make(choice), experiment.worker_count)
 
     @property
     def primary(self) -> PrimaryMetric:
@@ -184,7 +205,12 @@ def prepare(
     experiment, remarks = _with_settings_of(task, module, experiment, count)
     remarks += (*_batch_norm_remarks(experiment, module), *_host_remarks(experiment))
     flat = _checked(experiment, module, initial.name)
+    smallest = smallest_batch(experiment, initial, module, count) if experiment.trains else 1
     metrics = _tried_metrics(experiment, initial, module, count)
+    flat.check_buffers()
+    of_batches = _batch_metrics(experiment, initial, module)
+    if of_batches:
+        remarks += (_on_batch_metrics(of_batches, experiment.evaluation.batch_size),)
     return TrainingPlan(
         experiment,
         initial,
@@ -195,6 +221,31 @@ def prepare(
         experiment.workload_samples(count),
         metrics,
         (*remarks, *_shared_traces(experiment)),
+        of_batches,
+        smallest,
+    )
+
+
+def _batch_metrics(
+    experiment: Experiment, model: InitialModel, module: nn.Module
+) -> tuple[str, ...]:
+    """Return the metrics that depend on the batch; those of raysync's own tasks and models do
+    not.
+    """
+    task = model.task
+    source = task.plan.source if isinstance(task, Supervised) else None
+    is_ours = isinstance(source, str) and source in MODELS
+    if is_ours or not experiment.trains:
+        return ()
+    with users_code(f"task {task.name}: metrics"):
+        return batch_metrics(model, module, min(experiment.evaluation.batch_size, TRIED))
+
+
+def _on_batch_metrics(names: tuple[str, ...], size: int) -> str:
+    verb = "depend" if len(names) > 1 else "depends"
+    return (
+        f"{', '.join(names)} {verb} on which samples are in one batch, so on"
+        f" evaluation.batch_size: {size}. Compare it between runs of the same size only."
     )
 
 
@@ -235,16 +286,16 @@ def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
         ConfigError: it cannot be saved, has nothing to train, or is too small for its servers; or
             an optimizer, a parameter group or a memory format does not go with it.
     """
+    flat = FlatModel(module)
     if experiment.keep != "none":
         check_savable(module, name)
     check_memory_formats(experiment.workers, module, name)
-    flat = FlatModel(module)
     check_optimizer(experiment.update)
     check_groups(experiment.update, flat.parameters)
-    if experiment.cluster.server_shards > flat.size:
+    if experiment.cluster.server_shards > flat.most_servers:
         raise ConfigError(
             f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the"
-            f" {flat.size} parameters that {name} has."
+            f" {flat.size} parameters that {name} has; at most {flat.most_servers} can."
         )
     return flat
 
@@ -257,8 +308,13 @@ def _with_settings_of(
     Raises:
         ConfigError: they do not go with those of the experiment file.
     """
-    file, remarks = experiment.update, list(task.remarks(module))
-    settings = task.update(module, file, experiment.workload_samples(count) / count)
+    file, epochs = experiment.update, experiment.workload_samples(count) / count
+    with users_code(f"task {task.name}: remarks"):
+        remarks = list(task.remarks(module))
+    with users_code(f"task {task.name}: update"):
+        settings = dict(task.update(module, file, epochs))
+    if not settings.keys().isdisjoint(("optimizer", "lr")):
+        settings.setdefault("lr_scaling", "none")  # a rate of the task's own stays as it is
     brought = {name: value for name, value in settings.items() if name not in file.model_fields_set}
     if not brought:
         return experiment, tuple(remarks)
@@ -269,7 +325,8 @@ def _with_settings_of(
         first = error.errors()[0]
         reason = first.get("ctx", {}).get("error", first["msg"])
         raise ConfigError(f"task {task.name}: its update ({text}): {reason}.") from error
-    remarks.append(f"Taken over from {task.name} into update: {text}.")
+    if brought.keys() != {"lr_scaling"} or update.lr_scaling != file.lr_scaling:
+        remarks.append(f"Taken over from {task.name} into update: {text}.")
     return experiment.model_copy(update={"update": update}), tuple(remarks)
 
 
@@ -350,9 +407,8 @@ def _tried_metrics(
     if isinstance(task, Supervised) and isinstance(task.data, DataSet):
         names: tuple[str, ...] | None = task.metric_names
     else:
-        first = Batches(np.arange(count), experiment.seed, "tried")
-        tried = first.indices(0, min(experiment.batch_size, TRIED))
-        names = try_task(model, module, tried.tolist())
+        tried = tried_indices(experiment, count, min(experiment.batch_size, TRIED))
+        names = try_task(model, module, tried)
     if names is None or model.validation_set is None:
         return names
     return (*names, *(f"{OF_THE_TEST_SET}{name}" for name in names))
@@ -366,7 +422,8 @@ def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict
     count = min(len(samples), experiment.data.train_samples or len(samples))  # type: ignore[arg-type]
 
     def labels() -> Array:
-        values = np.asarray(task.labels(samples))[:count]
+        with users_code(f"task {task.name}: labels"):
+            values = np.asarray(task.labels(samples))[:count]
         numbers = isinstance(task, Supervised) and task.data.regression
         if numbers or values.ndim > 1:
             what = "numbers to predict" if numbers else "a label for each token"
@@ -391,7 +448,8 @@ def _timed(experiment: Experiment, model: InitialModel) -> dict[str, WorkerGroup
         group.name: group.flops_per_s or (None if group.emulates_steps else silent)
         for group in experiment.workers
     }
-    flops = max(1.0, step_flops(model, experiment.batch_size)) if any(rates.values()) else 0.0
+    with users_code(f"task {model.task.name}: loss"):
+        flops = max(1.0, step_flops(model, experiment.batch_size)) if any(rates.values()) else 0.0
     sizes = {group.name: group.batch_size or experiment.batch_size for group in experiment.workers}
     steps_s = {
         name: flops * (sizes[name] / experiment.batch_size) / rate

@@ -4,10 +4,10 @@ small stem.
 
 from __future__ import annotations
 
+from importlib import import_module
+
 from torch import Tensor, nn
 from torch.nn.functional import pad, relu
-
-from raysync.training.torchvision_import import torchvision
 
 
 class Block(nn.Module):
@@ -63,7 +63,8 @@ def small_stem_resnet(input_shape: tuple[int, ...], classes: int, *, depth: int)
     """Build torchvision's ResNet of that depth, with a 3x3 convolution for small images in place of
     its 7x7 stem and max-pool.
     """
-    net = getattr(torchvision("models"), f"resnet{depth}")(weights=None, num_classes=classes)
+    models = import_module("torchvision.models")
+    net = getattr(models, f"resnet{depth}")(weights=None, num_classes=classes)
     net.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)
     nn.init.kaiming_normal_(net.conv1.weight, mode="fan_out", nonlinearity="relu")
     net.maxpool = nn.Identity()

@@ -7,6 +7,7 @@ from typing import Any
 from torch.utils.data import Dataset, IterableDataset
 
 from raysync.errors import ConfigError
+from raysync.users_code import users_code
 
 
 def check_samples(where: str, samples: Dataset[Any]) -> int:
@@ -25,13 +26,13 @@ def check_samples(where: str, samples: Dataset[Any]) -> int:
             " of (seed, worker, clock), so samples are read by index.\nAllowed: a"
             " torch.utils.data.Dataset with __getitem__ and __len__."
         )
-    try:
-        count = len(samples)  # type: ignore[arg-type]
-    except (TypeError, NotImplementedError) as error:
+    if not hasattr(samples, "__len__"):
         raise ConfigError(
             f"{where}: {type(samples).__name__} has no __len__; raysync deals the samples out by"
             " their number."
-        ) from error
+        )
+    with users_code(f"{where}: __len__"):
+        count = len(samples)
     if count < 1:
         raise ConfigError(f"{where}: {type(samples).__name__} is empty.")
     return count

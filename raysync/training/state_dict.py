@@ -6,12 +6,15 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
+from zipfile import BadZipFile, ZipFile, is_zipfile
 
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
 
+from raysync.config.bounded_file import open_plain
 from raysync.errors import ConfigError
 
 StateDict = dict[str, Tensor]
@@ -20,11 +23,15 @@ _UNREADABLE = (
     OSError,
     SafetensorError,
     UnpicklingError,
+    BadZipFile,
     RuntimeError,
     EOFError,
     ValueError,
     AttributeError,
-    KeyError,
+    LookupError,
+    TypeError,
+    ArithmeticError,
+    MemoryError,
 )
 """What safetensors and torch raise for a file that is missing, cut off, or something else."""
 NAMED = 5
@@ -41,7 +48,7 @@ def read(file: Path, where: str) -> StateDict:
     Raises:
         ConfigError: it cannot be read, or is damaged.
     """
-    with legible(where):
+    with legible(where), open_plain(file):
         return load_file(file)
 
 
@@ -63,7 +70,9 @@ def read_any(file: Path, where: str) -> StateDict:
     where = f"{where}: {file}"
     if file.suffix not in (".pt", ".pth", ".bin", ".ckpt"):
         return read(file, where)
-    with legible(where):
+    with legible(where), open_plain(file) as opened:
+        if is_zipfile(opened) and any(each.compress_type for each in ZipFile(opened).infolist()):
+            raise ValueError("it is packed, and torch.save packs nothing")
         content = torch.load(file, map_location="cpu", weights_only=True)
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
         content = content["state_dict"]
@@ -91,7 +100,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Mod
     differ = [
         f"{name} {tuple(tensors[name].shape)} in place of {tuple(tensor.shape)}"
         for name, tensor in own.items()
-        if name in tensors and tensors[name].shape != tensor.shape
+        if name in tensors and not is_lazy(tensor) and tensors[name].shape != tensor.shape
     ]
     reasons = [
         f"{what} {_listed(names)}"

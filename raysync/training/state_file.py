@@ -25,6 +25,8 @@ KEY = "raysync_state"
 TENSOR, STRIDES, TUPLE = "$tensor", "$strides", "$tuple"
 """The keys of a mapping that stands for the tensor of that name, with these strides if it is not
 contiguous; or for a tuple of these items."""
+MOST_STRIDED, MOST_SPREAD = 1 << 20, 100
+"""The most numbers of memory for a tensor with strides, and for each number of it."""
 CHECKPOINT = "checkpoint"
 """How messages name the file."""
 
@@ -113,9 +115,7 @@ class _Writer:
 def _read(value: Any, tensors: Mapping[str, Tensor]) -> Any:
     match value:
         case {"$tensor": name, "$strides": strides} if all(strides):
-            return torch.empty_strided(
-                tensors[name].shape, strides, dtype=tensors[name].dtype
-            ).copy_(tensors[name])
+            return _strided(tensors[name], strides)
         case {"$tensor": name}:
             return tensors[name]
         case {"$tuple": items}:
@@ -125,3 +125,15 @@ def _read(value: Any, tensors: Mapping[str, Tensor]) -> Any:
         case list():
             return [_read(inner, tensors) for inner in value]
     return value
+
+
+def _strided(tensor: Tensor, strides: list[int]) -> Tensor:
+    """Return a tensor with other strides.
+
+    Raises:
+        ValueError: they are none, or would take far more memory than the tensor.
+    """
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
+    if min(strides) < 0 or reach > MOST_STRIDED + MOST_SPREAD * tensor.numel():
+        raise ValueError(f"strides {strides} of a tensor of {tuple(tensor.shape)}")
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)

@@ -152,7 +152,8 @@ class Task(ABC):
 
     def update(self, model: nn.Module, file: Update, epochs: float) -> Mapping[str, Any]:
         """Return settings of `update` that belong to the task, such as an optimizer and its
-        learning rate. They take the place of defaults: what the experiment file names stays.
+        learning rate. They take the place of defaults: what the experiment file names stays. With
+        an optimizer or a learning rate, `lr_scaling` is `none` unless one of both says otherwise.
 
         Args:
             model: as `build_model` returns it.

@@ -4,19 +4,23 @@ line.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from traceback import extract_tb
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from raysync.config import Experiment
 from raysync.core.metrics import LOSS, RESERVED, known
 from raysync.errors import ConfigError, unknown_name
 from raysync.training.batch_reader import SeededSamples, generators_restored
+from raysync.training.batches import Batches
 from raysync.training.initial_model import InitialModel
 from raysync.training.task import Average, Task, is_torchmetric, torchmetrics_of
+from raysync.users_code import reason_of, users_code
 
 TRIED = 32
 """The largest number of samples that are tried."""
@@ -44,12 +48,51 @@ def try_task(
     with generators_restored():
         _try_loss(task, module.train(), first_batch(model, indices))
         with torch.no_grad():
-            evaluated = _first_evaluated(model, len(indices))
+            size = min(len(indices), evaluated_count(model))
+            [evaluated] = evaluated_batches(model, [size])
             names = _try_metrics(task, module.eval(), evaluated)
-    for metric in torchmetrics_of(task, module):
-        metric.reset()
+    reset_torchmetrics(task, module)
     module.train()
     return names
+
+
+def reset_torchmetrics(task: Task, module: nn.Module) -> None:
+    """Let the task's objects of torchmetrics forget what they have met."""
+    for metric in torchmetrics_of(task, module):
+        metric.reset()
+
+
+def why_too_few(model: InitialModel, module: nn.Module, indices: Sequence[int]) -> str:
+    """Return why the loss of these samples alone, or its gradient, cannot be computed; "" if it
+    can.
+
+    Args:
+        model: has the task.
+        module: as the model builds it; its buffers may change.
+        indices: of training samples.
+    """
+    task = model.task
+    parameters = [each for each in module.parameters() if each.requires_grad]
+    with generators_restored():
+        batch = first_batch(model, indices)
+        try:
+            loss = task.loss(module.train(), batch)
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        except Exception as error:  # anything that the user's code raises
+            return reason_of(error)
+        finally:
+            reset_torchmetrics(task, module)
+    computed = [loss, *(each for each in gradients if each is not None)]
+    is_finite = all(bool(torch.isfinite(each).all()) for each in computed)
+    return "" if is_finite else "the loss or its gradient is not finite"
+
+
+def tried_indices(experiment: Experiment, count: int, size: int) -> list[int]:
+    """Return the indices of the first training samples that are tried, always the same ones."""
+    indices: list[int] = (
+        Batches(np.arange(count), experiment.seed, "tried").indices(0, size).tolist()
+    )
+    return indices
 
 
 def first_batch(model: InitialModel, indices: Sequence[int]) -> Any:
@@ -61,22 +104,28 @@ def first_batch(model: InitialModel, indices: Sequence[int]) -> Any:
     return _batch_of(model.task, model.train_set, indices, "training")
 
 
-def _first_evaluated(model: InitialModel, size: int) -> Any:
-    """Return the first samples that an evaluation meets as a batch."""
+def evaluated_batches(model: InitialModel, sizes: Sequence[int]) -> list[Any]:
+    """Return the first samples that an evaluation meets, in batches of these sizes."""
     validation = model.validation_set
     samples, part = (model.test_set, "test") if validation is None else (validation, "validation")
-    count = min(size, len(samples))  # type: ignore[arg-type]
-    return _batch_of(model.task, samples, list(range(count)), part)
+    places = pairwise(accumulate(sizes, initial=0))
+    return [_batch_of(model.task, samples, range(*each), part) for each in places]
+
+
+def evaluated_count(model: InitialModel) -> int:
+    """Return the number of samples that an evaluation during the training can meet."""
+    samples = model.test_set if model.validation_set is None else model.validation_set
+    return len(samples)  # type: ignore[arg-type]
 
 
 def _batch_of(task: Task, samples: Dataset[Any], indices: Sequence[int], part: str) -> Any:
     if (read_batch := getattr(samples, "read_batch", None)) is not None:
-        return _run(task, "read_batch", lambda: read_batch(indices, 0))
-    seeded = SeededSamples(samples)
-    drawn = [
-        _run(task, f"sample {index} of the {part} set", lambda index=index: seeded[0, index])  # type: ignore[misc]
-        for index in indices
-    ]
+        with users_code(f"task {task.name}: read_batch"):
+            return read_batch(np.asarray(indices), 0)
+    seeded, drawn = SeededSamples(samples), []
+    for index in indices:
+        with users_code(f"task {task.name}: sample {index} of the {part} set"):
+            drawn.append(seeded[0, index])
     try:
         return task.collate(list(drawn))
     except Exception as error:  # anything that the user's collate raises
@@ -86,8 +135,8 @@ def _batch_of(task: Task, samples: Dataset[Any], indices: Sequence[int], part: s
                 pair = f" {first} and {int(index)}"
                 break
         raise ConfigError(
-            f"task {task.name}: {part} samples{pair} do not collate into a batch"
-            f" ({_reason(error)}). Give the task a method `collate`, such as one that pads."
+            f"task {task.name}: {part} samples{pair} do not collate into a batch:"
+            f" {reason_of(error)}. Give the task a method `collate`, such as one that pads."
         ) from error
 
 
@@ -99,13 +148,10 @@ def _collates(task: Task, samples: list[Any]) -> bool:
     return True
 
 
-def _run(task: Task, what: str, function: Callable[[], Any]) -> Any:
-    return run_users_code(function, f"task {task.name}: {what}")
-
-
 def _try_loss(task: Task, module: nn.Module, batch: Any) -> None:
-    loss = _run(task, "loss", lambda: task.loss(module, batch))
     where = f"task {task.name}: loss"
+    with users_code(where):
+        loss = task.loss(module, batch)
     if not isinstance(loss, Tensor) or loss.dim() != 0:
         got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
         raise ConfigError(
@@ -120,8 +166,9 @@ def _try_loss(task: Task, module: nn.Module, batch: Any) -> None:
 
 
 def _try_metrics(task: Task, module: nn.Module, batch: Any) -> tuple[str, ...] | None:
-    values = _run(task, "metrics", lambda: task.metrics(module, batch))
     where = f"task {task.name}: metrics"
+    with users_code(where):
+        values = task.metrics(module, batch)
     if not isinstance(values, Mapping):
         raise ConfigError(
             f"{where}: must return a mapping, name -> value, got {type(values).__name__}."
@@ -146,23 +193,3 @@ def _is_measured(value: object) -> bool:
     if isinstance(value, Tensor):
         return value.numel() == 1
     return isinstance(value, int | float | Average) or is_torchmetric(value)
-
-
-def run_users_code(function: Callable[[], Any], where: str) -> Any:
-    """Call code of the user's.
-
-    Raises:
-        ConfigError: it raised an error; the message has its line.
-    """
-    try:
-        return function()
-    except ConfigError:
-        raise
-    except Exception as error:  # anything that the user's code raises
-        last = extract_tb(error.__traceback__)[-1]
-        raise ConfigError(f"{where}: {_reason(error)} ({last.filename}:{last.lineno}).") from error
-
-
-def _reason(error: Exception) -> str:
-    first = (str(error) or type(error).__name__).splitlines()[0]
-    return f"{type(error).__name__}: {first:.200}"

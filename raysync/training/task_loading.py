@@ -6,14 +6,14 @@ from raysync.config import Data, Experiment, Named
 from raysync.config.experiment import BUILT_IN_TASKS, GIVEN
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call
+from raysync.paradigms.class_loading import call, load_reference
 from raysync.training.adapters.registry import task_adapter
 from raysync.training.data import DataSet, Labelled, LazyDataSet, subset
 from raysync.training.datasets import KINDS, load
 from raysync.training.models import ModelPlan, ModelSource
 from raysync.training.supervised import TASKS, Supervised
 from raysync.training.task import Task
-from raysync.training.torchvision_import import load_beside_torchvision
+from raysync.users_code import users_code
 
 
 def load_task(choice: Named) -> Task:
@@ -32,14 +32,22 @@ def load_task(choice: Named) -> Task:
     if ":" not in choice.name:
         allowed = [*BUILT_IN_TASKS, "package.module:Class"]
         raise unknown_name("task", choice.name, allowed, where="task")
-    make = task_adapter(choice.name) or load_beside_torchvision(choice.name, where)
-    made = call(make, where, choice.parameters, {})
+    make = task_adapter(choice.name) or load_reference(choice.name, where)
+    with users_code(where):
+        made = call(make, where, choice.parameters, {})
     if not isinstance(made, Task):
         raise ConfigError(
             f"{where}: must be a class that derives from raysync.Task, or a function that returns"
             f" such an object; got {type(made).__name__}."
         )
-    return made
+    return _named(made)
+
+
+def _named(task: Task) -> Task:
+    """Return a task whose names can be read."""
+    with users_code(f"task {type(task).__name__}: its names"):
+        _ = task.name, task.model_name, task.data_name
+    return task
 
 
 def task_of(
@@ -73,6 +81,7 @@ def _given(
             f"task: must be an object of a class that derives from raysync.Task, got"
             f" {type(task).__name__}."
         )
+    _named(task)
     if model is not None or data is not None:
         other = "model" if model is not None else "data"
         raise ConfigError(f"task: {task.name} builds its own model and data; leave {other} out.")

@@ -12,13 +12,14 @@ a block does, and servers make the bits that one server makes."""
 
 def bounds(size: int, count: int) -> list[int]:
     """Return where the parts of a vector begin, and its end: as even as whole blocks allow. Where
-    there are fewer blocks than parts, as even as elements allow, the first ones being the longer.
+    there are fewer blocks than parts, as even as pairs allow, in which a float64 travels; and where
+    there are fewer pairs, as even as elements allow.
 
     Args:
         size: its elements.
         count: the number of parts.
     """
-    unit = BLOCK if size >= BLOCK * count else 1
+    unit = next((unit for unit in (BLOCK, 2) if size >= unit * count), 1)
     each, more = divmod(size // unit, count)
     starts = [unit * (each * part + min(part, more)) for part in range(count)]
     return [*starts, size]

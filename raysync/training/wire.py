@@ -13,7 +13,7 @@ gradient is rounded once, to the nearest, ties to even: an error of at most 2^-9
 that is independent from step to step. DistributedDataParallel's `bf16_compress_hook` sends the same
 bytes, and adds in bfloat16, too.
 
-Shape legend: P = trainable parameters, Q = elements of all buffers.
+Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers take.
 """
 
 from __future__ import annotations

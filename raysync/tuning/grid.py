@@ -6,10 +6,10 @@ from itertools import product
 from typing import Any
 
 import numpy as np
-import yaml
 from ray import tune
 
 from raysync.config import Distribution, Sweep
+from raysync.config.yaml_reading import read_yaml, write_yaml
 from raysync.errors import ConfigError, unknown_name
 
 Point = dict[str, Any]
@@ -26,6 +26,8 @@ NOT_VARIED = {
 }
 """Settings that all trials share -> the reason."""
 
+UNFOLDED = 2**30
+"""A width that no line reaches."""
 Exclusion = dict[str, tuple[Any, ...]]
 """Setting -> values: excludes the combinations that have one of the values for every setting."""
 
@@ -154,12 +156,24 @@ def domain(key: str, distribution: Distribution, source: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a scalar as it is, anything else as YAML text in one line."""
+    """Return a number as it is, and so text that YAML reads as itself; anything else as YAML text
+    in one line.
+    """
     if isinstance(value, np.generic):
         value = value.item()
-    if value is None or isinstance(value, list | tuple | dict):
+    if isinstance(value, str) and _is_read(value):
+        return value
+    if value is None or isinstance(value, str | list | tuple | dict):
         return _text(list(value) if isinstance(value, tuple) else value)
     return value
+
+
+def _is_read(text: str) -> bool:
+    """Say whether YAML reads a text as itself: not `1e-3`, which has to be quoted."""
+    try:
+        return bool(read_yaml(text, "a value") == text)
+    except ConfigError:
+        return False
 
 
 def override(key: str, value: Any) -> str:
@@ -168,7 +182,7 @@ def override(key: str, value: Any) -> str:
 
 
 def _text(value: Any) -> str:
-    text: str = yaml.safe_dump(value, default_flow_style=True, width=float("inf"), sort_keys=False)
+    text = write_yaml(value, width=UNFOLDED, flow=True)
     return text.removesuffix("\n").removesuffix("\n...")
 
 

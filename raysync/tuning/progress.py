@@ -11,6 +11,7 @@ from typing import Any
 from ray import cloudpickle, tune
 from ray.tune.experiment import Trial
 
+from raysync.config.base import value_text
 from raysync.errors import ConfigError
 from raysync.record.sweeps import TrialNote, write_note
 from raysync.tuning.trial import settings_of
@@ -101,7 +102,8 @@ class TuneCallback(tune.Callback):
             self.mistakes.append(str(cause))
         error = " ".join(str(cause).split())
         self._write(trial, ended=True, error=error)
-        settings = ", ".join(f"{key}={value}" for key, value in settings_of(trial.config).items())
+        texts = {key: value_text(value) for key, value in settings_of(trial.config).items()}
+        settings = ", ".join(f"{key}={text}" for key, text in texts.items())
         self._notify(f"The trial with {settings} failed: {error}")
 
     def _write(self, trial: Trial, *, ended: bool, error: str = "") -> None:

@@ -9,13 +9,13 @@ checkpoint of its record, and reports the evaluations before that again, so that
 from __future__ import annotations
 
 import logging
+import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
 from ray import tune
 from ray.tune.search import BasicVariantGenerator
 
@@ -23,7 +23,7 @@ from raysync import config
 from raysync.cluster.connection import Connection
 from raysync.cluster.placement import cpus
 from raysync.config import Experiment, Sweep
-from raysync.config.resume_changes import check_changes
+from raysync.config.resume_changes import check_changes, check_place
 from raysync.config.secret_masking import MASK
 from raysync.core.metrics import LOSS
 from raysync.errors import ConfigError
@@ -56,6 +56,7 @@ from raysync.record.sweeps import (
     write_note,
     write_table,
 )
+from raysync.record.trust import PICKLES, check_trusted
 from raysync.record.writer import folder_name
 from raysync.training.task_loading import metrics_of, primary_of
 from raysync.tuning.continued_search import ContinuedSearch
@@ -73,11 +74,11 @@ from raysync.tuning.tune_library import (
 
 MOST_UNASKED = 1000
 """The largest number of trials that run without `--yes`."""
+OUTPUT = re.compile(r"\s*output\s*=")
+"""An override that says where records go."""
 SETTINGS = "tuner.pkl"
 """Tune's own file, with the storage's URI and its secrets; only Tune's own way to restore reads
 it."""
-SEARCHER_STATES = "searcher-state-*.pkl"
-"""The files that `Searcher.restore_from_dir` looks for."""
 
 
 @dataclass(frozen=True)
@@ -103,6 +104,7 @@ def plan(
     settings: Iterable[str] = (),
     *,
     resume: Location | None = None,
+    trust: bool = False,
     many: bool = False,
 ) -> Plan:
     """Read a sweep file and check each of its trials.
@@ -111,6 +113,7 @@ def plan(
         file: an experiment file with a `sweep:` block; None: that of the sweep that is resumed.
         settings: overrides, `key=value`; without a file, further ones.
         resume: the folder of the sweep that goes on, or of several: then the latest; or its URI.
+        trust: whether the user trusts the sweep that goes on; see `check_trusted`.
         many: allow more than `MOST_UNASKED` trials.
 
     Raises:
@@ -118,13 +121,16 @@ def plan(
             or there is no sweep to go on with, it still runs, or a setting changed that cannot.
     """
     former = None if resume is None else local_copy(newest_sweep(resume), without=[CHECKPOINTS])
+    if former is not None:
+        check_trusted(former, trust=trust)
+    settings = tuple(settings)
     origin = origin_of(file, settings, former)
     source = origin.source
     experiment = config.parse(
         origin.text, origin.overrides, source=source, folder=Path(source).parent
     )
     if former is not None:
-        _check_former(former, experiment)
+        _check_former(former, experiment, moves=any(map(OUTPUT.match, settings)))
     sweep = experiment.sweep
     if sweep is None:
         raise ConfigError(
@@ -206,15 +212,22 @@ def origin_of(
     return origin
 
 
-def _check_former(former: Path, experiment: Experiment) -> None:
+def _check_former(former: Path, experiment: Experiment, *, moves: bool) -> None:
     """Refuse a sweep that still runs, or whose settings changed, and note the trials whose end
     nobody lived to note.
+
+    Args:
+        former: its folder.
+        experiment: that it is to go on with.
+        moves: whether its `output` is set anew.
 
     Raises:
         ConfigError: see above.
     """
     before = config.load(former / FILE, translate=settings_of)
-    check_changes(before, config.validate(yaml.safe_load(experiment.to_yaml())))
+    if moves:
+        check_place(before, experiment, former.absolute().parent)
+    check_changes(before, config.parse(experiment.recorded.to_yaml(), source="experiment"))
     for note in notes(former):
         record = None if note.ended else newest_record(former, note.name)
         if record is None:
@@ -291,7 +304,7 @@ def _new_folder(experiment: Experiment) -> Path:
 
 def _write_file(plan: Plan) -> None:
     plan.trials.folder.mkdir(parents=True, exist_ok=True)
-    (plan.trials.folder / FILE).write_text(plan.experiment.to_yaml(), encoding="utf-8")
+    (plan.trials.folder / FILE).write_text(plan.experiment.recorded.to_yaml(), encoding="utf-8")
     upload(plan.trials.folder / FILE)
 
 
@@ -306,7 +319,7 @@ def _tuner(plan: Plan, callback: TuneCallback, verbose: bool) -> tune.Tuner:
     function = tune.with_resources(
         tune.with_parameters(train, trials=plan.trials), plan.trials.resources
     )
-    learned = folder / TUNE if any((folder / TUNE).glob(SEARCHER_STATES)) else None
+    learned = folder / TUNE if any((folder / TUNE).glob(PICKLES)) else None
     # a searcher that goes on knows its choices already
     choices = space(sweep, source) if learned is None else {}
     return tune.Tuner(

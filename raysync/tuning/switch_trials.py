@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-import yaml
 
 from raysync import config
 from raysync.cluster.connection import Connection
@@ -321,7 +320,7 @@ def _trained(experiment: Experiment) -> Experiment:
     """Return the part of an experiment that all trainings of a search share, as it is read from
     their folder.
     """
-    return config.validate(yaml.safe_load(chosen(experiment, FIRST_ALONE).to_yaml()))
+    return config.parse(chosen(experiment, FIRST_ALONE).to_yaml(), source="experiment")
 
 
 def _training(row: dict[str, Any], target: str) -> Training:

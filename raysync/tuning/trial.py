@@ -188,6 +188,8 @@ def train(point: Point, trials: Trials) -> None:
         training = prepare(experiment)
         for remark in training.remarks:
             print(remark)
+        if experiment.trains:
+            print(training.rate_in_force(experiment.paradigm))
         try:
             if trials.pauses:
                 _train_saved(training, trials)

@@ -64,12 +64,12 @@ class WorkerActor:
         if len(fields) == 2:
             clock, size = fields
             busy_s = self._step_time.seconds(clock, size)
-            return busy_s, 0.0, 0.0, 0.0, (None, busy_s)
+            return busy_s, 0.0, 0.0, 0.0, (None, busy_s, None)
         if method == "restore":
             return AT_ONCE
         clock, size, factor, added_s = fields
         busy_s = self._step_time.seconds(clock, size, factor)
-        return busy_s, 0.0, added_s, added_s, (None, busy_s)
+        return busy_s, 0.0, added_s, added_s, (None, busy_s, None)
 
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
@@ -82,12 +82,12 @@ class WorkerActor:
             [self._weights] = inputs
         assert self._trainer is not None, "nothing to train with"
         assert self._weights is not None, f"{self.site} never pulled"
-        loss, gradient = self._trainer.compute(
+        loss, gradient, not_finite = self._trainer.compute(
             self.site, fields[0], fields[1], self._weights, self._buffers
         )
         if self._trainer.has_buffers:
             self._buffers = gradient
-        return (gradient,), (loss, answer[1])
+        return (gradient,), (loss, answer[1], not_finite)
 
     def state(self) -> State:
         """See `Actor.state`."""

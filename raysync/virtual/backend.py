@@ -275,7 +275,7 @@ class VirtualBackend:
         """Whether calls leave no values now: see `reenact`."""
         return self._reenacts is not None
 
-    def reenact(self, events: int, answered: Callable[[str, Any], Any]) -> None:
+    def reenact(self, events: int, answered: Callable[[str, Any], Any], until: float = inf) -> None:
         """Process the first events of a run again, without computing anything: calls take their
         time, and leave no values.
 
@@ -283,9 +283,10 @@ class VirtualBackend:
             events: the number of events that are processed then.
             answered: called with the method of a call, and the answer of its cost; returns the
                 answer of the call.
+            until: the time of the last of them at the most, in seconds since the run began.
         """
         self._reenacts = answered
-        while self.processed < events and self._queue:
+        while self.processed < events and self._queue and self._queue[0][0] <= until:
             self.now, _, happens, argument = heappop(self._queue)
             happens(argument)
         self._reenacts = None
@@ -541,7 +542,7 @@ class VirtualBackend:
         call, actor, process, _, _, _ = task
         del self._shared[actor]
         process.free_at = self.now
-        call.answer = None, self.now - begin  # no loss so far, and the seconds of computing
+        call.answer = None, self.now - begin, None  # as that of a worker's `cost`
         if self.computes:
             self.schedule(self.now, self._compute, task)
         self._finish(call)
@@ -561,7 +562,9 @@ class VirtualBackend:
         """Let a call be done now."""
         assert isinstance(call, SharedCall), "its end moves"
         call.at = self.now
-        for then, argument in call.watchers:
+        # What is called back refers to the call in turn: see `garbage`.
+        watchers, call.watchers = call.watchers, []
+        for then, argument in watchers:
             self.watch(call, then, argument)
 
     def _compute(self, task: Task) -> None:

@@ -78,7 +78,11 @@ class DataParallelRun:
         """Return the topology of the run."""
         training = self._training
         plan = DataParallelPlan(
-            self._paradigm, training.workload_samples, training.has_buffers, training.vector_bytes
+            self._paradigm,
+            training.workload_samples,
+            training.groups,
+            training.has_buffers,
+            training.vector_bytes,
         )
         return plan.topology(backend, training.experiment, faults)
 

@@ -14,6 +14,7 @@ from raysync.core.journal import Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
 from raysync.decoupled.plan import check, plan_of
+from raysync.engine.checkpoint_state import check_events_state, files_of
 from raysync.engine.checkpointing import Snapshot
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
@@ -73,8 +74,9 @@ class VirtualEngine:
         driver = self._driver = driver_of(training, paradigm)
         driver.checkpointer.snapshot = partial(_snapshot, driver, training.experiment)
         if checkpoint is not None:
+            check_events_state(checkpoint.state)
             _check_intervals(training.experiment, checkpoint)
-            [data] = checkpoint.servers[WORLD]
+            [data] = files_of(checkpoint, WORLD, 1)
             reenact(driver, checkpoint.state, data, history(), checkpoint.at)
             driver.checkpointer.number = checkpoint.number
         self.models = driver.models

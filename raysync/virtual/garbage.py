@@ -11,8 +11,9 @@ OBJECTS = 100_000
 
 Python's own 700 (2,000 from 3.13 on) suits objects that die soon. Here those of an iteration live
 until its worker pushes, so that a look finds nearly all of them in use: with 10,000 workers this
-took a sixth of the time of a run without gradients. Nothing that a run makes at each push refers to
-itself, so that what is no longer used is freed at once all the same."""
+took a sixth of the time of a run without gradients. Nothing that a run makes at each push may refer
+to itself once it is done: so what is no longer used is freed at once all the same, and is not in
+checkpoints, which have every call that is still there."""
 
 
 @contextmanager

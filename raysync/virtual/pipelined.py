@@ -13,10 +13,10 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from raysync.core.ids import WorkerId
-from raysync.decoupled.cut import Part, joined, trainable
+from raysync.decoupled.cut import Part, joined
 from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import DecoupledPlan, cut_model
 from raysync.decoupled.stage import StageComputation, StageWork
@@ -24,6 +24,7 @@ from raysync.decoupled.topology import Pipelined, server_of
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import FaultPlan
 from raysync.engine.step_time import StepTime
+from raysync.training.buffers import layout_of
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.model_file import encoded
 from raysync.training.state_file import State
@@ -79,7 +80,7 @@ class StageActor:
         self._busy_s += backward_s
         answer = None
         if method == "backward":
-            answer, self._busy_s = (None, self._busy_s), 0.0
+            answer, self._busy_s = (None, self._busy_s, None), 0.0
         return forward_s, backward_s, 0.0, fields[2], answer
 
     def _seconds(self, fields: list[Any], part: float) -> float:
@@ -106,7 +107,7 @@ class StageActor:
         if method == "forward":
             return (self._work.forward(fields[0], inputs),), None
         loss, gradient, dx = self._work.backward(fields[0], inputs)
-        return (gradient.clone(), dx), (loss, answer[1])
+        return (gradient.clone(), dx), (loss, answer[1], self._work.not_finite)
 
     def state(self) -> State:
         """See `Actor.state`."""
@@ -194,10 +195,15 @@ class PipelinedRun:
     def _evaluator(self) -> EvaluatorActor:
         training, paradigm = self._plan.training, self._plan.paradigm
         module, parts = cut_model(training.model, training.experiment.seed, paradigm)
-        sizes = [trainable(part) for part in parts]
+        stages = [layout_of(part) for part in parts]
         whole = nn.Sequential(*(item for part in parts for item in part))
         evaluation = ModelEvaluation(training.model, whole, training.experiment)
+        model = evaluation.model
+
+        def vector(means: list[Tensor]) -> Tensor:
+            return joined(means, stages, model.layout)
+
         return EvaluatorActor(
-            lambda is_last, means: evaluation.measure(joined(means, sizes), is_last),
-            lambda means: encoded(evaluation.model, joined(means, sizes), module, training.task),
+            lambda is_last, means: evaluation.measure(vector(means), is_last),
+            lambda means: encoded(model, vector(means), module, training.task),
         )

@@ -21,6 +21,7 @@ from typing import Any
 from raysync.core.journal import Entry, Evaluation, Line
 from raysync.engine.driver import Driver
 from raysync.errors import ConfigError
+from raysync.training.state_dict import legible
 from raysync.training.state_file import CHECKPOINT, State, decode, encode
 from raysync.virtual.backend import VirtualBackend
 
@@ -67,12 +68,13 @@ def reenact(
     backend, computed = _backend_of(driver), decode(data)
     driver.is_reenacted = True
     driver.start(nextafter(at, inf))
-    backend.reenact(state["events"], _Answers(driver, lines).answer)
+    backend.reenact(state["events"], _Answers(driver, lines).answer, at if at > -inf else inf)
     driver.is_reenacted = False
     _check_course(driver.lines, lines)
     driver.lines = []
     if backend.computes:
-        backend.load_state(computed)
+        with legible(CHECKPOINT):
+            backend.load_state(computed)
 
 
 class _Answers:

@@ -1,7 +1,7 @@
 """The training of a virtual run: one process computes for all workers, each on the weights that its
 worker would have.
 
-Shape legend: P = trainable parameters, Q = elements of all buffers.
+Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers take.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from torch import Tensor
 from raysync.config import WorkerGroup
 from raysync.training.device import refuse_without_kernels, use_deterministic_kernels
 from raysync.training.gradient import GradientComputation
+from raysync.training.not_finite import Finding
 from raysync.training.precision import refuse_unsupported
 from raysync.training.preparation import TrainingPlan
 
@@ -50,7 +51,7 @@ class Trainer:
 
     def compute(
         self, slot: str, clock: int, batch_size: int, weights: Tensor, buffers: Tensor | None
-    ) -> tuple[float, Tensor]:
+    ) -> tuple[float, Tensor, Finding | None]:
         """Compute one iteration of a worker.
 
         Args:
@@ -61,8 +62,9 @@ class Trainer:
             buffers: a vector whose end is its latest statistics; None means the initial ones.
 
         Returns:
-            The loss, and the gradient with the buffers behind it as it travels, (P + Q,) in
-            float32, on the device of the run: nothing of it is copied to the CPU and back.
+            The loss; the gradient with the buffers behind it as it travels, (P + Q,) in float32, on
+            the device of the run: nothing of it is copied to the CPU and back; and what was not
+            finite.
         """
         computation = self._computation(self._training.groups[slot])
         computation.read_weights([weights])  # each time: a model may write to its own
@@ -74,7 +76,7 @@ class Trainer:
         finally:
             for generator, state in zip(self._generators, states, strict=True):
                 generator.set_state(state)
-        return loss, computation.outgoing()
+        return loss, computation.outgoing(), computation.not_finite
 
     @property
     def has_buffers(self) -> bool:

@@ -9,8 +9,6 @@ Times in these files are microseconds.
 
 from __future__ import annotations
 
-import gzip
-import json
 import re
 from bisect import bisect_left
 from collections import Counter, defaultdict
@@ -19,58 +17,35 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from math import inf
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
-from raysync.config.traces import Steps, by_number
+from raysync.config.step_tables import Steps, by_number
 from raysync.errors import ConfigError, unknown_name
 from raysync.what_if.collectives import exposed_us
+from raysync.what_if.horovod_timeline import is_negotiation
+from raysync.what_if.trace_files import Event, Trace, begin_us
 
-JSON = (".json", ".json.gz")
-PROFILER_STEP = re.compile(r"ProfilerStep#(\d+)")
+PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 TASK, EXECUTION = "task::", "task:execute"
 US = 1e-6
 NO_STEPS = (
     "it has no events ProfilerStep#N: give torch.profiler a schedule, and call prof.step() in the"
     " loop"
 )
-Event = dict[str, Any]
+LITTLE = 0.01
+"""So small a share of the time taken off a step says that communication was not recognised."""
 
 
-def traced_by(path: Path) -> Literal["torch", "ray"] | None:
-    """Return what wrote a trace; None: something else.
-
-    Raises:
-        ConfigError: it is no trace.
-    """
-    for event in _spans(_load(path)):
+def traced_by(trace: Trace) -> Literal["torch", "ray", "horovod"] | None:
+    """Return what wrote a trace; None: something else."""
+    for event in trace.events:
         if PROFILER_STEP.fullmatch(str(event.get("name"))):
             return "torch"
         if str(event.get("cat")).startswith(TASK):
             return "ray"
+        if is_negotiation(event):
+            return "horovod"
     return None
-
-
-def _load(path: Path) -> Any:
-    """Read a trace: an object with `traceEvents`, or the list of these."""
-    try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            data = json.load(file)
-    except OSError as error:
-        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from error
-    except (ValueError, RecursionError, EOFError) as error:
-        where = f"line {error.lineno}: " if isinstance(error, json.JSONDecodeError) else ""
-        raise ConfigError(f"{path}: {where}it is no trace ({error}).") from error
-    events = data.get("traceEvents") if isinstance(data, dict) else data
-    if not isinstance(events, list):
-        raise ConfigError(f"{path}: it is no trace: it has no list traceEvents.")
-    return data
-
-
-def _spans(data: Any) -> Iterator[Event]:
-    """Yield the events that have a duration."""
-    for event in data["traceEvents"] if isinstance(data, dict) else data:
-        if isinstance(event, dict) and event.get("ph") == "X":
-            yield event
 
 
 def _seconds(event: Event, what: str) -> float:
@@ -80,9 +55,20 @@ def _seconds(event: Event, what: str) -> float:
         ConfigError: it is no duration.
     """
     us = event.get("dur")
-    if isinstance(us, bool) or not isinstance(us, int | float) or not 0 < us < inf:
-        raise ConfigError(f"{what} lasts {us!r} us; it must be above 0 and finite.")
+    if not isinstance(us, float) or not 0 < us < inf:
+        given = f"{us:g}" if isinstance(us, float) else repr(us)
+        raise ConfigError(f"{what} lasts {given} us; it must be above 0 and finite.")
     return us * US
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """The step times in traces of torch's profiler."""
+
+    steps: Steps
+    remarks: tuple[str, ...]
+    may_wait: bool
+    """Whether hardly anything was found in which ranks wait for each other."""
 
 
 @dataclass
@@ -97,56 +83,60 @@ class _Rank:
     """The seconds of its steps in which it only communicated."""
 
 
-def read_profiles(paths: Sequence[Path]) -> tuple[Steps, tuple[str, ...]]:
+def read_profiles(traces: Iterable[Trace], names: Mapping[Path, str]) -> Profiles:
     """Read the steps in traces of torch's profiler, without the time in which a rank only
     communicates (see `collectives`).
 
     A rank is known by the `distributedInfo` of its trace, otherwise by the name of its file. It may
     have several files, one for each time that the profiler was active.
 
-    Returns:
-        The seconds of each rank's steps, and remarks.
+    Args:
+        traces: are read one after the other, since one can have hundreds of megabytes.
+        names: file -> the rank by its name.
 
     Raises:
         ConfigError: ranks have other steps than the first one, or one is given twice.
     """
     ranks: dict[str, _Rank] = defaultdict(_Rank)
-    for path in paths:  # one after the other: a trace can have hundreds of megabytes
-        data = _load(path)
-        _add(ranks[_rank(path, data)], path, data)
+    for trace in traces:
+        rank = names[trace.path] if trace.rank is None else f"rank{trace.rank}"
+        _add(ranks[rank], rank, trace)
     found = {name: ranks[name].steps for name in sorted(ranks, key=by_number)}
     _check_equal(found)
     numbers = sorted(next(iter(found.values())))
     steps = {name: tuple(each[number] for number in numbers) for name, each in found.items()}
-    return steps, (*_gaps(numbers), *_communication(ranks))
+    shares = [
+        rank.communicated_s / (rank.communicated_s + sum(rank.steps.values()))
+        for rank in ranks.values()
+    ]
+    return Profiles(steps, (*_gaps(numbers), *_communication(shares)), max(shares) < LITTLE)
 
 
-def _rank(path: Path, data: Any) -> str:
-    info = data.get("distributedInfo") if isinstance(data, Mapping) else None
-    rank = info.get("rank") if isinstance(info, Mapping) else None
-    return path.name.partition(".")[0] if rank is None else f"rank{rank}"
-
-
-def _add(rank: _Rank, path: Path, data: Any) -> None:
+def _add(rank: _Rank, name: str, trace: Trace) -> None:
     """Add the steps in a file to those of its rank."""
+    path = trace.path
     steps: dict[int, Event] = {}
-    for event in _spans(data):
+    for event in trace.spans():
         match = PROFILER_STEP.fullmatch(str(event.get("name")))
         if match is None or str(event.get("cat")).startswith("gpu"):  # the GPU's part of a step
             continue
         number = int(match[1])
-        if number in steps or number in rank.steps:
-            before = "" if number in steps else f", first in {rank.origin[number]}"
-            raise ConfigError(f"{path}: ProfilerStep#{number} is there twice{before}.")
+        if number in rank.steps:
+            raise ConfigError(
+                f"{path}: ProfilerStep#{number} is there twice, first in {rank.origin[number]}: by"
+                f" their names, or what they say, both are of {name}. Name each file after its"
+                " rank: rank0.json, rank1.json."
+            )
+        if number in steps:
+            raise ConfigError(f"{path}: ProfilerStep#{number} is there twice.")
         steps[number] = event
     if not steps:
         raise ConfigError(f"{path}: a trace, but {NO_STEPS}.")
-    numbers = sorted(steps, key=lambda number: _begin(steps[number]))
+    numbers = sorted(steps, key=lambda number: begin_us(steps[number]))
     lengths = [_seconds(steps[n], f"{path}: ProfilerStep#{n}") for n in numbers]
-    spans = [
-        (_begin(steps[n]), _begin(steps[n]) + s / US) for n, s in zip(numbers, lengths, strict=True)
-    ]
-    exposed = exposed_us(_spans(data), spans)
+    begins = [begin_us(steps[n]) for n in numbers]
+    spans = [(at, at + seconds / US) for at, seconds in zip(begins, lengths, strict=True)]
+    exposed = exposed_us(trace.spans(), spans)
     for number, seconds, only_us in zip(numbers, lengths, exposed, strict=True):
         rank.steps[number], rank.origin[number] = seconds - only_us * US, path
         rank.communicated_s += only_us * US
@@ -154,15 +144,11 @@ def _add(rank: _Rank, path: Path, data: Any) -> None:
             raise ConfigError(f"{path}: ProfilerStep#{number} does nothing but communicate.")
 
 
-def _communication(ranks: Mapping[str, _Rank]) -> Iterator[str]:
-    shares = [
-        rank.communicated_s / (rank.communicated_s + sum(rank.steps.values()))
-        for rank in ranks.values()
-    ]
+def _communication(shares: Sequence[float]) -> Iterator[str]:
     if max(shares) > 0:
         yield (
             f"Ranks did nothing but communicate for {min(shares):.0%} to {max(shares):.0%} of their"
-            " time (NCCL, Gloo), mostly waiting for others: that is not in the step times."
+            " time, mostly waiting for others: that is not in the step times."
         )
 
 
@@ -186,11 +172,11 @@ def _gaps(numbers: Sequence[int]) -> Iterator[str]:
         )
 
 
-def read_timeline(path: Path, method: str | None = None) -> tuple[Steps, str]:
+def read_timeline(trace: Trace, method: str | None = None) -> tuple[Steps, str]:
     """Read the calls of a method in a Ray timeline (`ray timeline`, `ray.timeline()`).
 
     Args:
-        path: the file.
+        trace: the file.
         method: `Actor.method`, or a function; None: the only one that was called more often than
             there are processes that it ran in.
 
@@ -200,23 +186,23 @@ def read_timeline(path: Path, method: str | None = None) -> tuple[Steps, str]:
     Raises:
         ConfigError: there is no such method, or several could be meant.
     """
-    data = _load(path)
-    tasks = [event for event in _spans(data) if str(event.get("cat")).startswith(TASK)]
+    path = trace.path
+    tasks = [event for event in trace.spans() if str(event.get("cat")).startswith(TASK)]
     names = Counter(_method(event) for event in tasks)
     if method is None:
         method = _only_repeated(tasks, names)
     elif method not in names:
         raise unknown_name("method", method, names, where=f"{path}: --event")
-    executions = _executions(data)
+    executions = _executions(trace)
     calls: dict[tuple[str, str], list[Event]] = defaultdict(list)
     for event in tasks:
         if _method(event) == method:
             calls[_process(event)].append(event)
-    ordered = sorted(calls.items(), key=lambda item: min(map(_begin, item[1])))
+    ordered = sorted(calls.items(), key=lambda item: min(map(begin_us, item[1])))
     return {
         _called(process, number): tuple(
             _seconds(_execution(event, executions[process]), f"{path}: a call of {method}")
-            for event in sorted(events, key=_begin)
+            for event in sorted(events, key=begin_us)
         )
         for number, (process, events) in enumerate(ordered)
     }, method
@@ -224,15 +210,6 @@ def read_timeline(path: Path, method: str | None = None) -> tuple[Steps, str]:
 
 def _method(event: Event) -> str:
     return str(event["cat"]).removeprefix(TASK)
-
-
-def _begin(event: Event) -> float:
-    at = event.get("ts")
-    if isinstance(at, bool) or not isinstance(at, int | float):
-        raise ConfigError(
-            f"a trace: {event.get('name')!r} begins at {at!r} us; a number is expected."
-        )
-    return at
 
 
 def _process(event: Event) -> tuple[str, str]:
@@ -259,20 +236,21 @@ def _only_repeated(tasks: Iterable[Event], names: Mapping[str, int]) -> str:
     raise ConfigError(f"Which calls are the steps? Say --event METHOD.\nThere are: {listed}.")
 
 
-def _executions(data: Any) -> dict[tuple[str, str], list[Event]]:
+def _executions(trace: Trace) -> dict[tuple[str, str], list[Event]]:
     """Return process -> the executions of its tasks, in their order."""
     executions: dict[tuple[str, str], list[Event]] = defaultdict(list)
-    for event in _spans(data):
+    for event in trace.spans():
         if event.get("cat") == EXECUTION:
             executions[_process(event)].append(event)
     for events in executions.values():
-        events.sort(key=_begin)
+        events.sort(key=begin_us)
     return executions
 
 
 def _execution(task: Event, executions: Sequence[Event]) -> Event:
     """Return the execution within a task; without one, the task."""
-    at = bisect_left(executions, _begin(task), key=_begin)
-    if at < len(executions) and _begin(executions[at]) <= _begin(task) + task.get("dur", 0):
+    at, us = bisect_left(executions, begin_us(task), key=begin_us), task.get("dur")
+    ended_us = begin_us(task) + (us if isinstance(us, float) else 0.0)
+    if at < len(executions) and begin_us(executions[at]) <= ended_us:
         return executions[at]
     return task

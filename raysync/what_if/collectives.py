@@ -1,9 +1,12 @@
 """The time in which a profiled rank does nothing but communicate: mostly it waits for other ranks.
 
 Under DistributedDataParallel a step ends with an all-reduce, so every rank's step lasts as long as
-that of the slowest. What a rank computes is the rest: without the time in which NCCL or Gloo runs
+that of the slowest. What a rank computes is the rest: without the time in which a collective runs
 and no other work does. Work is what the GPU computes and copies; in a trace without GPU, the
 operators of ATen.
+
+What a collective is: what torch marks as one (it writes the collective's name, whatever the
+backend), or what is called after a library of collectives, or after a collective.
 """
 
 from __future__ import annotations
@@ -13,11 +16,29 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
+from raysync.what_if.trace_files import COLLECTIVE
+
 Span = tuple[float, float]
 """Begin and end, in microseconds."""
-COLLECTIVE = re.compile(r"(nccl|gloo|c10d::)", re.IGNORECASE)
-"""How the names of events of communication begin: `nccl:all_reduce`, `ncclDevKernel_AllReduce...`,
-`gloo:all_reduce`, `c10d::allreduce_`."""
+LIBRARY = (
+    # NCCL, and those called after it (RCCL, HCCL, XCCL, oneCCL, ncclx), but not: occlusion
+    r"(?<![a-z])_?(?:[a-z]{0,3}ccl(?!u)"
+    r"|(?:gloo|mpi|ucc|c10d|horovod|userbuffers)(?![a-z])|hcom_|nvshmem|cross_device_reduce)"
+)
+COLLECTIVES = (
+    # reductions of one GPU's threads have such names, too
+    r"(?<!warp)(?<!block)(?:all[-_ ]?(?:reduce|gather|to[-_ ]?all)|reduce[-_ ]?scatter)"
+)
+KERNEL = re.compile(f"{LIBRARY}|{COLLECTIVES}", re.IGNORECASE)
+"""In the names of kernels: `ncclDevKernel_AllReduce...`, `hcom_allReduce__1`."""
+RANGE = re.compile(
+    rf"{LIBRARY}|{COLLECTIVES}"
+    r"|^[\w.-]+:_?(?:broadcast|reduce|gather|scatter|send|recv|barrier)(?![a-z])",
+    re.IGNORECASE,
+)
+"""In the names of other events: `gloo:all_reduce`, `c10d::allreduce_`, `mine:broadcast`."""
+CALLS = ("python_function", "cuda_runtime", "cuda_driver")
+"""What is called after that which it calls, but lasts longer or shorter."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_CPU = "aten::"
 
@@ -39,7 +60,7 @@ def exposed_us(events: Iterable[dict[str, Any]], steps: Sequence[Span]) -> list[
         if span is None:
             continue
         is_kernel = category in ON_GPU
-        if COLLECTIVE.match(name):
+        if _communicates(event, name, is_kernel):
             if is_kernel and not on_gpu:  # what the CPU does of it only starts it
                 collectives, on_gpu = [], True
             if is_kernel or not on_gpu:
@@ -50,6 +71,16 @@ def exposed_us(events: Iterable[dict[str, Any]], steps: Sequence[Span]) -> list[
             operators.append(span)
     exposed = _without(_merged(collectives), _merged(kernels or operators))
     return _lengths(exposed, steps)
+
+
+def _communicates(event: dict[str, Any], name: str, is_kernel: bool) -> bool:
+    if COLLECTIVE in event:
+        return True
+    if is_kernel:
+        return bool(KERNEL.search(name))
+    return (
+        not name.startswith(ON_CPU) and event.get("cat") not in CALLS and bool(RANGE.search(name))
+    )
 
 
 def _span(event: dict[str, Any]) -> Span | None:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import as_completed
 from dataclasses import dataclass
-from statistics import fmean, median
+from statistics import fmean, median_low
 from typing import Any
 
 from pydantic import ValidationError
 
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.base import by_name
+from raysync.config.step_tables import Steps
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.what_if.intervals import FEWEST, Interval, ratio
@@ -23,10 +24,17 @@ from raysync.what_if.simulation import (
     paradigm_of,
     ranks_of,
     simulate,
+    with_another,
 )
 from raysync.what_if.step_times import StepTimes
 
+Show = Callable[[int, int], None]
+"""Receives the number of paradigms that are through, and of all."""
 HOUR_S = 3600.0
+ALIKE = 1.02
+"""Ranks whose mean steps differ by at most this factor are equally slow."""
+ASSUMED_BATCH = 120
+"""The samples of a step where only steps are counted: `balanced` divides them."""
 ONE_PROCESS = 100_000
 """So many steps, of all paradigms together, are simulated sooner than processes start."""
 
@@ -80,6 +88,15 @@ class Prediction:
 
 
 @dataclass(frozen=True)
+class Larger:
+    """What one more rank would do to the best paradigms."""
+
+    group: str
+    """The group that it belongs to; "": ranks have no groups."""
+    predictions: tuple[Prediction, ...]
+
+
+@dataclass(frozen=True)
 class WhatIf:
     """What every paradigm would make of the step times."""
 
@@ -89,12 +106,28 @@ class WhatIf:
     steps: int
     """The workload, in steps a rank on average."""
     predictions: tuple[Prediction, ...]
+    larger: tuple[Larger, ...]
     remarks: tuple[str, ...]
 
     @property
     def by_rate(self) -> list[Prediction]:
         """The paradigms, the fastest first."""
-        return sorted(self.predictions, key=lambda each: -each.steps_per_s.value)
+        return _by_rate(self.predictions)
+
+    @property
+    def best(self) -> list[Prediction]:
+        """The fastest, and the fastest without stale gradients if that is another one."""
+        return _best(self.predictions)
+
+
+def _by_rate(predictions: Iterable[Prediction]) -> list[Prediction]:
+    return sorted(predictions, key=lambda each: -each.steps_per_s.value)
+
+
+def _best(predictions: Iterable[Prediction]) -> list[Prediction]:
+    first, *others = _by_rate(predictions)
+    fresh = [each for each in (first, *others) if not each.staleness_max]
+    return [first, fresh[0]] if fresh and fresh[0] is not first else [first]
 
 
 def standard_paradigms(workers: int) -> tuple[ParadigmChoice, ...]:
@@ -107,6 +140,7 @@ def standard_paradigms(workers: int) -> tuple[ParadigmChoice, ...]:
     half = max(1, workers // 2)
     specs: list[dict[str, Any]] = [
         {"name": "bsp"},
+        {"name": "balanced"},
         {"name": "ssp", "staleness": 1},
         {"name": "ssp", "staleness": 3},
         {"name": "ssp", "staleness": 10},
@@ -148,7 +182,7 @@ def predict(
     times: StepTimes,
     options: Options,
     choices: Sequence[ParadigmChoice] = (),
-    show: Callable[[int, int], None] = lambda done, total: None,
+    show: Show = lambda done, total: None,
 ) -> WhatIf:
     """Simulate every paradigm.
 
@@ -156,7 +190,7 @@ def predict(
         times: of all ranks.
         options: what is asked.
         choices: the paradigms; none: the standard ones.
-        show: called with the number of paradigms that are through, and of all.
+        show: see `Show`.
 
     Raises:
         ConfigError: a paradigm does not work with that many workers.
@@ -164,27 +198,34 @@ def predict(
     """
     batch_size = options.batch_size or times.batch_size
     steps = options.steps or times.shortest
-    experiment = experiment_of(times.steps, batch_size=batch_size or 1, steps_each=steps)
-    choices = choices or standard_paradigms(experiment.worker_count)
+    choices = choices or standard_paradigms(len(times.steps))
     for choice in choices:  # all are checked before the first one begins
-        paradigm_of(choice, experiment.worker_count)
-    results = {}
-    for result in _simulations(experiment, choices, options.processes):
-        results[result.choice.label] = result
-        show(len(results), len(choices))
-    ranks = ranks_of(experiment, times.steps)
-    predictions = tuple(
-        _prediction(results[choice.label], experiment, ranks, options, batch_size)
-        for choice in choices
+        paradigm_of(choice, len(times.steps))
+
+    def predicted(
+        ranks: Steps, choices: Sequence[ParadigmChoice], show: Show = lambda done, total: None
+    ) -> tuple[Prediction, ...]:
+        experiment = experiment_of(ranks, batch_size=batch_size or ASSUMED_BATCH, steps_each=steps)
+        results = {}
+        for result in _simulations(experiment, choices, options.processes):
+            results[result.choice.label] = result
+            show(len(results), len(choices))
+        names = ranks_of(experiment, ranks)
+        return tuple(
+            _prediction(results[choice.label], experiment, names, options, batch_size)
+            for choice in choices
+        )
+
+    predictions = predicted(times.steps, choices, show)
+    count = len(times.steps) + 1
+    best = [each.choice for each in _best(predictions)]
+    fitting = [choice for choice in best if not choice.make().infeasible_reason(count)]
+    larger = tuple(
+        Larger(group, predicted(ranks, fitting))
+        for group, ranks in (with_another(times.steps) if fitting else ())
     )
-    return WhatIf(
-        times,
-        options,
-        batch_size,
-        steps,
-        predictions,
-        (*times.remarks, *_remarks(times, steps, predictions)),
-    )
+    remarks = (*times.remarks, *_remarks(times, steps, predictions))
+    return WhatIf(times, options, batch_size, steps, predictions, larger, remarks)
 
 
 def _simulations(
@@ -235,14 +276,27 @@ def _prediction(
 
 def slowest(times: StepTimes) -> tuple[str, float]:
     """Return the rank with the longest steps, and how many times as long they are as those of the
-    rank in the middle; both by their mean.
+    rank in the middle (of two, the other one); both by their mean.
     """
     means = {rank: fmean(seconds) for rank, seconds in times.steps.items()}
     rank = max(means, key=lambda each: means[each])
-    return rank, means[rank] / median(means.values())
+    # a mean of two ranks in the middle would be the steps of none
+    return rank, means[rank] / median_low(means.values())
+
+
+def is_hidden(times: StepTimes) -> bool:
+    """Say whether the steps may be equal because ranks wait for each other inside them."""
+    means = [fmean(seconds) for seconds in times.steps.values()]
+    return times.may_wait and len(means) > 1 and max(means) <= ALIKE * min(means)
 
 
 def _remarks(times: StepTimes, steps: int, predictions: Iterable[Prediction]) -> Iterator[str]:
+    if is_hidden(times):
+        yield (
+            "Where ranks wait for each other inside a step, all steps last as long as the slowest,"
+            " and no paradigm can be told from another: stop the clock before gradients are"
+            " exchanged, or let the trace have the communication."
+        )
     if steps > times.shortest and times.shortest == times.longest:
         yield f"The workload is longer than the {times.shortest:,} steps of a rank: they repeat."
     if steps < FEWEST * STEPS_A_BLOCK:
@@ -252,3 +306,5 @@ def _remarks(times: StepTimes, steps: int, predictions: Iterable[Prediction]) ->
         )
     if any(each.dropped for each in predictions):
         yield "Samples per second are those that were applied; dropped pushes do not count."
+    if any(each.choice.name == "balanced" for each in predictions):
+        yield "Under balanced, a step takes as much longer as its batch is larger."

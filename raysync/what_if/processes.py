@@ -40,6 +40,7 @@ def pool(
 
 def _begin(begin: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
     """Let Ctrl-C end a process of the pool without a traceback."""
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as the command itself ignores it
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
     if begin is not None:
         begin(*arguments)

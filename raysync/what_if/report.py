@@ -17,7 +17,7 @@ from raysync.results.markdown import plain
 from raysync.results.page import figure_json, render
 from raysync.what_if.figures import figures_of
 from raysync.what_if.intervals import CONFIDENCE, Interval
-from raysync.what_if.prediction import Prediction, WhatIf, slowest
+from raysync.what_if.prediction import Larger, Prediction, WhatIf, is_hidden, slowest
 
 BASELINE = "bsp"
 """What most trainers do: others are compared with it."""
@@ -135,21 +135,39 @@ def sentences(answer: WhatIf) -> list[str]:
     parts = [
         f"{first.label} is the fastest: {_rate(first)} {unit_of(answer)} per second{compared}."
     ]
-    fresh = [each for each in answer.by_rate if not each.staleness_max]
-    if fresh and fresh[0] is not first:
-        dropped = f", and {fresh[0].dropped:,} dropped pushes" if fresh[0].dropped else ""
+    for fresh in answer.best[1:]:
+        dropped = f", and {fresh.dropped:,} dropped pushes" if fresh.dropped else ""
         parts.append(
-            f"Without stale gradients it is {fresh[0].label}: {_rate(fresh[0])}"
-            f" {unit_of(answer)} per second, a wait share of {fresh[0].wait_fraction.value:.0%}"
+            f"Without stale gradients it is {fresh.label}: {_rate(fresh)}"
+            f" {unit_of(answer)} per second, a wait share of {fresh.wait_fraction.value:.0%}"
             f"{dropped}."
         )
     rank, ratio = slowest(answer.times)
-    if len(answer.times.steps) > 1:
+    count = len(answer.times.steps)
+    if is_hidden(answer.times):
+        parts.append(
+            "Who is slow cannot be seen: the steps of all ranks take equally long, and nothing says"
+            " how much of them is waiting."
+        )
+    elif count > 1:
+        other = "the other" if count == 2 else "the rank in the middle"
         parts.append(
             f"The slowest rank is {rank}: its steps take {ratio_text(ratio)} times as long as those"
-            " of the rank in the middle."
+            f" of {other}."
         )
-    return parts
+    return [*parts, *(_with_another(answer, larger) for larger in answer.larger)]
+
+
+def _with_another(answer: WhatIf, larger: Larger) -> str:
+    """Say what one more rank gives."""
+    before = {each.label: each.steps_per_s.value for each in answer.predictions}
+    gains = " and ".join(
+        f"{each.label} {_rate(each)}, {ratio_text(each.steps_per_s.value / before[each.label])}"
+        " times as many"
+        for each in larger.predictions
+    )
+    what = f"one more of group {larger.group}" if larger.group else "one more rank"
+    return f"With {what}, {unit_of(answer)} per second are: {gains}."
 
 
 def basis(answer: WhatIf) -> Iterator[str]:
@@ -247,6 +265,10 @@ def _plain(answer: WhatIf) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "remarks": list(answer.remarks),
         "paradigms": [_plain_prediction(each) for each in answer.predictions],
+        "with_one_more": [
+            {"group": each.group, "paradigms": list(map(_plain_prediction, each.predictions))}
+            for each in answer.larger
+        ],
     }
 
 

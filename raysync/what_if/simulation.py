@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
-from raysync.config.traces import Steps
+from raysync.config.step_tables import Steps
+from raysync.config.traces import middle
 from raysync.core.decisions import Apply, Switch
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line
@@ -66,6 +67,20 @@ def experiment_of(steps: Steps, *, batch_size: int, steps_each: int) -> Experime
 def ranks_of(experiment: Experiment, steps: Steps) -> dict[str, str]:
     """Return slot -> the name of its rank in the source of the step times."""
     return dict(zip(experiment.slots(), steps, strict=True))
+
+
+def with_another(steps: Steps) -> Iterator[tuple[str, Steps]]:
+    """Yield the name of each group of ranks ("" if they are called otherwise), and the step times
+    with one more rank in it, which takes the steps of the group's rank in the middle.
+    """
+    for group, ranks in (_groups(list(steps)) or {"": list(steps)}).items():
+        extra = f"{group}-{len(ranks)}" if group else " and ".join([*ranks, "one more"])
+        grown: dict[str, tuple[float, ...]] = {}
+        for rank, seconds in steps.items():
+            grown[rank] = seconds
+            if rank == ranks[-1]:
+                grown[extra] = middle([steps[each] for each in ranks])
+        yield group, grown
 
 
 def _groups(ranks: list[str]) -> dict[str, list[str]]:
@@ -175,7 +190,7 @@ def _lines(experiment: Experiment, paradigm: Paradigm, workload: int) -> Iterato
         return WorkerActor(slot, slots[slot], experiment, None)
 
     backend = VirtualBackend(lambda phase: PhaseNetwork({}), actor, computes=False)
-    plan = DataParallelPlan(paradigm, workload, has_buffers=False)
+    plan = DataParallelPlan(paradigm, workload, slots, has_buffers=False)
     for lines in Driver(
         plan.topology(backend, experiment, faults), backend, experiment, faults, []
     ).run():

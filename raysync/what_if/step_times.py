@@ -3,19 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
+from statistics import fmean
 
-from raysync.config.traces import TABLES, Steps, read_table
+from raysync.config.bounded_file import path_of
+from raysync.config.step_tables import Steps, is_table, read_table
+from raysync.config.table_columns import shown
 from raysync.core.ids import WorkerId
 from raysync.errors import ConfigError
 from raysync.record.storage import is_uri
-from raysync.what_if.chrome_traces import JSON, NO_STEPS, read_profiles, read_timeline, traced_by
+from raysync.what_if.chrome_traces import NO_STEPS, read_profiles, read_timeline, traced_by
+from raysync.what_if.horovod_timeline import read_horovod
+from raysync.what_if.trace_files import is_trace, load, ranks_of, traces_in
 
 FORMATS = (
-    "a table (.csv, .parquet: a column a worker, or worker, step, seconds), torch profiler traces"
-    " (.json, .json.gz; one a rank), a Ray timeline (.json), or the folder of a run"
+    "a table (.csv, .tsv, .parquet: a column a worker, or worker, step, seconds), torch profiler"
+    " traces (.json, .json.gz; one a rank), a Ray or Horovod timeline (.json), or the folder of a"
+    " run"
 )
+LONG_S = 100.0
+"""A mean step of so many seconds, with no unit named, may have another one."""
 JOURNAL = "journal.jsonl"
 
 
@@ -31,6 +40,8 @@ class StepTimes:
     """The samples of a step, where the source says it."""
     remarks: tuple[str, ...] = ()
     """What the user should know of them."""
+    may_wait: bool = False
+    """Whether a step may include waiting for other ranks, as far as the source says."""
 
     @property
     def shortest(self) -> int:
@@ -61,16 +72,14 @@ def read(names: Sequence[str], event: str | None = None) -> StepTimes:
         raise
     except ValueError as error:
         raise ConfigError(f"{error}.") from error
-    return StepTimes(
-        times.source, times.steps, times.batch_size, (*times.remarks, *_remarks(times.steps))
-    )
+    return replace(times, remarks=(*times.remarks, *_remarks(times.steps)))
 
 
 def _read(names: Sequence[str], event: str | None) -> StepTimes:
     first = names[0]
     if len(names) == 1 and is_uri(first):
         return _of_record(first)
-    paths = [Path(name).expanduser() for name in names]
+    paths = [path_of(name) for name in names]
     for path in paths:
         if not path.exists():
             raise ConfigError(f"{path}: there is no such file.")
@@ -80,35 +89,57 @@ def _read(names: Sequence[str], event: str | None) -> StepTimes:
             return _of_record(first)
         if path.name == JOURNAL:
             return _of_record(str(path.parent))
-        if path.suffix in TABLES:
-            return StepTimes(f"the table {path}", read_table(path))
+        if is_table(path):
+            return _of_table(path)
         if path.is_dir():
-            paths = sorted(each for each in path.iterdir() if each.name.endswith(JSON))
+            paths = traces_in(path)
             if not paths:
                 raise ConfigError(f"{path}: it holds no run and no trace.\nAllowed: {FORMATS}.")
     for path in paths:
-        if not path.name.endswith(JSON):
+        if not is_trace(path):
             one = "" if len(paths) == 1 else " Several files must be traces of torch's profiler."
             raise ConfigError(f"{path}: its format is not known.{one}\nAllowed: {FORMATS}.")
     return _of_traces(paths, event)
 
 
+def _of_table(path: Path) -> StepTimes:
+    table = read_table(path)
+    remarks = []
+    if table.left_out:
+        remarks.append(f"Columns that are no ranks, and are left out: {shown(table.left_out)}.")
+    if not table.has_unit and min(map(fmean, table.steps.values())) > LONG_S:
+        remarks.append(
+            "Its numbers are taken for seconds: no name has another unit at its end, as rank0_ms."
+        )
+    return StepTimes(f"the table {path}", table.steps, remarks=tuple(remarks), may_wait=True)
+
+
 def _of_traces(paths: Sequence[Path], event: str | None) -> StepTimes:
-    kind = traced_by(paths[0])
+    first = load(paths[0])
+    kind = traced_by(first)
     if kind is None:
-        raise ConfigError(f"{paths[0]}: a trace, but {NO_STEPS}; nor has it tasks of Ray.")
+        raise ConfigError(
+            f"{first.path}: a trace, but {NO_STEPS}; nor has it tasks of Ray or exchanges of"
+            " Horovod."
+        )
+    if kind != "ray" and event is not None:
+        raise ConfigError("--event: only of a Ray timeline; others mark their steps.")
     if kind == "torch":
-        if event is not None:
-            raise ConfigError("--event: only of a Ray timeline; torch's profiler marks its steps.")
-        steps, remarks = read_profiles(paths)
+        profiles = read_profiles(chain([first], map(load, paths[1:])), ranks_of(paths))
         count = len(paths)
+        source = f"{count} trace{'s' * (count > 1)} of torch's profiler"
         return StepTimes(
-            f"{count} trace{'s' * (count > 1)} of torch's profiler", steps, remarks=remarks
+            source, profiles.steps, remarks=profiles.remarks, may_wait=profiles.may_wait
         )
     if len(paths) > 1:
-        raise ConfigError("A Ray timeline is one file, with the steps of all ranks; name it alone.")
-    steps, method = read_timeline(paths[0], event)
-    return StepTimes(f"the calls of {method} in the Ray timeline {paths[0]}", steps)
+        raise ConfigError(
+            f"A {kind.title()} timeline is one file, with the steps of all ranks; name it alone."
+        )
+    if kind == "horovod":
+        return StepTimes(f"the Horovod timeline {first.path}", read_horovod(first))
+    steps, method = read_timeline(first, event)
+    source = f"the calls of {method} in the Ray timeline {first.path}"
+    return StepTimes(source, steps, may_wait=True)
 
 
 def _of_record(location: str) -> StepTimes:

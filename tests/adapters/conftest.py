@@ -6,11 +6,8 @@ import warnings
 
 import pytest
 
-from raysync.training.torchvision_import import torchvision
-
 
 def _imported(name):
-    torchvision("models")
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # what they say of each other when they are imported
         return pytest.importorskip(name)

@@ -31,7 +31,7 @@ SETTINGS = {
     "engine": "virtual",
     "batch_size": BATCH,
     "workers": [{"name": f"w{n}", "step_s": 1 + n} for n in range(WORKERS)],
-    "update": {"lr": 0.1, "momentum": 0.9, "lr_scaling": "none"},
+    "update": {"lr": 0.1, "momentum": 0.9},
     "workload": {"iterations_per_worker": ROUNDS},
     "evaluation": {"marks": 2, "batch_size": 8},
 }
@@ -91,6 +91,18 @@ def distance(training, paradigm, loss):
 def test_bsp_equals_the_n_fold_batch_of_padded_sequences(sequences):
     """Each worker pads its own batch, and the one process all samples together: no difference."""
     assert distance(sequences, "bsp", of_all) < 1e-5
+
+
+@pytest.mark.parametrize(
+    ("update", "expected"),
+    [({}, "none"), ({"optimizer": "adamw"}, "none"), ({"lr_scaling": "linear"}, "linear")],
+)
+def test_the_rate_is_not_multiplied_by_the_workers_unless_the_file_says_so(
+    sequences, update, expected
+):
+    file = config.validate(SETTINGS | {"update": update})
+    training = prepare(file, task=sequences.task)
+    assert training.experiment.update.lr_scaling == expected
 
 
 def test_what_is_not_equal_is_seen(sequences):

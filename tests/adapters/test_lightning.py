@@ -5,9 +5,14 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from raysync import config
+from raysync.advice.candidates import Candidate
+from raysync.advice.world import world_of
+from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
+from raysync.training.adapters.lightning_update import update_of
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.preparation import prepare
 from tests.builders.virtual import learn, run, weights_of
@@ -21,7 +26,6 @@ SETTINGS = {
     "task": {"name": f"lightning:{MODULES}:Classifier", "data": f"{MODULES}:Points"},
     "batch_size": BATCH,
     "workers": [{"name": f"w{n}", "step_s": 1 + n} for n in range(WORKERS)],
-    "update": {"lr_scaling": "none"},
     "workload": {"iterations_per_worker": ROUNDS},
     "evaluation": {"marks": 2, "batch_size": 7},
 }
@@ -158,6 +162,33 @@ def test_the_optimizer_is_taken_over_where_the_file_names_none():
 
 
 @pytest.mark.parametrize(
+    ("update", "expected"),
+    [
+        ({}, "none"),
+        ({"lr": 0.5}, "none"),
+        ({"optimizer": "sgd"}, "none"),
+        ({"optimizer": "sgd", "schedule": "constant"}, "none"),
+        ({"lr_scaling": "linear"}, "linear"),
+    ],
+)
+def test_the_rate_is_not_multiplied_by_the_workers_unless_the_file_says_so(update, expected):
+    for module in ({"optimizer": "AdamW"}, {"optimizer": "SGD"}):
+        training = planned("Whole", update, module=module)
+        assert training.experiment.update.lr_scaling == expected
+
+
+def test_advice_trains_with_the_modules_own_optimizer():
+    """And says so in the file that it advises, which is run as it is."""
+    target = {"metric": "val_loss", "at_most": 1.0}
+    world = world_of(config.validate(SETTINGS | {"target": target, "update": {"momentum": 0.5}}))
+    own = world.plan.experiment.update
+    assert (name_of(own), own.lr, own.momentum, own.lr_scaling) == ("sgd", 0.1, 0.5, "none")
+    advised = world.advised(Candidate(ParadigmChoice(name="asp"), lr=0.3))
+    again = prepare(config.parse(advised.to_yaml(), source="advised.yaml")).experiment.update
+    assert again.model_dump() == own.model_dump() | {"lr": 0.3}
+
+
+@pytest.mark.parametrize(
     ("schedule", "arguments", "expected"),
     [
         ("MultiStepLR", {"milestones": [2, 3, 9], "gamma": 0.5}, ("milestones", (0.5, 0.75), 0.5)),
@@ -182,6 +213,17 @@ def test_the_schedule_is_that_of_torch_at_each_epoch(schedule, arguments, expect
         assert learning_rate(update, epoch / epochs, 0) == pytest.approx(theirs)
         settings["optimizer"].step()
         settings["lr_scheduler"].step()
+
+
+@pytest.mark.parametrize(("interval", "frequency"), [("step", 1), ("step", 4), ("epoch", 2)])
+def test_a_scheduler_of_another_interval_is_refused_by_name(interval, frequency):
+    module = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD(module.parameters(), 0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 2)
+    about = {"scheduler": scheduler, "interval": interval, "frequency": frequency}
+    with pytest.raises(ConfigError, match=f"StepLR.*{interval}") as caught:
+        update_of("x", ([optimizer], [about]), module, (), 4)
+    assert (str(frequency) in str(caught.value)) == (frequency > 1)
 
 
 def test_what_is_taken_over_and_what_is_not_is_said():

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from raysync.core.decisions import Apply, Drop, Release, SetTimer
 from raysync.core.paradigm import Paradigm
+from raysync.errors import ConfigError
+from raysync.paradigms.registry import make_inner
 
 VARIANTS = {
     "bsp": ("bsp", {}),
@@ -60,10 +62,10 @@ VARIANTS = {
 def lead_bound(name, parameters):
     """The largest lead at a Release that the paradigm promises; None if it promises none."""
     match name, parameters:
-        case ("bsp" | "hybrid-sync", _) | ("ringmaster", {"paradigm": "bsp"}):
+        case "bsp" | "hybrid-sync", _:
             return 0
-        case "balanced", {"paradigm": {"staleness": staleness}}:
-            return staleness
+        case "ringmaster" | "balanced", _:
+            return lead_bound_of(parameters.get("paradigm", {"ringmaster": "asp"}.get(name, "bsp")))
         case "ssp", {"staleness": staleness}:
             return staleness
         case "hybrid", {"staleness_tolerance": int(tolerance)}:
@@ -71,6 +73,12 @@ def lead_bound(name, parameters):
         case "lagtuner", {"s_upper": s_upper, **rest} if rest.get("bound") != "literal":
             return s_upper
     return None
+
+
+def lead_bound_of(spec):
+    """The same, of a paradigm as experiment files name it."""
+    rest = {"name": spec} if isinstance(spec, str) else dict(spec)
+    return lead_bound(rest.pop("name"), rest)
 
 
 HYBRID_PARAMETERS = st.fixed_dictionaries(
@@ -136,6 +144,62 @@ GLOBAL = {
     "pull_interval": 3,
     "snapshot": "global",
 }
+
+
+def is_legal(spec):
+    """Whether the paradigms that it names may be in each other."""
+    try:
+        return bool(make_inner(spec, "a test"))
+    except ConfigError:
+        return False
+
+
+EXTREMES = {
+    "bsp": {"name": "bsp"},
+    "asp": {"name": "asp"},
+    "ssp0": {"name": "ssp", "staleness": 0},
+    "lagtuner": {"name": "lagtuner", "s_lower": 0, "s_upper": 2},
+    "literal": {"name": "lagtuner", "s_lower": 0, "s_upper": 2, "bound": "literal"},
+    "hybrid": {"name": "hybrid", "k": 2, "staleness_tolerance": 0, "pull_interval": 3},
+    "hybrid-one": {"name": "hybrid", "k": 1, "staleness_tolerance": 0, "pull_interval": 2},
+    "hybrid-all": {"name": "hybrid", "k": "all", "staleness_tolerance": 1, "pull_interval": 3},
+    "hybrid-global": {
+        "name": "hybrid",
+        "k": 2,
+        "staleness_tolerance": 0,
+        "pull_interval": 3,
+        "snapshot": "global",
+    },
+    "k-sync": {"name": "k-sync", "k": 1},
+    "k-sync-all": {"name": "k-sync", "k": 3},
+    "k-batch-sync": {"name": "k-batch-sync", "k": 5},
+    "k-batch-async": {"name": "k-batch-async", "k": 5},
+    "backup-workers": {"name": "backup-workers", "backups": 2},
+}
+"""Label -> a paradigm that contains no other, mostly at an end of its range; it suits three
+workers."""
+WRAPPERS = {
+    "ringmaster": lambda inner: {"name": "ringmaster", "staleness": 0, "paradigm": inner},
+    "ringmaster1": lambda inner: {"name": "ringmaster", "staleness": 1, "paradigm": inner},
+    "balanced": lambda inner: {"name": "balanced", "hysteresis": 0.0, "paradigm": inner},
+    "first": lambda inner: {"name": "sync-switch", "first": inner, "fraction": 0.4},
+    "then": lambda inner: {"name": "sync-switch", "then": inner, "fraction": 0.4},
+    "elastic": lambda inner: {"name": "sync-switch", "first": inner, "online": "elastic", **QUICK},
+    "greedy": lambda inner: {"name": "sync-switch", "then": inner, "online": "greedy", **QUICK},
+}
+"""Label -> a function that puts a paradigm into another one."""
+NESTED = {
+    f"{label}({inner})": wrap(spec)
+    for inner, spec in EXTREMES.items()
+    for label, wrap in WRAPPERS.items()
+} | {
+    f"{outer}({label}({inner}))": around(wrap(spec))
+    for inner, spec in EXTREMES.items()
+    for label, wrap in WRAPPERS.items()
+    for outer, around in WRAPPERS.items()
+}
+NESTED = {label: spec for label, spec in NESTED.items() if is_legal(spec)}
+"""Label -> a paradigm in one or two others, in every way that is allowed."""
 
 
 SWITCHES = {

@@ -14,12 +14,12 @@ import psutil
 import pytest
 
 from raysync.record.reader import load
+from tests.builders.processes import started
 
 pytestmark = pytest.mark.ray
 
 LONG = """
-import signal, sys, raysync
-signal.signal(signal.SIGINT, signal.default_int_handler)
+import sys, raysync
 raysync.run({"output": sys.argv[1], "workload": {"epochs": 1000},
     "workers": [{"count": 2, "step_s": 0.01}],
              "data": {"name": "digits"}, "paradigm": "asp"},
@@ -135,9 +135,7 @@ def test_a_command_whose_ray_is_frozen_is_stopped_all_the_same(tmp_path, mark, n
     """
     long = FILE.replace("{samples: 320}", "{epochs: 999}") + "paradigm: asp\noutput: here\n"
     (tmp_path / "long.yaml").write_text(long)
-    process = subprocess.Popen(
-        [sys.executable, "-c", STUCK], cwd=tmp_path, stderr=subprocess.PIPE, text=True
-    )
+    process = started([sys.executable, "-c", STUCK], cwd=tmp_path, stderr=subprocess.PIPE)
     while not [
         path for path in tmp_path.glob("here/*/*/journal.jsonl") if path.stat().st_size > 5000
     ]:
@@ -169,11 +167,10 @@ def test_a_command_whose_ray_is_frozen_is_stopped_all_the_same(tmp_path, mark, n
 
 def stopped_by(tmp_path, number):
     """The record of a run whose process got a signal while it trained."""
-    process = subprocess.Popen(
+    process = started(
         [sys.executable, "-c", LONG, str(tmp_path)],
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
-        text=True,
     )
     for line in process.stdout:
         if int(line) >= 20:

@@ -274,7 +274,30 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(run):
     assert record.summary["samples"] < 480
     assert not np.isfinite(record.pushes.loss).all()
     assert replays(record).difference is None
-    assert list(record.journal())[-1].status == "diverged"
+    *_, last = lines = list(record.journal())
+    assert last.status == "diverged"
+    [found] = [
+        (line.event, line.report["not_finite"])
+        for line in lines
+        if isinstance(line, Entry) and "not_finite" in line.report
+    ]
+    event, not_finite = found
+    assert len(not_finite["samples"]) == event.samples
+    assert event.worker in record.summary["error"]
+    assert str(not_finite["samples"][0]) in record.summary["error"]
+
+
+@pytest.mark.parametrize("shards", [1, 2])
+def test_weights_that_an_update_has_made_not_finite_are_told(run, shards):
+    record = run(update={"lr": 1e39}, paradigm="asp", cluster={"server_shards": shards})
+    assert record.summary["status"] == "diverged"
+    [found] = [
+        line.report["not_finite"]
+        for line in record.journal()
+        if isinstance(line, Entry) and "not_finite" in line.report
+    ]
+    assert found["first"] == "weights"
+    assert found["parameter"] in record.summary["error"]
 
 
 def test_an_evaluation_that_is_not_finite_means_diverged_too(run):

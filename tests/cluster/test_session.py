@@ -9,6 +9,7 @@ from raysync import config
 from raysync.cluster import session as module
 from raysync.cluster.session import Session
 from raysync.errors import RunFailed
+from raysync.record.metrics_registry import RunLabels
 
 KILLED = ActorDiedError()
 BROKEN = ActorDiedError(RayTaskError("__init__", "", ValueError("mine"), "", 1, "", "", "0a"))
@@ -30,7 +31,7 @@ def begin(monkeypatch):
                 raise coming.pop(0)
             return "a plan"
 
-        monkeypatch.setattr(subject, "_actor_group_for", lambda layout: object())
+        monkeypatch.setattr(subject, "_actor_group_for", lambda *_: object())
         monkeypatch.setattr(subject, "_begin", start)
         return subject._ready(None, SimpleNamespace(experiment=experiment), None, None)[1]
 
@@ -54,3 +55,23 @@ def test_what_does_not_start_ends_the_run(begin, errors, attempts):
     with pytest.raises(RunFailed, match="the actors did not start"):
         begin_run(*errors, attempts=attempts)
     assert len(told) == len(errors) - 1
+
+
+def test_the_actors_of_a_trial_bear_the_names_of_its_sweep_and_of_itself(monkeypatch):
+    names = []
+
+    def named(name, *_):
+        names.append(name)
+        raise TimeoutError
+
+    monkeypatch.setattr(module, "ActorGroup", named)
+    monkeypatch.setattr(module, "placed", lambda _: None)
+    experiment = config.validate({"name": "00003"})
+    layout = SimpleNamespace(experiment=experiment, worker=object, slots=["a"])
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            Session(within=object())._actor_group_for(
+                layout, RunLabels("unequal/00003", "r", "bsp")
+            )
+    assert all(name.startswith("raysync:unequal/00003-") for name in names)
+    assert len(set(names)) == 2, "another sweep of that name has other actors"

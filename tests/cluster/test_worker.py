@@ -74,8 +74,9 @@ def test_a_worker_waits_for_its_weights_before_it_computes_and_is_not_busy_then(
         outgoing=lambda: torch.zeros(4),
         wire=Wire("float32", 4, 0),
         device_s=0.0,
+        not_finite=None,
     )
-    *_, (loss, busy) = worker.step(batch, *([bytes(16)] if pulls else []))
+    *_, (loss, busy, _) = worker.step(batch, *([bytes(16)] if pulls else []))
     assert (loss, busy) == (0.5, pytest.approx(busy_s))
     assert len(read) == pulls
     assert torch.backends.cudnn.benchmark == (batch[1] == 8), "only where the worker is warm"
@@ -116,7 +117,7 @@ def test_a_worker_takes_its_buffers_from_the_end_of_a_vector_in_parts(worker):
     flat = FlatModel(nn.BatchNorm1d(2, affine=True))
     worker._gradient = SimpleNamespace(read_buffers=flat.read_buffers)
     vector = torch.arange(flat.size + flat.buffer_size, dtype=torch.float32)
-    worker.restore([], *outgoing(vector, [3, 3, 3]))
+    worker.restore([], *outgoing(vector, [3, 3, 4]))
     assert torch.equal(flat.initial()[flat.size :], vector[flat.size :])
 
 
@@ -154,9 +155,9 @@ def follow(worker):
     return serve
 
 
-@pytest.mark.parametrize(("wire", "sizes"), [("float32", [10, 9]), ("bf16", [5, 1 + 7])])
+@pytest.mark.parametrize(("wire", "sizes"), [("float32", [10, 10]), ("bf16", [5, 1 + 8])])
 def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypatch, wire, sizes):
-    """Buffers included, in parts, and written into two slots by turns. Of 12 parameters and 7
+    """Buffers included, in parts, and written into two slots by turns. Of 12 parameters and 8
     numbers in buffers, 10 and 2 parameters are those of the shards.
     """
     torch.manual_seed(0)
@@ -171,7 +172,7 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
             loss=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])
         )
         group = config.WorkerGroup()
-        worker._plan = WorkerPlan("w-0", group, None, 0, None, 4, 0, 4 * 19, 2, wire)
+        worker._plan = WorkerPlan("w-0", group, None, 0, None, 4, 0, 4 * 20, 2, wire)
         worker._step_time = StepTime(group, 0, "w-0", 4)
         worker._gradient = GradientComputation(module, task, wire=wire, shards=2)
         worker._reader = SimpleNamespace(

@@ -99,7 +99,10 @@ def test_fused_kernels_are_used_where_torch_has_them():
             {"optimizer": "Rprop", "groups": [{"match": ["*"], "weight_decay": 0.1}]},
             r"update.groups\[0\].weight_decay: Rprop has no",
         ),
-        ({"optimizer": "Rprop"}, "update.lr_scaling: linear: Rprop reads lr at its first step"),
+        (
+            {"optimizer": "Rprop", "lr_scaling": "linear"},
+            "update.lr_scaling: linear: Rprop reads lr at its first step",
+        ),
         (
             {"optimizer": "Rprop", "lr_scaling": "none", "schedule": "cosine"},
             "update.schedule: cosine: Rprop reads lr",

@@ -85,6 +85,7 @@ def test_groups_are_torchs_param_groups(name, shards):
     update = Update(
         optimizer=name,
         lr=0.02,
+        lr_scaling="linear",
         weight_decay=0.1,
         schedule="cosine",
         phases={"asp": {"lr": 0.01, "weight_decay": 0.05} | risen},

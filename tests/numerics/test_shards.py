@@ -9,6 +9,7 @@ from torch import nn
 
 from raysync.config import Update
 from raysync.training.flat import FlatModel
+from raysync.training.model_server import shard_of
 from raysync.training.parameter_store import ParameterStore, part_of
 from raysync.training.vector_parts import BLOCK, bounds, spans
 
@@ -27,7 +28,7 @@ def split(vector, shards):
 def train(shards, update, rounds=8):
     """What the shards have published after some updates with the same gradients."""
     flat = model()
-    stores = [ParameterStore(*part_of(flat, index, shards), update) for index in range(shards)]
+    stores = [shard_of(flat, update, index, shards).store for index in range(shards)]
     generator = torch.Generator().manual_seed(1)
     for number in range(rounds):
         pushes = WORKERS[: 1 + number % 3]
@@ -149,10 +150,12 @@ def test_shards_equal_one_server_bit_for_bit_unless_they_tell_norms(update):
 @pytest.mark.parametrize("shards", [1, 2, 5, 68])
 def test_parts_tile_the_vector_evenly(shards):
     flat = model()
-    parts, sizes = zip(*(part_of(flat, index, shards) for index in range(shards)), strict=True)
+    own = [part_of(flat, index, shards) for index in range(shards)]
+    parts, sizes, slots = zip(*own, strict=True)
     assert torch.equal(torch.cat(parts), flat.initial())
-    assert max(map(len, parts)) - min(map(len, parts)) <= (1 if shards > 4 else 2 * BLOCK)
+    assert max(map(len, parts)) - min(map(len, parts)) <= (2 if shards > 4 else 2 * BLOCK)
     assert sum(sizes) == flat.size
+    assert [sum(each) for each in zip(*slots, strict=True)] == [10, 0, 2]
     flat.read_weights(*(torch.full_like(part, index) for index, part in enumerate(parts)))
     assert torch.equal(
         flat.weights,
@@ -168,6 +171,10 @@ def test_parts_end_where_a_block_does_and_are_as_even_as_that_allows(size, count
     if size >= BLOCK * count:
         assert all(start % BLOCK == 0 for start in starts[:-1])
         assert max(lengths) - min(lengths) < 2 * BLOCK
+        assert min(lengths) > 0
+    elif size >= 2 * count:
+        assert all(start % 2 == 0 for start in starts[:-1]), "a float64 has two elements"
+        assert max(lengths) - min(lengths) <= 2
         assert min(lengths) > 0
     else:
         assert max(lengths) - min(lengths) <= 1

@@ -143,22 +143,24 @@ def test_a_flat_model_is_the_module():
     names = [tuple(parameter.shape) for parameter in module.parameters()]
     flat = FlatModel(module)
     assert flat.size == sum(torch.Size(shape).numel() for shape in names)
-    assert flat.buffer_size == 4 + 4 + 1
+    assert flat.buffer_size == 4 + 4 + 2, "the count of batches takes two"
     for _ in range(2):
         flat.clear_gradient()
         module(torch.randn(5, 3)).sum().backward()
         flat.write_gradient()
     assert torch.equal(flat.gradient, torch.cat([p.grad.reshape(-1) for p in module.parameters()]))
+    mean, variance, seen = module.buffers()
     assert torch.equal(
-        flat.outgoing[flat.size :], torch.cat([b.reshape(-1).float() for b in module.buffers()])
+        flat.outgoing[flat.size :], torch.cat([mean, variance, seen.view(1).view(torch.float32)])
     )
     flat.read_weights(torch.zeros(flat.size + flat.buffer_size))
     assert not any(parameter.any() for parameter in module.parameters())
     assert module[1].num_batches_tracked == 2, "a worker keeps its own buffers"
-    flat.read_buffers(torch.arange(flat.size + flat.buffer_size, dtype=torch.float32) - flat.size)
+    count = torch.tensor([2**40 + 1]).view(torch.float32)
+    flat.read_buffers(torch.cat([torch.arange(flat.size + 8.0) - flat.size, count]))
     assert module[1].running_mean.tolist() == [0, 1, 2, 3]
     assert module[1].running_var.tolist() == [4, 5, 6, 7]
-    assert module[1].num_batches_tracked == 8
+    assert module[1].num_batches_tracked == 2**40 + 1
 
 
 def test_backward_passes_add_up_whatever_form_a_gradient_has():

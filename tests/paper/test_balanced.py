@@ -252,7 +252,10 @@ def test_an_inner_paradigm_that_sets_sizes_is_refused():
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        ({"workers": {"w": {"batch": 3}}}, "unknown setting 'batch'; did you mean 'max_batch'"),
+        (
+            {"workers": {"w": {"maxbatch": 3}}},
+            "unknown setting 'maxbatch'; did you mean 'max_batch'",
+        ),
         ({"workers": {"w": {"batch_size": 8, "max_batch": 4}}}, "batch_size: 8 .*allowed: 1 to 4"),
         ({"workers": {"w": {"batch_size": 2, "devices": 4}}}, "allowed: 4 to inf"),
         ({"workers": {"w": {"batch_size": 10}}, "multiple": 4}, "10, is no multiple of 4"),

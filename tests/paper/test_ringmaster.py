@@ -5,6 +5,7 @@ from typing import ClassVar
 
 import pytest
 
+from raysync.config import ParadigmChoice
 from raysync.core.decisions import Apply, Drop, Release, SetTimer, Switch
 from raysync.core.events import TimerFired
 from raysync.core.machine import Machine
@@ -12,7 +13,8 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.paradigms.asp import ASP
 from raysync.testing.drive import Drive
-from tests.builders.schedules import applied, holds, released
+from tests.builders.schedules import applied, released
+from tests.builders.virtual import replayed, run, timed
 
 R = 3
 
@@ -56,20 +58,20 @@ def test_the_inner_rule_keeps_the_rest():
     )
 
 
-def test_who_is_held_may_look_again_only_at_the_next_event_that_the_rule_sees():
-    """The drop moves the slowest clock, and ssp does not hear of it; nobody hangs by that."""
+def test_a_dropped_push_is_no_step_to_the_inner_rule():
+    """No lead counts it, so that the inner bounds hold, also for the worker that begins anew."""
     drive = after(1, {"name": "ssp", "staleness": 0}, staleness=0)
     answer = drive.push("b#1")
     assert (released(answer), list(drive.roster.held)) == (["b#1"], ["a#1"])
-    assert drive.roster.lead("a#1") == 0, "ssp would have let it go"
+    assert (drive.roster.lead("a#1"), drive.roster.lead("b#1")) == (1, 0)
+    assert answer[-1].clock == 1, "its batches go on"
     answer = drive.push("b#1")
     assert applied(answer) == [(("b#1", 1),)]
-    assert released(answer) == ["a#1"]
-    assert list(holds(answer)) == ["b#1"]
+    assert released(answer) == ["a#1", "b#1"], "the round is over"
+    assert drive.roster.lead("b#1") == 0
 
 
-def test_who_is_dropped_is_released_whatever_its_lead():
-    """Then the inner bound does not hold for it."""
+def test_who_is_dropped_is_released_at_the_lead_of_its_release_before():
     drive = Drive(
         make("ringmaster", paradigm={"name": "ssp", "staleness": 1}, staleness=1),
         "a#1",
@@ -80,9 +82,38 @@ def test_who_is_dropped_is_released_whatever_its_lead():
     for worker in ("a#1", "b#1", "b#1", "c#1", "c#1"):
         drive.push(worker)
     assert drive.roster.lead("a#1") == 1
-    answer = drive.push("a#1")
-    assert [type(one) for one in answer] == [Drop, Release]
-    assert drive.roster.lead("a#1") == 2
+    drop, release = drive.push("a#1")
+    assert (type(drop), release.worker, release.lead) == (Drop, "a#1", 1)
+
+
+def test_only_a_push_that_has_just_arrived_is_no_step():
+    """Others have measured their leads by an older one."""
+    drive = Drive(make("hybrid", k=3), "a#1", "b#1", "c#1")
+    drive.push("a#1")
+    drive.push("b#1")
+    drive.roster.execute(Drop(("a#1", 0), "too late", "stale"))
+    assert drive.roster.lead("a#1") == 1
+
+
+def test_no_push_waits_for_ever_beyond_the_tolerance_of_hybrid():
+    """A worker of 3.7 s leaves weights behind that are pulled every third time only."""
+    inner = {"name": "hybrid", "k": 2, "staleness_tolerance": 0, "pull_interval": 3}
+    training = timed(
+        workers=[{"name": name, "step_s": s} for name, s in zip("abc", (1, 1, 3.7), strict=True)],
+        workload={"iterations_per_worker": 30},
+    )
+    choice = ParadigmChoice(name="ringmaster", staleness=0, paradigm=inner)
+    lines = run(training, choice)
+    assert lines[-1].status == "finished"
+    assert replayed(training, lines, choice).difference is None
+
+
+def test_a_step_that_is_made_again_has_the_size_that_the_inner_rule_gave_it():
+    sized = {"name": "balanced", "paradigm": "asp"}
+    drive = Drive(make("ringmaster", paradigm=sized, staleness=0), "a#1", "b#1")
+    drive.push("a#1", samples=5)
+    [_, release] = drive.push("b#1", samples=7)
+    assert release.batch_size == 7
 
 
 def test_a_push_on_the_published_weights_is_never_dropped():
@@ -179,6 +210,10 @@ def test_timers_switches_and_settings_are_the_inner_rules():
                 r"^paradigm ringmaster: paradigm: no name in {'staleness': 1}; write {name: ssp,"
                 r" staleness: 3}"
             ),
+        ),
+        (
+            {"name": "balanced", "paradigm": "sync-switch"},
+            "^paradigm ringmaster: paradigm: not around sync-switch",
         ),
         (
             f"{__name__}:Switching",

@@ -4,12 +4,13 @@ from functools import partial
 from itertools import pairwise
 
 import pytest
-from hypothesis import settings
-from hypothesis.stateful import invariant, run_state_machine_as_test
+from hypothesis import settings, strategies as st
+from hypothesis.stateful import initialize, invariant, run_state_machine_as_test
 
 from raysync.paradigms import make
+from raysync.paradigms.registry import make_inner
 from raysync.testing.conformance import STEPS, Conformance
-from tests.builders.paradigms import VARIANTS, lead_bound
+from tests.builders.paradigms import NESTED, VARIANTS, lead_bound_of
 
 
 class Counted(Conformance):
@@ -45,9 +46,27 @@ def test_conformance(label):
     name, parameters = VARIANTS[label]
     attributes = {
         "fresh": staticmethod(partial(make, name, **parameters)),
-        "lead_bound": lead_bound(name, parameters),
+        "lead_bound": lead_bound_of({"name": name, **parameters}),
     }
     run_state_machine_as_test(
         type(f"Conformance_{label}", (Counted,), attributes),
         settings=settings(max_examples=settings().max_examples // 5, stateful_step_count=STEPS),
+    )
+
+
+class Nested(Counted):
+    """Any paradigm in one or two others."""
+
+    @initialize(
+        workload=Conformance.workloads, step_s=Conformance.steps_s, label=st.sampled_from([*NESTED])
+    )
+    def start(self, workload, step_s, label):
+        self.fresh = partial(make_inner, NESTED[label], label)
+        self.lead_bound = lead_bound_of(NESTED[label])
+        super().start(workload, step_s)
+
+
+def test_conformance_of_nestings():
+    run_state_machine_as_test(
+        Nested, settings=settings(max_examples=settings().max_examples, stateful_step_count=STEPS)
     )

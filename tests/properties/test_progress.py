@@ -3,52 +3,97 @@
 from collections import OrderedDict
 
 import pytest
-from hypothesis import given, strategies as st
+from hypothesis import assume, given, strategies as st
 
-from raysync.core.decisions import Apply
+from raysync.core.decisions import Apply, Release
 from raysync.core.events import Pushed
 from raysync.core.machine import Machine
 from raysync.paradigms import make
-from tests.builders.paradigms import HYBRID_PARAMETERS, VARIANTS
+from raysync.paradigms.registry import make_inner
+from raysync.testing.drive import SAMPLES
+from tests.builders.paradigms import (
+    HYBRID_PARAMETERS,
+    NESTED,
+    QUICK,
+    VARIANTS,
+    is_legal,
+    lead_bound_of,
+)
 from tests.builders.plans import schedules
 from tests.builders.schedules import joins, simulate
 
 COUNTS = st.integers(1, 9)
 
 
+KINDS = [
+    "bsp",
+    "asp",
+    "ssp",
+    "lagtuner",
+    "hybrid",
+    "k-sync",
+    "backup-workers",
+    "k-batch-sync",
+    "k-batch-async",
+]
+
+
 @st.composite
-def rules(draw):
+def rules(draw, depth=2):
     """A paradigm, and the most pushes that n workers can send without an update."""
-    kind = draw(
-        st.sampled_from(["hybrid", "k-sync", "backup-workers", "k-batch-sync", "k-batch-async"])
-    )
+    kind = draw(st.sampled_from(KINDS if depth == 0 else [*KINDS, *WRAPPING]))
+    if kind in WRAPPING:
+        return wrapped(draw, kind, depth)
+    most = lambda n: n  # noqa: E731 - each is released by an update only
     match kind:
         case "hybrid":
             parameters = draw(HYBRID_PARAMETERS)
-            most = lambda n: n  # noqa: E731 - each is released by an update only
         case "k-sync":
             # A late one, and one of the round.
             parameters, most = ({"k": draw(COUNTS)}, lambda n: 2 * n)
         case "backup-workers":
             parameters, most = {"backups": draw(COUNTS) - 1}, lambda n: 2 * n
-        case _:
+        case "k-batch-sync" | "k-batch-async":
             parameters = {"k": draw(COUNTS)}
             most = lambda n: n + parameters["k"]  # noqa: E731
-    if draw(st.booleans()):
-        # A dropped one each.
-        return (
-            "ringmaster",
-            {"paradigm": {"name": kind, **parameters}, "staleness": draw(st.integers(0, 6))},
-            lambda n: n + most(n),
-        )
-    return kind, parameters, most
+        case "ssp":
+            parameters = {"staleness": draw(COUNTS) - 1}
+        case "lagtuner":
+            s_lower = draw(st.integers(0, 2))
+            parameters = {"s_lower": s_lower, "s_upper": s_lower + draw(st.integers(0, 3))}
+        case _:
+            parameters = {}
+    return {"name": kind, **parameters}, most
+
+
+WRAPPING = ["ringmaster", "balanced", "sync-switch"]
+
+
+def wrapped(draw, kind, depth):
+    """A paradigm around one that is drawn, or two."""
+    inner, most = draw(rules(depth - 1))
+    match kind:
+        case "ringmaster":
+            # A dropped one each.
+            return (
+                {"name": kind, "paradigm": inner, "staleness": draw(st.integers(0, 6))},
+                lambda n: n + most(n),
+            )
+        case "balanced":
+            return {"name": kind, "paradigm": inner}, most
+    then, most_then = draw(rules(depth - 1))
+    online = draw(st.sampled_from(["none", "greedy", "elastic"]))
+    spec = {"name": kind, "first": inner, "then": then, "fraction": 0.3, "online": online}
+    # And a dropped one of each who was suspended.
+    return spec | QUICK, lambda n: n + most(n) + most_then(n)
 
 
 @given(rules(), schedules())
 def test_no_setting_hangs(paradigm, schedule):
     """At any moment, under churn, an update is not further than so many pushes."""
-    (name, parameters, most), (step_s, churn) = paradigm, schedule
-    machine, without, there = Machine(make(name, **parameters)), 0, set()
+    (spec, most), (step_s, churn) = paradigm, schedule
+    assume(is_legal(spec))
+    machine, without, there = Machine(make_inner(spec, "a test"), 250 * SAMPLES), 0, set()
     for event, decisions in simulate(machine, churn, step_s, 250):
         there |= set(machine.roster.members)
         without = (
@@ -59,6 +104,23 @@ def test_no_setting_hangs(paradigm, schedule):
         assert without <= most(len(there)), f"{without} pushes without an update"
     assert machine.roster.received == 250
     assert machine.roster.version > 0
+
+
+def test_no_nesting_hangs():
+    """Three workers, one slow: each leaves the others behind, and drops are many."""
+    step_s = {"a#1": 1.0, "b#1": 1.0, "c#1": 3.7}
+    for label, spec in NESTED.items():
+        machine, without = Machine(make_inner(spec, label), 120 * SAMPLES), 0
+        bound = lead_bound_of(spec)
+        for event, decisions in simulate(
+            machine, joins(*step_s), lambda worker, _: step_s[worker], 80
+        ):
+            updates = [each for each in decisions if isinstance(each, Apply)]
+            without = 0 if updates else without + isinstance(event, Pushed)
+            assert without <= 12, f"{label}: {without} pushes without an update"
+            leads = [each.lead for each in decisions if isinstance(each, Release)]
+            assert bound is None or max(leads, default=0) <= bound, label
+        assert machine.roster.received == 80, label
 
 
 class Touched:

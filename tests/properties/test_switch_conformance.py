@@ -9,21 +9,21 @@ from functools import partial
 
 import pytest
 from hypothesis import event, settings, strategies as st
-from hypothesis.stateful import initialize, invariant, precondition, rule, run_state_machine_as_test
+from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from raysync.core.decisions import Apply, Release, Restore, Suspend, Switch
-from raysync.core.events import Joined, Pushed
+from raysync.core.events import Joined
 from raysync.core.journal import Entry
 from raysync.paradigms import make
 from raysync.record.push_rows import PushRows
-from raysync.testing.conformance import SAMPLES, STEPS, Conformance
+from raysync.testing.conformance import STEPS, Conformance
 from tests.builders.paradigms import SWITCHES, lead_bound
 
 
 class SwitchConformance(Conformance):
-    @initialize(workload=st.sampled_from([None, 200, 500]))
-    def start(self, workload):
-        super().start(workload)
+    @initialize(workload=Conformance.workloads, step_s=Conformance.steps_s)
+    def start(self, workload, step_s):
+        super().start(workload, step_s)
         self.rows = PushRows()
         self.suspended = set()
         self.outdated = set()
@@ -87,34 +87,19 @@ class SwitchConformance(Conformance):
             return
         self.lives[slot] = self.lives.get(slot, 0) + 1
         slowest = {member.clock for member in roster.members.values() if member.pace == roster.slow}
+        slowest = slowest or {roster.floor_clock}
         apart = {roster.live[worker].clock for worker in (*roster.suspended, *roster.outdated)}
         worker = f"w-{slot}#{self.lives[slot]}"
         self.send(Joined(at=self.later(seconds), worker=worker))
-        assert (
-            not slowest | apart
-            or self.machine.roster.clock(worker) in {min({one, *apart}) for one in slowest} | apart
-        )
+        clocks = {min({one, *apart}) for one in slowest} | apart
+        assert self.machine.roster.clock(worker) in clocks
 
-    @precondition(lambda self: self.flying)
-    @rule(data=st.data(), seconds=Conformance.seconds)
-    def push(self, data, seconds):
-        worker = data.draw(st.sampled_from(sorted(self.flying)))
-        release = self.flying.pop(worker)
-        self.sent += 1
-        outdated = worker in self.outdated
+    def arrive(self, worker, seconds, busy_s=None):
+        clock, outdated = self.flying[worker].clock, worker in self.outdated
         self.outdated.discard(worker)
-        self.send(
-            Pushed(
-                at=self.later(seconds),
-                worker=worker,
-                clock=release.clock,
-                base=release.version,
-                samples=release.batch_size or SAMPLES,
-                busy_s=seconds,
-            )
-        )
+        super().arrive(worker, seconds, busy_s)
         if outdated or (worker in self.suspended and worker in self.machine.roster.live):
-            assert self.fate[worker, release.clock] == "dropped", (
+            assert self.fate[worker, clock] == "dropped", (
                 "a step from before its restoration is not applied"
             )
 

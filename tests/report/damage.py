@@ -2,7 +2,9 @@
 of them.
 """
 
+import hashlib
 import json
+import os
 from random import Random
 
 import pyarrow as pa
@@ -58,6 +60,10 @@ def called(*arguments, **more):
 def damage(record, random):
     """Damage one file of a record, in one of many ways; returns in which, in words."""
     file = random.choice(sorted(path for path in record.rglob("*") if path.is_file()))
+    if random.random() < 0.1:
+        name = random.choice(list(NO_FILES))
+        put(name, file)
+        return f"{file.name}: {name}"
     ways = {
         ".jsonl": [_lines, _line, _line, _line, _bytes],
         ".json": [_tree, _tree, _bytes],
@@ -65,6 +71,89 @@ def damage(record, random):
         ".parquet": [_table, _bytes],
     }
     return f"{file.name}: {random.choice(ways.get(file.suffix, [_bytes]))(file, random)}"
+
+
+def _sparse(file):
+    file.touch()
+    os.truncate(file, 1 << 40)
+
+
+NO_FILES = {
+    "pipe": os.mkfifo,
+    "device": lambda file: file.symlink_to("/dev/zero"),
+    "folder": lambda file: file.mkdir(),
+    "loop": lambda file: file.symlink_to(file.name),
+    "nowhere": lambda file: file.symlink_to("nowhere"),
+    "a terabyte of zeros": _sparse,
+    "10^400": lambda file: file.write_text("1" + "0" * 400),
+    "10^10000": lambda file: file.write_text("1" + "0" * 10_000),
+}
+"""What can lie behind the name of a file -> what puts it there."""
+
+
+def put(name, file):
+    """Put something in a file's place."""
+    file.unlink(missing_ok=True)
+    NO_FILES[name](file)
+
+
+def checkpoint_damaged(folder, random):
+    """Damage the contents of one file of a checkpoint, and let its manifest fit; returns how, in
+    words.
+    """
+    file = random.choice(sorted(folder.iterdir()))
+    if file.suffix == ".json":
+        data = json.loads(file.read_text())
+        what = _changed(data, random)
+        if random.random() < 0.2:
+            data = random.choice(VALUES)
+            what = f"{data!r:.40}"
+        file.write_text(json.dumps(data))
+    else:
+        what = _tensors(file, random)
+    signed(folder)
+    return f"{file.name}: {what}"
+
+
+def signed(folder):
+    """Let the manifest of a checkpoint fit its files, where it is one."""
+    path = folder / "manifest.json"
+    manifest = json.loads(path.read_text())
+    files = manifest.get("files") if isinstance(manifest, dict) else None
+    for name, about in files.items() if isinstance(files, dict) else ():
+        if isinstance(about, dict) and "/" not in name and (folder / name).is_file():
+            data = (folder / name).read_bytes()
+            about |= {"bytes": len(data), "sha256": hashlib.sha256(data).hexdigest()}
+    path.write_text(json.dumps(manifest))
+
+
+def _tensors(file, random):
+    """Another value within the JSON of a state, or of the header that describes its tensors."""
+    data = file.read_bytes()
+    begin = 8 + int.from_bytes(data[:8], "little")
+    header = json.loads(data[8:begin])
+    if random.random() < 0.8:
+        state = json.loads(header["__metadata__"]["raysync_state"])
+        what = _changed(state, random, [*VALUES, *TENSORS])
+        header["__metadata__"]["raysync_state"] = json.dumps(state)
+    else:
+        what = _changed(header, random)
+    text = json.dumps(header).encode()
+    file.write_bytes(len(text).to_bytes(8, "little") + text + data[begin:])
+    return what
+
+
+TENSORS = [
+    {"$tensor": []},
+    {"$tensor": {}},
+    {"$tensor": "none"},
+    {"$tensor": 10**30},
+    {"$tensor": "server/version", "$strides": [1]},
+    {"$tensor": "actors/server/exchange/stores/0/published", "$strides": [2**40]},
+    {"$tensor": "actors/server/exchange/stores/0/published", "$strides": ["x"]},
+    {"$tuple": 3},
+]
+"""What takes the place of a value in a state with tensors."""
 
 
 def _bytes(file, random):
@@ -136,10 +225,14 @@ def _table(file, random):
     name = random.choice(table.column_names)
     at = table.column_names.index(name)
     values = table.column(name).to_pylist()
-    match random.randrange(4):
+    match random.randrange(5):
         case 0:
             pq.write_table(table.drop_columns([name]), file)
             return f"no column {name}"
+        case 4:
+            other = random.choice(OTHER_TYPES)
+            pq.write_table(table.set_column(at, name, pa.nulls(len(table), other)), file)
+            return f"{name} of type {other}"
         case 1 if values:
             values[random.randrange(len(values))] = None
         case 2 if values and table.column(name).type == pa.float64():
@@ -152,9 +245,22 @@ def _table(file, random):
     return f"other values in {name}"
 
 
-def _changed(data, random: Random):
+OTHER_TYPES = [
+    pa.null(),
+    pa.list_(pa.int64()),
+    pa.struct([("x", pa.int64())]),
+    pa.decimal128(38, 9),
+    pa.binary(),
+    pa.timestamp("ns"),
+    pa.dictionary(pa.int8(), pa.string()),
+]
+
+
+def _changed(data, random: Random, values=VALUES):
     """Change one value anywhere in a tree of lists and mappings, or leave it out."""
     where, path = data, []
+    if not isinstance(data, dict | list):
+        return "as it was"
     while True:
         keys = list(where) if isinstance(where, dict) else list(range(len(where)))
         if not keys:
@@ -168,5 +274,5 @@ def _changed(data, random: Random):
         if random.random() < 0.15:
             del where[key]
             return f"{path}: none"
-        where[key] = random.choice(VALUES)
+        where[key] = random.choice(values)
         return f"{path}: {where[key]!r:.40}"

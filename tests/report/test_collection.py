@@ -2,6 +2,7 @@
 be read.
 """
 
+import json
 import shutil
 
 import pytest
@@ -12,6 +13,7 @@ from raysync.errors import ConfigError
 from raysync.record.sweeps import TrialNote, write_note, write_table
 from raysync.results.collection import OF_FINISHED_RUNS, Run, collect
 from raysync.results.grouping import differences, setting_text
+from raysync.results.sentences import cautions
 from tests.builders.reports import (
     BASE,
     DIVERGED,
@@ -83,6 +85,61 @@ def test_the_newest_of_a_seed_counts(own_copy):
     assert len(collection.runs) == 6
     assert again in [run.record.path for run in collection.runs]
     assert first not in [run.record.path for run in collection.runs]
+
+
+def wrote(folder, file, **values):
+    path = folder / file
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def coded(folder, task="1" * 64, paradigm=None):
+    code = {"sha256": "a" * 64, "task_sha256": task, "paradigm_sha256": paradigm, "files": []}
+    wrote(folder, "environment.json", user_code=code)
+
+
+def test_other_code_of_the_task_is_another_scenario(own_copy):
+    first = sorted(own_copy.iterdir())[0]
+    again = shutil.copytree(first, own_copy / f"99999999-{first.name}")
+    for folder in own_copy.iterdir():
+        coded(folder, task=("1" if folder != again else "2") * 64)
+    collection = collect([own_copy])
+    assert collection.superseded == 0
+    sizes = sorted(sum(map(len, runs.values())) for runs in collection.scenarios().values())
+    assert sizes == [1, 6]
+    [text] = cautions(collection)
+    assert "11111111" in text
+    assert "22222222" in text
+
+
+def test_other_code_of_a_paradigm_is_another_arm(own_copy):
+    for number, folder in enumerate(sorted(own_copy.iterdir())):
+        coded(folder, paradigm=str(number) * 64 if "-bsp-" in folder.name else None)
+    [groups] = collect([own_copy]).scenarios().values()
+    assert sorted(map(len, groups.values())) == [1, 1, 2, 2]
+    assert cautions(collect([own_copy]))
+
+
+def test_the_same_code_and_other_files_of_a_paradigm_are_compared(own_copy):
+    """Only one paradigm is the user's: it is compared with those that come with raysync."""
+    for folder in own_copy.iterdir():
+        coded(folder, paradigm="3" * 64 if "-bsp-" in folder.name else None)
+    collection = collect([own_copy])
+    [groups] = collection.scenarios().values()
+    assert tuple(groups) == LABELS
+    assert cautions(collection) == []
+
+
+def test_a_metric_of_the_batch_is_not_compared_between_sizes(own_copy):
+    for folder in own_copy.iterdir():
+        wrote(folder, "summary.json", batch_metrics=["recall"])
+    assert cautions(collect([own_copy])) == []
+    file = sorted(own_copy.iterdir())[0] / "config.yaml"
+    settings = yaml.safe_load(file.read_text())
+    settings["evaluation"]["batch_size"] = 7
+    file.write_text(yaml.safe_dump(settings))
+    [text] = cautions(collect([own_copy]))
+    assert "recall" in text
+    assert "7" in text
 
 
 LOSS = {"metric": "loss", "at_most": 0.5}

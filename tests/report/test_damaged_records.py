@@ -5,11 +5,15 @@ imports nothing.
 import gc
 import json
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 from random import Random
 from time import monotonic
 
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -18,10 +22,12 @@ from raysync import cli
 from raysync.core.journal import read
 from raysync.errors import ConfigError
 from raysync.record.push_rows import PushRow
+from raysync.record.reader import legible
+from raysync.record.sweeps import load_sweep
 from raysync.results.collection import collect
 from raysync.results.markdown import markdown, plain
 from tests.builders.reports import BASE, cut
-from tests.report.damage import CALLS, damage
+from tests.report.damage import CALLS, NO_FILES, checkpoint_damaged, damage, put, signed
 
 pytestmark = pytest.mark.xdist_group("report")
 FUZZED_S = 6.0
@@ -135,6 +141,167 @@ def test_a_damaged_record_is_answered_in_a_line_or_two(seed, tiny_records, tmp_p
         shutil.rmtree(copy)
         if monotonic() > end:
             break
+
+
+READ_ALL = """
+import resource, sys
+from pathlib import Path
+resource.setrlimit(resource.RLIMIT_AS, (3 << 30, 3 << 30))
+import raysync
+from raysync.errors import ConfigError
+from raysync.results.collection import _check
+for folder in map(Path, sys.argv[1:]):
+    try:
+        record = raysync.load(folder)
+        record.pushes, list(record.journal()), record.model_file()
+        _check(record)
+    except ConfigError as error:
+        print(folder.name, "refused", str(error).count(chr(10)))
+    else:
+        print(folder.name, "read", 0)
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def test_no_file_of_a_record_is_read_without_bounds(tiny_records, tmp_path):
+    """Pipes, devices, loops, a terabyte, and tables that are larger by far than their files: each
+    is an error of a line within seconds, in a process whose memory is bounded. (What the journal
+    can stand for, or is not needed, may be read.)
+    """
+    folders, names = [], sorted(path.name for path in tiny_records[0].iterdir())
+    for name in names:
+        for what, number in zip(NO_FILES, range(len(NO_FILES)), strict=True):
+            folders.append(shutil.copytree(tiny_records[0], tmp_path / f"{name}-{number}"))
+            put(what, folders[-1] / name)
+    for number, table in enumerate(swollen()):
+        folders.append(shutil.copytree(tiny_records[0], tmp_path / f"table-{number}"))
+        pq.write_table(table, folders[-1] / "pushes.parquet", store_schema=False)
+    end = monotonic() + 60
+    done = subprocess.run(
+        [sys.executable, "-c", READ_ALL, *folders], capture_output=True, text=True, timeout=120
+    )
+    assert monotonic() < end
+    assert done.returncode == 0, done.stderr
+    *lines, most_kib = done.stdout.splitlines()
+    assert int(most_kib) < 800 << 10
+    answers = [line.split() for line in lines]
+    assert len(answers) == len(folders)
+    assert {what for _, what, _ in answers} == {"read", "refused"}
+    assert all(int(breaks) <= 1 for _, _, breaks in answers)
+    read = {name.rpartition("-")[0] for name, what, _ in answers if what == "read"}
+    assert read == {"summary.json", "model.safetensors"}
+
+
+def swollen():
+    """Tables that are far larger than their files, or have too many columns."""
+    yield pa.table({name: pa.array(np.zeros(40_000_000)) for name in ("at", "wait", "busy")})
+    long = pa.array(["x" * (1 << 20)])
+    yield pa.table({"worker": pa.DictionaryArray.from_arrays(np.zeros(1_500, np.int32), long)})
+    yield pa.table([pa.array([0.0])] * 12_000, names=list(map(str, range(12_000))))
+
+
+@pytest.mark.parametrize(
+    "error",
+    [pa.ArrowNotImplementedError, pa.ArrowException, pa.ArrowKeyError, MemoryError, OSError],
+)
+def test_every_error_of_pyarrow_is_one_of_the_record(tmp_path, error):
+    with pytest.raises(ConfigError), legible(tmp_path, "pushes"):
+        raise error("x")
+
+
+@pytest.mark.parametrize("packed", ["gzip", "zstd"])
+def test_a_table_that_raysync_did_not_pack_is_not_unpacked(record, packed):
+    table = pq.read_table(record / "pushes.parquet")
+    pq.write_table(table, record / "pushes.parquet", compression=packed)
+    with pytest.raises(ConfigError):
+        assert raysync.load(record).pushes
+
+
+def test_every_damaged_table_of_a_sweep_is_an_error(sweep_folder, tmp_path):
+    """Among them what pyarrow cannot make at all, or pandas of it."""
+    copy = tmp_path / "sweep"
+    shutil.copytree(sweep_folder, copy, ignore=shutil.ignore_patterns("records"))
+    whole, random, failed = (copy / "sweep.parquet").read_bytes(), Random(0), 0
+    for _ in range(200):
+        data = bytearray(whole)
+        for _ in range(random.choice((1, 1, 5))):
+            data[-random.randrange(1, len(data) // 2)] = random.randrange(256)
+        (copy / "sweep.parquet").write_bytes(data)
+        try:
+            assert load_sweep(copy).table is not None
+        except ConfigError:
+            failed += 1
+    assert failed > 50
+    for record in ("/etc", "../../other"):
+        pq.write_table(
+            pa.table({"trial": [0], "record": [record], "status": ["x"], "error": [""]}),
+            copy / "sweep.parquet",
+        )
+        with pytest.raises(ConfigError):
+            assert load_sweep(copy).table is not None
+
+
+# ---- checkpoints ----
+
+
+@pytest.fixture(scope="module")
+def lost_record(tmp_path_factory, torch_of_one_thread):
+    """Read-only: a run that was stopped, with two checkpoints."""
+    settings = TINY | {"checkpoint": {"every_progress": 0.2}, "update": {"momentum": 0.5}}
+
+    def stop(measures):
+        if measures.progress > 0.5:
+            raise KeyboardInterrupt
+
+    output = tmp_path_factory.mktemp("lost")
+    with pytest.raises(KeyboardInterrupt):
+        raysync.run(settings | {"output": str(output)}, watch=stop)
+    [file] = output.rglob("journal.jsonl")
+    return file.parent
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_damaged_checkpoint_is_answered_in_a_line_or_two(seed, lost_record, tmp_path, call):
+    """Any damage to the newest checkpoint, with checksums that fit: another one is taken, or the
+    run goes on, or it is refused before anything of the record has changed.
+    """
+    random, end, ends = Random(seed), monotonic() + FUZZED_S, []
+    while len(ends) < 40 and monotonic() < end:
+        copy = shutil.copytree(lost_record, tmp_path / "record")
+        newest = max((copy / "checkpoints").iterdir())
+        what = checkpoint_damaged(newest, random)
+        before = (copy / "journal.jsonl").read_bytes()
+        code, _, err = call("run", "--resume", copy)
+        ends.append(code)
+        assert code in (0, 2), (what, err)
+        assert "Traceback" not in err, what
+        if code:
+            assert err.count("\n") <= 6, (what, err)
+            assert (copy / "journal.jsonl").read_bytes() == before, what
+        assert not CALLS
+        shutil.rmtree(copy)
+    assert {0, 2} == set(ends)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "state.json", "world-0.safetensors"])
+def test_what_is_no_file_in_a_checkpoint_leaves_it_out(name, lost_record, tmp_path, call):
+    for what in NO_FILES:
+        copy = shutil.copytree(lost_record, tmp_path / "record")
+        newest = max((copy / "checkpoints").iterdir())
+        put(what, newest / name)
+        code, _, err = call("run", "--resume", copy)
+        assert code == 0, (what, err)
+        assert int(newest.name) > 1, "the one before it is taken"
+        shutil.rmtree(copy)
+
+
+def test_an_empty_state_is_refused(lost_record, tmp_path, call):
+    copy = shutil.copytree(lost_record, tmp_path / "record")
+    for folder in (copy / "checkpoints").iterdir():
+        (folder / "state.json").write_text("{}")
+        signed(folder)
+    code, _, err = call("run", "--resume", copy)
+    assert (code, err.count("\n")) == (2, 1), err
 
 
 # ---- what a record names ----

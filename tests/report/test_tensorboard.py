@@ -92,6 +92,50 @@ def test_a_long_run_can_be_followed(settings, tmp_path):
     assert len(scalars(record.path)["run/samples_per_s"]) <= 100 + len(record.evaluations)
 
 
+def lose(settings, mark, resume=None):
+    """Run, or resume, until an evaluation is there, as Ctrl-C would end it."""
+
+    class Lost(raysync.Callback):
+        def on_evaluation(self, evaluation, measures):
+            if evaluation.mark >= mark:
+                raise KeyboardInterrupt
+
+    run, what = (raysync.run, settings) if resume is None else (raysync.resume, resume)
+    with pytest.raises(KeyboardInterrupt):
+        run(what, callbacks=[Lost()])
+
+
+@pytest.mark.parametrize("every", [{"every_progress": 0.17}, {"every_evaluation": True}])
+def test_a_run_that_goes_on_has_the_curves_of_one_that_was_never_lost(settings, tmp_path, every):
+    """In one file, however often it is resumed, and although a process was killed as it wrote."""
+    settings = settings | TRACKED | {"checkpoint": every}
+    whole = raysync.run(settings | {"name": "whole"})
+    lose(settings, 0.35)
+    [folder] = (tmp_path / "tiny").iterdir()
+    [file] = folder.glob("events.*")
+    file.write_bytes(file.read_bytes()[:-5])
+    file.with_name(f"{file.name}.new").write_bytes(file.read_bytes()[:99])
+    lose(settings, 0.65, resume=folder)
+    raysync.resume(folder)
+    expected, found = scalars(whole.path), scalars(folder)
+    assert found.keys() == expected.keys()
+    for tag, rows in found.items():
+        steps = [step for step, _, _ in rows]
+        assert steps == sorted(set(steps)), f"{tag} is there twice"
+        values = {step: value for step, _, value in expected[tag]}
+        if tag.startswith("evaluation/"):
+            assert {step: value for step, _, value in rows} == values
+        else:
+            assert len(steps) >= 0.8 * len(values), "what was logged before stays"
+
+
+def test_a_run_that_is_tracked_as_it_goes_on(settings, tmp_path):
+    lose(settings | {"checkpoint": {"every_progress": 0.1}}, 0.5)
+    [folder] = (tmp_path / "tiny").iterdir()
+    record = raysync.resume(folder, overrides=["track=tensorboard"])
+    assert len(scalars(folder)["evaluation/loss"]) == len(record.evaluations)
+
+
 def test_timing_only_and_many_workers(settings):
     """Nothing is evaluated; nobody reads the leads of a hundred workers."""
     workers = [{"name": "many", "count": 100, "step_s": 0.1}]

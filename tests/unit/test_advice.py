@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from raysync import cli, config
-from raysync.advice import report, search, training
+from raysync.advice import report, runner, search, training
 from raysync.advice.advise import Options, advise
 from raysync.advice.candidates import Candidate, Space
 from raysync.advice.changes import changes
@@ -22,7 +22,7 @@ from raysync.advice.training import Goal, tune
 from raysync.advice.world import world_of
 from raysync.config import ParadigmChoice, Target
 from raysync.core.metrics import ACCURACY
-from raysync.errors import ConfigError
+from raysync.errors import ConfigError, RunFailed
 from raysync.what_if.step_times import StepTimes
 
 pytest.importorskip("optuna")
@@ -315,18 +315,83 @@ def test_without_the_slowest_worker():
     workers = [{"name": "fast", "count": 2, "step_s": 1}, {"name": "slow", "step_s": 4}]
     settings = {"workers": workers, "workload": {"iterations_per_worker": 100}}
     answer = advise(world(**settings), asked(BSP), Clock())
-    [changed] = answer.changed
+    [changed, *_] = answer.changed
     assert changed.change.what == "without slow-0, the slowest worker"
     assert answer.time.first.value.mean == 400
     assert changed.now_s == 150
-    assert "2.67 times as fast as now" in report.sentences(answer)[-1]
+    assert "2.67 times as fast as now" in report.sentences(answer)[2]
+
+
+def test_one_more_worker_of_each_group():
+    """300 steps by BSP: 100 rounds of 4 s; with one more of either group 75."""
+    workers = [{"name": "fast", "count": 2, "step_s": 1}, {"name": "slow", "step_s": 4}]
+    settings = {"workers": workers, "workload": {"iterations_per_worker": 100}}
+    answer = advise(world(**settings), asked(BSP), Clock())
+    more = {each.change.who: each.now_s for each in answer.changed if each.change.kind == "more"}
+    assert more == {"fast": 300, "slow": 300}
+
+
+@pytest.mark.parametrize("group", ["gpu", "cpu", "far"])
+def test_one_more_worker_is_what_a_larger_count_is(group):
+    """With links, faults, and step times of each worker's own: then those of the middle one."""
+    workers = [
+        {"name": "gpu", "count": 3, "trace": [[3.0], [1.0], [2.0]]},
+        {"name": "cpu", "count": 2, "step_s": 4, "jitter": {"sigma": 0.2}},
+        {"name": "far", "step_s": 2, "link": {"latency_s": 0.5}, "batch_size": 20},
+    ]
+    faults = [{"kind": "slow-down", "workers": ["far"], "factor": 2}]
+    settings = {"faults": faults, "workload": {"samples": 3000}}
+    plan = world(workers=workers, **settings).plan
+    [change] = [each for each in changes(plan) if each.who == group and each.kind == "more"]
+    grown = [each | {"count": each.get("count", 1) + (each["name"] == group)} for each in workers]
+    grown[0]["trace"] = [*workers[0]["trace"], [2.0]][: grown[0]["count"]]
+    larger = world(workers=grown, **settings).plan
+    for choice in (candidate("asp"), candidate("k-sync", k=4)):
+        changed = perform(plan, Task(choice, 0, change=change), Clock())
+        assert changed == perform(larger, Task(choice, 0), Clock())
+
+
+FAILED = "worker fast-0#1: ValueError: no"
+
+
+def test_the_answer_says_why_a_candidate_failed(monkeypatch):
+    """Once, whatever the runs of it."""
+
+    def breaking(plan, task, now):
+        if task.candidate.choice == ASP:
+            return outcome("failed", seconds=None) if task.seed else failed
+        return perform(plan, task, now)
+
+    failed = Outcome("failed", {}, {}, FAILED)
+    monkeypatch.setattr(runner, "perform", breaking)
+    answer = advise(world(), asked(BSP, ASP), Clock())
+    assert [each for each in report.basis(answer) if "asp" in each and FAILED in each]
+    assert set(answer.contenders) == {"bsp"}
+    monkeypatch.setattr(runner, "perform", lambda plan, task, now: failed)
+    with pytest.raises(RunFailed, match=FAILED):
+        advise(world(), asked(BSP, ASP), Clock())
+
+
+def test_the_reason_of_a_failed_training_is_one_line():
+    """The model breaks at its first gradient, so each run in time only finishes."""
+    settings = {
+        "timing": "with-gradients",
+        "model": "tests.builders.models:breaks_at_a_gradient",
+        "target": {"metric": "accuracy", "at_least": 0.5},
+        "workload": {"samples": 120},
+    }
+    with pytest.raises(RunFailed, match="this layer breaks") as caught:
+        advise(world(**settings), asked(BSP, ASP, seconds=1000.0, seeds=1), Clock())
+    _, reason = str(caught.value).splitlines()
+    assert "bsp" in reason
+    assert "asp" in reason
 
 
 def test_bandwidth_and_servers():
     network = {"link": {"bandwidth_bytes_per_s": 1e4}, "server_bandwidth_bytes_per_s": 1e4}
     workers = [{"name": "gpu", "count": 2, "step_s": 0.001}]
     plan = world(network=network, workers=workers).plan
-    assert [change.kind for change in changes(plan)] == ["server", "bandwidth"]
+    assert [change.kind for change in changes(plan)] == ["server", "bandwidth", "more"]
     runs = [
         perform(plan, Task(candidate(), 0, change=change), Clock()).value("seconds")
         for change in (None, *changes(plan))
@@ -337,7 +402,7 @@ def test_bandwidth_and_servers():
 
 def test_an_even_cluster_has_no_slowest_worker():
     plan = world(workers=[{"name": "gpu", "count": 2, "step_s": 1}]).plan
-    assert list(changes(plan)) == []
+    assert "without" not in [change.kind for change in changes(plan)]
 
 
 # ---- step times ----

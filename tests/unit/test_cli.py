@@ -3,8 +3,11 @@ behind.
 """
 
 import io
+import os
 import re
 import socket
+import subprocess
+import sys
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,6 +21,7 @@ from raysync.cli import table
 from raysync.cluster import connection, placement
 from raysync.core.journal import header
 from raysync.core.metrics import ACCURACY
+from raysync.errors import RunFailed
 from raysync.paradigms import make
 from tests.builders.files import write
 
@@ -221,6 +225,51 @@ def test_list(call, kind, names):
     assert all(name in out for name in names)
 
 
+WITHOUT_TORCH = """
+import sys
+sys.modules["torch"] = None  # importing it raises ModuleNotFoundError
+from raysync.cli import main
+main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [
+        ("paradigms", "lagtuner"),
+        ("clusters", "demo-4-unequal"),
+        ("models", None),
+        ("datasets", None),
+    ],
+)
+def test_list_without_torch(kind, name):
+    """Models and data sets are made of torch: they ask for it in a line."""
+    command = [sys.executable, "-c", WITHOUT_TORCH, "list", kind]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == (0 if name else 2), done.stderr
+    if name is None:
+        [line] = done.stderr.splitlines()
+        assert "pip install torch" in line
+    else:
+        assert name in done.stdout
+
+
+@pytest.mark.parametrize("command", [["compare"], ["list", "models"], ["--help"]])
+def test_a_terminal_that_knows_only_ascii(tmp_path, command):
+    settings = "{output: é, engine: virtual, timing: only, workload: {samples: 320}, seeds: [0, 1]}"
+    file = [write(tmp_path / "x.yaml", settings)] if command == ["compare"] else []
+    done = subprocess.run(
+        [sys.executable, "-m", "raysync", *command, *file],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        capture_output=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr.decode()
+    assert done.stdout.isascii()
+    assert b"Traceback" not in done.stderr
+
+
 def test_replay_shows_a_difference_and_exits_with_1(call, tmp_path):
     (tmp_path / "run").mkdir()
     joined = '{"event": "Joined", "at": 0.0, "worker": "a#1", "decisions": []}'
@@ -247,6 +296,34 @@ def test_a_cluster_that_is_not_there(call, tmp_path, monkeypatch, named_by):
     assert f"no Ray cluster at '{address}' (Connection refused)" in err
 
 
+CANNOT_BE_JOINED = {
+    "ray://head:10001": None,
+    "10.0.0.1:6379": RuntimeError("Version mismatch:\n    Ray: 2.54.0\nwith:\n    Ray: 2.60.0\n"),
+    "10.0.0.2:6379": ConnectionError("Failed to connect\nto 10.0.0.2"),
+}
+
+
+@pytest.mark.parametrize("address", CANNOT_BE_JOINED)
+def test_a_cluster_that_cannot_be_joined_is_answered_in_a_line(
+    call, tmp_path, monkeypatch, address
+):
+    """A Ray Client, another version of Ray, and one that asks for a token."""
+
+    def init(**_):
+        raise CANNOT_BE_JOINED[address]
+
+    monkeypatch.setattr(ray, "is_initialized", lambda: False)
+    monkeypatch.setattr(ray, "init", init)
+    if CANNOT_BE_JOINED[address] is not None:
+        monkeypatch.setattr(connection, "knock", lambda _: None)
+    settings = ["--set", f"cluster.address={address}"]
+    code, _, err = call("run", write(tmp_path / "x.yaml", "seed: 1"), *settings)
+    assert code == 2
+    _, line = err.splitlines()
+    assert address in line
+    assert all(word in line for word in str(CANNOT_BE_JOINED[address] or "job submit").split())
+
+
 @pytest.mark.parametrize(
     ("address", "says"),
     [
@@ -270,8 +347,9 @@ def test_an_address_that_is_no_cluster(call, tmp_path, monkeypatch, address, say
     assert first == "Starting 4 workers on the Ray cluster ...", (
         "at once: where Ray is there, nothing else is seen for long"
     )
-    assert says in " ".join(more)
-    assert len(more) == 1
+    [reason] = [line for line in more if line.startswith("raysync: ")]
+    assert says in reason
+    assert more[-1] == reason
 
 
 def test_the_address_of_the_dashboard_is_no_cluster(call, tmp_path, monkeypatch):
@@ -418,3 +496,24 @@ def test_the_table_of_several_seeds():
 )
 def test_a_slow_rate_is_not_0(rate, text):
     assert table.rate_text(rate) == text
+
+
+def test_the_records_that_are_named_are_there(call, tmp_path, monkeypatch):
+    """Below the home folder as well; where no run could begin, none are named."""
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    (tmp_path / "x.yaml").write_text(
+        "{name: tiny, engine: virtual, workload: {samples: 64}, workers: [{step_s: 0.1}],"
+        " paradigms: [bsp], output: ~/runs}"
+    )
+    code, out, err = call("compare", "x.yaml")
+    assert code == 0, err
+    [line] = [each for each in out.splitlines() if each.startswith("Records: ")]
+    assert list(Path(line.removeprefix("Records: ")).glob("*/summary.json"))
+
+    def fails(*_, **__):
+        raise RunFailed("nothing could begin")
+
+    monkeypatch.setattr("raysync.runner.run_in", fails)
+    code, out, err = call("compare", "x.yaml", "--set", "name=other")
+    assert code == 1
+    assert "other" not in out

@@ -10,6 +10,7 @@ from hypothesis import given, strategies as st
 
 from raysync import config
 from raysync.config import Sweep
+from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, RunFailed
 from raysync.runner import run_in
 from raysync.training.preparation import prepare
@@ -21,7 +22,7 @@ KEYS = st.sampled_from(["seed", "update.lr", "paradigm", "workers.*.speed", "mod
 VALUES = st.one_of(
     st.integers(0, 5),
     st.floats(0.001, 1),
-    st.sampled_from(["bsp", "mlp"]),
+    st.sampled_from(["bsp", "mlp", "1e-3", "010", "null", "no", "{a", "a: b", "[1]"]),
     st.booleans(),
     st.none(),
     st.fixed_dictionaries({"name": st.just("ssp"), "staleness": st.integers(0, 9)}),
@@ -50,7 +51,7 @@ def test_the_points_are_the_product_times_the_draws(values, samples):
 def test_a_value_comes_back_from_what_a_trial_is_told(value):
     key, _, text = grid.override("key", grid.plain(value)).partition("=")
     assert key == "key"
-    assert yaml.safe_load(text) == value
+    assert repr(read_yaml(text, "key")) == repr(value), "as it is, and of its type"
     assert "\n" not in text
 
 

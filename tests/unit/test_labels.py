@@ -8,8 +8,10 @@ import yaml
 
 from raysync import cli, load
 from raysync.config import ParadigmChoice
+from raysync.config.base import value_text
 from raysync.paradigms.registry import called
 from raysync.results.collection import collect
+from raysync.results.grouping import setting_text
 
 MINE = """
 from dataclasses import dataclass
@@ -106,3 +108,20 @@ def test_tables_folders_and_reports_agree(mine, monkeypatch, capsys):
     # As if it were not imported.
     monkeypatch.setattr("raysync.config.base.called", lambda name: name.rpartition(":")[2])
     assert collect([Path("runs/own")]).paradigms == ("psp(share=0.25)", "bsp")
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.1 + 0.2, "0.3"), (1e-5, "1e-05"), (0.004430375245218269, "0.00443037525"), (3, "3")],
+)
+def test_a_label_has_no_more_digits_than_say_something(value, text):
+    """Wherever the number stands in the parameters."""
+    for wrapped, around in ((value, "{}"), ([value], "[{}]"), ({"a": value}, "{{'a': {}}}")):
+        assert setting_text(wrapped) == value_text(wrapped) == around.format(text)
+        assert setting_text({"name": "m", "x": wrapped}) == f"m(x={around.format(text)})"
+    label = ParadigmChoice.model_validate({"name": "balanced", "smoothing": 0.1 + 0.2}).label
+    assert label == "balanced(smoothing=0.3)"
+
+
+def test_arms_that_differ_have_labels_that_differ():
+    assert value_text(0.1) != value_text(0.1 + 1e-9)

@@ -396,6 +396,10 @@ def test_the_slowest_worker_is_the_first_id_among_the_smallest_clocks():
     assert drive.roster.slowest_worker() == "c#1"
     drive.push("c#1")
     assert drive.roster.slowest_worker() == "a#1"
+    drive.leave("a#1")
+    drive.leave("c#1")
+    assert drive.roster.slowest_worker() is None
+    assert Drive(make("asp")).roster.slowest_worker() is None
 
 
 def test_a_snapshot_of_another_schema_is_refused():

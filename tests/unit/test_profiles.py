@@ -110,7 +110,7 @@ def test_names_are_looked_up_on_the_built_in(monkeypatch, folder):
 @pytest.mark.parametrize(
     ("profile", "experiment", "says"),
     [
-        (None, "profile: ./p.yaml", r"profile ./p.yaml: cannot be read \(No such file"),
+        (None, "profile: ./p.yaml", r"p.yaml: cannot be read \(No such file"),
         ("a: b: c", "profile: ./p.yaml", "profile ./p.yaml: not YAML"),
         (
             "- 1",
@@ -149,7 +149,7 @@ def test_names_are_looked_up_on_the_built_in(monkeypatch, folder):
         (
             "workers: [{trace: t.txt}]",
             "profile: ./p.yaml",
-            r"workers\[0\].trace: t.txt cannot be read \(No such file",
+            r"workers\[0\].trace: t.txt: cannot be read \(No such file",
         ),
         (PROFILE, "{profile: ./p.yaml, seed: -1}", "x.yaml: seed: "),
         (PROFILE, "profile: [a]", "unknown cluster profile"),
@@ -208,7 +208,7 @@ def test_a_trace_that_a_profile_names_lies_beside_it(folder, monkeypatch):
 
 
 WRONG_TRACES = [
-    (None, "t.txt cannot be read (No such file or directory)"),
+    (None, "t.txt: cannot be read (No such file or directory)"),
     ("", "t.txt holds no step times"),
     ("# nothing\n\n", "t.txt holds no step times"),
     ("1\nfast\n", "t.txt must hold seconds and nothing else (line 2: could not convert string to"),

@@ -6,8 +6,10 @@ import json
 import os
 import platform
 import shutil
+from pathlib import Path
 
 import pytest
+import yaml
 from torch import nn
 
 import raysync
@@ -18,6 +20,7 @@ from raysync.core.journal import Remark, Resumed
 from raysync.errors import ConfigError, RunFailed
 from raysync.record import resumption
 from raysync.record.reader import load
+from raysync.resuming import prepare_to_resume
 from tests.builders.reports import newer
 from tests.fakes.engines import SETTINGS, lost
 
@@ -51,6 +54,13 @@ def test_a_record_that_goes_on_says_how_it_began_and_how_it_goes_on(engine, path
     assert record.config.stop.after_s == 1000
     assert record.summary["wall_seconds"] > 24 * 3600
     assert len(list((path / "checkpoints").iterdir())) == 3
+
+
+def test_a_run_that_goes_on_with_other_code_has_a_remark(engine, path):
+    code = {"task_sha256": None, "paradigm_sha256": None, "files": ["mine.py"]}
+    wrote(path, user_code={"sha256": "1234abcd" * 8, **code})
+    lines = (raysync.resume(path).path / "journal.jsonl").read_text()
+    assert lines.count("1234abcd") == 1
 
 
 def test_callbacks_and_watches_see_the_whole_run(engine, path):
@@ -294,3 +304,64 @@ def test_the_command(engine, path, call, tmp_path):
     code, out, err = call("run", "--resume", str(tmp_path / "nowhere"))
     assert (code, "there is no such folder" in err) == (2, True)
     assert call("run")[0] == 2
+
+
+# ---- records that were copied ----
+
+
+@pytest.fixture
+def places(tmp_path, monkeypatch):
+    """The author's folder, and that of a reviewer, who has started a command there."""
+    (tmp_path / "reviewer").mkdir()
+    monkeypatch.chdir(tmp_path / "reviewer")
+    return tmp_path / "author", tmp_path / "reviewer"
+
+
+def files_in(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_what_is_run_anew_from_a_copied_record_goes_to_whoever_runs_it(engine, places):
+    """Its checkpoints, too, and also from a copy of the file alone."""
+    author, reviewer = places
+    own = {
+        "output": str(author / "runs"),
+        "checkpoint": {"every_progress": 0.1, "output": str(author)},
+    }
+    record = raysync.run({**SETTINGS, **own})
+    before = files_in(author)
+    shutil.copytree(record.path, reviewer / "copy")
+    again = raysync.run(reviewer / "copy" / "config.yaml")
+    assert again.path.resolve().is_relative_to(reviewer / "runs" / "tiny")
+    assert (again.path / "checkpoints").is_dir()
+    shutil.copy(reviewer / "copy" / "config.yaml", "alone.yaml")
+    experiment = config.load(Path("alone.yaml"), ["checkpoint={every_progress: 0.1}"])
+    assert raysync.run(experiment).path.resolve().is_relative_to(reviewer)
+    assert files_in(author) == before
+
+
+def test_a_copied_record_goes_on_where_it_is(engine, places):
+    author, reviewer = places
+    path = lost(engine, author / "runs")
+    before = files_in(author)
+    shutil.copytree(path, reviewer / "copy" / path.name)
+    record = raysync.resume(reviewer / "copy" / path.name)
+    assert record.summary["status"] == "finished"
+    assert record.path.is_relative_to(reviewer)
+    assert files_in(author) == before
+    # the author goes on, with the file or without
+    file = author / "tiny.yaml"
+    file.write_text(yaml.safe_dump({**SETTINGS, "output": str(author / "runs")}))
+    assert prepare_to_resume(load(path, trust=True), config.load(file), lambda _: None)
+
+
+def test_an_absolute_output_moves_no_record(engine, path, tmp_path):
+    with pytest.raises(ConfigError, match=r"^output: .*elsewhere"):
+        raysync.resume(path, overrides=[f"output={tmp_path}/elsewhere"])
+    assert raysync.resume(path, overrides=[f"output={path.parents[1]}"]).path == path
+
+
+@pytest.mark.parametrize("place", ["runs", "~/runs", "file:///runs", "../runs"])
+def test_what_is_no_place_of_one_machine_is_recorded(place):
+    experiment = config.validate({"output": place})
+    assert experiment.recorded == experiment

@@ -11,11 +11,12 @@ from threading import Event
 import psutil
 import pytest
 
+from tests.builders import processes
+
 PATIENT = """
 import signal, sys
 from raysync.cli.stopping import stoppable
 
-signal.signal(signal.SIGINT, signal.default_int_handler)
 with stoppable():
     try:
         print("ready", flush=True)
@@ -42,7 +43,7 @@ with stoppable():
 
 def started(*command):
     """The process, and the first line that it prints."""
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    process = processes.started(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     return process, process.stdout.readline().strip()
 
 

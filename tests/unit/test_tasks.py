@@ -23,7 +23,6 @@ from raysync.training.evaluation import evaluate
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
 from raysync.training.preparation import prepare
-from raysync.training.torchvision_import import torchvision
 from tests.builders.tasks import Cut, NoLength, Pairs, Stream, Sums, SumUp, Validated, Words, padded
 
 QUICK = {
@@ -171,7 +170,6 @@ def test_metrics_do_not_depend_on_the_batches(batch_size):
     """A mean is weighted by samples, an Average by what it counts, and an object of torchmetrics
     begins each evaluation anew.
     """
-    torchvision("ops")  # torchmetrics imports it
     torchmetrics = pytest.importorskip("torchmetrics")
     task = Measured(torchmetrics.MeanSquaredError())
     torch.manual_seed(0)
@@ -352,7 +350,7 @@ class Empty(Sums):
         (Wrong("metrics", {}), "unknown metric 'mae'\nAllowed: loss"),
         (Named(), "primary: unknown metric 'map'; did you mean 'mae'"),
         (Frozen(), "it has no trainable parameter"),
-        (Unlike(), r"training samples \d+ and \d+ do not collate into a batch \(RuntimeError"),
+        (Unlike(), r"training samples \d+ and \d+ do not collate into a batch: RuntimeError"),
     ],
 )
 def test_a_task_that_cannot_be_trained_is_refused(task, message):

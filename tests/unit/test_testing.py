@@ -1,6 +1,6 @@
 """What `raysync.testing` finds in paradigms that break the contract."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar
 
@@ -10,6 +10,7 @@ from hypothesis import Phase, settings
 from raysync import Apply, ConfigError, Drop, IllegalDecision, Paradigm, Release
 from raysync.paradigms import make
 from raysync.paradigms.bsp import BSP
+from raysync.paradigms.ringmaster import Ringmaster
 from raysync.testing import Drive, check_paradigm
 
 
@@ -51,6 +52,29 @@ class Hanging(Sound):
         return [Apply((push,))]
 
 
+class Idle(Sound):
+    """All compute, and nothing is ever applied."""
+
+    def on_push(self, roster, push):
+        return [Drop(push, why="not now"), Release(push[0])]
+
+
+@dataclass
+class Impatient(Sound):
+    """Two workers of one clock make an update: it hangs where one of several is left behind."""
+
+    def on_push(self, roster, push):
+        if len(roster.held) < 2 and len(roster.members) > 1:
+            return []
+        paces = {roster.clock(worker) for worker in roster.held}
+        if len(paces) > 1 and len(roster.members) > 2:
+            return []
+        return [Apply(tuple(roster.buffered)), *map(Release, roster.held)]
+
+    def on_leave(self, roster, worker):
+        return [*map(Release, roster.held)]
+
+
 @dataclass
 class Forgetful(Sound):
     """It keeps a part of its state where a restored one does not find it."""
@@ -73,6 +97,19 @@ class Secretive(Sound):
     def on_push(self, roster, push):
         self.seen.add(push[0])
         return super().on_push(roster, push)
+
+
+@dataclass
+class Counting(Ringmaster):
+    """Ringmaster with a staleness of 0, but its drops count as steps."""
+
+    staleness: int = 0
+
+    def on_push(self, roster, push):
+        return [
+            replace(each, reason="other") if isinstance(each, Drop) else each
+            for each in super().on_push(roster, push)
+        ]
 
 
 class Mute(BSP):
@@ -104,6 +141,8 @@ def test_a_sound_paradigm_passes():
         (Meddling, AssertionError, "on_push changes the roster"),
         (Greedy, IllegalDecision, "which is not buffered"),
         (Hanging, IllegalDecision, "leaves a deadlock"),
+        (Idle, AssertionError, "nothing is ever applied"),
+        (Impatient, IllegalDecision, "leaves a deadlock"),
         (Forgetful, AssertionError, "a restored machine decides otherwise"),
         (Secretive, (IllegalDecision, TypeError), "set"),
         (Mute, AssertionError, "no reason is given"),
@@ -112,6 +151,13 @@ def test_a_sound_paradigm_passes():
 def test_a_broken_one_is_found(broken, error, says):
     with pytest.raises(error, match=says):
         check_paradigm(broken)
+
+
+def test_a_deadlock_of_ordinary_runs_is_found():
+    """A wrapper whose drops count in the clocks by which the paradigm inside holds workers."""
+    inner = {"name": "hybrid", "k": 2, "staleness_tolerance": 0, "pull_interval": 3}
+    with pytest.raises(IllegalDecision, match="leaves a deadlock"):
+        check_paradigm(partial(Counting, inner))
 
 
 def test_a_lead_beyond_what_was_promised_is_found():

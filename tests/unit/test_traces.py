@@ -9,7 +9,7 @@ import yaml
 
 from raysync import config
 from raysync.config.files import parse
-from raysync.config.traces import read_table
+from raysync.config.step_tables import read_table
 from raysync.engine.step_time import StepTime
 from raysync.errors import ConfigError
 
@@ -40,20 +40,20 @@ def experiment(tmp_path, workers):
     ],
 )
 def test_a_wide_table_has_a_column_a_worker(tmp_path, text):
-    assert read_table(table(tmp_path, text)) == {"fast": (1, 2, 3), "slow": (10, 20, 30)}
+    assert read_table(table(tmp_path, text)).steps == {"fast": (1, 2, 3), "slow": (10, 20, 30)}
 
 
 def test_a_long_table_sorts_workers_by_name_and_steps_by_number(tmp_path):
-    steps = read_table(table(tmp_path, LONG))
+    steps = read_table(table(tmp_path, LONG)).steps
     assert list(steps.items()) == [("rank2", (3, 4, 5)), ("rank10", (1, 2))]
 
 
 def test_parquet_holds_the_same(tmp_path):
     path = tmp_path / "t.parquet"
     pq.write_table(pa.table({"worker": [1, 0, 1], "step": [1, 0, 0], "seconds": [2, 3, 1.5]}), path)
-    assert read_table(path) == {"0": (3,), "1": (1.5, 2)}
+    assert read_table(path).steps == {"0": (3,), "1": (1.5, 2)}
     pq.write_table(pa.table({"a": [1.0, 2.0], "b": [3.0, 4.0]}), path)
-    assert read_table(path) == {"a": (1, 2), "b": (3, 4)}
+    assert read_table(path).steps == {"a": (1, 2), "b": (3, 4)}
 
 
 @pytest.mark.parametrize(
@@ -106,7 +106,7 @@ def test_what_is_wrong_with_a_table_is_named_with_its_line(tmp_path, text, says)
     [
         ("t.csv", b"\xff\xfe\x00", "it is no text"),
         ("t.parquet", b"not parquet", "t.parquet: "),
-        ("nowhere.csv", None, "nowhere.csv cannot be read (No such file or directory)"),
+        ("nowhere.csv", None, "nowhere.csv: cannot be read (No such file or directory)"),
         ("nowhere.parquet", None, "nowhere.parquet"),
     ],
 )

@@ -5,6 +5,7 @@ import os
 import shutil
 import struct
 import sys
+from contextlib import nullcontext
 from pathlib import Path
 
 import psutil
@@ -14,12 +15,15 @@ import yaml
 import raysync
 from raysync import config
 from raysync.cli.watch import newest
-from raysync.errors import ConfigError, RunFailed
+from raysync.core.journal import Evaluation
+from raysync.errors import ConfigError, RunFailed, RunLost
 from raysync.runner import engine_for, run_in
 from raysync.tracking import process, trackers
 from raysync.tracking.rows import Beginning, Ending
+from raysync.tracking.tracker import Tracker
 from raysync.training.preparation import prepare
 from tests.builders.reports import BASE
+from tests.fakes.engines import SETTINGS as LOSABLE, ScriptedEngine
 
 SETTINGS = BASE | {"paradigm": {"name": "ssp", "staleness": 3}, "evaluation": {"marks": 7}}
 OFFLINE = {
@@ -252,6 +256,88 @@ def test_runs_that_begin_together_share_a_new_database(settings, tmp_path):
     experiment = client.get_experiment_by_name("together")
     names = {run.info.run_name for run in client.search_runs([experiment.experiment_id])}
     assert names == {"run-0", "run-1", "run-2"}
+
+
+# ---- what is lost, and made again ----
+
+
+class Rows:
+    """A sink that keeps its rows in memory, and forgets some if it can."""
+
+    def __init__(self, forgets):
+        self.forgets, self.rows, self.returns = forgets, [], 0
+
+    def begin(self, run):
+        pass
+
+    def go_back(self, samples):
+        self.returns += 1
+        if self.forgets:
+            self.rows = [
+                row
+                for row in self.rows
+                if row.samples < samples and "evaluation/loss" not in row.metrics
+            ]
+        return self.forgets
+
+    def log(self, row):
+        self.rows.append(row)
+
+    def flush(self):
+        pass
+
+    def end(self, run):
+        pass
+
+    def close(self):
+        pass
+
+
+class Evaluating(ScriptedEngine):
+    """Evaluates after every third push; the 36th is lost before its evaluation is there."""
+
+    def run(self, training, paradigm, labels=None, checkpoint=None, history=tuple):
+        pushes = 0 if checkpoint is None else checkpoint.state["pushes"]
+        for report in super().run(training, paradigm, labels, checkpoint, history):
+            yield report
+            if isinstance(report, list) and report and "Pushed" in str(report[0]):
+                pushes += 1
+                if pushes % 3 == 0 and (checkpoint is not None or pushes != 36):
+                    at = pushes / 60
+                    yield [Evaluation(at, at, 1, report[0].event.at, {"loss": 1.0})]
+
+
+@pytest.mark.parametrize("forgets", [True, False])
+@pytest.mark.parametrize("loss", [RunLost("a server is gone"), KeyboardInterrupt()])
+def test_nothing_is_logged_twice_when_a_run_goes_back(forgets, loss, tmp_path, monkeypatch):
+    """Neither where the same command goes on, nor where another one does: to a library, that is
+    another run.
+    """
+    engine, sinks = Evaluating(lost_after=38, loss=loss), []
+
+    def trackers_of(*_):
+        sinks.append(Rows(forgets) if not (forgets and sinks) else sinks[0])
+        return [Tracker("rows", sinks[-1])]
+
+    monkeypatch.setattr("raysync.runner.trackers_of", trackers_of)
+    for module in ("runner", "resuming"):
+        monkeypatch.setattr(f"raysync.{module}.engine_for", lambda *_: nullcontext(engine))
+    settings = LOSABLE | {"output": str(tmp_path), "cluster": {"restarts": {"backoff_s": 0}}}
+    if isinstance(loss, RunLost):
+        record = raysync.run(settings)
+    else:
+        with pytest.raises(KeyboardInterrupt):
+            raysync.run(settings)
+        [folder] = (tmp_path / "tiny").iterdir()
+        record = raysync.resume(folder)
+    assert sinks[-1].returns == record.summary["resumptions"] == 1
+    for kind in ("evaluation/loss", "run/samples_per_s"):
+        steps = [row.samples for row in sinks[-1].rows if kind in row.metrics]
+        assert steps == sorted(steps)
+        if kind == "evaluation/loss":
+            assert steps == [round(each * 1920) for each in record.evaluations.progress]
+        elif forgets:
+            assert len(set(steps)) == 61
 
 
 # ---- what goes wrong ----

@@ -1,5 +1,7 @@
 """Models, data, partitions and batches."""
 
+from importlib import import_module
+
 import numpy as np
 import pytest
 import torch
@@ -196,7 +198,7 @@ def test_data_that_is_not_there(settings, says):
 def test_a_missing_download_says_where_to_put_which_files(tmp_path, monkeypatch):
     from urllib.error import URLError
 
-    vision = datasets.torchvision("datasets")
+    vision = import_module("torchvision.datasets")
 
     def offline(self):
         raise URLError("no network here")
@@ -343,8 +345,8 @@ def test_evaluation_counts_the_whole_test_set():
 
 
 def test_torchvision_works_beside_a_cpu_torch():
-    assert datasets.torchvision("models").resnet18
-    assert datasets.torchvision("transforms").Normalize
+    assert import_module("torchvision.models").resnet18
+    assert import_module("torchvision.transforms").Normalize
 
 
 def test_every_model_says_what_it_is():

@@ -4,6 +4,7 @@ command, its page and its JSON.
 
 import json
 import re
+import signal
 import subprocess
 import sys
 from math import isclose
@@ -23,6 +24,7 @@ from raysync.what_if import prediction, report
 from raysync.what_if.figures import figures_of
 from raysync.what_if.intervals import ratio
 from raysync.what_if.prediction import Options, paradigms_in, predict, standard_paradigms
+from raysync.what_if.processes import pool
 from raysync.what_if.simulation import Blocks, experiment_of, ranks_of, simulate
 from raysync.what_if.step_times import StepTimes, read
 from tests.builders.virtual import run, timed
@@ -81,6 +83,37 @@ def test_a_table_by_pencil():
     assert bsp.wait_fraction.value == pytest.approx(5 / 18)
     assert bsp.lost_worker_hours.value == pytest.approx(5 / 3600)
     assert bsp.steps_per_s.low is None  # too short
+
+
+@pytest.mark.parametrize("batch_size", [None, 30])
+def test_batches_by_speed_let_rates_add_up_without_staleness(batch_size):
+    """A step of 1 s and one of 2 s: 1.5 steps a second, but for the first round. It does not
+    matter that nobody says how many samples a step has.
+    """
+    answer = predict(times([1.0], [2.0]), Options(batch_size, 300), ())
+    found = {each.label: each for each in answer.predictions}
+    balanced = found["balanced"]
+    assert balanced.steps_per_s.value == pytest.approx(1.5, rel=0.005)
+    assert (balanced.staleness_max, balanced.dropped) == (0, 0)
+    assert found["bsp"].steps_per_s.value == pytest.approx(1)
+
+
+def test_one_more_rank_is_what_a_larger_table_says():
+    """For the fastest, and the fastest without staleness; it takes the steps of the group's middle
+    rank.
+    """
+    steps = {"a-0": (1.0, 2.0), "a-1": (2.0, 1.9), "a-2": (3.0, 3.0), "b-0": (5.0, 4.0)}
+    answer = predict(StepTimes("a test", steps), Options(steps=60), [BSP, ASP])
+    assert [each.group for each in answer.larger] == ["a", "b"]
+    for larger, extra in zip(answer.larger, [("a-3", "a-1"), ("b-1", "b-0")], strict=True):
+        whole = dict(sorted({**steps, extra[0]: steps[extra[1]]}.items()))
+        again = predict(StepTimes("a test", whole), Options(steps=60), [ASP, BSP])
+        assert larger.predictions == again.predictions
+    plain = predict(StepTimes("a test", {"x": (1.0,), "y": (2.0,)}), Options(), [BSP])
+    [larger] = plain.larger
+    assert (larger.group, len(larger.predictions), plain.best) == ("", 1, list(plain.predictions))
+    assert json.loads(report.as_json(plain))["with_one_more"][0]["paradigms"]
+    assert len(report.sentences(plain)) == 3
 
 
 def test_dropped_pushes_are_lost_by_pencil():
@@ -257,6 +290,36 @@ def test_several_processes_answer_the_same(monkeypatch):
     assert seen == [(1, 2), (2, 2)]
 
 
+@pytest.mark.parametrize(
+    ("means", "slow", "factor"),
+    [((1, 2), "rank-1", 2), ((3, 1, 2), "rank-0", 1.5), ((1, 1, 4, 8), "rank-3", 8)],
+)
+def test_the_slowest_is_compared_with_a_rank_that_there_is(means, slow, factor):
+    assert prediction.slowest(times(*[[float(mean)] for mean in means])) == (slow, factor)
+
+
+@pytest.mark.parametrize("may_wait", [True, False])
+@pytest.mark.parametrize("last", [1.0, 1.01, 1.5])
+def test_where_waiting_may_hide_who_is_slow_no_rank_is_named(may_wait, last):
+    steps = StepTimes("a test", {"a": (1.0,) * 9, "b": (last,) * 9}, may_wait=may_wait)
+    answer = predict(steps, Options(), [BSP])
+    is_hidden = may_wait and last < 1.5
+    assert prediction.is_hidden(steps) == is_hidden
+    said = " ".join(report.sentences(answer))
+    assert ("slowest rank is" in said) == (not is_hidden)
+    assert len(answer.remarks) == 1 + is_hidden  # another is that there are few steps
+
+
+def test_a_pool_ignores_ctrl_c_as_long_as_its_command_does():
+    """A shell lets a command in the background ignore it."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with pool(1) as executor:
+            assert executor.submit(signal.getsignal, signal.SIGINT).result() is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 # ---- the command ----
 
 
@@ -351,7 +414,7 @@ def test_without_bsp_nothing_is_compared_with_it(table):
     ("arguments", "says"),
     [
         (["nowhere.csv"], "nowhere.csv: there is no such file."),
-        (["notes.txt"], "notes.txt: its format is not known.\nAllowed: a table (.csv, .parquet"),
+        (["notes.txt"], "notes.txt: its format is not known.\nAllowed: a table (.csv"),
         (["steps.csv", "steps.csv"], "Several files must be traces of torch's profiler."),
         (["."], "it holds no run and no trace"),
         (["bad.csv"], "bad.csv: line 3: worker 'b': a step lasts -1 s; it must be above 0"),

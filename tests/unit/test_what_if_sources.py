@@ -4,6 +4,7 @@ what is wrong with them.
 
 import gzip
 import json
+import os
 from pathlib import Path
 from time import perf_counter
 
@@ -13,6 +14,7 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 import raysync
 from raysync.errors import ConfigError
+from raysync.what_if import trace_files
 from raysync.what_if.step_times import read
 
 
@@ -197,6 +199,292 @@ def test_a_gz_that_is_none(tmp_path):
     path = tmp_path / "x.json.gz"
     path.write_bytes(b"plain")
     with pytest.raises(ConfigError, match=r"x\.json\.gz: "):
+        read([str(path)])
+
+
+# ---- what Chrome reads ----
+
+
+def ddp(number, compute_us, collective="ncclDevKernel_AllReduce_Sum", whole_us=1000.0, name="gemm"):
+    """Three events of a step that lasts as long as that of the slowest rank."""
+    return [
+        step(number, whole_us),
+        work(number * 2000, compute_us, name, "kernel"),
+        work(number * 2000 + compute_us, whole_us - compute_us, collective, "kernel"),
+    ]
+
+
+def two_ranks(**more):
+    return [json.dumps({"traceEvents": ddp(0, us), **more}) for us in (250.0, 750.0)]
+
+
+WINDOWS = r"C:\Users\me\new\temp\u\log.json"
+TOLERATED = {
+    "a path of Windows": lambda text: text.replace("PLACE", WINDOWS),
+    "such a path, and one that is written right": lambda text: text.replace(
+        "PLACE", WINDOWS + json.dumps(WINDOWS)[1:-1]
+    ),
+    "stray bytes": lambda text: text.replace("PLACE", "\udce9\udcff"),
+    "control characters": lambda text: text.replace("PLACE", "a\tb\0"),
+    "no end": lambda text: text.rpartition("}]")[0] + "}",
+    "no end behind a comma": lambda text: text.rpartition("}]")[0] + "},\n",
+    "both": lambda text: text.replace("gemm", WINDOWS).rpartition("}]")[0] + "}",
+}
+
+
+@pytest.mark.parametrize("what", TOLERATED)
+@pytest.mark.parametrize("form", ["object", "list"])
+def test_a_trace_that_chrome_reads_is_read(tmp_path, what, form):
+    for rank, text in enumerate(two_ranks(traceName="PLACE")):
+        if form == "list":
+            text = json.dumps([*json.loads(text)["traceEvents"], {"ph": "M", "name": "PLACE"}])
+        damaged = TOLERATED[what](text)
+        (tmp_path / f"rank{rank}.json").write_bytes(damaged.encode(errors="surrogateescape"))
+    assert read([str(tmp_path)]).steps == {
+        "rank0": pytest.approx([0.00025]),
+        "rank1": pytest.approx([0.00075]),
+    }
+
+
+@pytest.mark.parametrize(
+    "number", ["1" + "0" * 400, "1e400", "NaN", "-Infinity", "1" + "0" * 5000, "null", '"1"']
+)
+@pytest.mark.parametrize("key", ["ts", "dur"])
+def test_no_number_of_microseconds_is_refused_with_the_file(tmp_path, key, number):
+    event = json.dumps(step(0)).replace(
+        f'"{key}": {json.dumps(step(0)[key])}', f'"{key}": {number}'
+    )
+    (tmp_path / "x.json").write_text(f"[{event}]")
+    with pytest.raises(ConfigError, match=r"x\.json"):
+        read([str(tmp_path / "x.json")])
+
+
+def test_more_values_than_are_read_are_refused(tmp_path, monkeypatch):
+    path = trace(tmp_path, "x.json", *map(step, range(100)))
+    assert len(read([path]).steps["x"]) == 100
+    monkeypatch.setattr(trace_files, "MOST_VALUES", 100)
+    with pytest.raises(ConfigError, match=r"x\.json"):
+        read([path])
+
+
+def test_a_pipe_is_no_trace_and_does_not_hold_up(tmp_path):
+    os.mkfifo(tmp_path / "x.json")
+    for name in (tmp_path, tmp_path / "x.json"):
+        with pytest.raises(ConfigError, match=r"x\.json"):
+            read([str(name)])
+
+
+# ---- which rank ----
+
+
+def places(folder, *names):
+    """Write a trace of a step under each name; the steps of later ones are longer."""
+    for number, name in enumerate(names, 1):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        text = json.dumps([step(0, 1000.0 * number)])
+        path.write_bytes(
+            gzip.compress(text.encode()) if name.lower().endswith("gz") else text.encode()
+        )
+
+
+@pytest.mark.parametrize(
+    ("files", "ranks"),
+    [
+        (["n1.a.org_7.1700000.pt.trace.json", "n2.a.org_7.1700001.pt.trace.json"], "n1.a.org_7 n2"),
+        (["10.0.0.1.pt.trace.json", "10.0.0.2.pt.trace.json"], "10.0.0.1 10.0.0.2"),
+        (["n.a.org.json", "n.b.org.json.gz"], "n.a.org n.b.org"),
+        (["RANK0_TRACE.JSON", "rank_1.JSON.GZ"], "rank0 rank1"),
+        (["rank0/trace.json", "rank1/trace.json"], "rank0 rank1"),
+        (["node0/rank0.json", "node1/rank0.json"], "node0 rank0|node1 rank0"),
+        (["rank10.json", "rank9.json"], "rank9 rank10"),
+    ],
+)
+def test_files_with_different_names_are_different_ranks(tmp_path, files, ranks):
+    places(tmp_path, *files)
+    found = list(read([str(tmp_path)]).steps)
+    expected = ranks.split("|") if "|" in ranks else ranks.split()
+    assert all(name.startswith(each) for name, each in zip(found, expected, strict=True))
+    assert len({*found}) == 2
+
+
+@pytest.mark.parametrize(
+    "files",
+    [
+        ["iteration_10/rank0_trace.json", "iteration_20/rank0_trace.json"],
+        ["before/rank0.json", "after/rank0.json"],
+        ["h_7.17000.pt.trace.json", "h_7.17001.pt.trace.json"],
+        ["rank0.json", "rank_00.json.gz"],
+    ],
+)
+def test_two_files_of_one_rank_with_the_same_step_are_refused(tmp_path, files):
+    places(tmp_path, *files)
+    with pytest.raises(ConfigError) as raised:
+        read([str(tmp_path)])
+    assert all(name in str(raised.value) for name in files)
+
+
+def test_folders_of_several_times_of_profiling_are_put_together(tmp_path):
+    for number in (3, 7):
+        for rank, us in enumerate((1000.0, 2000.0)):
+            folder = tmp_path / f"iteration_{number}"
+            folder.mkdir(exist_ok=True)
+            trace(folder, f"rank{rank}_trace.json", step(number, us * number))
+    assert read([str(tmp_path)]).steps == {
+        "rank0": pytest.approx((0.003, 0.007)),
+        "rank1": pytest.approx((0.006, 0.014)),
+    }
+
+
+def test_a_world_of_one_rank_says_nothing_of_which_rank_it_is(tmp_path):
+    alone = {"distributedInfo": {"rank": 0, "world_size": 1}}
+    files = [
+        trace(tmp_path, f"{name}.json", step(0, us), **alone)
+        for name, us in (("a", 1.0), ("b", 2.0))
+    ]
+    assert list(read(files).steps) == ["a", "b"]
+
+
+# ---- what communication is ----
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevComm*, ...)",
+        "void ncclKernel_SendRecv_RING_SIMPLE",
+        "rcclGenericKernel",
+        "hcom_allReduce__521_0_1",
+        "hcom_broadcast__521_0_1",
+        "hccl_kernel",
+        "xccl:all_reduce",
+        "oneccl_allreduce_pcie",
+        "mscclKernel_Sum_float_Simple",
+        "MPI_Allreduce",
+        "void vllm::cross_device_reduce_1stage<float, 2>",
+        "userbuffers_fp16_sum_inplace_gpu_rr",
+        "my_all_gather_kernel",
+        "reduce_scatter_ring",
+    ],
+)
+def test_kernels_of_any_library_of_collectives_are_taken_off(tmp_path, name):
+    steps = read([trace(tmp_path, "a.json", *ddp(0, 400.0, name))])
+    assert steps.steps["a"] == pytest.approx((400e-6,))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "occlusion_kernel",
+        "void softmaxBlockAllReduce<float>",
+        "warpAllReduce",
+        "ampere_sgemm_128x64",
+        "reduce_kernel<512, 1>",
+        "broadcast_add",
+        "compile",
+    ],
+)
+def test_other_kernels_are_work(tmp_path, name):
+    steps = read([trace(tmp_path, "a.json", *ddp(0, 400.0, name))])
+    assert steps.steps["a"] == pytest.approx((1000e-6,))
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "gloo:all_reduce",
+        "mpi:broadcast",
+        "hccl:all_reduce",
+        "mine:barrier",
+        "mine:send",
+        "my.comm:_reduce",
+        "c10d::allreduce_",
+        "_c10d_functional::all_reduce",
+        "MyComm.all_to_all",
+    ],
+)
+def test_ranges_of_any_backend_are_taken_off(tmp_path, name):
+    events = [work(0, 400), work(400, 600, name, "user_annotation")]
+    assert read([trace(tmp_path, "a.json", step(0), *events)]).steps["a"] == pytest.approx(
+        (400e-6,)
+    )
+    called = [work(0, 400), work(400, 600, f"dist.py(7): {name}", "python_function")]
+    assert read([trace(tmp_path, "b.json", step(0), *called)]).steps["b"] == pytest.approx((1e-3,))
+
+
+def test_what_torch_marks_as_a_collective_is_one_whatever_its_name(tmp_path):
+    marked = {**work(300, 700, "mine", "kernel"), "args": {"Collective name": "allreduce"}}
+    path = trace(tmp_path, "a.json", step(0), work(0, 300, "gemm", "kernel"), marked)
+    assert read([path]).steps["a"] == pytest.approx((300e-6,))
+
+
+def test_whether_steps_may_include_waiting_is_known(tmp_path):
+    hidden = [trace(tmp_path, f"{name}.json", step(0), work(0, 900)) for name in "ab"]
+    assert read(hidden).may_wait
+    seen = [trace(tmp_path, f"{name}.json", *ddp(0, 400.0)) for name in "ab"]
+    assert not read(seen).may_wait
+
+
+# ---- Horovod ----
+
+
+def horovod(ready, tensors=2, exchange_us=10.0):
+    """Write the timeline of ranks that compute for so many microseconds: a row a step."""
+    events, now = [], 0.0
+    for row in ready:
+        for tensor in range(tensors):
+            events.append({"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": now, "pid": tensor})
+            for rank, us in enumerate(row):
+                # the last tensor is ready last
+                at = now + us * (tensor + 1) / tensors
+                events.append({"ph": "X", "name": str(rank), "ts": at, "dur": 0, "pid": tensor})
+        now += max(row)
+        for tensor in range(tensors):
+            end = {"ph": "E", "pid": tensor}
+            events += [
+                {**end, "ts": now},
+                {"ph": "B", "name": "ALLREDUCE", "ts": now, "pid": tensor},
+                {"ph": "B", "name": "NCCL_ALLREDUCE", "ts": now, "pid": tensor},
+                {**end, "ts": now + exchange_us / 2},
+                {**end, "ts": now + exchange_us},
+            ]
+        now += exchange_us
+    return events
+
+
+def test_a_horovod_timeline_says_when_each_rank_had_computed(tmp_path):
+    ready = [(50.0, 100.0), (60.0, 120.0), (70.0, 110.0), (55.0, 130.0)]
+    measure = [
+        {"ph": "B", "name": "NEGOTIATE_ALLREDUCE", "ts": 1e6, "pid": 99},
+        {"ph": "X", "name": "0", "ts": 2e6, "dur": 0, "pid": 99},
+        {"ph": "E", "ts": 3e6, "pid": 99},
+        {"ph": "B", "name": "ALLREDUCE", "ts": 3e6, "pid": 99},
+        {"ph": "E", "ts": 4e6, "pid": 99},
+    ]
+    path = tmp_path / "timeline.json"
+    # Horovod closes no list
+    path.write_text("[\n" + "".join(f"{json.dumps(each)},\n" for each in horovod(ready) + measure))
+    steps = read([str(path)])
+    assert steps.steps == {
+        f"rank{rank}": pytest.approx([row[rank] * 1e-6 for row in ready[1:]]) for rank in (0, 1)
+    }
+    assert not steps.may_wait
+
+
+@pytest.mark.parametrize(
+    "events",
+    [
+        horovod([(50.0, 100.0)]),
+        horovod([(50.0, 100.0), (60.0,), (60.0, 70.0)]),
+        horovod([(1.0,), (1.0,)])[:1],
+        horovod([(50.0, 100.0), (60.0, -20.0)]),
+    ],
+    ids=["one step", "a rank is missing", "no exchange", "before the exchange"],
+)
+def test_a_horovod_timeline_without_steps_is_refused(tmp_path, events):
+    path = tmp_path / "timeline.json"
+    path.write_text(json.dumps(events))
+    with pytest.raises(ConfigError, match=r"timeline\.json"):
         read([str(path)])
 
 

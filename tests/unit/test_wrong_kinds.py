@@ -3,6 +3,7 @@ a line.
 """
 
 import struct
+from importlib import import_module
 
 import numpy as np
 import pytest
@@ -186,7 +187,7 @@ def test_a_file_that_is_cut_off_is_there_and_damaged(tmp_path, monkeypatch, kept
     def never(self):
         raise AssertionError("what is there is not downloaded")
 
-    monkeypatch.setattr(datasets.torchvision("datasets").MNIST, "download", never)
+    monkeypatch.setattr(import_module("torchvision.datasets").MNIST, "download", never)
     file = folder / "t10k-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:kept])
     with pytest.raises(
@@ -195,7 +196,7 @@ def test_a_file_that_is_cut_off_is_there_and_damaged(tmp_path, monkeypatch, kept
     ):
         datasets.load(Data(name="mnist", data_dir=tmp_path))
     file.unlink()
-    monkeypatch.setattr(datasets.torchvision("datasets").MNIST, "download", _offline)
+    monkeypatch.setattr(import_module("torchvision.datasets").MNIST, "download", _offline)
     with pytest.raises(
         ConfigError,
         match="MNIST/raw lacks t10k-images-idx3-ubyte, and it cannot be downloaded here",

@@ -100,13 +100,15 @@ class Oracle:
                 self.statistics[worker] = buffers
 
     def vector(self):
-        """Parameters, and behind them the mean of the live workers' statistics."""
+        """Parameters, and behind them the mean of the live workers' statistics; of counts, the bits
+        of those of the first worker.
+        """
         flat = [value.reshape(-1) for value in self.versions[-1]]
-        statistics = [
-            torch.cat([buffer.reshape(-1).double() for buffer in buffers])
-            for buffers in self.statistics.values()
-            if buffers
-        ]
-        return torch.cat(
-            [*flat, *([torch.stack(statistics).mean(dim=0).float()] if statistics else [])]
-        )
+        counts = []
+        of_workers = [self.statistics[worker] for worker in sorted(self.statistics)]
+        for values in zip(*of_workers, strict=True):
+            if values[0].is_floating_point():
+                flat.append(torch.stack(values).double().mean(dim=0).float().reshape(-1))
+            else:
+                counts.append(values[0].reshape(1).view(torch.float32))
+        return torch.cat(flat + counts)

@@ -14,7 +14,7 @@ from raysync.bottlenecks.diagnosis import PUSHES, SHARE, TRAINED_SHARE
 from raysync.bottlenecks.smaller import without
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Entry
-from raysync.results.sentences import bottleneck
+from raysync.results.sentences import bottleneck, helps_most, said_of
 from raysync.runner import engine_for, run_in
 from tests.builders.plans import BYTES
 from tests.builders.virtual import run, timed
@@ -132,6 +132,117 @@ def test_what_a_change_gives_is_what_running_it_gives(paradigm):
         assert change.setting.seconds() == direct[key], change.what
         seen.add(key)
     assert seen == direct.keys() - {"server_shards: 1, server_placement: apart"}
+
+
+UNEQUAL = {
+    "batch_size": 30,
+    "workers": [
+        {"name": "quick", "count": 3, "step_s": 1, "jitter": {"sigma": 0.05}},
+        {"name": "slow", "step_s": 4},
+    ],
+}
+
+
+@pytest.mark.parametrize(
+    ("paradigm", "samples"), [("bsp", 2_400), ("bsp", 60_000), ("ssp", 60_000)]
+)
+def test_what_batches_by_speed_give_is_what_running_them_gives(paradigm, samples):
+    """Also where only a part is simulated: the first rounds, which are not divided yet, are no
+    larger a share than of the whole.
+    """
+    settings = UNEQUAL | {"workload": {"samples": samples}}
+    found = diagnose(setting_of(paradigm, **settings)).change
+    inner = {} if paradigm == "bsp" else {"paradigm": {"name": paradigm}}
+    choice = ParadigmChoice.model_validate({"name": "balanced", **inner})
+    assert choice.label in found.what
+    exact = seconds_of(run(timed(**settings), choice))
+    assert found.seconds == pytest.approx(exact, rel=0.03)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"workers": FOUR, "batch_size": 30},
+        UNEQUAL | {"batch_size": 1},
+        UNEQUAL | {"micro_batch": 8},
+    ],
+    ids=["equal workers", "nothing to move", "no whole micro-batches"],
+)
+def test_batches_are_left_as_they_are_where_they_cannot_be_divided(settings):
+    settings = {"workload": {"samples": 2_400}} | settings
+    for paradigm in ("bsp", "balanced"):
+        tried = [each.what for each in changes(setting_of(paradigm, **settings))]
+        assert not any("balanced" in each for each in tried)
+
+
+TABLES = {
+    "slow worker": UNEQUAL,
+    "slow link": UNEQUAL | {"network": {"link": VECTOR_S}},
+    "slow server": UNEQUAL | {"network": {"server_bandwidth_bytes_per_s": BYTES}},
+    "almost equal": {
+        "batch_size": 30,
+        "workers": [{"name": "a", "count": 3, "step_s": 1}, {"name": "b", "step_s": 1.2}],
+        "network": {"link": {"latency_s": 0.1, "bandwidth_bytes_per_s": BYTES}},
+    },
+}
+ROWS = (
+    {"name": "bsp"},
+    {"name": "bsp", "exchange": "ring"},
+    {"name": "asp"},
+    {"name": "ssp", "staleness": 3},
+    {"name": "k-sync", "k": 3},
+    {"name": "balanced"},
+    {"name": "balanced", "paradigm": {"name": "bsp", "exchange": "ring"}},
+    {"name": "balanced", "hysteresis": 0.5},
+)
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_no_row_of_the_same_updates_is_better_than_what_helps_most(tmp_path, name):
+    settings = TABLES[name] | {"workload": {"samples": 2_400}, "output": str(tmp_path)}
+    training = timed(**settings)
+    summaries = {}
+    with engine_for(training.experiment) as engine:
+        for row in ROWS:
+            choice = ParadigmChoice.model_validate(row)
+            if "ring" in choice.label and not training.experiment.describes_all_reduce:
+                continue
+            record = run_in(engine, training, choice, diagnoses=True)
+            summaries[choice.label] = record.summary
+    of_bsp = {label for label in summaries if label.startswith(("bsp", "balanced"))}
+    assert all(summaries[label]["bottleneck"] for label in of_bsp)
+    for label, summary in summaries.items():
+        best = helps_most(summary, summaries)
+        _, least_s = best or (None, summary["seconds"])
+        assert least_s <= summary["seconds"]
+        if label in of_bsp:
+            # what saves less than 2 % is not named
+            assert all(0.98 * least_s <= summaries[each]["seconds"] for each in of_bsp)
+            assert best is None or all(least_s <= summaries[each]["seconds"] for each in of_bsp)
+    alone = helps_most(summaries["bsp"], {})
+    if name == "slow worker":
+        assert "leaving out" not in alone[0]
+        assert "balanced" in alone[0]
+    assert helps_most(summaries["asp"], summaries) == helps_most(summaries["asp"], {})
+
+
+def test_a_row_of_the_table_is_named_where_no_change_is_as_good():
+    common = {"status": "finished", "samples": 10, "updates": 5, "pushes": 10}
+    fresh = common | {"staleness_max": 0, "dropped": 0}
+    found = {"change": "leaving out slow-0", "change_s": 8.0}
+    bsp = fresh | {"seconds": 10.0, "bottleneck": found}
+    better = fresh | {"seconds": 6.0}
+    assert helps_most(bsp, {"bsp": bsp, "x": better})[1] == 6
+    assert helps_most(bsp, {"bsp": bsp, "x": better | {"seconds": 9.0}})[1] == 8
+    for other in ({"staleness_max": 1}, {"dropped": 1}, {"updates": 6}, {"status": "failed"}):
+        assert helps_most(bsp, {"bsp": bsp, "x": better | other})[1] == 8
+    limit = {"kind": "slowest worker", "what": "slow-0", "without_s": 5.0}
+    told = bsp | {"bottleneck": found | limit}
+    assert any("row" in each for each in said_of({"bsp": [None, told], "row": [None, better]}))
+    assert not any("row" in each for each in said_of({"bsp": [told, None], "row": [None, better]}))
+    nothing = bsp | {"bottleneck": {"change": None, "change_s": None}}
+    assert helps_most(nothing, {"bsp": nothing}) is None
+    assert helps_most(nothing, {"x": better})[1] == 6
 
 
 def test_the_simplest_of_equally_good_changes_is_named():

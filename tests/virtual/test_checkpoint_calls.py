@@ -1,5 +1,7 @@
 """Calls around a checkpoint take no time, not even over links, and servers take states."""
 
+import gc
+from contextlib import contextmanager
 from functools import partial
 
 import pytest
@@ -17,7 +19,7 @@ from raysync.training.preparation import prepare
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.engine import driver_of
 from raysync.virtual.pipelined import PipelinedRun
-from tests.builders.virtual import DATA, cut_task, weights_of
+from tests.builders.virtual import DATA, cut_task, deep, weights_of
 
 
 def normed():
@@ -100,3 +102,52 @@ def test_stages_take_the_states_of_their_servers():
 def test_the_state_of_two_shards_is_none_of_one_server():
     with pytest.raises(ConfigError, match="shards of a server: 2, in place of 1"):
         DataParallelRun(task(), make("asp"), {SERVER: [b"", b""]}).actor(SERVER)
+
+
+BOX = {"host": {"name": "box", "cores": 1}}
+KEEPING = {
+    "bsp": ("bsp", {}, {}),
+    "host": ("asp", {}, BOX),
+    "host, links": ("asp", {}, {**BOX, "link": {"latency_s": 0.02}}),
+    "ssp": ("ssp", {"staleness": 1}, {"link": {"latency_s": 0.02}}),
+    "ring": ("bsp", {"exchange": "ring"}, {}),
+    "k-sync": ("k-sync", {"k": 2}, {}),
+    "ringmaster": ("ringmaster", {"staleness": 0}, {}),
+    "decoupled": ("decoupled", {"modules": 2, "groups": 2}, {}),
+}
+
+
+@pytest.mark.parametrize("label", KEEPING)
+def test_checkpoints_do_not_grow(label):
+    """What a run has done with is freed without a search for garbage, so none of it is saved."""
+    name, parameters, worker = KEEPING[label]
+    groups = [
+        {"name": "quick", "count": 2, "step_s": 0.1, **worker},
+        {"name": "slow", "count": 2, "step_s": 0.17, **worker},
+    ]
+    settings = {
+        "engine": "virtual",
+        "batch_size": 4,
+        "workers": groups,
+        "workload": {"samples": 1200},
+        "network": {"push_s": 0.001},
+        "evaluation": {"marks": 1},
+    }
+    model = deep if name == "decoupled" else normed
+    driver = driver_of(prepare(config.validate(settings), model, DATA), make(name, **parameters))
+    kept = []
+    with without_collections():
+        run(driver, lambda: kept.append(len(driver.backend.state()["calls"])))
+    half = len(kept) // 2
+    assert max(kept[half:]) < 1.5 * max(kept[:half])
+    assert half > 100
+
+
+@contextmanager
+def without_collections():
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()

@@ -4,9 +4,12 @@ compared exactly.
 
 import pytest
 
-from raysync.core.events import Pushed
+from raysync.core.events import Left, Pushed
+from raysync.paradigms import make
+from raysync.virtual.backend import End
+from raysync.virtual.engine import driver_of
 from tests.builders.plans import BYTES
-from tests.builders.virtual import busy, entries, push_times, run, timed
+from tests.builders.virtual import busy, churn, cut_task, decoupled, entries, push_times, run, timed
 
 UNEQUAL = [{"name": "fast", "step_s": 1}, {"name": "slow", "step_s": 3}]
 
@@ -245,23 +248,57 @@ def test_servers_read_their_parts_of_a_gradient_at_the_same_time():
     assert push_times(run(training, "asp")) == {"worker-0": [1, 1 + 0.5 + 0.25 + 1]}
 
 
-@pytest.mark.parametrize(
-    ("attempts", "pushes"),
-    [
-        (0, [1, 8.5, 9.5, 10.5, 11.5, 12.5, 13.5, 14.5, 15.5]),
-        (2, [1, 8.5, 16.25, 24.25, 25.25, 26.25, 27.25, 28.25, 29.25]),
-    ],
-)
-def test_a_step_longer_than_the_deadline_counts_its_worker_as_gone(attempts, pushes):
-    """Again at each attempt: it is back after 0.25 s, then after 0.5 s, and then no more."""
+SLOW = [
+    ({"step_s": 8}, [], [8, 16]),
+    ({"step_s": 2, "speed": 0.25}, [], [8, 16]),
+    ({"fixed_s": 4, "per_sample_s": 4}, [], [8, 16]),
+    ({"trace": [2, 6]}, [], [2, 8]),
+    ({"step_s": 2, "jitter": {"distribution": "empirical", "samples": [1, 7]}}, [], None),
+    (
+        {"step_s": 2},
+        [{"kind": "slow-down", "workers": ["b"], "factor": 4, "start_clock": 1, "lasts_clocks": 1}],
+        [2, 10],
+    ),
+    ({"step_s": 2, "link": {"latency_s": 3}}, [], [8, 16]),
+]
+
+
+@pytest.mark.parametrize(("worker", "faults", "pushes"), SLOW)
+@pytest.mark.parametrize("paradigm", ["bsp", "asp"])
+def test_a_step_that_is_known_to_be_long_does_not_count_as_frozen(paradigm, worker, faults, pushes):
+    """Whatever makes it long: the deadline is what a step may take beyond that."""
     training = timed(
-        workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 8}],
-        cluster={"step_deadline_s": 7.5, "restarts": {"attempts": attempts, "backoff_s": 0.25}},
-        workload={"samples": 9},
+        workers=[{"name": "a", "step_s": 1}, {"name": "b", **worker}],
+        cluster={"step_deadline_s": 1.0},
+        faults=faults,
+        workload={"samples": 12 if paradigm == "bsp" else 30},
     )
-    lines = run(training, "bsp")
-    assert push_times(lines) == {"a-0": pushes}
+    lines = run(training, paradigm)
+    assert churn(lines) == []
     assert lines[-1].status == "finished"
+    if pushes is not None:
+        assert push_times(lines)["b-0"][:2] == pushes
+
+
+def test_stages_that_are_known_to_be_slow_do_not_count_as_frozen():
+    training = cut_task(2, 1, timing="only", workers=[{"count": 2, "step_s": 120}])
+    lines = decoupled(training, 2, 1, locked=True)
+    assert lines[-1].status == "finished"
+    assert not [line for line in entries(lines, Left) if not line.report.get("done")]
+
+
+@pytest.mark.parametrize("step_s", [0.5, 120])
+def test_a_worker_that_freezes_is_missed_a_deadline_after_its_step_was_due(step_s):
+    training = timed(
+        workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": step_s}],
+        cluster={"step_deadline_s": 7.5, "restarts": {"attempts": 0}},
+        workload={"samples": 200},
+    )
+    ends = {"b-0#1": [End(0.25, freezes=True)]}
+    driver = driver_of(training, make("bsp"), ends=ends)
+    [(_, worker, at)] = churn([line for lines in driver.run() for line in lines])
+    assert worker == "b-0#1"
+    assert step_s + 7.5 <= at <= step_s + 2 * 7.5 + 1
 
 
 def test_speed_divides_what_step_s_or_a_trace_says_and_jitter_multiplies_it():

@@ -24,7 +24,7 @@ from raysync.training.preparation import prepare
 from raysync.training.wire import Wire
 from raysync.virtual.engine import VirtualEngine
 from raysync.virtual.trainer import Trainer
-from tests.builders.virtual import DATA, entries, learn, push_times, replayed, weights_of
+from tests.builders.virtual import DATA, entries, learn, push_times, replayed, slot_of, weights_of
 from tests.virtual.oracle import Oracle
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -82,7 +82,9 @@ def test_a_run_is_what_plain_torch_makes_of_its_journal(paradigm, devices):
     lines, driver = learn(training, paradigm)
     assert lines[-1].status == "finished", lines[-1]
     oracle = Oracle(training).follow(lines)
-    assert (weights_of(driver) - oracle.vector()).abs().max().item() < 1e-5
+    came, expected = weights_of(driver), oracle.vector()
+    assert (came - expected).abs().max().item() < 1e-5
+    assert torch.equal(came[-2:], expected[-2:]), "the count of batches, bit by bit"
     assert replayed(training, lines, ParadigmChoice(name=paradigm)).difference is None
     stale = [
         entry
@@ -310,8 +312,8 @@ def test_gradients_in_turn_are_those_of_their_weights_and_stay_as_they_are(model
     shared = Trainer(training)
     in_turn = [computed(shared, *step) for step in order]
     alone = [computed(Trainer(training), *step) for step in order]
-    assert [loss for loss, _ in in_turn] == [loss for loss, _ in alone]
-    for (_, ours), (_, fresh) in zip(in_turn, alone, strict=True):
+    assert [loss for loss, _, _ in in_turn] == [loss for loss, _, _ in alone]
+    for (_, ours, _), (_, fresh, _) in zip(in_turn, alone, strict=True):
         assert torch.equal(ours, fresh)
 
 
@@ -562,3 +564,61 @@ def test_timers_drops_and_batch_sizes_of_a_users_paradigm():
         ).machine.roster.dropped
         > 3
     )
+
+
+class Spiked(nn.Module):
+    """The gradient of `inner.bias` is not finite from the third batch on, while the loss is."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(3, 4)
+        self.register_buffer("seen", torch.zeros(()))
+
+    def forward(self, x):
+        y = self.inner(x)
+        self.seen += 1
+        return y + (0 * self.inner.bias).abs().sqrt() if self.training and self.seen > 2 else y
+
+
+def told(lines):
+    """The push with which a run diverged, and what its report says of that."""
+    assert lines[-1].status == "diverged"
+    [entry] = [entry for entry in entries(lines, Pushed) if "not_finite" in entry.report]
+    event, found = entry.event, entry.report["not_finite"]
+    assert entries(lines, Pushed)[-1] is entry, "it ends the run"
+    for each in (event.worker, str(event.clock), found["parameter"], found["first"]):
+        assert each in lines[-1].error
+    assert len(found["samples"]) == event.samples
+    return event, found
+
+
+@pytest.mark.parametrize("paradigm", ["bsp", "asp"])
+def test_a_gradient_that_is_not_finite_is_told_though_the_loss_is(paradigm):
+    task = task_of(Spiked)
+    lines, _ = learn(task, paradigm)
+    event, found = told(lines)
+    assert (found["first"], found["parameter"]) == ("gradient", "inner.bias")
+    slot = slot_of(event.worker)
+    batch = task.reader(slot).samples(event.clock, event.samples)
+    assert found["samples"] == batch, "those that it computed"
+    assert all(str(sample) in lines[-1].error for sample in batch[:2])
+
+
+def test_weights_that_an_update_has_made_not_finite_are_told():
+    """Losses and gradients are finite up to then; the learning rate is too high."""
+    lines, _ = learn(task_of(nn.Linear(3, 4), update={"lr": 1e39}), "asp")
+    event, found = told(lines)
+    assert (found["first"], found["parameter"]) == ("weights", "weight")
+    assert event.base > 0
+
+
+def test_a_loss_is_told_if_it_is_the_first():
+    _, found = told(learn(task_of(lambda: Cliff("training")), "asp")[0])
+    assert (found["first"], found["parameter"]) == ("loss", "")
+
+
+def test_many_samples_are_counted():
+    lines, _ = learn(task_of(lambda: Cliff("training"), batch_size=48), "asp")
+    _, found = told(lines)
+    assert len(found["samples"]) == 48
+    assert sum(str(sample) in lines[-1].error.split() for sample in range(96)) < 12

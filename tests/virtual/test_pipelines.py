@@ -426,7 +426,13 @@ def test_no_more_is_in_flight_than_the_delay():
 
 def test_a_network_that_diverges_says_so():
     training = cut_task(2, 1, update={"lr": 1e38})
-    assert decoupled(training, 2, 1)[-1].status == "diverged"
+    lines = decoupled(training, 2, 1)
+    assert lines[-1].status == "diverged"
+    [entry] = [entry for entry in entries(lines, Pushed) if "not_finite" in entry.report]
+    found = entry.report["not_finite"]
+    assert found["first"] in ("weights", "activations", "loss", "gradient")
+    assert len(found["samples"]) == entry.event.samples
+    assert entry.event.worker in lines[-1].error
 
 
 def test_buffers_are_their_modules_own_and_are_evaluated():

@@ -12,6 +12,7 @@ from typing import Any
 from raysync.core.decisions import Hold, Note, Restore, Suspend, Switch
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry, Remark, Resumed, read
+from raysync.record.journal_file import JournalFile
 from raysync.record.reader import RunRecord, legible, measures_of
 
 TELLING = (
@@ -77,7 +78,7 @@ def story_of(record: RunRecord, start: float) -> Story:
     """
     holds: dict[tuple[str, float], str] = {}
     happenings: list[Happening] = []
-    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+    with legible(record.path), JournalFile(record.path / "journal.jsonl") as file:
         for line in read(_telling(file))[1]:
             match line:
                 case Entry(event=event):
@@ -98,7 +99,7 @@ def story_of(record: RunRecord, start: float) -> Story:
 
 def workload_of(record: RunRecord) -> int:
     """Return the samples of the whole work, a progress of 1, from the journal's header."""
-    with legible(record.path), (record.path / "journal.jsonl").open(encoding="utf-8") as file:
+    with legible(record.path), JournalFile(record.path / "journal.jsonl") as file:
         return measures_of(read(file)[0]).workload_samples
 
 

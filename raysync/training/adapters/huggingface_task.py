@@ -12,12 +12,13 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from raysync.config import Update
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import call, load_reference, may_import
 from raysync.training.adapters.huggingface_padding import Collate, collator, padder
 from raysync.training.adapters.packages import alike_in_all_processes, require
 from raysync.training.task import Average, Task
-from raysync.training.task_checks import run_users_code
+from raysync.users_code import users_code
 
 HEADS = {
     "causal-lm": "AutoModelForCausalLM",
@@ -161,9 +162,8 @@ class HuggingFaceTask(Task):
             shown = ["a type of model of transformers, such as bert, distilbert, gpt2", "./FOLDER"]
             raise unknown_name("type of model", self._source, types, self._where, shown)
         _refuse_unknown(self._settings, auto.for_model(self._source), self._where)
-        return run_users_code(
-            lambda: auto.for_model(self._source, **self._settings), f"{self._where}: config"
-        )
+        with users_code(f"{self._where}: config"):
+            return auto.for_model(self._source, **self._settings)
 
     def build_model(self) -> nn.Module:
         """See `Task.build_model`."""
@@ -174,29 +174,23 @@ class HuggingFaceTask(Task):
                 f"{self._where}: head: {self._config.model_type} has no {self._head} in"
                 " transformers."
             )
-        where = f"{self._where}: model"
-        if self._folder is None:
-            model = run_users_code(
-                lambda: kind.from_config(copy.deepcopy(self._config), dtype=torch.float32), where
-            )
-        else:
-            model = run_users_code(
-                lambda: kind.from_pretrained(
-                    self._folder,
-                    config=copy.deepcopy(self._config),
-                    local_files_only=True,
-                    dtype=torch.float32,
-                ),
-                where,
-            )
+        config = copy.deepcopy(self._config)
+        with users_code(f"{self._where}: model"):
+            if self._folder is None:
+                model = kind.from_config(config, dtype=torch.float32)
+            else:
+                model = kind.from_pretrained(
+                    self._folder, config=config, local_files_only=True, dtype=torch.float32
+                )
         return model if self._lora is None else self._with_adapters(model, self._lora)
 
     def _with_adapters(self, model: Any, settings: Mapping[str, Any]) -> nn.Module:
         peft = require("peft", "huggingface", self._where)
         where = f"{self._where}: lora"
         arguments = {"task_type": LORA_TASKS.get(self._head), **settings}
-        config = call(peft.LoraConfig, where, arguments, {})
-        adapted: nn.Module = run_users_code(lambda: peft.get_peft_model(model, config), where)
+        with users_code(where):
+            config = call(peft.LoraConfig, where, arguments, {})
+            adapted: nn.Module = peft.get_peft_model(model, config)
         return adapted
 
     @cached_property
@@ -204,8 +198,8 @@ class HuggingFaceTask(Task):
         """What the user's function returns."""
         where = f"{self._where}: data {self._data}"
         function = load_reference(self._data, where)
-        with alike_in_all_processes():
-            parts = run_users_code(lambda: call(function, where, self._data_parameters, {}), where)
+        with alike_in_all_processes(), users_code(where):
+            parts = call(function, where, self._data_parameters, {})
         if not isinstance(parts, Mapping):
             raise ConfigError(
                 f"{where}: must return a mapping with train and test, got {type(parts).__name__}."
@@ -275,6 +269,12 @@ class HuggingFaceTask(Task):
             correct = int((output.logits.argmax(-1) == labels)[kept].sum())
             values["accuracy"] = Average(correct, count)
         return values
+
+    def update(self, model: nn.Module, file: Update, epochs: float) -> Mapping[str, Any]:
+        """See `Task.update`: as under transformers' Trainer, no rate is multiplied by the
+        workers.
+        """
+        return {"lr_scaling": "none"}
 
     def save_pretrained(self, model: nn.Module, folder: Path) -> None:
         """Write a model as `save_pretrained` of its library does.

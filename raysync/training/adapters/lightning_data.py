@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, NamedTuple
 
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from raysync.errors import ConfigError
 from raysync.training.samples import check_samples
-from raysync.training.task_checks import run_users_code
+from raysync.users_code import users_code
 
 LOADERS = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}
 """Part of the data -> the hook that returns its loader."""
@@ -57,14 +56,16 @@ def parts_of(source: Any, where: str) -> dict[str, TaggedSamples]:
     for part, hook in LOADERS.items():
         if part != "validation":
             stage = "fit" if part == "train" else "test"
-            run_users_code(partial(source.setup, stage), f"{where}: setup")
+            with users_code(f"{where}: setup"):
+                source.setup(stage)
         if has_hook(source, hook) and (loader := _loader(source, hook, where)) is not None:
             parts[part] = TaggedSamples(part, loader)
     return parts
 
 
 def _loader(source: Any, hook: str, where: str) -> DataLoader[Any] | None:
-    loader = run_users_code(getattr(source, hook), f"{where}: {hook}")
+    with users_code(f"{where}: {hook}"):
+        loader = getattr(source, hook)()
     if isinstance(loader, list | tuple) and len(loader) == 1:
         loader = loader[0]
     if loader is None or loader == []:

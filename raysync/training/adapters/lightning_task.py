@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 from torch import Tensor, nn
@@ -29,7 +29,7 @@ from raysync.training.adapters.lightning_update import update_of
 from raysync.training.adapters.packages import alike_in_all_processes, require
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.task import Task, is_torchmetric
-from raysync.training.task_checks import run_users_code
+from raysync.users_code import users_code
 
 REFUSED_HOOKS = (
     "backward",
@@ -148,9 +148,11 @@ class LightningTask(Task):
                 " are the server's here."
             )
         refuse_hooks(REFUSED_HOOKS, module, self._where)
-        run_users_code(module.configure_model, f"{self._where}: configure_model")
+        with users_code(f"{self._where}: configure_model"):
+            module.configure_model()
         if has_hook(module, "setup"):
-            run_users_code(partial(module.setup, "fit"), f"{self._where}: setup")
+            with users_code(f"{self._where}: setup"):
+                module.setup("fit")
         return module  # type: ignore[no-any-return]
 
     def remarks(self, model: nn.Module) -> Sequence[str]:
@@ -166,15 +168,15 @@ class LightningTask(Task):
         return lines
 
     def update(self, model: nn.Module, file: Update, epochs: float) -> Mapping[str, Any]:
-        """See `Task.update`: what `configure_optimizers` returns."""
-        named = file.model_fields_set
+        """See `Task.update`: what `configure_optimizers` returns. As under Lightning's Trainer, no
+        rate is multiplied by the workers.
+        """
+        named, scaling = file.model_fields_set, {"lr_scaling": "none"}
         if {"optimizer", "schedule"} <= named or not has_hook(model, "configure_optimizers"):
-            return {}
-        configured = run_users_code(
-            model.configure_optimizers,  # type: ignore[arg-type]
-            f"{self._where}: configure_optimizers (without a Trainer)",
-        )
-        return update_of(self._where, configured, model, named, epochs)
+            return scaling
+        with users_code(f"{self._where}: configure_optimizers (without a Trainer)"):
+            configured = model.configure_optimizers()  # type: ignore[operator]
+        return update_of(self._where, configured, model, named, epochs) | scaling
 
     @cached_property
     def _parts(self) -> dict[str, TaggedSamples]:
@@ -186,7 +188,8 @@ class LightningTask(Task):
                 else self._make(self._module_class(), self._arguments, "module")
             )
             if not self._prepared:
-                run_users_code(source.prepare_data, f"{self._where}: prepare_data")
+                with users_code(f"{self._where}: prepare_data"):
+                    source.prepare_data()
                 self._prepared = True  # what it downloads is there for the other processes
             return parts_of(source, self._where)
 
@@ -254,7 +257,8 @@ class LightningTask(Task):
 
     def _make(self, kind: type[Any], arguments: Mapping[str, Any], what: str) -> Any:
         where = f"{self._where}: {what}"
-        return run_users_code(lambda: call(kind, where, arguments, {}), where)
+        with users_code(where):
+            return call(kind, where, arguments, {})
 
 
 def _step(model: nn.Module, name: str, batch: Tagged) -> Any:

@@ -134,11 +134,12 @@ def _schedule(where: str, schedulers: list[dict[str, Any]], epochs: float) -> di
     instead = "Name update.schedule in the experiment file to train with that one instead."
     if len(schedulers) > 1:
         raise ConfigError(f"{where}: it has {len(schedulers)} learning-rate schedulers. {instead}")
-    if first.get("interval", "epoch") != "epoch" or first.get("frequency", 1) != 1:
+    interval, frequency = first.get("interval", "epoch"), first.get("frequency", 1)
+    if interval != "epoch" or frequency != 1:
+        every = interval if frequency == 1 else f"{frequency} {interval}s"
         raise ConfigError(
-            f"{where}: {name} steps once in {first.get('frequency', 1)}"
-            f" {first.get('interval', 'epoch')}s; only a step an epoch has an equivalent, since the"
-            f" number of updates depends on the paradigm. {instead}"
+            f"{where}: {name} changes the learning rate every {every}; only a change every epoch"
+            f" has an equivalent, since the number of updates depends on the paradigm. {instead}"
         )
     scheduler: Any = first.get("scheduler")
     kind = type(scheduler)  # a class derived from one of these may do something else

@@ -10,20 +10,15 @@ from types import ModuleType
 from raysync.errors import ConfigError
 from raysync.randomness import hashed_seed
 from raysync.training.batch_reader import generators_restored, seed_generators
-from raysync.training.torchvision_import import torchvision
 
 
 def require(module: str, extra: str, where: str) -> ModuleType:
     """Import a module of an optional package.
 
-    torchvision is imported before: all of these packages import it, and cannot where it was built
-    for another device than torch (see `torchvision_import`).
-
     Raises:
         ConfigError: the package is not installed; the message names the extra that has it.
     """
     package = module.partition(".")[0]
-    torchvision("models")
     try:
         return import_module(module)
     except ModuleNotFoundError as error:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
+from importlib import import_module
 from typing import Any
 
 from torch import nn
 
 from raysync.errors import ConfigError, unknown_name
-from raysync.training.torchvision_import import torchvision
 
 AUXILIARY = ("googlenet", "inception_v3")
 """Models that return several outputs in training unless `aux_logits` is false."""
@@ -24,7 +24,7 @@ def build(name: str, /, classes: int, **parameters: Any) -> nn.Module:
     Raises:
         ConfigError: there is no such model, or its weights cannot be downloaded.
     """
-    models = torchvision("models")
+    models = import_module("torchvision.models")
     where = f"model torchvision:{name}"
     known = models.list_models(module=models)
     if name not in known:

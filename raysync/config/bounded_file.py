@@ -1,0 +1,98 @@
+"""Read a file whole within a bound, whatever lies behind its name."""
+
+from __future__ import annotations
+
+import gzip
+import os
+import stat
+import zlib
+from pathlib import Path
+from typing import BinaryIO
+
+from raysync.errors import ConfigError
+
+PACKED = ".gz"
+"""The suffix, in small or capital letters, of what is unpacked."""
+KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+    stat.S_IFSOCK: "a socket",
+}
+
+
+def read_bytes(path: Path, limit: int) -> bytes:
+    """Read the bytes of a plain file; one that is called `.gz` is unpacked.
+
+    Args:
+        path: of the file.
+        limit: the most bytes, those of an unpacked file too.
+
+    Raises:
+        ConfigError: there is no such file, it cannot be read, is no plain file or too large.
+    """
+    try:
+        with open_plain(path) as file:
+            if path.suffix.lower() == PACKED:
+                with gzip.open(file) as unpacked:
+                    data = unpacked.read(limit + 1)
+            else:
+                data = file.read(limit + 1)
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from error
+    except (EOFError, zlib.error) as error:
+        raise ConfigError(f"{path}: cannot be unpacked ({error}).") from error
+    except ConfigError:
+        raise
+    except ValueError as error:  # a name with a NUL, or with half a character
+        raise ConfigError(f"{str(path)!r}: no file can be called that ({error}).") from error
+    if len(data) > limit:
+        raise ConfigError(f"{path}: it has more than {limit / 1e6:,g} MB, the most that is read.")
+    return data
+
+
+def open_plain(path: Path) -> BinaryIO:
+    """Open a plain file to read its bytes.
+
+    Raises:
+        OSError: there is no such file, or it cannot be read.
+        ConfigError: it is no plain file.
+    """
+    # a pipe without a writer would hold up an ordinary open()
+    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
+    kind = stat.S_IFMT(os.fstat(file.fileno()).st_mode)
+    if kind != stat.S_IFREG:
+        file.close()
+        what = KINDS.get(kind, "something else")
+        raise ConfigError(f"{path}: it is {what}; a plain file is expected.")
+    return file
+
+
+def read_text(path: Path, limit: int) -> str:
+    """Read a text in UTF-8, as `read_bytes` reads a file; a byte-order mark is left out.
+
+    Raises:
+        ConfigError: see `read_bytes`; or it is no text.
+    """
+    try:
+        text = read_bytes(path, limit).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: it is no text in UTF-8.") from error
+    return text
+
+
+def path_of(name: str | Path) -> Path:
+    """Return the path that a user wrote, with the folder of a user in place of `~`.
+
+    Raises:
+        ConfigError: there is no such user.
+    """
+    try:
+        return Path(name).expanduser()
+    except RuntimeError as error:
+        raise ConfigError(f"{name}: there is no such user here.") from error
+
+
+def _without_waiting(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))

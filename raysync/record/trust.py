@@ -1,0 +1,110 @@
+"""Whether to go on with what a record names of the user's own.
+
+To go on with a run is to import and call what its experiment names, with the parameters that it
+gives. No module has to come with the record for that to do harm: a model can be named `os:system`.
+And who joins a Ray cluster runs what it answers. So a record that was not made here must be trusted
+first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from raysync.config.bounded_file import read_text
+from raysync.config.files import MOST_BYTES
+from raysync.config.yaml_reading import read_yaml
+from raysync.errors import ConfigError
+from raysync.record.made_here import KEY, is_made_here
+from raysync.record.reader import RunRecord
+from raysync.record.resumption import environment_of
+from raysync.record.storage import display_name
+from raysync.record.sweeps import FILE, NOTE, ORIGIN, RECORDS, TUNE, Origin
+from raysync.record.writer import CONFIG
+
+PICKLES = "searcher-state-*.pkl"
+"""The files of Ray Tune's searchers in the folder of a sweep that goes on: what is in them runs."""
+OWN_WORDS = ("hf", "timm", "torchvision", "given")
+"""What stands before the colon of a name that is no module."""
+NAMED = 5
+"""The largest number of names that a message lists."""
+
+
+def trusted(record: RunRecord, *, trust: bool) -> RunRecord:
+    """Return a record whose run goes on, and whose names may be imported for that.
+
+    Args:
+        record: of a run.
+        trust: whether the user trusts it.
+
+    Raises:
+        ConfigError: it names modules, was not made here, and the user does not.
+    """
+    made = environment_of(record).get(KEY, {})
+    if not trust and not is_made_here(record.path, made):
+        _refuse(record.path, _names_in(_yaml(record.path / CONFIG)))
+    return replace(record, trust=True)
+
+
+def check_trusted(sweep: Path, *, trust: bool) -> None:
+    """Refuse to go on with a sweep that names modules, or has pickled files, and was not made here,
+    unless the user trusts it.
+
+    Args:
+        sweep: its folder.
+        trust: whether the user does.
+
+    Raises:
+        ConfigError: see above.
+    """
+    origin = Origin.read(sweep) if (sweep / ORIGIN).exists() else None
+    if trust or (origin is not None and is_made_here(sweep, origin.made)):
+        return
+    records = sweep / RECORDS
+    files = [sweep / FILE, *records.glob(f"*/{NOTE}"), *records.glob(f"*/*/{CONFIG}")]
+    parts = [_yaml(file) for file in files]
+    if origin is not None:
+        parts.append(read_yaml(origin.text, origin.source))
+        parts += [read_yaml(each.partition("=")[2], each) for each in origin.overrides]
+    pickles = (str(file.relative_to(sweep)) for file in (sweep / TUNE).glob(PICKLES))
+    _refuse(sweep, chain(_names_in(parts), pickles))
+
+
+def _refuse(folder: Path, names: Iterator[str]) -> None:
+    found = sorted(set(names))
+    if found:
+        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        raise ConfigError(
+            f"{display_name(folder)}: this folder has not made it, and to go on with it is to run"
+            f" what it names: {', '.join(found[:NAMED])}{more}.\nIf you trust it: --trust."
+        )
+
+
+def _yaml(file: Path) -> Any:
+    return read_yaml(read_text(file, MOST_BYTES), str(file))
+
+
+def _names_in(value: Any) -> Iterator[str]:
+    """Yield what may be the name of a class or a function, and the address of a cluster, anywhere
+    in plain data.
+    """
+    if isinstance(value, str) and _is_reference(value):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, inner in value.items():
+            if key == "address" and inner not in (None, "auto", "local"):
+                yield f"{key}: {inner}"
+            yield from chain(_names_in(key), _names_in(inner))
+    elif isinstance(value, list | tuple):
+        for inner in value:
+            yield from _names_in(inner)
+
+
+def _is_reference(text: str) -> bool:
+    """Say whether `load_reference` could import something by that name."""
+    module, _, name = text.removeprefix("lightning:").partition(":")
+    is_name = bool(name) and all(part.isidentifier() for part in name.split("."))
+    return is_name and bool(module) and module not in OWN_WORDS

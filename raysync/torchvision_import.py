@@ -1,0 +1,58 @@
+"""The import of torchvision where it and torch were built for different devices.
+
+The package index's torchvision is built for CUDA. Beside a CPU torch its import fails with
+"operator torchvision::nms does not exist": its compiled operators cannot be loaded, yet their
+Python side registers shapes for them. With the two schemas declared, everything that is plain
+Python works (models, transforms, datasets), and so do torchmetrics, timm and Lightning, which
+import torchvision.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Sequence
+from functools import partial
+from importlib import import_module
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from types import ModuleType
+from typing import Any
+
+_SYMPTOM = "torchvision::nms"
+_SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
+_kept: list[Any] = []  # schemas vanish with their Library
+
+
+def heal_torchvision() -> None:
+    """Let each later import of torchvision in this process declare the operators it misses."""
+    sys.meta_path.insert(0, _Finder())
+
+
+class _Finder(MetaPathFinder):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Return where torchvision is, with an execution that declares operators; None for any
+        other module.
+        """
+        if fullname != "torchvision":
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None and spec.loader is not None:
+            declaring = partial(_execute, spec.loader.exec_module)
+            spec.loader.exec_module = declaring  # type: ignore[method-assign]
+        return spec
+
+
+def _execute(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+    try:
+        execute(module)
+    except RuntimeError as error:
+        if _SYMPTOM not in str(error):
+            raise
+        torch = import_module("torch")  # which torchvision has imported: raysync itself does not
+        library = torch.library.Library("torchvision", "DEF")
+        _kept.append(library)
+        library.define(f"nms{_SCHEMA}")
+        library.define(f"qnms{_SCHEMA}")
+        execute(module)

@@ -1,0 +1,84 @@
+"""Metrics whose mean over samples depends on which of them are in one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import suppress
+from math import isclose, isnan
+
+import torch
+from torch import nn
+
+from raysync.training.batch_reader import generators_restored, seed_generators
+from raysync.training.evaluation import joined, measured
+from raysync.training.initial_model import InitialModel
+from raysync.training.task import Average
+from raysync.training.task_checks import evaluated_batches, evaluated_count, reset_torchmetrics
+
+NOISE = 1e-3
+"""The relative difference of two means that rounding may make, also in half precision."""
+
+
+def batch_metrics(model: InitialModel, module: nn.Module, size: int) -> tuple[str, ...]:
+    """Return the names of metrics that depend on the batch, such as a recall among its samples.
+
+    The same samples are measured in one batch, and in parts of different sizes.
+
+    Args:
+        model: has the task.
+        module: as the model builds it.
+        size: the samples to measure on, if there are as many.
+    """
+    size = min(size, evaluated_count(model))
+    if size < 2:
+        return ()
+    was_training = module.training
+    with generators_restored(), torch.no_grad():
+        module.eval()
+        try:
+            whole = _means(model, module, [size])
+            parts = _means_of_parts(model, module, size)
+            names = [name for name in parts if not _alike(whole[name], parts[name])]
+            if names:  # unless they are drawn at random
+                again = _means(model, module, [size], seed=2)
+                names = [name for name in names if _alike(whole[name], again[name])]
+        finally:
+            reset_torchmetrics(model.task, module)
+            module.train(was_training)
+    return tuple(names)
+
+
+def _means_of_parts(model: InitialModel, module: nn.Module, size: int) -> dict[str, float]:
+    """Return the means over parts; none if a metric cannot be measured on so few samples."""
+    for sizes in (_halved(size), [size - size // 2, size // 2]):
+        with suppress(Exception):  # anything that the user's code raises
+            return _means(model, module, sizes)
+    return {}
+
+
+def _halved(size: int) -> list[int]:
+    """Return the sizes of a half, a quarter, an eighth, ... of so many samples; the last two are
+    small: a recall among few is far higher than among many.
+    """
+    sizes = []
+    while size > 3:
+        sizes.append(size // 2)
+        size -= size // 2
+    return [*sizes, size]
+
+
+def _means(
+    model: InitialModel, module: nn.Module, sizes: Sequence[int], seed: int = 0
+) -> dict[str, float]:
+    """Return the metrics that are means, over batches of these sizes; the seed is of what they
+    draw.
+    """
+    batches = zip(evaluated_batches(model, sizes), sizes, strict=True)
+    seed_generators(seed)
+    parts = measured(model.task, module, batches)
+    means = {name: each for name, each in parts.items() if isinstance(each[0], Average)}
+    return {key: value for name, each in means.items() for key, value in joined(name, each)}
+
+
+def _alike(one: float, other: float) -> bool:
+    return isclose(one, other, rel_tol=NOISE, abs_tol=1e-6) or (isnan(one) and isnan(other))

@@ -1,0 +1,265 @@
+"""How the persistent buffers of a module travel behind its parameters, in numbers of float32.
+
+floats    float32, float16, bfloat16: as float32, which holds each of their values; averaged
+doubles   float64: the bits of each in the room of two numbers; averaged as float64
+bits      everything else: the bits, filled up to whole numbers; taken from one worker whole
+
+The mean of integers, complex phases or packed bits would mean nothing. Whatever a vector passes on
+its way copies it bit by bit, so nothing there has to know of all this.
+
+Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers take.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn.parameter import is_lazy
+
+from raysync.errors import ConfigError
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+NUMBER_BYTES = 4
+
+
+class Slots(NamedTuple):
+    """The numbers of float32 that each kind of buffers takes, in their order."""
+
+    floats: int
+    doubles: int = 0
+    """An even number."""
+    bits: int = 0
+
+    def within(self, begin: int, end: int) -> Slots:
+        """Return those of a part of (Q,), which does not begin or end within a double."""
+        bounds = pairwise(accumulate(self, initial=0))
+        return Slots(*(max(0, min(end, stop) - max(begin, start)) for start, stop in bounds))
+
+    def mean(self, rows: Sequence[Tensor]) -> Tensor:
+        """Return the mean of several (Q,): numbers on which all agree to the bit stay as they are,
+        and bits are those of the first.
+        """
+        if len(rows) == 1:
+            return rows[0]
+        end, begin_bits = self.floats, self.floats + self.doubles
+        means = [_mean(torch.stack([row[:end] for row in rows]), torch.int32)]
+        if self.doubles:
+            stacked = torch.stack([row[end:begin_bits] for row in rows])
+            mean = _mean(stacked.view(torch.float64), torch.int64)
+            means.append(mean.view(torch.float32))
+        return torch.cat([*means, rows[0][begin_bits:]])
+
+
+def _mean(stacked: Tensor, integers: torch.dtype) -> Tensor:
+    """Return the mean over the first dimension.
+
+    Args:
+        stacked: of floats.
+        integers: the type of the same size, by which bits are compared: so a constant is not
+            rounded, and an infinite one is not lost.
+    """
+    bits = stacked.view(integers)
+    return torch.where(bits.amin(0) == bits.amax(0), stacked[0], stacked.mean(0))
+
+
+@dataclass(frozen=True, slots=True)
+class Persistent:
+    """A buffer that is part of `state_dict()`."""
+
+    name: str
+    """Its name in the whole module."""
+    owner: nn.Module
+    attribute: str
+    built: Tensor
+
+    def read(self) -> Tensor:
+        """Return what the module has now: a forward pass may have put it in the place of the first.
+
+        Raises:
+            ConfigError: it is of another shape or type, or no tensor.
+        """
+        tensor = getattr(self.owner, self.attribute, None)
+        if tensor is not self.built and _text(tensor) != _text(self.built):
+            raise _refusal(self.name, self.built, f"becomes {_text(tensor)} in a forward pass")
+        return tensor  # type: ignore[return-value]
+
+    def write(self, value: Tensor) -> None:
+        """Take a value into the memory that was built for it: what the module has put in its place
+        may be a view of something else.
+        """
+        self.built.copy_(value)
+        if getattr(self.owner, self.attribute) is not self.built:
+            setattr(self.owner, self.attribute, self.built)
+
+
+def persistent_buffers(module: nn.Module) -> Iterator[Persistent]:
+    """Yield the buffers that are part of `state_dict()`, each once; others, such as position ids,
+    are the same in every process.
+    """
+    kept, seen = module.state_dict(keep_vars=True).keys(), set()
+    for path, owner in module.named_modules():
+        for attribute, buffer in owner.named_buffers(recurse=False, remove_duplicate=False):
+            name = f"{path}.{attribute}" if path else attribute
+            if name in kept and id(buffer) not in seen:
+                seen.add(id(buffer))
+                yield Persistent(name, owner, attribute, buffer)
+
+
+def refuse_misplaced(buffers: Iterable[Persistent], parameters: Sequence[Tensor]) -> None:
+    """Refuse buffers on another device than the trainable parameters, or in their memory, which
+    will be elsewhere.
+
+    Raises:
+        ConfigError: it names one.
+    """
+    device = parameters[0].device
+    taken = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    for name, buffer in ((each.name, each.built) for each in buffers):
+        if buffer.device != device:
+            raise _refusal(name, buffer, f"is on {buffer.device}, and the parameters on {device}")
+        if (begin := buffer.untyped_storage().data_ptr()) and begin in taken:
+            raise _refusal(name, buffer, "is in the memory of a trainable parameter")
+
+
+def check_kept(module: nn.Module, buffers: Sequence[Persistent]) -> None:
+    """Refuse what forward passes have made of the buffers of a module, if it has another layout.
+
+    Raises:
+        ConfigError: it names one.
+    """
+    for each in buffers:
+        each.read()
+    names = {each.name for each in buffers}
+    for each in persistent_buffers(module):
+        if each.name not in names:
+            raise _refusal(each.name, each.built, "comes into being in a forward pass")
+
+
+class BufferLayout:
+    """Where each buffer is in (Q,), behind (P,)."""
+
+    def __init__(self, buffers: Mapping[str, Tensor], parameters: int) -> None:
+        """
+        Args:
+            buffers: by their names in the module.
+            parameters: P.
+
+        Raises:
+            ConfigError: one of them cannot travel; it is named.
+        """
+        for name, buffer in buffers.items():
+            _check(name, buffer)
+        self.parameters = parameters
+        """P."""
+        self._types = [(buffer.shape, buffer.dtype) for buffer in buffers.values()]
+        kinds = [_kind(dtype) for _, dtype in self._types]
+        self._order = sorted(range(len(kinds)), key=kinds.__getitem__)
+        self._sizes = [_size(*self._types[index]) for index in self._order]
+        sums = [0, 0, 0]
+        for index, size in zip(self._order, self._sizes, strict=True):
+            sums[kinds[index]] += size
+        # Servers share the vector in parts of an even size, none of which may cut a double.
+        self._filler = kinds.count(0) if sums[1] and (parameters + sums[0]) % 2 else None
+        if self._filler is not None:
+            self._sizes.insert(self._filler, 1)
+            sums[0] += 1
+        self.slots = Slots(*sums)
+        self.size = sum(self.slots)
+        """Q."""
+
+    def rows(self, buffers: Sequence[Tensor]) -> list[Tensor]:
+        """Return the vectors that (Q,) consists of, one behind the other."""
+        rows = [_row(buffers[index]) for index in self._order]
+        if self._filler is not None:
+            rows.insert(self._filler, rows[0].new_zeros(1))
+        return rows
+
+    def tensors(self, vector: Tensor) -> list[Tensor]:
+        """Return the buffers at the end of a vector, such as (P + Q,), in the order of the module;
+        they may be views of it.
+        """
+        parts = list(torch.split(vector[len(vector) - self.size :], self._sizes))
+        if self._filler is not None:
+            del parts[self._filler]
+        placed = dict(zip(self._order, parts, strict=True))
+        return [_tensor(placed[index], *each) for index, each in enumerate(self._types)]
+
+
+def layout_of(module: nn.Module) -> BufferLayout:
+    """Return the layout of the buffers of a module with trainable parameters.
+
+    Raises:
+        ConfigError: one of them cannot travel; it is named.
+    """
+    trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
+    buffers = {each.name: each.built for each in persistent_buffers(module)}
+    return BufferLayout(buffers, sum(parameter.numel() for parameter in trainable))
+
+
+def _kind(dtype: torch.dtype) -> int:
+    """Return the index of the kind of buffers in `Slots`."""
+    return 0 if dtype in FLOATS else 1 if dtype == torch.float64 else 2
+
+
+def _size(shape: torch.Size, dtype: torch.dtype) -> int:
+    """Return the numbers of float32 that a buffer takes."""
+    return (
+        shape.numel() if _kind(dtype) == 0 else -(-shape.numel() * dtype.itemsize // NUMBER_BYTES)
+    )
+
+
+def _row(buffer: Tensor) -> Tensor:
+    """Return a buffer as a vector of float32; it may be a view."""
+    if _kind(buffer.dtype) == 0:
+        return buffer.reshape(-1).float()
+    if not buffer.numel():
+        return torch.empty(0, device=buffer.device)
+    flat = buffer.resolve_conj().resolve_neg().reshape(-1).contiguous()
+    if flat.dtype.itemsize % NUMBER_BYTES == 0:
+        return flat.view(torch.float32)
+    row = torch.zeros(_size(flat.shape, flat.dtype), device=flat.device)
+    row.view(torch.uint8)[: flat.nbytes].copy_(flat.view(torch.uint8))
+    return row
+
+
+def _tensor(row: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return the buffer that was made a vector."""
+    if _kind(dtype) == 0:
+        return row.view(shape).to(dtype)
+    # the copy begins at an address that suits any type
+    raw = row.clone().view(torch.uint8)[: shape.numel() * dtype.itemsize]
+    return raw.view(dtype).view(shape)
+
+
+def _check(name: str, buffer: Tensor) -> None:
+    """Refuse a buffer that cannot be put into a vector, or not be written again."""
+    if is_lazy(buffer):
+        raise _refusal(name, buffer, "has no size before the first forward pass")
+    if buffer.layout is not torch.strided or buffer.is_quantized or buffer.is_nested:
+        raise _refusal(name, buffer, "is not dense")
+    try:
+        with torch.no_grad():
+            buffer.copy_(_tensor(_row(buffer).clone(), buffer.shape, buffer.dtype))
+    except (RuntimeError, TypeError, ValueError) as error:
+        reason = str(error).splitlines()[0]
+        raise _refusal(name, buffer, f"cannot be read and written bit by bit ({reason})") from error
+
+
+def _text(buffer: object) -> str:
+    """Return what must not change of a buffer, for messages."""
+    if not isinstance(buffer, Tensor):
+        return type(buffer).__name__
+    return f"{buffer.dtype} {tuple(buffer.shape)}"
+
+
+def _refusal(name: str, buffer: Tensor, reason: str) -> ConfigError:
+    return ConfigError(
+        f"model: its buffer {name!r} of {buffer.dtype} {reason}, so it cannot travel between"
+        " workers and server.\nAllowed: dense tensors of a fixed size, in memory of their own; with"
+        " persistent=False every process keeps its own."
+    )

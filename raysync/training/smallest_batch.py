@@ -1,0 +1,104 @@
+"""The fewest samples that a task can compute at once: batch norm needs two, for example."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator
+
+from torch import nn
+
+from raysync.config import Experiment
+from raysync.core.paradigm import AnyParadigm, Paradigm
+from raysync.errors import ConfigError
+from raysync.paradigms.balanced import Balanced
+from raysync.training.gradient import cut_batch
+from raysync.training.initial_model import InitialModel
+from raysync.training.task_checks import TRIED, tried_indices, why_too_few
+
+SMALL = 4
+"""Batches of fewer samples are tried even where all are as small."""
+
+
+def smallest_batch(
+    experiment: Experiment, model: InitialModel, module: nn.Module, count: int
+) -> int:
+    """Return the fewest samples that a device can compute at once, where `balanced` sets the sizes
+    of batches; otherwise 1.
+
+    Args:
+        experiment: says which sizes there will be; nothing is tried but the least of them.
+        model: has the task.
+        module: as the model builds it; its buffers may change.
+        count: the number of training samples.
+
+    Raises:
+        ConfigError: a setting leads to a smaller batch than the task can compute.
+    """
+    asked, balanced = list(_asked(experiment)), list(_balanced(experiment))
+    least = 1 if balanced else min(size for size, _ in asked)
+    most = min(TRIED, count)
+    if least >= min(max(experiment.batch_size, SMALL), most):  # it is tried anyhow
+        return 1
+
+    def why(size: int) -> str:
+        return why_too_few(model, module, tried_indices(experiment, count, size))
+
+    reason = why(least)
+    if not reason or why(most):  # what fails at every size is no matter of the size
+        return 1
+    sizes = range(least, most)
+    found = least + bisect_left(sizes, True, key=lambda size: not why(size))
+    needs = f"{model.task.name} needs at least {found} samples at once, with fewer: {reason}"
+    for size, where in asked:
+        if size < found:
+            raise ConfigError(f"{where}: a device would compute {size} at once; {needs}.")
+    if experiment.micro_batch is not None:
+        for paradigm in balanced:
+            _check_shares(experiment, experiment.micro_batch, paradigm, found, needs)
+    return found if balanced else 1
+
+
+def _asked(experiment: Experiment) -> Iterator[tuple[int, str]]:
+    """Yield the fewest samples that a device computes at once by each setting, and the setting."""
+    micro_batch = experiment.micro_batch
+    for where, size, groups in experiment.named_batch_sizes():
+        for group in groups:
+            undivided = size // group.devices
+            least = _least(size, group.devices, micro_batch)
+            is_cut = least < undivided
+            yield least, f"micro_batch: {micro_batch}" if is_cut else f"{where}: {size}"
+
+
+def _least(size: int, devices: int, micro_batch: int | None) -> int:
+    return min(piece for part in cut_batch(size, devices, micro_batch) for piece in part)
+
+
+def _balanced(experiment: Experiment) -> Iterator[Balanced]:
+    for choice in (experiment.paradigm, *experiment.paradigms):
+        if choice.can_be_made:
+            yield from _balanced_in(experiment.make(choice))
+
+
+def _balanced_in(paradigm: AnyParadigm) -> Iterator[Balanced]:
+    if isinstance(paradigm, Balanced):
+        yield paradigm
+    for inner in vars(paradigm).values():
+        if isinstance(inner, Paradigm):
+            yield from _balanced_in(inner)
+
+
+def _check_shares(
+    experiment: Experiment, micro_batch: int, paradigm: Balanced, fewest: int, needs: str
+) -> None:
+    """Refuse shares of a batch that would be cut into pieces that are too small."""
+    for group in experiment.workers:
+        step = paradigm.multiple
+        first = -(-fewest * group.devices // step) * step
+        for share in range(first, first + 2 * micro_batch * group.devices + step, step):
+            if (least := _least(share, group.devices, micro_batch)) < fewest:
+                raise ConfigError(
+                    f"micro_batch: {micro_batch}: a device would compute {least} at once of"
+                    f" {share}, which {paradigm.name} may give a worker of group {group.name!r};"
+                    f" {needs}."
+                    f"\nAllowed: {paradigm.name} with multiple: {micro_batch * group.devices}."
+                )

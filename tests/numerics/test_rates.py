@@ -1,0 +1,266 @@
+"""The learning rate in force: what is printed is what the optimizer gets."""
+
+import re
+from dataclasses import dataclass
+from typing import ClassVar
+
+import pytest
+import torch
+from torch.nn.functional import cross_entropy
+
+import raysync
+from raysync import config
+from raysync.config import ParadigmChoice, Update
+from raysync.core.decisions import Apply, Switch
+from raysync.core.journal import Entry
+from raysync.core.replay import replay
+from raysync.errors import ConfigError
+from raysync.paradigms import make, rebuild
+from raysync.paradigms.bsp import BSP
+from raysync.training.lr_schedule import rate_in_force
+from raysync.training.parameter_store import ParameterStore
+from raysync.training.preparation import prepare
+from tests.builders.paradigms import VARIANTS
+from tests.builders.tasks import Sums
+from tests.builders.virtual import learn, run, timed, weights_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+WORKERS, ROUNDS, BATCH = 3, 6, 16
+SETTINGS = {
+    "engine": "virtual",
+    "data": {"name": "digits", "train_samples": 600},
+    "batch_size": BATCH,
+    "workers": [{"name": f"w{n}", "step_s": 1 + n} for n in range(WORKERS)],
+    "workload": {"iterations_per_worker": ROUNDS},
+    "evaluation": {"marks": 2},
+}
+CHOICE = ParadigmChoice(name="bsp")
+KINDS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop}
+LINEAR, NONE = {"lr_scaling": "linear"}, {"lr_scaling": "none"}
+
+
+def printed(text):
+    """The number that a printed rate ends in, before any remark in brackets."""
+    return float(re.findall(r"\d[\d.]*(?:e-?\d+)?", text)[-1])
+
+
+def train_alone(training, optimizer):
+    """torch, one process, one batch made of the workers' batches."""
+    module = training.build()
+    made = optimizer(module.parameters())
+    batches = [training.batches(slot) for slot in training.shards]
+    for clock in range(ROUNDS):
+        indices = [index for each in batches for index in each.indices(clock, BATCH)]
+        made.zero_grad()
+        logits = module(training.data.samples(training.data.train_x[indices]))
+        cross_entropy(logits, torch.from_numpy(training.data.train_y[indices])).backward()
+        made.step()
+    return torch.cat([parameter.detach().reshape(-1) for parameter in module.parameters()])
+
+
+@pytest.mark.parametrize("scaling", [{}, LINEAR, NONE], ids=["default", "linear", "none"])
+@pytest.mark.parametrize("name", KINDS)
+def test_bsp_is_the_n_fold_batch_at_the_printed_rate(name, scaling):
+    update = {"optimizer": name, "lr": 0.004, "weight_decay": 0.01, **scaling}
+    training = prepare(config.validate(SETTINGS | {"update": update}))
+    rate = printed(training.rate_in_force(CHOICE))
+    expected = {"linear": 0.012, "none": 0.004}[training.experiment.update.lr_scaling]
+    assert rate == pytest.approx(expected)
+    _, driver = learn(training)
+    right, wrong = (
+        train_alone(training, lambda own, lr=lr: KINDS[name](own, lr=lr, weight_decay=0.01))
+        for lr in (rate, 3 * rate)
+    )
+    assert (weights_of(driver) - right).abs().max().item() < 1e-3
+    assert (wrong - right).abs().max().item() > 3e-3
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "expected"),
+    [
+        *((name, "linear") for name in ("sgd", "SGD", "ASGD")),
+        *(
+            (name, "none")
+            for name in (
+                *("adam", "AdamW", "adamax", "NAdam", "RAdam", "rmsprop", "Adagrad", "adadelta"),
+                "Rprop",
+                {"name": "Adam", "amsgrad": True},
+                "tests.builders.optimizers:Counting",
+            )
+        ),
+    ],
+)
+def test_the_default_follows_the_optimizer_and_what_is_given_wins(optimizer, expected):
+    update = Update(optimizer=optimizer)
+    assert update.lr_scaling == expected
+    assert "lr_scaling" not in update.model_fields_set
+    for given in ("linear", "none"):
+        assert Update(optimizer=optimizer, lr_scaling=given).lr_scaling == given
+        phase = Update(optimizer=optimizer, phases={"asp": {"lr_scaling": given}}).in_phase("asp")
+        assert phase.lr_scaling == given
+
+
+def test_a_sum_of_gradients_is_scaled_twice_only_where_it_is_scaled():
+    assert Update(optimizer="adam", combine="sum").lr_scaling == "none"
+    with pytest.raises(ValueError, match="lr_scaling: none"):
+        Update(optimizer="sgd", combine="sum")
+
+
+@pytest.mark.parametrize(("name", "expected"), [("sgd", "linear"), ("adamw", "none")])
+def test_a_record_has_what_was_in_force_and_keeps_it(tmp_path, name, expected):
+    settings = {"update": {"optimizer": name}, "output": str(tmp_path), "paradigm": "asp"}
+    record = raysync.run(SETTINGS | settings)
+    again = config.load(record.path / "config.yaml")
+    assert again.update.lr_scaling == expected
+    text = (record.path / "config.yaml").read_text()
+    other = {"linear": "none", "none": "linear"}[expected]  # as an older default wrote it
+    assert f"lr_scaling: {expected}" in text
+    older = text.replace(f"lr_scaling: {expected}", f"lr_scaling: {other}", 1)
+    (record.path / "config.yaml").write_text(older)
+    kept = prepare(config.load(record.path / "config.yaml"))
+    assert kept.experiment.update.lr_scaling == other
+    with (record.path / "journal.jsonl").open() as journal:
+        assert not replay(journal, rebuild).difference
+
+
+def test_a_sweep_of_optimizers_has_the_default_of_each():
+    found = [
+        config.parse("update: {lr: 0.01}", [f"update.optimizer={name}"], source="x").update
+        for name in ("sgd", "adam")
+    ]
+    assert [each.lr_scaling for each in found] == ["linear", "none"]
+
+
+class Bringing(Sums):
+    """A task with settings of `update` of its own."""
+
+    def __init__(self, **brought):
+        super().__init__()
+        self.brought = brought
+
+    def update(self, model, file, epochs):
+        return self.brought
+
+
+@pytest.mark.parametrize(
+    ("brought", "file", "expected"),
+    [
+        ({"lr": 0.5}, {}, "none"),
+        ({"optimizer": "sgd", "lr": 0.05}, {}, "none"),
+        ({"optimizer": "adam"}, {}, "none"),
+        ({"optimizer": "adam", "lr_scaling": "linear"}, {}, "linear"),
+        ({"lr": 0.5}, LINEAR, "linear"),
+        ({"momentum": 0.9}, {}, "linear"),
+        ({}, {}, "linear"),
+    ],
+)
+def test_a_rate_that_the_task_brings_stays_as_it_is(brought, file, expected):
+    settings = {**SETTINGS, "data": {"name": "digits"}, "update": file, "batch_size": 4}
+    training = prepare(config.validate(settings), task=Bringing(**brought))
+    assert training.experiment.update.lr_scaling == expected
+    rate = printed(training.rate_in_force(CHOICE))
+    assert rate == pytest.approx(brought.get("lr", 0.05) * (3 if expected == "linear" else 1))
+
+
+# ---- the pushes of an update ----
+
+
+@dataclass
+class Uncounted(BSP):
+    """A paradigm that does not say how many pushes its updates take."""
+
+    name: ClassVar[str] = "uncounted"
+
+    def pushes_per_update(self, workers, phase=""):
+        return None
+
+
+SWITCHING = {
+    "switch": ("sync-switch", {}),
+    "switch-thrice": (
+        "sync-switch",
+        {"then": ["asp", {"name": "k-sync", "k": 3}], "fraction": [0.3, 0.3]},
+    ),
+    "switch-alike": (
+        "sync-switch",
+        {"first": {"name": "hybrid", "k": 1}, "then": {"name": "hybrid", "k": 3}},
+    ),
+}
+
+
+@pytest.mark.parametrize("label", [*VARIANTS, *SWITCHING])
+def test_updates_take_as_many_pushes_as_a_paradigm_says(label):
+    """While all workers take part; the update that ends a phase may take fewer."""
+    name, parameters = (VARIANTS | SWITCHING)[label]
+    workers = [
+        {"name": "fast", "count": 3, "step_s": 1, "jitter": {"sigma": 0.3}},
+        {"name": "slow", "step_s": 2.5},
+    ]
+    training = timed(workers=workers, batch_size=8, workload={"samples": 2400})
+    choice = ParadigmChoice.model_validate({"name": name, **parameters})
+    paradigm, seen = training.experiment.make(choice), set()
+    for line in run(training, choice):
+        if isinstance(line, Entry):
+            switches = any(isinstance(each, Switch) for each in line.decisions)
+            for decision in line.decisions:
+                if isinstance(decision, Apply) and not switches:
+                    expected = paradigm.pushes_per_update(4, decision.phase)
+                    assert expected in (len(decision.pushes), None)
+                    seen.add(expected)
+    assert seen
+    assert (None in seen) == (label == "switch-alike")
+
+
+def test_the_rate_of_each_phase_is_that_of_its_updates(monkeypatch):
+    """What the optimizer gets, against what is said before the run."""
+    update = {
+        "lr": 0.04,
+        "phases": {"asp": {"lr": 0.03}, "k-sync": {"lr_scaling": "none", "lr": 0.02}},
+    }
+    training = prepare(config.validate(SETTINGS | {"paradigm": MANY, "update": update}))
+    text = training.rate_in_force(training.experiment.paradigm)
+    said = dict(re.findall(r"lr in ([\w-]+): (?:[^,]* = )?([\d.]+)", text))
+    rates, step = {}, ParameterStore.step
+
+    def stepped(store, *arguments):
+        result = step(store, *arguments)
+        [part, *_] = store._optimizer._parts
+        rates.setdefault(store._phase, set()).add(part.optimizer.param_groups[0]["lr"])
+        return result
+
+    monkeypatch.setattr(ParameterStore, "step", stepped)
+    lines, _ = learn(training, training.experiment.paradigm)
+    assert lines[-1].status == "finished"
+    assert rates.keys() == said.keys()
+    assert all(float(said[phase]) in map(pytest.approx, rates[phase]) for phase in rates)
+
+
+MANY = {"name": "sync-switch", **SWITCHING["switch-thrice"][1]}
+
+
+def test_a_rate_that_varies_is_said_without_a_number_of_pushes():
+    text = rate_in_force(Update(lr=0.07), Uncounted(), 4)
+    assert printed(text) == 0.07
+    assert text != rate_in_force(Update(lr=0.07, lr_scaling="none"), Uncounted(), 4)
+    assert printed(rate_in_force(Update(lr=0.07), make("bsp"), 4)) == pytest.approx(0.28)
+
+
+def test_the_schedule_is_named():
+    update = Update(schedule={"name": "cosine", "warmup": 0.25})
+    text = rate_in_force(update, make("bsp"), 4)
+    assert "cosine" in text
+    assert printed(text) == 0.25
+
+
+@pytest.mark.parametrize("trains", [True, False])
+def test_a_run_says_its_rate(tmp_path, trains):
+    told = []
+    timing = {} if trains else {"timing": "only"}
+    raysync.run(SETTINGS | {"output": str(tmp_path)} | timing, notify=told.append)
+    assert any("lr" in each and "0.15" in each for each in told) == trains
+
+
+def test_a_misspelt_optimizer_is_still_named():
+    with pytest.raises(ConfigError, match=r"update\.optimizer"):
+        config.validate({"update": {"optimizer": 5}})

@@ -1,0 +1,229 @@
+"""The smallest batch that a task can compute, and metrics that depend on the batch."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings as examples, strategies as st
+from torch import nn
+
+import raysync
+from raysync import config
+from raysync.errors import ConfigError
+from raysync.training.batch_metrics import batch_metrics
+from raysync.training.gradient import cut_batch
+from raysync.training.initial_model import InitialModel
+from raysync.training.preparation import prepare
+from raysync.training.smallest_batch import smallest_batch
+from raysync.training.task import Average
+from tests.builders.tasks import Cut, Pairs
+
+QUICK = {
+    "engine": "virtual",
+    "workers": [{"name": "fast", "step_s": 0.1}, {"name": "slow", "step_s": 2.0}],
+    "batch_size": 6,
+    "workload": {"samples": 120},
+    "evaluation": {"marks": 2},
+}
+
+
+@pytest.fixture(autouse=True)
+def _records_in_a_folder_of_their_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+class Normalised(Cut):
+    """Batch norm needs two samples."""
+
+    def build_model(self):
+        return nn.Sequential(nn.Linear(4, 5), nn.BatchNorm1d(5), nn.Linear(5, 1))
+
+
+class AtLeast(Cut):
+    """A loss that needs so many samples."""
+
+    def __init__(self, least, is_silent=False):
+        self.least, self.is_silent = least, is_silent
+
+    def criterion(self, output, batch):
+        loss = super().criterion(output, batch)
+        if len(output) >= self.least:
+            return loss
+        if self.is_silent:
+            return loss * float("nan")
+        raise ValueError("too few")
+
+
+def prepared(task, **more):
+    return prepare(config.validate(QUICK | more), task=task)
+
+
+# ---- the smallest batch ----
+
+
+@examples(max_examples=25, deadline=None)
+@given(least=st.integers(1, 6), is_silent=st.booleans())
+def test_the_smallest_batch_is_what_the_task_needs(least, is_silent):
+    plan = prepared(AtLeast(least, is_silent), batch_size=8, paradigm="balanced")
+    assert plan.smallest_batch == least
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"batch_size": 1}, "batch_size: 1"),
+        ({"micro_batch": 1}, "micro_batch: 1"),
+        ({"batch_size": 5, "micro_batch": 4, "paradigm": "balanced"}, "micro_batch"),
+        ({"workers": [{"name": "a"}, {"name": "b", "batch_size": 1}]}, "workers: b: batch_size: 1"),
+        ({"workers": [{"devices_per_worker": 2, "batch_size": 3}]}, "batch_size: 3"),
+    ],
+    ids=str,
+)
+def test_a_setting_that_leads_to_smaller_batches_is_refused_by_its_name(settings, named):
+    task = AtLeast(3) if settings.get("micro_batch") == 4 else Normalised()
+    with pytest.raises(ConfigError, match=named):
+        prepared(task, **settings)
+    prepared(Cut(), **settings)
+
+
+def test_a_task_that_fails_at_every_size_is_not_said_to_need_more():
+    with pytest.raises(ConfigError, match="too few") as raised:
+        prepared(AtLeast(99), batch_size=1)
+    assert "batch_size" not in str(raised.value)
+
+
+@pytest.mark.parametrize("more", [{}, {"devices_per_worker": 2}], ids=str)
+@pytest.mark.parametrize("inner", ["bsp", "asp"])
+def test_balanced_gives_no_device_fewer_samples_than_it_can_compute(inner, more):
+    workers = [{**group, **more} for group in QUICK["workers"]]
+    balanced = {"workers": workers, "paradigm": {"name": "balanced", "paradigm": inner}}
+    settings = QUICK | balanced | {"workload": {"samples": 120 if inner == "bsp" else 600}}
+    sizes = raysync.run(settings, task=Normalised()).pushes.samples
+    least = 2 * more.get("devices_per_worker", 1)
+    assert sizes.min() == least, "the slow worker would get fewer"
+    if not more:
+        assert raysync.run(settings, task=Cut()).pushes.samples.min() == 1
+
+
+def test_a_replay_knows_the_smallest_batch():
+    record = raysync.run(QUICK | {"paradigm": "balanced"}, task=Normalised())
+    groups = record.summary["paradigm_parameters"]["workers"]
+    assert {group["min_batch"] for group in groups.values()} == {2}
+
+
+@examples(max_examples=60, deadline=None)
+@given(st.integers(2, 6), st.integers(1, 9), st.integers(1, 3), st.integers(1, 6))
+def test_no_share_that_is_allowed_is_cut_into_smaller_pieces(least, micro, devices, multiple):
+    """What is not refused holds for every share that `balanced` may give, also large ones."""
+    group = {"devices_per_worker": devices, "batch_size": 24 * multiple * devices}
+    settings = {"workers": [group], "micro_batch": micro}
+    settings["paradigm"] = {"name": "balanced", "multiple": multiple}
+    experiment = config.validate(QUICK | settings)
+    task = AtLeast(least)
+    model = InitialModel(task)
+    try:
+        smallest = smallest_batch(experiment, model, model.build(0), 24)
+    except ConfigError:
+        return
+    assert smallest == least
+    first = -(-least * devices // multiple) * multiple
+    for share in range(first, 300, multiple):
+        assert min(map(min, cut_batch(share, devices, micro))) >= least
+
+
+def test_trying_changes_no_run():
+    """Neither generators nor weights nor statistics: the run is the same to the last bit."""
+    torch.manual_seed(5)
+    np.random.seed(5)
+    before = torch.get_rng_state(), np.random.get_state()[1].copy()
+    tried = prepared(Normalised(), paradigm="balanced")
+    assert torch.equal(torch.get_rng_state(), before[0])
+    assert (np.random.get_state()[1] == before[1]).all()
+    runs = [
+        raysync.run(QUICK | more, task=Normalised()).state_dict()
+        for more in ({}, {"paradigms": ["bsp", "balanced"]})
+    ]
+    assert tried.smallest_batch == 2
+    assert all(torch.equal(runs[0][name], runs[1][name]) for name in runs[0])
+
+
+def test_nothing_is_tried_where_nothing_is_trained():
+    settings = {"timing": "only", "micro_batch": 1, "paradigm": "balanced"}
+    assert prepared(Normalised(), **settings).smallest_batch == 1
+
+
+# ---- metrics that depend on the batch ----
+
+
+class Measured(Cut):
+    """Metrics of which only some are those of samples."""
+
+    def metrics(self, model, batch):
+        output = model(batch[0]).squeeze(1)
+        nearest = torch.cdist(output[:, None], batch[1][:, None]).argmin(1)
+        return {
+            "loss": self.criterion(output[:, None], batch),
+            "mae": (output - batch[1]).abs().mean(),
+            "tokens": Average(float(output.sum()), 2 * len(output)),
+            "drawn": torch.rand(()),
+            "recall": (nearest == torch.arange(len(output))).float().mean(),
+        }
+
+
+class FewFail(Measured):
+    """A recall among the best five of the batch."""
+
+    def metrics(self, model, batch):
+        output = model(batch[0])
+        best = torch.cdist(output, batch[1][:, None]).topk(5, largest=False).indices
+        found = (best == torch.arange(len(output))[:, None]).any(1)
+        return {"loss": self.criterion(output, batch), "recall": found.float().mean()}
+
+    def test_set(self):
+        return Pairs(12)
+
+
+class NoStatistics(Cut):
+    """The model itself looks at the whole batch, also in an evaluation."""
+
+    def build_model(self):
+        norm = nn.BatchNorm1d(5, track_running_stats=False)
+        return nn.Sequential(nn.Linear(4, 5), norm, nn.Linear(5, 1))
+
+
+@pytest.mark.parametrize(
+    ("task", "names"),
+    [(Cut(), ()), (Measured(), ("recall",)), (FewFail(), ("recall",)), (NoStatistics(), ("loss",))],
+    ids=lambda value: type(value).__name__,
+)
+@pytest.mark.parametrize("seed", range(3))
+def test_metrics_that_depend_on_the_batch_are_found(task, names, seed):
+    model = InitialModel(task)
+    module = model.build(seed)
+    before = [each.clone() for each in module.state_dict().values()]
+    assert batch_metrics(model, module, 32) == names
+    after = module.state_dict().values()
+    assert all(torch.equal(one, other) for one, other in zip(before, after, strict=True))
+
+
+def test_objects_of_torchmetrics_gather_over_batches():
+    torchmetrics = pytest.importorskip("torchmetrics")
+
+    class Gathered(Cut):
+        def __init__(self):
+            self.mse = torchmetrics.MeanSquaredError()
+
+        def metrics(self, model, batch):
+            self.mse.update(model(batch[0]).squeeze(1), batch[1])
+            return {"mse": self.mse}
+
+    task = Gathered()
+    assert prepared(task).batch_metrics == ()
+    assert task.mse.update_count == 0
+
+
+def test_the_user_and_the_record_are_told_once():
+    said = []
+    record = raysync.run(QUICK, task=Measured(), notify=said.append)
+    assert record.summary["batch_metrics"] == ["recall"]
+    assert len([text for text in said if "recall" in text and "evaluation.batch_size" in text]) == 1
+    assert raysync.run(QUICK, task=Cut()).summary["batch_metrics"] == []

@@ -1,0 +1,70 @@
+"""How a private cluster is started, without Ray, and what is no cluster to join."""
+
+import tempfile
+from contextlib import closing, nullcontext
+from pathlib import Path
+
+import pytest
+import ray
+
+from raysync import config
+from raysync.cluster import connection
+from raysync.errors import ConfigError, RunFailed
+
+
+@pytest.fixture
+def no_ray(monkeypatch):
+    """Puts a function into the place of `ray.init`; returns a list with an item for each end."""
+
+    def put(init):
+        monkeypatch.setattr(ray, "is_initialized", lambda: False)
+        monkeypatch.setattr(ray, "init", init)
+        for name in ("get", "put"):
+            monkeypatch.setattr(ray, name, lambda *_: None)
+        monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
+        return ended
+
+    ended = []
+    return put
+
+
+def test_a_ray_client_cannot_be_used(monkeypatch):
+    monkeypatch.setattr(ray, "is_initialized", lambda: True)
+    monkeypatch.setattr(connection.client, "is_connected", lambda: True)
+    with pytest.raises(ConfigError, match="ray job submit"):
+        connection.Connection(print, None).open(config.Cluster(), 1)
+
+
+@pytest.mark.parametrize("starts", [[TimeoutError, None], [Exception, OSError]])
+def test_a_private_cluster_that_does_not_start_is_started_once_more(no_ray, starts):
+    """Of Ray's errors when it is too slow, some are no more than `Exception`."""
+    coming, said, options = [each and each("too\nslow") for each in starts], [], []
+
+    def init(**given):
+        assert len(ended) == len(options), "the first cluster is still there"
+        options.append(given)
+        if error := coming.pop(0):
+            raise error
+
+    ended = no_ray(init)
+    subject = connection.Connection(said.append, None)
+    fails = pytest.raises(RunFailed, match="too slow") if starts[-1] else nullcontext()
+    with closing(subject), fails:
+        subject.open(config.Cluster(fork_workers=False), 1)
+    assert options[0] == options[1]
+    assert len([text for text in said if "too slow" in text]) == 1
+
+
+@pytest.mark.parametrize(("name", "holds"), [("a", True), ("a" * 80, False), ("é", False)])
+def test_a_temporary_folder_that_cannot_hold_sockets_is_not_used(monkeypatch, no_ray, name, holds):
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:
+        own = Path(folder) / name
+        own.mkdir()
+        monkeypatch.setenv("TMPDIR", str(own))
+        monkeypatch.setattr(tempfile, "tempdir", str(own))
+        options = {}
+        no_ray(lambda **given: options.update(given))
+        with closing(connection.Connection(print, None)) as subject:
+            subject.open(config.Cluster(), 1)
+            assert any(own.iterdir()) is holds  # the fork server's socket
+    assert ("_temp_dir" not in options) is holds

@@ -1,0 +1,180 @@
+"""To go on with what somebody else has made: what it names is asked for first, and not imported."""
+
+import json
+import shutil
+
+import pytest
+import yaml
+
+from raysync.errors import ConfigError
+from raysync.record.made_here import is_made_here, making
+from raysync.record.reader import load
+from raysync.record.sweeps import Origin
+from raysync.record.trust import _is_reference, check_trusted, trusted
+from tests.fakes.engines import SETTINGS, lost
+
+CALLBACK = """
+import raysync
+
+IMPORTED = True
+
+
+class Mine(raysync.Callback):
+    pass
+"""
+
+
+@pytest.fixture
+def named(engine, tmp_path, monkeypatch):
+    """The record of a run that was lost, which names a class in a module of this folder."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "mine_of_trust.py").write_text(CALLBACK)
+    return lost(engine, "runs", callbacks=["mine_of_trust:Mine"])
+
+
+def copied(record, folder):
+    """A copy of a record, as somebody sends it."""
+    return shutil.copytree(record, folder / "downloaded" / record.name)
+
+
+def answer(call, *arguments):
+    code, _, err = call(*map(str, arguments))
+    return code, err
+
+
+def test_what_this_folder_has_made_goes_on_and_a_copy_is_asked_for(named, call, tmp_path):
+    copy = copied(named, tmp_path / "runs")
+    code, err = answer(call, "run", "--resume", copy)
+    assert (code, err.count("\n")) == (2, 2), err
+    assert "mine_of_trust:Mine" in err
+    assert "--trust" in err
+    assert answer(call, "run", "--resume", named)[0] == 0
+    assert answer(call, "run", "--resume", copy, "--trust")[0] == 0
+
+
+def test_another_folder_or_machine_has_not_made_it(named, call, tmp_path, monkeypatch):
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    assert answer(call, "run", "--resume", named)[0] == 2
+    monkeypatch.chdir(tmp_path)
+    file = named / "environment.json"
+    environment = json.loads(file.read_text())
+    for made in ({}, environment["made"] | {"host": "another"}, environment["made"] | {"x": 1}):
+        file.write_text(json.dumps(environment | {"made": made}))
+        assert answer(call, "run", "--resume", named)[0] == 2
+    file.unlink()
+    assert answer(call, "run", "--resume", named)[0] == 2
+
+
+def test_a_record_that_was_moved_is_still_this_folders(named, tmp_path):
+    moved = named.rename(tmp_path / "moved")
+    assert trusted(load(moved), trust=False).trust
+
+
+def test_nothing_is_asked_where_no_module_is_named(engine, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    copy = copied(lost(engine, "runs"), tmp_path)
+    assert answer(call, "run", "--resume", copy)[0] == 0
+
+
+def test_behind_a_uri_nothing_is_made_here(named, call):
+    uri = f"file://{named.absolute()}"
+    assert answer(call, "run", "--resume", uri)[0] == 2
+    assert answer(call, "run", "--resume", uri, "--trust")[0] == 0
+
+
+HARM = [
+    {"model": {"name": "os:system", "command": "true"}},
+    {"data": "os:getcwd"},
+    {"task": {"name": "lightning:mine:Module"}},
+    {"paradigm": {"name": "ringmaster", "paradigm": {"name": "subprocess:Popen"}}},
+    {"paradigm": {"name": "decoupled", "sync": "some.module:Class.inner"}},
+    {"callbacks": [{"name": "subprocess:Popen", "args": ["true"]}]},
+    {"update": {"optimizer": {"name": "a-b:Optimizer"}}},
+    {"cluster": {"address": "ray://elsewhere:10001"}},
+]
+
+
+@pytest.mark.parametrize("settings", HARM)
+def test_whatever_would_be_imported_is_found(engine, tmp_path, settings):
+    record = copied(lost(engine, tmp_path / "runs"), tmp_path)
+    file = record / "config.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | settings))
+    with pytest.raises(ConfigError):
+        trusted(load(record), trust=False)
+    (tmp_path / "sweep").mkdir()
+    (tmp_path / "sweep" / "sweep.yaml").write_text(yaml.safe_dump(settings))
+    with pytest.raises(ConfigError):
+        check_trusted(tmp_path / "sweep", trust=False)
+    check_trusted(tmp_path / "sweep", trust=True)
+
+
+@pytest.mark.parametrize("text", ["hf:distilbert", "s3://b/runs", "09:30", "a: b", "x", "timm:r18"])
+def test_what_names_no_module(text):
+    assert not _is_reference(text)
+
+
+def test_a_comparison(engine, call, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "mine_of_trust.py").write_text(CALLBACK)
+    settings = SETTINGS | {"callbacks": ["mine_of_trust:Mine"], "paradigms": ["bsp", "asp"]}
+    (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(settings))
+    engine.lost_after = 35
+    assert answer(call, "compare", "tiny.yaml")[0] == 130
+    shutil.copytree("runs/tiny", "downloaded")
+    code, err = answer(call, "compare", "--resume", "downloaded")
+    assert (code, err.count("\n")) == (2, 2), err
+    assert "mine_of_trust:Mine" in err
+    assert answer(call, "compare", "--resume", "runs/tiny")[0] == 0
+    assert answer(call, "compare", "--resume", "downloaded", "--trust")[0] == 0
+
+
+def test_a_sweep(tmp_path, monkeypatch):
+    """Its file, its overrides, the settings of its trials, and what Tune has pickled."""
+    monkeypatch.chdir(tmp_path)
+    made = tmp_path / "made"
+    Origin("tiny.yaml", "model: mine:Net", ()).write(made)
+    (made / "sweep.yaml").write_text("model: mine:Net\n")
+    check_trusted(made, trust=False)
+    for number, (text, overrides) in enumerate(
+        [("model: mine:Net", ()), ('model: "os\\x3Asystem"', ()), ("{}", ("model=os:system",))]
+    ):
+        source = tmp_path / f"source-{number}"
+        Origin("tiny.yaml", text, overrides).write(source)
+        (source / "sweep.yaml").write_text("{}\n")
+        copy = shutil.copytree(source, tmp_path / f"copy-{number}")
+        check_trusted(source, trust=False)
+        with pytest.raises(ConfigError):
+            check_trusted(copy, trust=False)
+    Origin("tiny.yaml", "{}", ()).write(tmp_path / "plain")
+    (tmp_path / "plain" / "sweep.yaml").write_text("{}\n")
+    copy = shutil.copytree(tmp_path / "plain", tmp_path / "copy")
+    check_trusted(copy, trust=False)
+    (copy / "records" / "00000").mkdir(parents=True)
+    note = copy / "records" / "00000" / "trial.yaml"
+    note.write_text("settings: {paradigm: 'os:system'}\n")
+    with pytest.raises(ConfigError):
+        check_trusted(copy, trust=False)
+    note.write_text("settings: {}\n")
+    check_trusted(copy, trust=False)
+    (copy / "tune").mkdir()
+    (copy / "tune" / "searcher-state-1.pkl").touch()
+    with pytest.raises(ConfigError):
+        check_trusted(copy, trust=False)
+
+
+@pytest.mark.parametrize("command", ["run", "compare", "sweep"])
+def test_trust_is_of_what_is_resumed(call, tmp_path, command):
+    (tmp_path / "tiny.yaml").write_text("model: mlp\n")
+    assert answer(call, command, "tiny.yaml", "--trust")[0] == 2
+
+
+def test_making(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    made = making(tmp_path)
+    assert is_made_here(tmp_path, made)
+    assert not is_made_here(tmp_path, {})
+    assert not is_made_here(tmp_path.parent, made)
+    assert not is_made_here(tmp_path, {**made, "folder": None})
