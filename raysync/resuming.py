@@ -11,7 +11,6 @@ from raysync import config
 from raysync.config import Experiment
 from raysync.config.resume_changes import check_changes, check_place
 from raysync.errors import ConfigError
-from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, load
 from raysync.record.resumption import (
     NoCheckpointError,
@@ -64,7 +63,7 @@ def resume(
     check_functions("raysync.resume", watch=watch, notify=notify)
     check_callbacks(callbacks)
     record = load(path, trust=True)
-    experiment = config.load(record.path / "config.yaml", overrides, translate=settings_of)
+    experiment = config.load(record.path / "config.yaml", overrides, recorded=True)
     training, goes_on = prepare_to_resume(record, experiment, notify, model, data, task)
     with engine_for(training.experiment, notify) as engine:
         return run_in(

@@ -38,7 +38,6 @@ from raysync.paradigms import rebuild
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.comparisons import Comparison, new_id, newest_comparison
 from raysync.record.journal_file import JournalFile
-from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, legible
 from raysync.record.resumption import check_resumable, is_over
 from raysync.record.storage import display_name, is_uri, join, local_copy
@@ -184,7 +183,7 @@ def _settings_to_resume(
     """
     first = comparison.any
     source = first.path / CONFIG if file is None else file
-    experiment = config.load(source, settings, translate=settings_of)
+    experiment = config.load(source, settings, recorded=True)
     of_a_run: dict[str, object] = {"paradigm": first.config.paradigm}
     if experiment.seeds:  # else the one seed may not change
         of_a_run["seed"] = first.config.seed
@@ -259,7 +258,7 @@ def _resume(run: str, file: Path | None, settings: Sequence[str], *, trust: bool
     """Go on with a run, and print what its training printed."""
     record = trusted(newest(run), trust=trust)
     source = record.path / "config.yaml" if file is None else file
-    experiment = config.load(source, settings, translate=settings_of)
+    experiment = config.load(source, settings, recorded=True)
     address = os.environ.get("RAY_ADDRESS")
     with started_early(experiment, address) as fork_server:
         _go_on(record, experiment, address, fork_server)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
@@ -25,28 +25,24 @@ LONGEST_SHOWN = 300
 
 OF_RECORDS = ("journal.jsonl", "origin.yaml")
 """The files beside an experiment that was recorded, with a run or a sweep."""
-Translate = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def load(
-    path: Path, overrides: Iterable[str] = (), *, translate: Translate | None = None
-) -> Experiment:
+def load(path: Path, overrides: Iterable[str] = (), *, recorded: bool = False) -> Experiment:
     """Read an experiment file.
 
     Args:
-        path: the path of a YAML file. The traces that it names are relative to its folder. If it
-            is in a record, and not read as one, the absolute folders in it that a run writes to
-            are left out: whoever runs it anew has their own.
+        path: the path of a YAML file. The traces that it names are relative to its folder.
         overrides: `a.b=value`; the value is YAML. An item of a list is named by its index,
             `workers.0.speed=0.5`, or all of them by a star: `workers.*.speed=0.5`.
+        recorded: whether the file is read as that of a record. Otherwise the absolute folders of a
+            record that a run writes to are left out: whoever runs it anew has their own.
 
     Raises:
         ConfigError: there is no such file, it is not YAML, or a setting is not allowed.
     """
     text = read_text(path, MOST_BYTES)
-    if translate is None and any((path.parent / name).is_file() for name in OF_RECORDS):
-        translate = _without_places
-    return parse(text, overrides, source=str(path), translate=translate, folder=path.parent)
+    anew = not recorded and any((path.parent / name).is_file() for name in OF_RECORDS)
+    return parse(text, overrides, source=str(path), folder=path.parent, keeps_places=not anew)
 
 
 def _without_places(settings: dict[str, Any]) -> dict[str, Any]:
@@ -66,8 +62,8 @@ def parse(
     *,
     source: str,
     said: str = "--set",
-    translate: Translate | None = None,
     folder: Path = Path(),
+    keeps_places: bool = True,
 ) -> Experiment:
     """Validate the experiment in a YAML text. In errors, `source` names the text, and `said` the
     origin of the overrides. The paths of traces in the text are relative to `folder`, those in the
@@ -85,8 +81,8 @@ def parse(
         raise ConfigError(
             f"{source}: an experiment file is a mapping of settings, got {type(settings).__name__}."
         )
-    if translate is not None:
-        settings = translate(settings)
+    if not keeps_places:
+        settings = _without_places(settings)
     resolve(settings, folder)
     overrides = list(overrides)
     chosen = [override for override in overrides if override.startswith("profile=")]

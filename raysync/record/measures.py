@@ -80,7 +80,7 @@ class Measures:
             target: for the time to the target.
             primary: the metric that the task's models are judged by.
             chance_accuracy: the accuracy of the best constant guess; a model that is no better has
-                not converged. None: it is not known, as in the records of an older raysync.
+                not converged. None: it is not known.
         """
         self.workload_samples = workload_samples
         self.target = target

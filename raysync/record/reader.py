@@ -29,7 +29,6 @@ from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.journal_file import JournalFile
 from raysync.record.measures import Measures
-from raysync.record.older import settings_of, summary_of
 from raysync.record.push_rows import PushRow, Row, columns_of
 from raysync.record.schemas import (
     Environment,
@@ -74,7 +73,7 @@ class RunRecord:
         """The resolved experiment. In a record that is not trusted, a paradigm of the user's own is
         known by its name and parameters alone."""
         with legible(self.path, "config"), nullcontext() if self.trust else without_imports():
-            return config.load(self.path / "config.yaml", translate=settings_of)
+            return config.load(self.path / "config.yaml", recorded=True)
 
     @cached_property
     def environment(self) -> dict[str, Any]:
@@ -197,7 +196,7 @@ class RunRecord:
         disk leaves it.
         """
         try:
-            return checked(summary_of(mapping_in(self.path / "summary.json", Summary)), Summary)
+            return mapping_in(self.path / "summary.json", Summary)
         except (OSError, ValueError):
             return None
 
@@ -212,7 +211,7 @@ class RunRecord:
             for line in lines:
                 measures.take((line,))
         measures.close(measures.now)
-        return summary_of(head.get("about", {})), measures
+        return head.get("about", {}), measures
 
     def _pushes_from_journal(self) -> pd.DataFrame:
         rows = self._rows()
@@ -283,9 +282,9 @@ def measures_of(head: Mapping[str, Any]) -> Measures:
         ConfigError: the header is not that of a run: there is no workload, or target or primary
             metric are damaged.
     """
-    about, samples = summary_of(head.get("about", {})), head["workload_samples"]
+    about, samples = head.get("about", {}), head["workload_samples"]
     target, chance = about.get("target"), about.get("chance_accuracy")
-    name, mode = about["metric"], about.get("metric_mode")
+    name, mode = about.get("metric"), about.get("metric_mode")
     with suppress(ValidationError):
         goal = None if target is None else Target.model_validate(target)
         primary = TypeAdapter(PrimaryMetric).validate_python({"name": name, "mode": mode})

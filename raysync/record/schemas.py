@@ -20,7 +20,6 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from raysync.config.bounded_file import open_plain, read_text
 from raysync.core.journal import LONGEST_S, is_mapping
 from raysync.core.metrics import ACCURACY, LOSS
-from raysync.record.older import STANDS_FOR, ZERO
 from raysync.record.writer import MARKED, schema_of
 
 MOST_BYTES = 1 << 24
@@ -175,12 +174,6 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
         ValueError: columns are missing, or hold something else.
     """
     table = table_in(path)
-    for name, stands_for in STANDS_FOR.items():
-        if name not in table.column_names and stands_for in table.column_names:
-            table = table.append_column(name, table.column(stands_for))
-    for name in ZERO:
-        if name not in table.column_names and "busy_s" in table.column_names:
-            table = table.append_column(name, pa.array([0.0] * len(table), pa.float64()))
     schema = schema_of(row)
     for name, hint in get_type_hints(row).items():
         is_optional = NoneType in get_args(hint)

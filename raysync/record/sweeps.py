@@ -34,7 +34,6 @@ from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.made_here import KEY, making
-from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord, legible, load, newest_first
 from raysync.record.schemas import MOST_BYTES, table_in
 from raysync.record.storage import Location, display_name, join, listdir, local_copy, upload
@@ -64,7 +63,7 @@ class SweepRecord:
     def experiment(self) -> Experiment:
         """The experiment file of the sweep."""
         with legible(self.path, "experiment"), nullcontext() if self.trust else without_imports():
-            return config.load(self.path / FILE, translate=settings_of)
+            return config.load(self.path / FILE, recorded=True)
 
     @cached_property
     def table(self) -> pd.DataFrame:

@@ -22,7 +22,6 @@ from raysync.core.journal import read_header
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.record.journal_file import JournalFile
-from raysync.record.older import STANDS_FOR, ZERO
 from raysync.record.push_rows import PushRow
 from raysync.record.reader import RunRecord, legible, load
 from raysync.record.schemas import opened_table
@@ -376,7 +375,7 @@ def _check(record: RunRecord) -> None:
         with legible(record.path, "pushes"):
             with opened_table(record.path / "pushes.parquet") as table:
                 columns = table.schema_arrow.names
-            if missing := set(schema_of(PushRow).names) - {*columns, *STANDS_FOR, *ZERO}:
+            if missing := set(schema_of(PushRow).names) - {*columns}:
                 raise ValueError(f"there is no column {min(missing)}")
 
 

@@ -13,7 +13,6 @@ from raysync.config.base import value_text
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
-from raysync.record.older import settings_of
 from raysync.record.reader import RunRecord
 from raysync.record.sweeps import FILE, VARIED, SweepRecord
 
@@ -165,7 +164,7 @@ def trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
     try:
         with without_imports():
             choice: ParadigmChoice = config.load(
-                sweep.path / FILE, overrides, translate=settings_of
+                sweep.path / FILE, overrides, recorded=True
             ).paradigm
     except ConfigError:  # this is why the trial failed
         return ", ".join(setting_text(value) for value in chosen.values())

@@ -28,7 +28,6 @@ from raysync.config.secret_masking import MASK
 from raysync.core.metrics import LOSS
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS
-from raysync.record.older import settings_of
 from raysync.record.resumption import check_gone, is_over
 from raysync.record.storage import (
     Location,
@@ -224,7 +223,7 @@ def _check_former(former: Path, experiment: Experiment, *, moves: bool) -> None:
     Raises:
         ConfigError: see above.
     """
-    before = config.load(former / FILE, translate=settings_of)
+    before = config.load(former / FILE, recorded=True)
     if moves:
         check_place(before, experiment, former.absolute().parent)
     check_changes(before, config.parse(experiment.recorded.to_yaml(), source="experiment"))

@@ -26,7 +26,6 @@ from raysync.config.secret_masking import masked
 from raysync.core.metrics import MODES, known as known_names
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.paradigms.syncswitch import SyncSwitch
-from raysync.record import older
 from raysync.record.storage import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
@@ -311,7 +310,7 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
 def _searched(folder: Path) -> Experiment | None:
     """Return the experiment of an earlier search; None: it cannot be read."""
     try:
-        return config.load(folder / FILE, translate=older.settings_of)
+        return config.load(folder / FILE, recorded=True)
     except ConfigError:
         return None
 

@@ -6,7 +6,6 @@ from functools import cache
 
 from raysync import config
 from raysync.core.journal import JOURNAL_SCHEMA
-from raysync.record.older import summary_of
 
 PARADIGMS = ({"name": "bsp"}, {"name": "asp"}, {"name": "lagtuner", "bound": "hard"})
 LABELS = ("bsp", "asp", "lagtuner(bound=hard)")
@@ -43,9 +42,13 @@ class StandIn:
 
     def __init__(self, settings, summary, path):
         self.config = validated(json.dumps(settings))
-        self.summary = summary_of(
-            {"status": "finished", "parameters": 10, "profile": None} | summary
-        )
+        self.summary = {
+            "status": "finished",
+            "parameters": 10,
+            "profile": None,
+            "metric": "accuracy",
+            "metric_mode": "max",
+        } | summary
         self.environment = {
             "packages": {"raysync": "0"},
             "python": "3",

@@ -2,7 +2,6 @@
 the report.
 """
 
-import json
 from math import nan, sqrt
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -10,17 +9,14 @@ from tempfile import TemporaryDirectory
 import pandas as pd
 import pyarrow.parquet as pq
 import pytest
-import yaml
 from hypothesis import given, strategies as st
 
 import raysync
 from raysync import config
-from raysync.config import Target
 from raysync.core.journal import Evaluation
 from raysync.core.metrics import RESERVED, PrimaryMetric
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.measures import Measures
-from raysync.record.older import settings_of, summary_of
 from raysync.record.schemas import evaluations_in
 from raysync.record.writer import evaluations_table
 from raysync.results.collection import collect
@@ -162,47 +158,6 @@ def test_a_sweep_goes_by_the_primary_metric():
     assert goals(metric="rmse", mode="max") == ("rmse", "max")
     with pytest.raises(ConfigError, match="x.yaml: sweep.mode: say which direction of 'r2'"):
         goals(metric="r2", scheduler="asha")
-
-
-def test_a_record_of_an_older_raysync(tmp_path, torch_of_one_thread):
-    """What it wrote, made of what is written today; targets were two settings."""
-    record = raysync.run(BASE | {"output": str(tmp_path)})
-    today, target = record.summary, record.config.target
-    assert today["time_to_target_s"] is not None
-
-    def older(data):
-        old = {key: each for key, each in data.items() if not key.startswith(("metric", "target"))}
-        return old | {"target_accuracy": target.value, "target_loss": None}
-
-    file = record.path / "config.yaml"
-    settings = older(yaml.safe_load(file.read_text()))
-    file.write_text(yaml.safe_dump(settings))
-    head, *lines = (record.path / "journal.jsonl").read_text().splitlines(keepends=True)
-    head = json.loads(head)
-    text = json.dumps(head | {"about": older(head["about"])})
-    (record.path / "journal.jsonl").write_text("".join([f"{text}\n", *lines]))
-    times = {"time_to_accuracy_s": today["time_to_target_s"], "time_to_loss_s": None}
-    summary = {key: each for key, each in older(today).items() if key != "time_to_target_s"}
-    (record.path / "summary.json").write_text(json.dumps(summary | times))
-    for _ in ("by its summary", "by its journal"):
-        again = raysync.load(record.path)
-        assert again.config == record.config
-        assert again.summary | {"wall_seconds": 0} == today | {"wall_seconds": 0}
-        (record.path / "summary.json").unlink(missing_ok=True)
-    assert "reaches 60.0%" in answer(rank(collect([record.path])))
-
-
-def test_of_two_older_targets_that_counts_by_which_runs_were_judged():
-    both = {"target_accuracy": 0.5, "target_loss": 1.5}
-    times = {"time_to_accuracy_s": 1.0, "time_to_loss_s": 2.0}
-    words = summary_of({"tokens": True} | both | times)
-    assert words["target"] == settings_of({"data": "text"} | both)["target"]
-    assert Target(**words["target"]).words == "loss at most 1.5"
-    assert words["time_to_target_s"] == 2.0
-    digits = summary_of({"tokens": False} | both | times)
-    assert Target(**digits["target"]).words == "accuracy at least 0.5"
-    assert digits["time_to_target_s"] == 1.0
-    assert (digits["metric"], words["metric"]) == ("accuracy", "perplexity")
 
 
 NAMES = st.text(min_size=1).filter(lambda name: name.isprintable() and name not in RESERVED)
