@@ -1,4 +1,4 @@
-"""Add what `raysync chaos` and schedules.py have left to results/; a run or a batch that is there
+"""Add what `python -m tests.chaos` and schedules.py have left to results/; a run or a batch that is there
 already is replaced.
 
 python experiments/chaos/keep.py FOLDER... --schedules FILE...
@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def rows_of(folder: Path) -> tuple[dict[str, object], list[dict[str, object]]]:
-    """Return the row of a run of `raysync chaos`, and one for each kind of process."""
+    """Return the row of a run of `python -m tests.chaos`, and one for each kind of process."""
     result = json.loads((folder / "chaos.json").read_text(encoding="utf-8"))
     failures = [name for name, found in result["oracles"].items() if found != "ok"]
     counts = {"oracles": len(result["oracles"]), "oracles_failed": "; ".join(failures)}
@@ -29,7 +29,7 @@ def rows_of(folder: Path) -> tuple[dict[str, object], list[dict[str, object]]]:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="*", type=Path, help="what --out of raysync chaos named")
+    parser.add_argument("folders", nargs="*", type=Path, help="what --out of python -m tests.chaos named")
     parser.add_argument("--schedules", nargs="*", default=[], help="files of schedules.py --write")
     arguments = parser.parse_args()
     if arguments.schedules:

@@ -10,10 +10,11 @@ import sys
 from io import TextIOWrapper
 from pathlib import Path
 
+import typer
+
 from raysync.cli import (  # noqa: F401 - their commands
     advise_command,
     calibrate_command,
-    chaos_command,
     dashboards,
     export_command,
     listing,
@@ -44,7 +45,6 @@ ORDER = (
     "list",
     "watch",
     "replay",
-    "chaos",
 )
 """The order of the commands in `raysync --help`. Without it, typer lists them in the order in which
 their files are imported."""
@@ -56,14 +56,14 @@ app.registered_commands.sort(
 __all__ = ["app", "console", "errors", "main"]
 
 
-def main() -> None:
+def main(commands: typer.Typer = app) -> None:
     """Run the command line; a user's mistake is reported without a traceback, exit status 2."""
     sys.path.insert(0, str(Path.cwd()))  # for the user's own package.module:Name
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know only ASCII
     try:
         with stoppable():
-            app()
+            commands()
     except ConfigError as error:
         say(masked(f"raysync: {error}"))
         sys.exit(2)

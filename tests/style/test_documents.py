@@ -12,10 +12,10 @@ import yaml
 
 import raysync
 from raysync import config
-from raysync.config import settings_reference
 from raysync.paradigms import PARADIGMS, PRESETS
 from raysync.record.measures import Measures
 from raysync.record.push_rows import PushRow
+from tests import settings_reference
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -158,9 +158,7 @@ def test_python_in_documents_compiles_and_whole_programs_run(path, tmp_path, mon
 
 
 def test_the_reference_of_settings_is_that_of_the_models():
-    assert settings_reference.main(["--check"]) == 0, (
-        "run python -m raysync.config.settings_reference"
-    )
+    assert settings_reference.main(["--check"]) == 0, "run python -m tests.settings_reference"
 
 
 def test_the_reference_is_written_between_its_marks(tmp_path, monkeypatch, capsys):

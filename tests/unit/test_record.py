@@ -1,32 +1,21 @@
 """Measures against hand-computed numbers, and records that survive."""
 
 import json
-from dataclasses import replace
 from datetime import datetime
 
-import numpy as np
 import pandas as pd
-import pyarrow.parquet as pq
 import pytest
 
-from raysync import config
 from raysync.config import Target
-from raysync.core.decisions import Release, Restore, Suspend, Switch
 from raysync.core.events import Left, Pushed
-from raysync.core.journal import Ended, Entry, Evaluation, decode, encode
+from raysync.core.journal import Ended, Entry, Evaluation
 from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.record.measures import Measures, converged
-from raysync.record.push_rows import PushRows, columns_of
+from raysync.record.measures import Measures
 from raysync.record.reader import load
-from raysync.record.writer import RecordWriter, folder_name
-from raysync.runner import run
+from raysync.record.writer import RecordWriter
 from raysync.testing.drive import SAMPLES
-from raysync.training.data import data_set
-from raysync.training.initial_model import InitialModel
-from raysync.training.preparation import prepare
-from raysync.training.supervised import LanguageModel
 from tests.builders.journals import FAST, SLOW, journal
 from tests.builders.schedules import joins, simulate
 

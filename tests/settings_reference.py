@@ -1,7 +1,7 @@
 """The reference of all settings, which is a part of `raysync/config/README.md`.
 
-    python -m raysync.config.settings_reference          write that part
-    python -m raysync.config.settings_reference --check  exit with 1 if it is stale
+    python -m tests.settings_reference          write that part
+    python -m tests.settings_reference --check  exit with 1 if it is stale
 
 It has a table for each block of an experiment file: each setting with its default, what is allowed
 and what it means, all as the models say it. So the guide cannot say anything else than the program.
@@ -23,8 +23,8 @@ from pydantic.fields import FieldInfo
 from raysync.config.base import Named
 from raysync.config.experiment import Experiment
 
-GUIDE = Path(__file__).with_name("README.md")
-BEGIN = "<!-- reference: python -m raysync.config.settings_reference -->\n"
+GUIDE = Path(__file__).parents[1] / "raysync" / "config" / "README.md"
+BEGIN = "<!-- reference: python -m tests.settings_reference -->\n"
 END = "<!-- end of the reference -->\n"
 HEAD = "| setting | default | allowed | meaning |\n| --- | --- | --- | --- |"
 COLUMNS = 100
@@ -195,7 +195,7 @@ def main(arguments: list[str]) -> int:
     if fresh == guide:
         return 0
     if arguments:
-        print(f"{GUIDE} is stale: run python -m raysync.config.settings_reference", file=sys.stderr)
+        print(f"{GUIDE} is stale: run python -m tests.settings_reference", file=sys.stderr)
         return 1
     GUIDE.write_text(fresh, encoding="utf-8")
     return 0

@@ -1,5 +1,5 @@
-"""`raysync chaos`: its schedule, the processes that it may strike, and the oracles, each of which
-notices a journal that was broken by hand.
+"""Chaos: its schedule, the processes that it may strike, and the oracles, each of which notices a
+journal that was broken by hand.
 """
 
 import os
@@ -14,17 +14,18 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from raysync import cli, config
-from raysync.chaos import oracles, processes, trial
-from raysync.chaos.memory import MemorySamples
-from raysync.chaos.nodes import NODE_AWAY_S, RAYLET, Nodes, nodes_for
-from raysync.chaos.schedule import SIGNALS, TARGETS, Strike, names_in, schedule
+from raysync import config
 from raysync.core.decisions import Apply, Drop
 from raysync.core.journal import encode, header
 from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.record.storage import folders_with
 from tests.builders.journals import journal
+from tests.chaos import oracles, processes, trial
+from tests.chaos.__main__ import main
+from tests.chaos.memory import MemorySamples
+from tests.chaos.nodes import NODE_AWAY_S, RAYLET, Nodes, nodes_for
+from tests.chaos.schedule import SIGNALS, TARGETS, Strike, names_in, schedule
 
 STRANGE = ["--set", "cluster.address=HOST:6379", "--set", "checkpoint.every_s=5"]
 
@@ -62,9 +63,9 @@ def test_a_schedule_is_drawn_from_its_seed_alone():
 def test_mistakes_are_told_before_anything_runs(arguments, says, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.yaml").write_text("name: x\n")
-    monkeypatch.setattr(sys, "argv", ["raysync", "chaos", "x.yaml", "--out", "new", *arguments])
+    monkeypatch.setattr(sys, "argv", ["chaos", "x.yaml", "--out", "new", *arguments])
     with pytest.raises(SystemExit) as stop:
-        cli.main()
+        main()
     assert stop.value.code == 2
     assert re.search(says, capsys.readouterr().err)
     assert not (tmp_path / "new").exists()
@@ -74,10 +75,10 @@ def test_a_disk_that_cannot_be_filled_here_is_refused_by_name(tmp_path, monkeypa
     monkeypatch.chdir(tmp_path)
     (tmp_path / "x.yaml").write_text("name: x\n")
     monkeypatch.setattr(processes, "can_fill_disks", lambda: False)
-    arguments = ["chaos", "x.yaml", "--out", "new", "--faults", "disk"]
-    monkeypatch.setattr(sys, "argv", ["raysync", *arguments])
+    arguments = ["x.yaml", "--out", "new", "--faults", "disk"]
+    monkeypatch.setattr(sys, "argv", ["chaos", *arguments])
     with pytest.raises(SystemExit) as stop:
-        cli.main()
+        main()
     assert stop.value.code == 2
     assert "--faults disk: only Linux" in capsys.readouterr().err
 
@@ -220,7 +221,7 @@ def test_a_lost_node_takes_its_processes_with_it_and_comes_back(monkeypatch):
             for node in subject.present:
                 node.started.process.communicate()
 
-    monkeypatch.setattr("raysync.chaos.nodes.Cluster", Cluster)
+    monkeypatch.setattr("tests.chaos.nodes.Cluster", Cluster)
     with Nodes(config.validate({"workers": [{"count": 1}]})) as subject:
         assert len(subject.present) == 3
         victim = subject.present[1]

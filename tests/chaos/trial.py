@@ -15,12 +15,6 @@ from uuid import uuid4
 
 import torch
 
-from raysync.chaos import processes
-from raysync.chaos.full_store import FULL_S, FullStores
-from raysync.chaos.memory import MemorySamples
-from raysync.chaos.nodes import Nodes
-from raysync.chaos.oracles import Verdict, judge_journal, updates_in
-from raysync.chaos.schedule import Strike
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.config import Experiment
 from raysync.core.events import Joined, Left, Pushed
@@ -30,6 +24,12 @@ from raysync.paradigms import rebuild
 from raysync.record.checkpoints import CHECKPOINTS, MANIFEST
 from raysync.record.reader import RunRecord, load
 from raysync.record.storage import folders_with, is_uri
+from tests.chaos import processes
+from tests.chaos.full_store import FULL_S, FullStores
+from tests.chaos.memory import MemorySamples
+from tests.chaos.nodes import Nodes
+from tests.chaos.oracles import Verdict, judge_journal, updates_in
+from tests.chaos.schedule import Strike
 
 LOG = "log.txt"
 """The file for what the commands print."""

@@ -1,4 +1,4 @@
-"""`raysync chaos` on real processes: a worker, a server and the whole command are killed."""
+"""Chaos on real processes: a worker, a server and the whole command are killed."""
 
 import json
 import sys
@@ -6,10 +6,9 @@ import sys
 import pytest
 import yaml
 
-from raysync import cli
-from raysync.chaos.schedule import Strike
-from raysync.cli import chaos_command
 from tests.builders.cluster import TINY
+from tests.chaos import __main__ as command
+from tests.chaos.schedule import Strike
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -25,9 +24,9 @@ def test_a_run_survives_the_loss_of_a_worker_a_server_and_its_command(tmp_path, 
     file, out = tmp_path / "x.yaml", tmp_path / "out"
     file.write_text(yaml.safe_dump(TINY | settings))
     strikes = [Strike(0.5, target, "kill", 0.3) for target in ("worker", "server", "driver")]
-    monkeypatch.setattr(chaos_command, "schedule", lambda *_: strikes)
-    monkeypatch.setattr(sys, "argv", ["raysync", "chaos", str(file), "--out", str(out)])
-    cli.app(standalone_mode=False)
+    monkeypatch.setattr(command, "schedule", lambda *_: strikes)
+    monkeypatch.setattr(sys, "argv", ["chaos", str(file), "--out", str(out)])
+    command.app(standalone_mode=False)
     result = json.loads((out / "chaos.json").read_text())
     assert set(result["oracles"].values()) == {"ok"}
     assert len(result["oracles"]) == 11
@@ -59,10 +58,10 @@ def test_a_run_survives_the_loss_of_nodes_and_full_object_stores(tmp_path, monke
         Strike(1.0, target, "kill", choice)
         for target, choice in (("node", 0.1), ("store", 0.5), ("node", 0.9))
     ]
-    monkeypatch.setattr(chaos_command, "schedule", lambda *_: strikes)
-    arguments = ["chaos", str(file), "--out", str(out), "--faults", "node,store"]
-    monkeypatch.setattr(sys, "argv", ["raysync", *arguments])
-    cli.app(standalone_mode=False)
+    monkeypatch.setattr(command, "schedule", lambda *_: strikes)
+    arguments = [str(file), "--out", str(out), "--faults", "node,store"]
+    monkeypatch.setattr(sys, "argv", ["chaos", *arguments])
+    command.app(standalone_mode=False)
     result = json.loads((out / "chaos.json").read_text())
     assert set(result["oracles"].values()) == {"ok"}
     assert {each["target"]: each["faults"] for each in result["targets"]} == {"node": 2, "store": 1}

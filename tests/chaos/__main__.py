@@ -1,4 +1,7 @@
-"""`raysync chaos`: kill and freeze the processes of a run, and check what it makes of that."""
+"""Kill and freeze the processes of a run on Ray, and check what it makes of that.
+
+python -m tests.chaos FILE --out FOLDER --faults worker,server,driver --set checkpoint.every_s=5
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,19 @@ from rich.markup import escape
 from rich.table import Table
 
 from raysync import config
-from raysync.chaos.schedule import PROCESSES, SIGNALS, TARGETS, Strike, names_in, schedule
-from raysync.cli.app import File, Settings, app
+from raysync.cli import main as run_commands
+from raysync.cli.app import File, Settings
 from raysync.cli.console import console, say
 from raysync.errors import ConfigError
+from tests.chaos.schedule import PROCESSES, SIGNALS, TARGETS, Strike, names_in, schedule
 
 if TYPE_CHECKING:
-    from raysync.chaos.nodes import Nodes
-    from raysync.chaos.oracles import Verdict
-    from raysync.chaos.trial import Outcome
     from raysync.config import Experiment
+    from tests.chaos.nodes import Nodes
+    from tests.chaos.oracles import Verdict
+    from tests.chaos.trial import Outcome
 
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 UNDISTURBED, STRUCK, RESULT = "undisturbed", "struck", "chaos.json"
 """Names in the folder of the results."""
 
@@ -73,8 +78,8 @@ def chaos(
         raise ConfigError(f"--tolerance {tolerance:g}: a share from 0 is needed.")
     if out.exists():
         raise ConfigError(f"--out {out}: exists already; a new folder is needed.")
-    from raysync.chaos import trial
-    from raysync.chaos.processes import address_of, can_fill_disks
+    from tests.chaos import trial
+    from tests.chaos.processes import address_of, can_fill_disks
 
     if "disk" in targets and not can_fill_disks():
         raise ConfigError("--faults disk: only Linux can fill the disk of one process.")
@@ -116,7 +121,7 @@ def _nodes(experiment: Experiment, target: str) -> Nodes:
     Raises:
         ConfigError: the experiment names a cluster, whose nodes are left alone.
     """
-    from raysync.chaos.nodes import Nodes
+    from tests.chaos.nodes import Nodes
 
     address = experiment.cluster.address
     if address not in ("auto", "local"):
@@ -181,3 +186,12 @@ def _write(
         "pending": struck.pending,
     }
     file.write_text(json.dumps(result, indent=1) + "\n", encoding="utf-8")
+
+
+def main() -> None:
+    """Run the command; see `raysync.cli.main`."""
+    run_commands(app)
+
+
+if __name__ == "__main__":
+    main()

@@ -8,7 +8,7 @@ from statistics import median
 
 import psutil
 
-from raysync.chaos import processes
+from tests.chaos import processes
 
 SAMPLE_EVERY_S = 5.0
 FEWEST = 24

@@ -1,7 +1,7 @@
 """Runs in virtual time that are lost and resumed at random moments, by the thousand.
 
-    python experiments/chaos/schedules.py --schedules 1000 --first 0
-    python experiments/chaos/schedules.py --seed 4711          one of them, with its traceback
+    python -m tests.chaos.schedules --schedules 1000 --first 0
+    python -m tests.chaos.schedules --seed 4711          one of them, with its traceback
 
 A schedule is drawn from its number alone: workers, links, faults (slow and late workers, crashes,
 kills), lost servers, restarts, `min_workers`, a paradigm, when checkpoints are taken, and from
@@ -10,7 +10,7 @@ which of them the run goes on after a loss, once or twice. Two ways of going on 
     exact    as raysync resumes a run in virtual time: from there on, journal and trained weights
              are those of the run that was never interrupted
     cut      as it resumes one on Ray, where iterations under way are computed again: the oracles of
-             `raysync chaos` hold; under BSP the weights are those of the run that was never
+             `tests.chaos` hold; under BSP the weights are those of the run that was never
              interrupted, bit by bit, unless workers were lost
 
 Of every `TRAINS_EVERY` schedules one trains a model (of BSP every third); the others have its times
@@ -39,7 +39,6 @@ from torch import nn
 
 import raysync
 from raysync import config
-from raysync.chaos.oracles import failed, judge_journal
 from raysync.config import ParadigmChoice
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left
@@ -64,6 +63,7 @@ from raysync.training.preparation import TrainingPlan, prepare
 from raysync.virtual import backend
 from raysync.virtual.backend import End
 from raysync.virtual.engine import VirtualEngine, driver_of
+from tests.chaos.oracles import failed, judge_journal
 
 TRAINS_EVERY, BSP_TRAINS_EVERY = 20, 3
 BYTES = 64

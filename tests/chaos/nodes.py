@@ -17,10 +17,10 @@ from typing import Any
 import psutil
 from ray.cluster_utils import Cluster
 
-from raysync.chaos import processes
 from raysync.cluster.placement import plan
 from raysync.config import Experiment
 from raysync.errors import ConfigError
+from tests.chaos import processes
 
 NODE_AWAY_S = 5.0
 """How long a lost node stays away."""
