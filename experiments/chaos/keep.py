@@ -1,4 +1,4 @@
-"""Add what `python -m tests.chaos` and schedules.py have left to results/; a run or a batch that is there
+"""Add what `tests.chaos` and its schedules have left to results/; a run or a batch that is there
 already is replaced.
 
 python experiments/chaos/keep.py FOLDER... --schedules FILE...
@@ -29,7 +29,7 @@ def rows_of(folder: Path) -> tuple[dict[str, object], list[dict[str, object]]]:
 def main() -> None:
     """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folders", nargs="*", type=Path, help="what --out of python -m tests.chaos named")
+    parser.add_argument("folders", nargs="*", type=Path, help="what --out of tests.chaos named")
     parser.add_argument("--schedules", nargs="*", default=[], help="files of schedules.py --write")
     arguments = parser.parse_args()
     if arguments.schedules:
