@@ -1,7 +1,9 @@
 """What a record says of the code of the user's that a run executed."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -120,6 +122,9 @@ def test_a_task_of_a_script_is_its_file(tmp_path):
     )
     (tmp_path / "helper.py").write_text("")
     command = [sys.executable, str(script)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert {"script.py", "helper.py"} <= set(done.stdout.split())
