@@ -79,6 +79,7 @@ class Summary(_Loose):
     pushes: int
     updates: int
     dropped: int
+    lead_max: int = 0
     seconds: float | None
     profile: str | None = None
     parameters: int | None = None
