@@ -85,9 +85,11 @@ class ClosedMeasures(Measures):
             case Left(worker=worker, at=at):
                 self._live.remove(worker)
                 self._totals.leave(worker, at)
-        for each in entry.decisions:
-            if isinstance(each, Release):
-                self._clocks[each.worker] = max(each.clock, self._clocks[each.worker])
+        for decision in entry.decisions:
+            if isinstance(decision, Release):
+                worker = decision.worker
+                self._totals.begin(worker, entry.event.at)  # it may never have pushed
+                self._clocks[worker] = max(decision.clock, self._clocks[worker])
 
     @property
     def seconds(self) -> float:

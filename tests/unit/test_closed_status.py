@@ -23,6 +23,13 @@ RUNS = {
     "divided": {"paradigm": "balanced"},
     "crashed": {"paradigm": "asp", "faults": [CRASH]},
     "gone": {"paradigm": "bsp", "faults": [{**CRASH, "rejoin_after_s": None}]},
+    "never-pushed": {
+        "paradigm": "backup-workers",
+        "faults": [CRASH],
+        "workers": [
+            {"name": name, "step_s": s} for name, s in (("a", 0.02), ("c", 0.03), ("b", 50))
+        ],
+    },
     "learned": {"paradigm": "asp", **LEARNING},
     "switched": {"paradigm": {"name": "sync-switch", "fraction": 0.5}},
 }
@@ -71,6 +78,7 @@ def test_it_is_that_of_all_lines(tmp_path, monkeypatch, name):
     assert shown(closed_status(record)) == shown(full)
     monkeypatch.setattr(module, "LAST_BYTES", 5_000)
     status = closed_status(record)
+    assert status.measures.wait_fraction == pytest.approx(full.measures.wait_fraction)
     assert without_frequent(status) == without_frequent(full)
     assert status.events == [event for event in full.events if event in status.events]
 
