@@ -87,8 +87,8 @@ def test_any_other_state_is_refused_or_goes_on(run):
 @pytest.mark.parametrize(
     ("path", "other"),
     [
-        (("version",), 10**400),
-        (("topology", "machine", "roster", "version"), 10**400),
+        (("version",), 2**63),
+        (("topology", "machine", "roster", "version"), 2**63),
         (("topology", "machine", "roster", "_slowest_at"), 0),
         (("early_stop", "more"), 0),
         (("more",), 0),
