@@ -32,7 +32,7 @@ def project(tmp_path, monkeypatch):
 
 
 def code(project, task="shop.models:Net", paradigm="bsp"):
-    return user_code([{"task": {"name": task}}], [{"name": paradigm}], project)
+    return user_code([{"task": {"name": task}}], [{"name": paradigm}])
 
 
 def test_the_files_are_those_that_are_imported_and_are_the_users(project):
