@@ -20,7 +20,12 @@ SMALL = 4
 
 
 def smallest_batch(
-    experiment: Experiment, model: InitialModel, module: nn.Module, count: int
+    experiment: Experiment,
+    model: InitialModel,
+    module: nn.Module,
+    count: int,
+    *,
+    for_balanced: bool = False,
 ) -> int:
     """Return the fewest samples that a device can compute at once, where `balanced` sets the sizes
     of batches; otherwise 1.
@@ -30,12 +35,14 @@ def smallest_batch(
         model: has the task.
         module: as the model builds it; its buffers may change.
         count: the number of training samples.
+        for_balanced: whether `balanced` may run though the experiment does not name it.
 
     Raises:
         ConfigError: a setting leads to a smaller batch than the task can compute.
     """
     asked, balanced = list(_asked(experiment)), list(_balanced(experiment))
-    least = 1 if balanced else min(size for size, _ in asked)
+    is_divided = bool(balanced) or for_balanced
+    least = 1 if is_divided else min(size for size, _ in asked)
     most = min(TRIED, count)
     if least >= min(max(experiment.batch_size, SMALL), most):  # it is tried anyhow
         return 1
@@ -55,7 +62,7 @@ def smallest_batch(
     if experiment.micro_batch is not None:
         for paradigm in balanced:
             _check_shares(experiment, experiment.micro_batch, paradigm, found, needs)
-    return found if balanced else 1
+    return found if is_divided else 1
 
 
 def _asked(experiment: Experiment) -> Iterator[tuple[int, str]]:
