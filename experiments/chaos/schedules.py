@@ -23,6 +23,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import time
 import traceback
 from collections import Counter
@@ -54,6 +55,7 @@ from raysync.core.journal import (
     encode,
     header,
 )
+from raysync.engine import driver as driver_module
 from raysync.engine.driver import Driver
 from raysync.engine.topology import SERVER
 from raysync.errors import ConfigError, RunFailed
@@ -138,6 +140,18 @@ COUNTED = (
 
 class Failed(Exception):
     """A schedule whose run broke a promise."""
+
+
+class Breaks(logging.Handler):
+    """A run that breaks by a bug is a failure, though its journal says how it ended."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Fail at what the driver logs.
+
+        Raises:
+            Failed: always.
+        """
+        raise Failed(record.getMessage()) from (record.exc_info or (None, None))[1]
 
 
 class Draws:
@@ -509,6 +523,7 @@ def main() -> None:
     parser.add_argument("--write", help="add a row for each batch to this file (CSV)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    logging.getLogger(driver_module.__name__).addHandler(Breaks())
     backend.REPORT_EVERY = 1  # so that cuts are between any two events
     if arguments.seed is not None:
         seen: Counter[str] = Counter()
