@@ -21,7 +21,12 @@ SMALL = 4
 
 
 def smallest_batch(
-    experiment: Experiment, model: InitialModel, module: nn.Module, count: int
+    experiment: Experiment,
+    model: InitialModel,
+    module: nn.Module,
+    count: int,
+    *,
+    for_balanced: bool = False,
 ) -> int:
     """Return the fewest samples that a device can compute at once, where `balanced` sets the sizes
     of batches; otherwise 1.
@@ -31,12 +36,14 @@ def smallest_batch(
         model: has the task.
         module: as the model builds it; its buffers may change.
         count: the number of training samples.
+        for_balanced: whether `balanced` may run though the experiment does not name it.
 
     Raises:
         ConfigError: a setting leads to a smaller batch than the task can compute.
     """
     pieces, balanced = list(_pieces(experiment)), list(_balanced(experiment))
-    least = 1 if balanced else min(size for size, _ in pieces)
+    is_divided = bool(balanced) or for_balanced
+    least = 1 if is_divided else min(size for size, _ in pieces)
     most = min(TRIED, count)
     if least >= min(max(experiment.batch_size, SMALL), most):  # it is tried anyhow
         return 1
@@ -54,7 +61,7 @@ def smallest_batch(
             raise ConfigError(f"{where}: a device would compute {size} at once; {needs}.")
     for paradigm in balanced:
         _check_shares(experiment, paradigm, found, needs)
-    return found if balanced else 1
+    return found if is_divided else 1
 
 
 def _pieces(experiment: Experiment) -> Iterator[tuple[int, str]]:
