@@ -46,9 +46,9 @@ ANSWER_S = 10.0
 """How long the cluster may take to accept a connection."""
 SHUTDOWN_S = 10.0
 """How long Ray may take to shut down: it takes two seconds."""
-TOLD_HERE = ("node_removed", "worker_died")
+TOLD_HERE = ("node_removed", "raylet_died", "worker_died")
 """The kinds of Ray's notices that a run tells better itself, and in one line: that a node is gone,
-and that a process died, with three guesses why."""
+the last twenty lines that its raylet logged, and that a process died, with three guesses why."""
 OF_RAY_CLIENT = (
     "is an address of Ray Client, through which nothing can be trained: submit a job with `ray job"
     " submit`, or, on a machine of the cluster's network, name its GCS, HOST:6379."

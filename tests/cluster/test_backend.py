@@ -80,10 +80,11 @@ def test_of_the_death_of_an_actor_one_line_is_told_and_whether_its_node_is_gone(
 
 
 def test_an_error_of_its_own_that_kept_an_actor_from_starting_is_told_whole(ray):
-    mine = RayTaskError("__init__", "my line 1\nmy line 2", ValueError("mine"), "", 1, "", "", "0a")
+    text = "my line 1\n\tindented\nmy line 3"
+    mine = RayTaskError("__init__", text, ValueError("mine"), "", 1, "", "", "0a")
     step = remote(lambda fields: [Reference(), Reference(ActorDiedError(mine))])
     answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", "step", [0, 8]).answer
-    assert "my line 2" in answer.reason
+    assert text in answer.reason
 
 
 @pytest.mark.parametrize(
