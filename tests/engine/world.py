@@ -139,6 +139,9 @@ PHRASES = {
     r"(\S+) does not start": lambda it, who: it.starts.update(
         {who: Failure("died", "its actor died", who)}
     ),
+    r"(\S+) loses its node while it starts": lambda it, who: it.starts.update(
+        {who: Failure("died", "its node is gone", who, with_node=True)}
+    ),
     r"the node of (\S+) is drained at (\S+)": lambda it, who, at: it.drained_at.update(
         {who: float(at)}
     ),
@@ -211,7 +214,7 @@ class World:
             return "none"
         return "busy" if self.now < self._misfortunes.turn_at.get(worker, 0.0) else "free"
 
-    def watch_nodes(self, drained):
+    def watch_nodes(self, drained, lost):
         for worker, at in self._misfortunes.drained_at.items():
             self._backend.schedule(at, drained, worker)
 
