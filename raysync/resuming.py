@@ -112,11 +112,12 @@ def prepare_to_resume(
             ) from error
         raise
     check_changes(record.config, training.experiment.recorded, elastic=True)
-    if experiment.trains:
-        notify(training.rate_in_force(experiment.paradigm))
     # as many as it began with, also where other workers go on with `iterations_per_worker`
     training = replace(training, workload_samples=workload_of(record))
-    return training, _goes_on(record, about, training, notify)
+    goes_on = _goes_on(record, about, training, notify)
+    if experiment.trains:
+        notify(training.rate_in_force(experiment.paradigm))
+    return training, goes_on
 
 
 def resumption_of(

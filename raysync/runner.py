@@ -8,6 +8,7 @@ from dataclasses import asdict
 from datetime import datetime
 from functools import partial
 from itertools import chain
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -16,6 +17,7 @@ from raysync.bottlenecks import Setting, diagnose
 from raysync.cluster.fork_server import ForkServer
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.checkpoint import Checkpoint
+from raysync.core.events import Left
 from raysync.core.journal import Ended, Entry, Line, Remark, Resumed
 from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
@@ -25,7 +27,7 @@ from raysync.engine.elastic import for_workers_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
-from raysync.record.event_text import is_rare, texts_of
+from raysync.record.event_text import gone, is_rare, texts_of
 from raysync.record.journal_cut import lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
@@ -48,6 +50,8 @@ from raysync.training.task import Task
 
 KEPT_AFTER = ("finished", "diverged")
 """The ends of a run that leaves its model."""
+TOGETHER_S = 1.0
+"""Within how long workers leave together: Ray tells of all on a lost node within milliseconds."""
 Watch = Callable[[Measures], None]
 Notify = Callable[[str], None]
 Saved = Callable[[Path, Checkpoint], None]
@@ -390,8 +394,10 @@ def _write(
         watch(writer.measures)
 
 
-def _tell(lines: Iterable[Line], notify: Notify) -> None:
-    """Tell the user what deserves a line of a log."""
+def _tell(lines: Sequence[Line], notify: Notify) -> None:
+    """Tell the user what deserves a line of a log: of workers that leave together, one."""
+    told: set[str] = set()
+    """Workers of whose leaving a line tells."""
     for line in lines:
         if isinstance(line, Entry):
             if not is_rare(line):
@@ -400,9 +406,27 @@ def _tell(lines: Iterable[Line], notify: Notify) -> None:
             for fault in line.faults_without_effect:
                 notify(f"Fault never triggered: {fault}.")
             continue
-        for event in texts_of(line):
-            if event.rare:
-                notify(f"After {event.at:.1f} s: {event.text}.")
+        for event in filter(attrgetter("rare"), texts_of(line)):
+            text = event.text
+            if event.kind == "left" and isinstance(line, Entry):
+                if event.worker in told:
+                    continue
+                together = _left_with(line, lines)
+                told.update(together)
+                text = gone(together, line.report)
+            notify(f"After {event.at:.1f} s: {text}.")
+
+
+def _left_with(first: Entry, lines: Sequence[Line]) -> list[str]:
+    """Return the workers that left with a first one, as with their node: soon, and as it did."""
+    return [
+        line.event.worker
+        for line in lines
+        if isinstance(line, Entry)
+        and isinstance(line.event, Left)
+        and line.report == first.report
+        and 0 <= line.event.at - first.event.at <= TOGETHER_S
+    ]
 
 
 def _keep(writer: RecordWriter, checkpoint: Checkpoint, remark: Notify) -> bool:

@@ -120,7 +120,7 @@ def _load(experiment: Experiment) -> None:
     import torch
 
     torch.set_num_threads(1)
-    _plans.append(prepare(experiment))
+    _plans.append(prepare(experiment, for_balanced=True))
 
 
 def _loaded() -> None:

@@ -91,7 +91,7 @@ def perform(plan: TrainingPlan, task: Task, now: Now) -> Outcome | None:
     if not task.trains:
         plan = timed_plan(plan)
     plan = plan.with_seed(task.seed)
-    paradigm = plan.experiment.make(task.candidate.choice)
+    paradigm = plan.make(task.candidate.choice)
     if not isinstance(paradigm, Paradigm) or paradigm.infeasible_reason(
         plan.experiment.worker_count
     ):

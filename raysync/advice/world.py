@@ -83,7 +83,7 @@ def world_of(
     if steps is not None:
         settings["workers"] = _traced(asked, steps)
         remarks += [f"Step times: {steps.source}.", *steps.remarks]
-    plan = prepare(config.validate(settings))
+    plan = prepare(config.validate(settings), for_balanced=True)
     check_metrics(plan.experiment, plan.metrics, plan.primary)
     if plan.estimated_s:
         remarks.append(
@@ -113,7 +113,8 @@ def _with_validation(settings: Mapping[str, Any], plan: TrainingPlan) -> tuple[T
     if data.get("train_samples") is None:
         data["train_samples"] = None
     work = {"samples": plan.workload_samples}
-    return prepare(config.validate({**settings, "data": data, "workload": work})), held_out
+    changed = config.validate({**settings, "data": data, "workload": work})
+    return prepare(changed, for_balanced=True), held_out
 
 
 def _traced(asked: Experiment, steps: StepTimes) -> list[dict[str, Any]]:

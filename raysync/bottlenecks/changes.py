@@ -77,14 +77,14 @@ def _of_batches(setting: Setting) -> Iterator[Change]:
     experiment, choice, steps_s = setting.experiment, setting.choice, setting.steps_s.values()
     if max(steps_s) <= SLOWER * min(steps_s) or experiment.global_batch <= len(steps_s):
         return
-    paradigm = experiment.make(choice)
+    paradigm = setting.training.make(choice)
     assert isinstance(paradigm, Paradigm), "a setting of a network in stages"
     if any(what is Capability.BATCH_SIZE for what, _ in paradigm.demands()):
         return
     spec = balanced_spec(choice.name, choice.parameters, experiment.micro_batch)
     try:
         balanced = ParadigmChoice.model_validate(spec)
-        experiment.make(balanced)
+        setting.training.make(balanced)
     except ConfigError:  # a batch of the file's is no multiple of the micro-batch
         return
     what = f"batches that suit the speeds of the workers ({balanced.label})"

@@ -120,6 +120,18 @@ def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> No
         console.print_plain(text)
 
 
+def print_divergences(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
+    """Print what was the first number that is not finite, of each paradigm's first run with one.
+
+    Args:
+        rows: as for `print_table`.
+    """
+    for label, summaries in rows.items():
+        found = [each["error"] for each in summaries if each and each["status"] == "diverged"]
+        if found:
+            console.print_plain(f"{label}: diverged: {found[0]}.")
+
+
 def result_columns(experiment: Experiment, metric: PrimaryMetric) -> list[Measure]:
     """Return the columns that say how good the model became, and how soon it met the target."""
     if experiment.timing == "only":

@@ -26,7 +26,7 @@ from raysync.cli.app import (
 )
 from raysync.cli.console import console, errors, say
 from raysync.cli.progress_lines import run_lines
-from raysync.cli.table import print_bottlenecks, print_table
+from raysync.cli.table import print_bottlenecks, print_divergences, print_table
 from raysync.cli.watch import newest
 from raysync.cluster.fork_server import ForkServer, started_early
 from raysync.config import Experiment, ParadigmChoice
@@ -243,6 +243,7 @@ def _train_in_session(
             for label, runs in done.items()
         }
         print_table(summaries, experiment, seeds, training.primary)
+        print_divergences(summaries)
         print_bottlenecks(summaries)
         records = join(experiment.output, experiment.name)
         if not is_uri(records):
@@ -281,6 +282,7 @@ def _go_on(
             )
         summaries = {choice.label: [done.summary]}
         print_table(summaries, experiment, [experiment.seed], training.primary)
+        print_divergences(summaries)
         print_bottlenecks(summaries)
         console.print_plain(f"Record: {display_name(done.path)}")
         _say_where_the_model_is([done])

@@ -11,9 +11,12 @@ from functools import wraps
 from typing import ParamSpec, TypeVar
 
 import ray
-from ray.exceptions import RayError, RayTaskError
+from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from raysync.engine.error_text import ran_out_of_memory, reason
+
+WITH_ITS_NODE = "because its node has died"
+"""What Ray says of an actor whose node it knows to be gone (Ray 2.60)."""
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -73,3 +76,13 @@ def start_reason(error: RayError) -> str:
     """
     cause = error.cause if isinstance(error, RayTaskError) else None
     return reason(cause) if cause is not None and ran_out_of_memory(cause) else str(error)
+
+
+def death_reason(error: RayActorError) -> str:
+    """Return why an actor is gone: one line of Ray's many, unless its own code kept it from
+    starting.
+    """
+    if error.actor_init_failed:
+        return reason(error)
+    lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]
+    return f"{type(error).__name__}: {lines[1]}" if len(lines) > 1 else reason(error)

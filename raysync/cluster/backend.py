@@ -26,7 +26,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from raysync.cluster.actor_errors import ActorError, StartedAnew
+from raysync.cluster.actor_errors import WITH_ITS_NODE, ActorError, StartedAnew, death_reason
 from raysync.cluster.channels import HOT, Channels, Issued, PipedCall
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.node_watch import WorkerNodes
@@ -190,7 +190,8 @@ class RayBackend:
         self._respawns, self._nodes, self._names = respawns, nodes, dict(names)
         self._dead: set[str] = set()
         """Ray's ids of servers that are known to be dead."""
-        self._drained: Callable[[str], None] = lambda worker: None
+        self._drained: Callable[[str], None] = lambda actor: None
+        self._node_lost: Callable[[str, Sequence[str]], None] = lambda node, actors: None
         self._parts = max(shards.count for shards in servers.values())
         self._methods: dict[tuple[str, str], Any] = {}
         """(worker, method) -> Ray's remote method."""
@@ -228,7 +229,7 @@ class RayBackend:
                 self._arrived(reference)
         else:
             sleep_s(timeout_s)  # all wait for a timer, or for one of them to come back
-        self._nodes.report(self._workers, self._drained)
+        self._nodes.report(self._workers, self._drained, self._node_lost)
         while self._queue.next_at <= self.now:
             self._queue.advance()
 
@@ -417,9 +418,11 @@ class RayBackend:
         """See `Backend.room`."""
         return self._nodes.room(worker)
 
-    def watch_nodes(self, drained: Callable[[str], None]) -> None:
+    def watch_nodes(
+        self, drained: Callable[[str], None], lost: Callable[[str, Sequence[str]], None]
+    ) -> None:
         """See `Backend.watch_nodes`."""
-        self._drained = drained
+        self._drained, self._node_lost = drained, lost
 
     def spawn(self, worker: str) -> RayCall:
         """See `Backend.spawn`."""
@@ -508,7 +511,7 @@ class RayBackend:
                 name = self._names.get(cause.actor_id or "", "")
                 if name in self._servers:
                     self._dead.add(cause.actor_id)
-                return Failure("died", reason(cause), name)
+                return Failure("died", death_reason(cause), name, WITH_ITS_NODE in str(cause))
             case StartedAnew():
                 return Failure("died", reason(cause))
             case ObjectLostError():

@@ -8,17 +8,18 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import psutil
 import ray
 from ray._common.utils import get_default_system_temp_dir
-from ray._private import ray_constants
+from ray._private import ray_constants, worker as rays_worker
 from ray.exceptions import RayError
 from ray.util.client import ray as client
 
@@ -45,6 +46,9 @@ ANSWER_S = 10.0
 """How long the cluster may take to accept a connection."""
 SHUTDOWN_S = 10.0
 """How long Ray may take to shut down: it takes two seconds."""
+TOLD_HERE = ("node_removed", "raylet_died", "worker_died")
+"""The kinds of Ray's notices that a run tells better itself, and in one line: that a node is gone,
+the last twenty lines that its raylet logged, and that a process died, with three guesses why."""
 OF_RAY_CLIENT = (
     "is an address of Ray Client, through which nothing can be trained: submit a job with `ray job"
     " submit`, or, on a machine of the cluster's network, name its GCS, HOST:6379."
@@ -187,7 +191,8 @@ class Connection:
             self._sigterm = signal.getsignal(signal.SIGTERM)
         self._connected = self.private  # a part of it is there even if the rest does not start
         try:
-            ray.init(**options)
+            with _notices_filtered():
+                ray.init(**options)
             self._connected = True
         except SystemExit as stop:  # by Ray's handler, while it starts
             raise SystemExit(128 + signal.SIGTERM) from stop
@@ -227,6 +232,46 @@ def _on_loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+class _Notices:
+    """Ray's subscriber to the notices of a cluster, without those that are told here."""
+
+    def __init__(self, subscriber: Any) -> None:
+        self._subscriber = subscriber
+
+    def subscribe(self) -> None:
+        self._subscriber.subscribe()
+
+    def poll(self) -> tuple[Any, Mapping[str, Any] | None]:
+        """Return the next notice; None in its place if it is told here."""
+        key, notice = self._subscriber.poll()
+        return key, None if notice is not None and notice.get("type") in TOLD_HERE else notice
+
+
+@contextmanager
+def _notices_filtered() -> Iterator[None]:
+    """Make a driver that connects within print no notice of Ray's that is told here.
+
+    Ray prints them on standard output, whatever `log_to_driver` says (Ray 2.60).
+    """
+    before = getattr(rays_worker, "listen_error_messages", None)
+    if before is None:  # another Ray may not have it
+        yield
+        return
+
+    def listen(worker: Any, stopped: threading.Event) -> None:
+        filtered = SimpleNamespace(
+            gcs_error_subscriber=_Notices(worker.gcs_error_subscriber),
+            current_job_id=worker.current_job_id,
+        )
+        before(filtered, stopped)
+
+    rays_worker.listen_error_messages = listen
+    try:
+        yield
+    finally:
+        rays_worker.listen_error_messages = before
 
 
 def knock(address: str) -> None:

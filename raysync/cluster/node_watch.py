@@ -11,18 +11,21 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from threading import Event, Lock
 from typing import Any, Protocol
 
 import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table
 
-from raysync.cluster.clock import repeat
+from raysync.cluster.clock import now_s, repeat
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Room
 
 LOOK_EVERY_S = 2.0
+PLACED_S = 5.0
+"""How long Ray may take to place anew what a lost node held: it takes less than a second where
+there is room. Until then nobody knows whether there is."""
 
 
 @dataclass(frozen=True)
@@ -36,10 +39,19 @@ class NodeView:
     """Node that is alive -> how many cores it has."""
     draining: Collection[str] = ()
     """The nodes that will be taken away."""
+    addresses: Mapping[str, str] = field(default_factory=dict)
+    """Node -> its address, also of those that are gone."""
+    placing: Collection[int] = ()
+    """The bundles without a node for which Ray may still find one."""
 
     def has_left(self, node: str) -> bool:
         """Say whether no worker can start on the node any more."""
         return node not in self.cores or node in self.draining
+
+    @property
+    def without_node(self) -> Collection[int]:
+        """The bundles whose node is gone, and that Ray has not placed anew."""
+        return [index for index, node in self.bundles.items() if node not in self.cores]
 
 
 UNKNOWN = NodeView({}, {})
@@ -64,6 +76,8 @@ class NodeWatch:
         self._group = group
         self.view: NodeView | None = None
         """The latest view; None while it is being asked for."""
+        self._without_since_s: dict[int, float] = {}
+        """Bundle without a node -> when that was seen first."""
         self._refreshed, self._lock = 0, Lock()
         self._sooner, self._has_failed = Event(), False
         repeat(self._look, LOOK_EVERY_S, self._sooner)
@@ -84,17 +98,22 @@ class NodeWatch:
             if not self._has_failed:
                 logging.getLogger(__name__).warning("Ray does not tell of its nodes: %s", error)
             self._has_failed = True
+        now, since = now_s(), self._without_since_s
+        self._without_since_s = {each: since.get(each, now) for each in view.without_node}
+        placing = [each for each, at in self._without_since_s.items() if now < at + PLACED_S]
         with self._lock:
             if refreshed == self._refreshed:
-                self.view = view
+                self.view = replace(view, placing=placing) if placing else view
 
 
 def view_of(group: PlacementGroup) -> NodeView:
     """Ask Ray for what it knows now."""
+    bundles, nodes = placement_group_table(group)["bundles_to_node_id"], ray.nodes()
     return NodeView(
-        placement_group_table(group)["bundles_to_node_id"],
-        {node["NodeID"]: _cores(node) for node in ray.nodes() if node["Alive"]},
+        bundles,
+        {node["NodeID"]: _cores(node) for node in nodes if node["Alive"]},
         draining_nodes(),
+        {node["NodeID"]: node["NodeManagerAddress"] for node in nodes},
     )
 
 
@@ -138,12 +157,14 @@ class WorkerNodes:
         """Worker that is starting -> its node."""
         self._reported: set[tuple[str, str | None]] = set()
         """The workers and servers whose nodes are known to be drained, with the node."""
+        self._places: dict[str, dict[str, None]] = {}
+        """Node -> the servers, and the slots of the workers, that have sat there."""
         self._seen: NodeView | None = None
 
     def room(self, worker: str) -> Room:
         """See `Backend.room`; a node starts no more workers at once than it has cores."""
         view = self._watch.view
-        if view is None:
+        if view is None or self._bundles[WorkerId(worker).slot] in view.placing:
             return "busy"
         node = self._node_of(worker, view)
         if node is None:
@@ -168,26 +189,41 @@ class WorkerNodes:
         self._starting.pop(worker, None)
         self._watch.refresh()
 
-    def report(self, workers: Iterable[str], drained: Callable[[str], None]) -> None:
-        """Call `drained` with the servers, and with those of the workers, whose node will be taken
-        away, once for each node.
+    def report(
+        self,
+        workers: Iterable[str],
+        drained: Callable[[str], None],
+        lost: Callable[[str, Sequence[str]], None],
+    ) -> None:
+        """Tell of the nodes of the servers, and of those of the workers: see
+        `Backend.watch_nodes`.
         """
         view = self._watch.view
         if view is None or view is self._seen:
             return
         self._seen = view
-        if not view.draining:
-            return
         where = [
-            (server, view.bundles.get(index))
+            (server, server, view.bundles.get(index))
             for server, indices in self._servers.items()
             for index in indices
         ]
-        where += [(worker, self._node_of(worker, view)) for worker in workers]
-        for actor, node in where:
+        where += [
+            (worker, str(WorkerId(worker).slot), self._node_of(worker, view)) for worker in workers
+        ]
+        self._report_lost(view, lost)
+        for actor, place, node in where:
+            if node is not None and node in view.cores:
+                self._places.setdefault(node, {})[place] = None
             if node in view.draining and (actor, node) not in self._reported:
                 self._reported.add((actor, node))
                 drained(actor)
+
+    def _report_lost(self, view: NodeView, lost: Callable[[str, Sequence[str]], None]) -> None:
+        """Tell of the nodes that are gone since the view before."""
+        if not view.cores:
+            return  # nothing is known
+        for node in [each for each in self._places if each not in view.cores]:
+            lost(view.addresses.get(node, node), list(self._places.pop(node)))
 
     def _node_of(self, worker: str, view: NodeView) -> str | None:
         """Return the node of the worker's bundle, "" if it has none, and None if it is unknown."""

@@ -13,32 +13,36 @@ from __future__ import annotations
 
 import csv
 import io
-import re
+import math
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from math import inf
 from pathlib import Path
-from typing import Any
+from reprlib import repr as shortened
 
-from raysync.config.bounded_file import PACKED, read_bytes, read_text
-from raysync.config.table_columns import Column, Kind, check_durations, column, ranks_of, shown
+import numpy as np
+import pandas as pd
+
+from raysync.config.bounded_file import read_bytes, read_text
+from raysync.config.table_columns import (
+    Column,
+    column,
+    listed,
+    of_kind,
+    ranks_of,
+    runs_on,
+    titles_of,
+)
+from raysync.config.traces import PARQUET, Steps, by_number, table_suffix
 from raysync.errors import ConfigError
 
-TEXTS, PARQUET = (".csv", ".tsv"), ".parquet"
-TABLES = (*TEXTS, PARQUET)
-"""The suffixes of tables, which may be in capital letters; `.gz` may follow them."""
 LARGEST_BYTES = 50_000_000
 MOST_RANKS = 10_000
 MOST_CELLS = 2_000_000
 LONG = "worker, step, seconds (or rank, host, ...; iteration, ...; duration_ms, ...)"
-FIRST_EPOCH = 0
-
-Steps = dict[str, tuple[float, ...]]
-"""Rank -> the seconds of its steps, in their order."""
-Number = tuple[int, int]
-"""Epoch, and step."""
+COMMA, POINT = (rf"([-+]?\d*){sign}(\d+(?:[eE][-+]?\d+)?)" for sign in (",", r"\."))
+"""Numbers with a decimal comma, or point."""
+NUMBERED = {"epoch": "an epoch", "step": "a step"}
 
 
 @dataclass(frozen=True)
@@ -50,16 +54,6 @@ class StepTable:
     """The columns beside the ranks' and `step`."""
     has_unit: bool
     """Whether a name says the unit of the durations."""
-
-
-def is_table(path: Path) -> bool:
-    """Say whether a file is a table, by its name."""
-    return _suffix(path) in TABLES
-
-
-def _suffix(path: Path) -> str:
-    name = path.name.lower()
-    return Path(name.removesuffix(PACKED)).suffix
 
 
 def read_table(path: Path) -> StepTable:
@@ -74,331 +68,257 @@ def read_table(path: Path) -> StepTable:
             line (of parquet, the row).
     """
     try:
-        columns, places = _parquet(path) if _suffix(path) == PARQUET else _csv(path)
-        columns = _named(columns)
+        cells = _parquet(path) if table_suffix(path) == PARQUET else _csv(path)
+        if cells.empty:
+            raise ValueError("it holds no step times")
+        columns = [column(title) for title in cells.columns.tolist()]
         kinds = {each.kind for each in columns}
-        if Kind.RANK_NAMES in kinds and (
-            Kind.SECONDS in kinds or (Kind.STEP in kinds and Kind.RANK not in kinds)
-        ):
-            return _long(columns, places)
-        return _wide(columns, places)
+        is_long = "rank names" in kinds and (
+            "seconds" in kinds or ("step" in kinds and "rank" not in kinds)
+        )
+        return _long(cells, columns) if is_long else _wide(cells, columns)
     except ConfigError:
         raise
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
 
 
-# ---- the file ----
+# ---- the cells: texts, by their line or row, and by the title of their column ----
 
 
-def _csv(path: Path) -> tuple[list[Column], list[str]]:
+def _csv(path: Path) -> pd.DataFrame:
     text = read_text(path, LARGEST_BYTES)
-    first = next((line for line in text.splitlines() if line.strip()), "")
+    header = next((line for line in text.splitlines() if line.strip()), "")
     # by the names alone: numbers with a decimal comma have as many commas as semicolons
-    separator = next((each for each in "\t;" if each in first), ",")
+    separator = next((each for each in "\t;" if each in header), ",")
+    _check_size(0, text.count(separator) + text.count("\n"))
     reader = csv.reader(
         io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=True
     )
+    lines: dict[str, list[str]] = {}
     try:
-        lines = _lines(reader)
+        for cells in reader:
+            if any(map(str.strip, cells)):
+                lines[f"line {reader.line_num}"] = [cell.strip() for cell in cells]
     except csv.Error as error:
         raise ValueError(f"line {reader.line_num}: not CSV ({error})") from error
     if not lines:
         raise ValueError("it is empty; its first line must name the columns")
-    (line, header), *rest = lines
-    if all(_is_number(name) for name in header):
-        raise ValueError(f"line {line}: it must name the columns; got numbers")
-    places = [f"line {line}" for line, _ in rest]
-    cells = [list(each) for each in zip(*(row for _, row in rest), strict=True)] or [
-        [] for _ in header
-    ]
-    if separator != ",":
-        cells = _with_points(header, cells)
-    return [column(title.strip(), each) for title, each in zip(header, cells, strict=True)], places
+    (first, titles), *rest = lines.items()
+    if not any(math.isnan(_number(title)) for title in titles):
+        raise ValueError(f"{first}: it must name the columns; got numbers")
+    for line, cells in rest:
+        if len(cells) != len(titles):
+            raise ValueError(f"{line}: {len(cells)} values, but there are {len(titles)} columns")
+    rows = [cells for _, cells in rest]
+    table = pd.DataFrame(rows, [line for line, _ in rest], _named(titles), dtype=object)
+    return table if separator == "," else _with_points(table)
 
 
-def _lines(reader: Any) -> list[tuple[int, list[str]]]:
-    """Return the lines that are not empty, with their numbers."""
-    lines: list[tuple[int, list[str]]] = []
-    for cells in reader:
-        if not any(map(str.strip, cells)):
-            continue
-        if not lines:
-            _check_size(len(cells), 0)
-        elif len(cells) != len(lines[0][1]):
-            raise ValueError(
-                f"line {reader.line_num}: {len(cells)} values, but there are"
-                f" {len(lines[0][1])} columns"
-            )
-        lines.append((reader.line_num, cells))
-        _check_size(len(cells), len(lines) - 1)
-    return lines
-
-
-def _check_size(columns: int, rows: int) -> None:
-    if columns > MOST_RANKS:
-        raise ValueError(f"it has {columns:,} columns; at most {MOST_RANKS:,} are read")
-    if columns * rows > MOST_CELLS:
-        raise ValueError(f"it has more than {MOST_CELLS:,} cells, the most that are read")
-
-
-def _is_number(text: str) -> bool:
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True
-
-
-def _with_points(header: Sequence[str], columns: list[list[str]]) -> list[list[str]]:
-    """Return cells with decimal points in place of commas.
-
-    Raises:
-        ValueError: some numbers of the table have a point, too: one of both would be wrong.
-    """
-    comma = re.compile(r"\s*[-+]?\d*,\d+(e[-+]?\d+)?\s*", re.I)
-    point = re.compile(r"\s*[-+]?\d*\.\d+(e[-+]?\d+)?\s*", re.I)
-    with_comma = [any(map(comma.fullmatch, cells)) for cells in columns]
-    if not any(with_comma):
-        return columns
-    for title, cells in zip(header, columns, strict=True):
-        if any(map(point.fullmatch, cells)):
-            other = header[with_comma.index(True)]
-            raise ValueError(
-                f"numbers of the column {title!r} have a decimal point, and of {other!r} a comma"
-            )
-    return [
-        [cell.replace(",", ".") if comma.fullmatch(cell) else cell for cell in cells]
-        for cells in columns
-    ]
-
-
-def _parquet(path: Path) -> tuple[list[Column], list[str]]:
-    import pyarrow as pa  # slow to import
+def _parquet(path: Path) -> pd.DataFrame:
+    import pyarrow as pa
     import pyarrow.parquet as pq
 
     data = read_bytes(path, LARGEST_BYTES)
     try:
         file = pq.ParquetFile(io.BytesIO(data))
         # a few bytes can stand for any number of rows
-        _check_size(file.metadata.num_columns, file.metadata.num_rows)
+        _check_size(file.metadata.num_columns, file.metadata.num_columns * file.metadata.num_rows)
         table = file.read()
+        texts = [cells.cast(pa.string()).fill_null("").to_pylist() for cells in table.columns]
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"it is no parquet ({error})") from error
-    columns = [
-        column(str(title).strip(), cells.to_pylist())
-        for title, cells in zip(table.column_names, table.columns, strict=True)
-    ]
-    return columns, [f"row {number}" for number in range(1, table.num_rows + 1)]
+    titles = _named([title.strip() for title in table.column_names])
+    rows = [f"row {number}" for number in range(1, table.num_rows + 1)]
+    return pd.DataFrame(dict(zip(titles, texts, strict=True)), rows, dtype=object)
 
 
-# ---- the columns ----
+def _check_size(columns: int, cells: int) -> None:
+    if columns > MOST_RANKS:
+        raise ValueError(f"it has {columns:,} columns; at most {MOST_RANKS:,} are read")
+    if cells > MOST_CELLS:
+        raise ValueError(f"it has more than {MOST_CELLS:,} cells, the most that are read")
 
 
-def _named(columns: list[Column]) -> list[Column]:
-    """Return columns that all have a name: pandas writes its index as a first one without.
+def _named(titles: list[str]) -> list[str]:
+    """Return titles with one for the first column, which pandas writes without: its index.
 
     Raises:
-        ValueError: another one has none, or one is there twice.
+        ValueError: another column has none, one is there twice, or they are too many.
     """
-    if len(columns) > 1 and not columns[0].title:
-        is_step = all(each.kind is not Kind.STEP for each in columns)
-        columns = [column("step" if is_step else "index", columns[0].cells), *columns[1:]]
-    if any(not each.title for each in columns):
+    _check_size(len(titles), 0)
+    if len(titles) > 1 and not titles[0]:
+        has_step = of_kind([column(title) for title in titles], "step")
+        titles = ["index" if has_step else "step", *titles[1:]]
+    if "" in titles:
         raise ValueError("each column needs the name of a worker in the first line")
-    for names in ([each.title for each in columns], [each.name for each in columns]):
-        name, count = Counter(names).most_common(1)[0]
-        if count > 1:
-            raise ValueError(f"the column {name!r} is there twice")
-    return columns
+    _check_once(titles)
+    return titles
 
 
-STEP_FIRST = ("global_step", "step", "iteration", "iter")
-"""The name of the step where several columns could be meant."""
+def _check_once(names: Sequence[str]) -> None:
+    name, count = Counter(names).most_common(1)[0]
+    if count > 1:
+        raise ValueError(f"the column {name!r} is there twice")
 
 
-def _step_of(columns: Sequence[Column]) -> Column | None:
-    steps = [each for each in columns if each.kind is Kind.STEP]
-    return min(
-        steps,
-        key=lambda each: (
-            STEP_FIRST.index(each.title.lower()) if each.title.lower() in STEP_FIRST else 99
-        ),
-        default=None,
+def _with_points(table: pd.DataFrame) -> pd.DataFrame:
+    """Return cells with decimal points in place of commas.
+
+    Raises:
+        ValueError: some numbers of the table have a point, too: one of both would be wrong.
+    """
+    comma, point = (
+        table.columns[table.apply(lambda cells, sort=sort: cells.str.fullmatch(sort).any())]
+        for sort in (COMMA, POINT)
     )
+    if len(comma) and len(point):
+        raise ValueError(
+            f"numbers of the column {point[0]!r} have a decimal point, and of {comma[0]!r} a comma"
+        )
+    return table.replace(f"^{COMMA}$", r"\1.\2", regex=True)
 
 
-def _numbers(
-    step: Column | None, columns: Sequence[Column], places: Sequence[str]
-) -> list[Number] | None:
-    """Return the number of each row's step; None: no column has it."""
-    if step is None:
-        return None
-    epoch = next((each for each in columns if each.kind is Kind.EPOCH), None)
-    epochs = epoch.cells if epoch is not None else [FIRST_EPOCH] * len(places)
-    return [
-        (_whole(of, place, "an epoch"), _whole(cell, place, "a step"))
-        for of, cell, place in zip(epochs, step.cells, places, strict=True)
-    ]
-
-
-def _follows(before: Number, after: Number, first: int) -> bool:
-    """Say whether a step is the next one: it may begin anew with each epoch."""
-    (epoch, step), (next_epoch, next_step) = before, after
-    if next_step == step + 1:
-        return next_epoch in (epoch, epoch + 1)
-    return next_epoch == epoch + 1 and next_step == first
-
-
-def _whole(cell: Any, place: str, what: str) -> int:
+def _number(text: str) -> float:
+    """Return the number that a text is; NaN: it is none."""
     try:
-        if isinstance(cell, str):
-            # pandas writes the whole numbers of a column with a gap as 1.0
-            cell = cell.strip().removesuffix(".0")
-        number = int(cell)
-        if isinstance(cell, str) or number == cell:
-            return number
-    except (TypeError, ValueError, OverflowError):
-        pass
-    raise ValueError(f"{place}: {what} must be a whole number; got {_text(cell)}")
+        return float(text)
+    except ValueError:
+        return math.nan
 
 
-def _text(cell: Any) -> str:
-    text = repr(cell)
-    return text if len(text) < 60 else f"{text[:60]}..."
-
-
-def _seconds(cell: Any, place: str, scale: float | None) -> float:
-    if cell is None or (isinstance(cell, str) and not cell.strip()):
-        raise ValueError(f"{place}: no seconds; a step is missing")
-    try:
-        seconds = float(cell) * (scale or 1.0)
-    except (TypeError, ValueError, OverflowError) as error:
-        raise ValueError(f"{place}: {_text(cell)} is no number of seconds") from error
-    if not 0 < seconds < inf:
-        raise ValueError(f"{place}: a step lasts {seconds:g} s; it must be above 0 and finite")
-    return seconds
+_numbers = np.vectorize(_number, otypes=[float])
 
 
 # ---- the two forms ----
 
 
-def _wide(columns: Sequence[Column], places: Sequence[str]) -> StepTable:
-    ranks, others = ranks_of(columns)
+def _wide(cells: pd.DataFrame, columns: Sequence[Column]) -> StepTable:
+    values = _numbers(cells)
+    values[np.isinf(values)] = math.nan
+    ranks = ranks_of(columns, pd.DataFrame(values, columns=titles_of(columns)))
     if not ranks:
         raise ValueError(
             "each column needs the name of a worker in the first line, or those of the"
-            f" long form: {LONG}; got {shown([each.title for each in columns])}"
+            f" long form: {LONG}; got {listed(titles_of(columns))}"
         )
-    if not places:
-        raise ValueError("it holds no step times")
-    step = _step_of(columns)
-    numbers = _numbers(step, columns, places)
-    if step is not None and numbers is not None:
-        for place, before, after in zip(places[1:], numbers, numbers[1:], strict=False):
-            if not _follows(before, after, numbers[0][1]):
-                said = f"it stands behind {before[1]}"
-                if after > before:
-                    said = f"{step.title} {before[1] + 1} is missing"
-                raise ValueError(f"{place}: {step.title} {after[1]}, but {said}")
-    steps = {
-        rank.name: tuple(
-            _seconds(cell, f"{place}: worker {rank.name!r}", rank.scale)
-            for place, cell in zip(places, rank.cells, strict=True)
-        )
-        for rank in ranks
-    }
-    left_out = tuple(each.title for each in others if each.title != "step")
-    return StepTable(steps, left_out, ranks[0].scale is not None)
+    names, titles = [each.name for each in ranks], titles_of(ranks)
+    _check_once(names)
+    rows = pd.concat([_steps_of(cells, columns)] * len(ranks)).assign(
+        rank=np.repeat(names, len(cells)), cell=cells[titles].to_numpy().ravel("F")
+    )
+    known = {*titles, "step"}
+    left_out = tuple(title for title in titles_of(columns) if title not in known)
+    return StepTable(_steps(rows, columns, ranks[0].scale), left_out, ranks[0].scale is not None)
 
 
-def _long(columns: Sequence[Column], places: Sequence[str]) -> StepTable:
-    names, seconds, step = _ranks(columns), _durations(columns), _step_of(columns)
-    numbers = _numbers(step, columns, places)
-    if numbers is None:
+def _long(cells: pd.DataFrame, columns: Sequence[Column]) -> StepTable:
+    if not of_kind(columns, "step"):
         raise ValueError(f"no column 'step'; the long form has {LONG}")
-    table: dict[str, dict[Number, tuple[float, str]]] = {}
-    for place, name, number, cell in zip(places, names, numbers, seconds.cells, strict=True):
-        if not name:
-            raise ValueError(f"{place}: no worker")
-        of_rank = table.setdefault(name, {})
-        if len(table) > MOST_RANKS:
-            raise ValueError(f"it has more than {MOST_RANKS:,} workers, the most that are read")
-        if number in of_rank:
-            raise ValueError(
-                f"{place}: step {number[1]} of worker {name!r} is given twice, first in"
-                f" {of_rank[number][1]}"
-            )
-        of_rank[number] = _seconds(cell, f"{place}: worker {name!r}", seconds.scale), place
-    if not table:
-        raise ValueError("it holds no step times")
-    order = _order(table)
-    steps = {name: _complete(name, table[name], order) for name in sorted(table, key=by_number)}
-    check_durations(seconds.title, steps.values())
-    return StepTable(steps, (), seconds.scale is not None)
+    durations = of_kind(columns, "seconds")
+    exact = [each for each in durations if each.title.lower() == "seconds"]
+    if len(exact or durations) != 1:
+        raise ValueError(
+            "one column must have the steps' durations, best called 'seconds'; got"
+            f" {listed(titles_of(durations)) or 'none'}"
+        )
+    [duration] = exact or durations
+    rows = _steps_of(cells, columns).assign(rank=_ranks(cells, columns), cell=cells[duration.title])
+    if (count := rows["rank"].nunique()) > MOST_RANKS:
+        raise ValueError(f"it has {count:,} workers; at most {MOST_RANKS:,} workers are read")
+    steps = _steps(rows, columns, duration.scale)
+    if all(runs_on(seconds) for seconds in steps.values()):
+        raise ValueError(
+            f"the column {duration.title!r} has no durations: in every rank it only rises or only"
+            " falls, as a counter or a clock does"
+        )
+    ordered = {rank: steps[rank] for rank in sorted(steps, key=by_number)}
+    return StepTable(ordered, (), duration.scale is not None)
 
 
-def _ranks(columns: Sequence[Column]) -> list[str]:
+def _ranks(cells: pd.DataFrame, columns: Sequence[Column]) -> pd.Series[str]:
     """Return the rank of each row: of several columns the first one that tells as many apart as
     all of them do, otherwise all (a host, and the GPU in it).
     """
-    naming = [each for each in columns if each.kind is Kind.RANK_NAMES]
-    cells = [["" if cell is None else str(cell).strip() for cell in each.cells] for each in naming]
-    together = [" ".join(row) if all(row) else "" for row in zip(*cells, strict=True)]
-    count = len(set(together))
-    return next((each for each in cells if len(set(each)) == count), together)
+    naming = cells[titles_of(of_kind(columns, "rank names"))]
+    if (unnamed := (naming == "").any(axis=1)).any():
+        raise ValueError(f"{unnamed.idxmax()}: no worker")
+    count = len(naming.drop_duplicates())
+    together = pd.Series(map(" ".join, naming.to_numpy()), naming.index)
+    return next((each for _, each in naming.items() if each.nunique() == count), together)
 
 
-def _durations(columns: Sequence[Column]) -> Column:
-    found = [each for each in columns if each.kind is Kind.SECONDS]
-    exact = [each for each in found if each.title.lower() == "seconds"]
-    if not found:
-        raise ValueError(f"no column 'seconds'; the long form has {LONG}")
-    if len(found) > 1 and not exact:
-        raise ValueError(
-            f"which column has the steps' durations: {shown([each.title for each in found])}? Call"
-            " it 'seconds'"
-        )
-    return (exact or found)[0]
+def _steps_of(cells: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
+    """Return the epoch and the step of each row; without a column `step`, 0 and its number."""
+    rows = pd.DataFrame({"epoch": 0.0, "step": np.arange(len(cells)) * 1.0}, cells.index)
+    steps = of_kind(columns, "step")[:1]
+    for each in (*steps, *of_kind(columns, "epoch")[: len(steps)]):
+        rows[each.kind] = _numbers(cells[each.title])
+        wrong = cells[each.title][rows[each.kind] % 1 != 0]  # so it is for NaN and infinity
+        if len(wrong):
+            raise ValueError(
+                f"{wrong.index[0]}: {NUMBERED[each.kind]} must be a whole number; got"
+                f" {shortened(wrong.iloc[0])}"
+            )
+    return rows
 
 
-def _order(table: Mapping[str, Mapping[Number, tuple[float, str]]]) -> list[Number]:
-    """Return the numbers of the steps of all ranks, in their order.
+# ---- the steps ----
 
-    Raises:
-        ValueError: one is missing in between.
+
+def _steps(rows: pd.DataFrame, columns: Sequence[Column], scale: float | None) -> Steps:
+    """Return the seconds of each rank's steps.
+
+    Args:
+        rows: by their line; of each the `rank`, `epoch` and `step`, and the `cell` of its duration.
+        columns: of the table.
+        scale: the seconds of the durations' unit.
     """
-    order = sorted(set().union(*table.values()))
-    for before, after in pairwise(order):
-        if not _follows(before, after, order[0][1]):
-            name = next(each for each in table if after in table[each])
-            _missing(name, table[name][after][1], after, before[1] + 1)
-    return order
+    rows = rows.assign(seconds=_numbers(rows["cell"]) * (scale or 1.0))
+    _check_durations(rows)
+    rows = rows.sort_values([*NUMBERED], kind="stable")
+    _check_numbers(rows, [*titles_of(of_kind(columns, "step")), "step"][0])
+    by_rank = rows.groupby("rank", sort=False)["seconds"]
+    return {str(rank): tuple(seconds.tolist()) for rank, seconds in by_rank}
 
 
-def _complete(
-    name: str, steps: Mapping[Number, tuple[float, str]], order: Sequence[Number]
-) -> tuple[float, ...]:
-    """Return the seconds of a rank's steps in their order.
+def _check_durations(rows: pd.DataFrame) -> None:
+    wrong = rows[~rows["seconds"].between(0, math.inf, inclusive="neither")]
+    if wrong.empty:
+        return
+    line, text, seconds = wrong.index[0], wrong["cell"].iloc[0], wrong["seconds"].iloc[0]
+    why = f"a step lasts {seconds:g} s; it must be above 0 and finite"
+    if not text:
+        why = "no seconds; a step is missing"
+    elif math.isnan(seconds) and text.lower() != "nan":
+        why = f"{shortened(text)} is no number of seconds"
+    raise ValueError(f"{line}: worker {wrong['rank'].iloc[0]!r}: {why}")
 
-    Raises:
-        ValueError: one is missing before its last one.
+
+def _check_numbers(rows: pd.DataFrame, step: str) -> None:
+    """Refuse steps that are given twice or missing.
+
+    Args:
+        rows: see `_steps`; sorted by epoch and step.
+        step: the title of the column with the steps.
     """
-    ordered = sorted(steps)
-    for expected, number in zip(order, ordered, strict=False):
-        if number != expected:
-            _missing(name, steps[number][1], number, expected[1])
-    return tuple(steps[number][0] for number in ordered)
-
-
-def _missing(name: str, place: str, number: Number, expected: int) -> None:
-    raise ValueError(
-        f"{place}: step {number[1]} of worker {name!r}, but its step {expected} is missing"
-    )
-
-
-def by_number(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts names with numbers in them: rank2 before rank10."""
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
-    ]
+    numbers = rows[[*NUMBERED]]
+    order = numbers.drop_duplicates()
+    steps, change = order["step"].to_numpy(), order.diff()
+    follows = (change["step"] == 1) & change["epoch"].isin([0, 1])
+    follows |= (change["epoch"] == 1) & (order["step"] == steps[0])  # anew with each epoch
+    place = numbers.groupby([*NUMBERED]).ngroup().to_numpy()
+    expected = rows.groupby("rank").cumcount().to_numpy()
+    is_again = rows.duplicated(["rank", *NUMBERED]).to_numpy()
+    is_wrong = is_again | (place != expected) | (~follows.to_numpy()[place] & (place > 0))
+    if not is_wrong.any():
+        return
+    at = int(is_wrong.argmax())
+    rank, number = rows["rank"].iloc[at], steps[place[at]]
+    given = f"{rows.index[at]}: {step} {number:.0f} of worker {rank!r}"
+    if is_again[at]:
+        first = rows.index[(place == place[at]) & (rows["rank"] == rank)][0]
+        raise ValueError(f"{given} is given twice, first in {first}")
+    is_gap = place[at] == expected[at]  # in the steps of all ranks
+    missing = steps[place[at] - 1] + 1 if is_gap else steps[expected[at]]
+    raise ValueError(f"{given}, but its {step} {missing:.0f} is missing")

@@ -1,44 +1,32 @@
-"""What the columns of a table of step times are: by their names, and by their values.
+"""The meaning of the columns in a table of step times: by their names, then by their values.
 
-A column is a rank only if its values can be seconds of a step, and its name or its place says so.
-Names say it by a number (`rank0`, `gpu 3`, `fast-1`). Where none does, the place does: all columns
-are ranks whose names mean nothing else, and whose values do not count, run on or add up.
+A column is a rank only if its values can be durations, and its name or its place says so. Names say
+it by a number (`rank0`, `gpu 3`, `fast-1`). Where none does, the place does: all columns are ranks
+whose names mean nothing else, and whose values do not count, run on or add up.
 """
 
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import Enum, auto
-from functools import cached_property
-from typing import Any
+from typing import Literal
 
 import numpy as np
+import pandas as pd
 from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
-MOST_SHOWN = 8
+Flags = NDArray[np.bool_]
+MOST_NAMED = 8
 """The most columns that a message names."""
 ENOUGH = 5
 """Of fewer values nobody can say that they count."""
 
 
-class Kind(Enum):
-    """What the name of a column says."""
-
-    RANK = auto()
-    """The steps of one rank: `rank0`."""
-    RANK_NAMES = auto()
-    """The ranks of a long table: `host`."""
-    STEP = auto()
-    EPOCH = auto()
-    SECONDS = auto()
-    """The durations of a long table: `duration_ms`."""
-    OTHER = auto()
-    """Known, and none of these: `loss`."""
-    UNKNOWN = auto()
+Kind = Literal["rank", "rank names", "step", "epoch", "seconds", "other", "unknown"]
+"""What the name of a column says: `rank` is one rank of a wide table, and has its durations; `rank
+names` and `seconds` are those of a long one; `other` is known, but none of these: `loss`."""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -46,26 +34,26 @@ def _words(text: str) -> frozenset[str]:
 
 
 UNITS = {
-    unit: scale
-    for scale, units in (
-        (1.0, "s sec secs second seconds"),
-        (1e-3, "ms msec msecs millis millisecond milliseconds"),
-        (1e-6, "us \u00b5s \u03bcs usec usecs micros microsecond microseconds"),
-        (1e-9, "ns nsec nsecs nanos nanosecond nanoseconds"),
-    )
-    for unit in units.split()
+    **dict.fromkeys(_words("s sec secs second seconds"), 1.0),
+    **dict.fromkeys(_words("ms msec msecs millis millisecond milliseconds"), 1e-3),
+    # both signs for micro are in use
+    **dict.fromkeys(_words("us \u00b5s \u03bcs usec usecs micros microsecond microseconds"), 1e-6),
 }
-"""Unit -> its seconds. Both signs for micro are in use."""
 UNIT = re.compile(rf"(?:^|[\s_.\-/(\[]|(?<=[a-z\d])(?=[A-Z]))((?i:{'|'.join(UNITS)}))[)\]]?$")
 """A unit at the end of a name: `_ms`, ` (ms)`, `Ms` after a small letter."""
-PIECE = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+|\d+")
+WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+|\d+")
 RANKS = _words(
     "rank worker host hostname node gpu device machine process proc trainer replica pod npu xpu tpu"
     " cuda accelerator"
 )
 STEPS = _words("step iteration iter itr it batch minibatch")
-NUMBERED = _words("id ids idx index name no nr num number global local world train training")
-"""What may stand beside such a word: `global_step`, `worker_id`."""
+ALONE: dict[str, Kind] = {
+    **dict.fromkeys(RANKS, "rank names"),
+    **dict.fromkeys(STEPS, "step"),
+    **dict.fromkeys(_words("epoch epochs"), "epoch"),
+}
+"""What a word says that stands alone, or beside `BESIDE`: `global_step`, `worker_id`."""
+BESIDE = _words("id ids idx index name no nr num number global local world train training")
 TIMES = _words("duration dur time elapsed latency took runtime walltime")
 OF_A_STEP = STEPS | TIMES | _words("compute computing wall in per")
 OTHERS = _words(
@@ -78,185 +66,156 @@ OTHERS = _words(
     " unnamed cum cumulative running clock level version bytes staleness momentum layer stage"
     " bucket error errors score metric perplexity"
 )
+PERCENTILE = re.compile(r"p\d{2,3}", re.I)
 
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table."""
+    """A column, and what its name says."""
 
     title: str
     """The name in the file."""
-    cells: Sequence[Any]
+    name: str
+    """The name without its unit."""
     scale: float | None
     """The seconds of its unit; None: its name has none."""
     kind: Kind
-    name: str
-    """The name without its unit."""
-
-    @cached_property
-    def numbers(self) -> Numbers | None:
-        """The values; None: one is no finite number."""
-        try:
-            values = np.array([float(cell) for cell in self.cells])
-        except (TypeError, ValueError, OverflowError):
-            return None
-        return values if bool(np.isfinite(values).all()) else None
 
 
-def column(title: str, cells: Sequence[Any]) -> Column:
-    """Return a column with what its name says."""
-    match = UNIT.search(title)
-    name = title if match is None else title[: match.start()].rstrip(" _.-/([")
-    scale = None if match is None else UNITS[match[1].lower()]
-    kind = _kind(name, match is not None)
-    return Column(title, cells, scale, kind, name or title)
+def column(title: str) -> Column:
+    """Return the column of a name."""
+    unit = UNIT.search(title)
+    if unit is None:
+        return Column(title, title, None, _kind(title, has_unit=False))
+    name = title[: unit.start()].rstrip(" _.-/([")
+    return Column(title, name or title, UNITS[unit[1].lower()], _kind(name, has_unit=True))
 
 
 def _kind(name: str, has_unit: bool) -> Kind:
-    words = [piece.lower() for piece in PIECE.findall(name)]
-    bare = [word for word in words if word not in NUMBERED] or words
-    plain = [word for word in bare if word not in OF_A_STEP]
+    words = [word.lower() for word in WORD.findall(name)]
+    bare = [word for word in words if word not in BESIDE] or words
     if set(words) <= OF_A_STEP and (has_unit or set(words) & TIMES):
-        return Kind.SECONDS
-    if len(bare) == 1 and bare[0] in STEPS:
-        return Kind.STEP
-    if bare in (["epoch"], ["epochs"]):
-        return Kind.EPOCH
-    if len(bare) == 1 and bare[0] in RANKS:
-        return Kind.RANK_NAMES
-    if set(plain) & OTHERS or re.fullmatch(r"[pq]\d{1,3}", name, re.I):
-        return Kind.OTHER
-    is_numbered = bool(plain) and (plain[-1].isdecimal() or len(plain[-1]) == 1)
-    if is_numbered and (set(plain[:-1]) <= RANKS or _is_of_a_group(name, plain)):
-        return Kind.RANK if plain[-1].isdecimal() or len(plain) > 1 else Kind.UNKNOWN
-    return Kind.UNKNOWN
+        return "seconds"
+    if len(bare) == 1 and bare[0] in ALONE:
+        return ALONE[bare[0]]
+    if set(bare) & OTHERS or PERCENTILE.fullmatch(name):
+        return "other"
+    *before, last = [word for word in bare if word not in OF_A_STEP] or [""]
+    # `rank0`, `0`; a letter and a number, `n1`; a worker of ours, `fast-1`
+    is_called_so = set(before) <= RANKS or len("".join(before)) == 1
+    if last.isdecimal() and (is_called_so or re.fullmatch(r".+-\d+", name)):
+        return "rank"
+    return "unknown"
 
 
-def _is_of_a_group(name: str, words: Sequence[str]) -> bool:
-    """Say whether a name is that of a worker, `fast-1`, or a letter and a number: `n1`."""
-    return bool(re.fullmatch(r".+-\d+", name)) or (len(words) == 2 and len(words[0]) == 1)
+def of_kind(columns: Sequence[Column], *kinds: Kind) -> list[Column]:
+    """Return the columns of some kinds, in their order."""
+    return [each for each in columns if each.kind in kinds]
 
 
-def ranks_of(columns: Sequence[Column]) -> tuple[list[Column], list[Column]]:
-    """Return the columns of a wide table that are ranks, and those that are none.
+def titles_of(columns: Sequence[Column]) -> list[str]:
+    """Return the titles of columns."""
+    return [each.title for each in columns]
+
+
+def ranks_of(columns: Sequence[Column], values: pd.DataFrame) -> list[Column]:
+    """Return the columns of a wide table that are ranks.
+
+    Args:
+        columns: of the table.
+        values: title -> the numbers of each column; NaN for what is none.
 
     Raises:
         ValueError: it is in doubt; the message names the column.
     """
-    ranks = [each for each in columns if each.kind is Kind.RANK]
-    unnamed = [each for each in columns if each.kind in (Kind.UNKNOWN, Kind.RANK_NAMES)]
+    ranks = of_kind(columns, "rank")
+    unknown = of_kind(columns, "unknown", "rank names")
     if ranks:
-        _check_named(ranks, unnamed)
-    else:
-        place = unnamed or [each for each in columns if each.kind is Kind.SECONDS]
-        compared = _Compared(place)
-        whys = [compared.why_no_rank(each) for each in place]
-        ranks = [each for each, why in zip(place, whys, strict=True) if not why]
-        if place and not ranks:
-            raise ValueError(f"the column {place[0].title!r} is no rank: {whys[0]}")
-    if len({each.scale is None for each in ranks}) > 1:
-        with_unit = next(each for each in ranks if each.scale is not None)
-        without = next(each for each in ranks if each.scale is None)
-        raise ValueError(
-            f"the column {with_unit.title!r} has a unit in its name, {without.title!r} has none"
-        )
-    chosen = set(map(id, ranks))
-    return ranks, [each for each in columns if id(each) not in chosen]
-
-
-def _check_named(ranks: Sequence[Column], others: Sequence[Column]) -> None:
+        _check_named(ranks, unknown, values)
+    elif place := unknown or of_kind(columns, "seconds"):
+        no_ranks = _no_durations(place, place, values)
+        ranks = [each for each in place if each.title not in no_ranks]
+        if not ranks:
+            raise ValueError(f"the column {place[0].title!r} is no rank: its values run on")
     for each in ranks:
-        if (values := each.numbers) is not None and (why := _runs_on(values)):
-            raise ValueError(f"the column {each.title!r} is called like a rank, but {why}")
-    compared = _Compared(ranks)
-    for each in others:
-        values = each.numbers
-        can_be = values is not None and len(values) and values.min() > 0
-        if can_be and each.scale == ranks[0].scale and not compared.why_no_rank(each):
+        if each.scale != ranks[0].scale:
+            raise ValueError(
+                f"the columns {ranks[0].title!r} and {each.title!r} must have the same unit in"
+                " their names, or none"
+            )
+    return ranks
+
+
+def _check_named(ranks: Sequence[Column], unknown: Sequence[Column], values: pd.DataFrame) -> None:
+    for each in ranks:
+        if runs_on(values[each.title].to_numpy()):
+            raise ValueError(
+                f"the column {each.title!r} is called like a rank, but it only rises or only falls,"
+                " as a counter or a clock does"
+            )
+    no_ranks = _no_durations(unknown, ranks, values)
+    for each in unknown:
+        can_be_a_rank = each.scale == ranks[0].scale and (values[each.title] > 0).all()
+        if can_be_a_rank and each.title not in no_ranks:
             raise ValueError(
                 f"is the column {each.title!r} a rank? Its values could be seconds of a step, but"
                 f" it is not called like {ranks[0].title!r}; call it so, or leave it out"
             )
 
 
-class _Compared:
-    """Columns that may be ranks, with which others and each other are compared."""
+def _no_durations(
+    columns: Sequence[Column], ranks: Sequence[Column], values: pd.DataFrame
+) -> set[str]:
+    """Return the titles of columns whose values count, run on, or come from those of ranks.
 
-    def __init__(self, columns: Sequence[Column]) -> None:
-        known = [each.numbers for each in columns]
-        self._numbers = [numbers for numbers in known if numbers is not None]
-        self._ids = {id(each) for each in columns if each.numbers is not None}
-        self._fractions = [not _is_whole(numbers) for numbers in self._numbers]
-        self._copies = Counter(numbers.tobytes() for numbers in self._numbers)
-        if self._numbers:
-            rows = np.sort(np.array(self._numbers), axis=0)
-            self._total, self._least, self._most = rows.sum(axis=0), rows[:2], rows[-2:]
-
-    def why_no_rank(self, column: Column) -> str:
-        """Say how the values of a column show that it counts, runs on or adds up; "": they do
-        not.
-        """
-        values = column.numbers
-        if values is None or len(values) < ENOUGH:
-            return ""
-        if why := _runs_on(values):
-            return why
-        if column.scale is None and _is_whole(values) and any(self._fractions):
-            return "it has whole numbers, and others have fractions"
-        return self._why_derived(values, id(column) in self._ids)
-
-    def _why_derived(self, values: Numbers, is_compared: bool) -> str:
-        count = len(self._numbers) - is_compared
-        if (
-            count < 2
-            or self._copies[values.tobytes()] > is_compared
-            or values.min() == values.max()
-        ):
-            return ""
-        total = self._total - values if is_compared else self._total
-        least, most = self._least[0], self._most[-1]
-        spread = most - least
-        if is_compared:
-            least = np.where(values == least, self._least[1], least)
-            most = np.where(values == most, self._most[0], most)
-        if np.allclose(values, total, rtol=1e-3, atol=0):
-            return "it is the sum of the others"
-        # ranks that hardly differ are all near their mean: what counts is how near for them
-        if bool((abs(values - total / count) <= 0.02 * spread + 1e-9 * values).all()):
-            return "it is the mean of the others"
-        if bool((values == most).all()) or bool((values == least).all()):
-            return "it is the largest or the smallest of the others"
-        return ""
-
-
-def _is_whole(values: Numbers) -> bool:
-    return bool(np.isclose(values, np.round(values), rtol=1e-9, atol=0).all())
-
-
-def _runs_on(values: Numbers) -> str:
-    """Say how numbers show that they are no durations but a count or a clock; "": they do not."""
-    if len(np.unique(values)) < max(ENOUGH, len(values) / 2):
-        return ""
-    change = np.diff(values)
-    if (change >= 0).all():
-        return "it never falls, as a counter or a clock does"
-    if (change <= 0).all():
-        return "it never rises, as a countdown does"
-    return ""
-
-
-def check_durations(title: str, of_ranks: Iterable[Sequence[float]]) -> None:
-    """Refuse durations of a long table that run on in each of its ranks.
-
-    Raises:
-        ValueError: they do.
+    Args:
+        columns: to judge.
+        ranks: are compared with them; where they are the same, each one with the others.
+        values: of the columns.
     """
-    whys = [_runs_on(np.array(values)) for values in of_ranks]
-    if whys and all(whys):
-        raise ValueError(f"the column {title!r} has no durations: {whys[0]}, in every rank")
+    if len(values) < ENOUGH or not columns:
+        return set()
+    numbers, others = values[titles_of(columns)].to_numpy(), values[titles_of(ranks)].to_numpy()
+    found = np.array([runs_on(each) for each in numbers.T])
+    if (others % 1 != 0).any():
+        is_whole = (numbers % 1 == 0).all(axis=0)
+        found |= is_whole & [each.scale is None for each in columns]
+    own = int(columns is ranks)
+    if others.shape[1] - own > 1:
+        is_copy = pd.Series([each.tobytes() for each in numbers.T]).duplicated(keep=False)
+        varies = np.ptp(numbers, axis=0) > 0
+        found |= _are_derived(numbers, others, own) & varies & ~is_copy.to_numpy()
+    return {each.title for each, is_found in zip(columns, found, strict=True) if is_found}
 
 
-def shown(titles: Sequence[str]) -> str:
+def runs_on(values: Sequence[float] | Numbers) -> bool:
+    """Say whether values only rise or only fall, by many steps."""
+    change = np.diff(values)
+    is_monotone = (change >= 0).all() or (change <= 0).all()
+    return bool(is_monotone and np.count_nonzero(change) + 1 >= max(ENOUGH, len(change) / 2))
+
+
+def _are_derived(numbers: Numbers, others: Numbers, own: int) -> Flags:
+    """Say of columns whether they are the sum, the mean, the largest or the smallest of others.
+
+    Args:
+        numbers: of the columns.
+        others: the columns to compare them with.
+        own: 1 if each one is itself among the others, else 0.
+    """
+    total = others.sum(axis=1, keepdims=True) - own * numbers
+    mean = total / (others.shape[1] - own)
+    most, least = others.max(axis=1, keepdims=True), others.min(axis=1, keepdims=True)
+    # ranks that hardly differ are all near their mean: what counts is how near for them
+    near = 0.02 * (most - least) + 1e-9 * numbers
+    signs = [np.isclose(numbers, total, rtol=1e-3, atol=0), abs(numbers - mean) <= near]
+    for end in (most, least):
+        signs.append((numbers == end) & ((others == end).sum(axis=1, keepdims=True) > own))
+    derived: Flags = np.any([sign.all(axis=0) for sign in signs], axis=0)
+    return derived
+
+
+def listed(titles: Sequence[str]) -> str:
     """Return the names of columns for a message."""
-    more = len(titles) - MOST_SHOWN
-    return ", ".join(titles[:MOST_SHOWN]) + (f" and {more:,} more" if more > 0 else "")
+    more = len(titles) - MOST_NAMED
+    return ", ".join(titles[:MOST_NAMED]) + (f" and {more:,} more" if more > 0 else "")

@@ -5,17 +5,23 @@ It is a text file of seconds, one list, which the group shares; or a table (`ste
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from raysync.config.bounded_file import path_of
+from raysync.config.bounded_file import PACKED, path_of
 from raysync.config.number_files import numbers_in
 from raysync.paradigms.class_loading import may_import
 
+PARQUET = ".parquet"
+TABLES = (".csv", ".tsv", PARQUET)
+"""The suffixes of tables, which may be in capital letters; `.gz` may follow them."""
 Numbers = tuple[float, ...]
+Steps = dict[str, Numbers]
+"""Rank -> the seconds of its steps, in their order."""
 
 
 def trace_of(trace: object, group: str, count: int) -> object:
@@ -36,8 +42,6 @@ def trace_of(trace: object, group: str, count: int) -> object:
     if isinstance(trace, str | Path):
         if not may_import():
             raise ValueError(f"a record holds the numbers themselves; got {str(trace)!r}")
-        from raysync.config.step_tables import is_table  # with numpy: slow to import
-
         path = path_of(trace)
         if is_table(path):
             return _columns(path, group, count)
@@ -54,8 +58,25 @@ def trace_of(trace: object, group: str, count: int) -> object:
     return trace
 
 
+def is_table(path: Path) -> bool:
+    """Say whether a file is a table, by its name."""
+    return table_suffix(path) in TABLES
+
+
+def table_suffix(path: Path) -> str:
+    """Return the suffix of a file in small letters, without `.gz`."""
+    return Path(path.name.lower().removesuffix(PACKED)).suffix
+
+
+def by_number(name: str) -> list[tuple[int, str]]:
+    """Return a key that sorts names with numbers in them: rank2 before rank10."""
+    return [
+        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
+    ]
+
+
 def _columns(path: Path, group: str, count: int) -> tuple[Numbers, ...]:
-    from raysync.config.step_tables import read_table
+    from raysync.config.step_tables import read_table  # with pandas: slow to import
 
     table = read_table(path).steps
     own = [f"{group}-{number}" for number in range(count)]

@@ -24,7 +24,8 @@ for the first of its values; its method `value` returns the others."""
 
 Room = Literal["free", "busy", "none"]
 """Whether a worker can be started in its place. `none`: its node is gone, or is about to be taken
-away, and no other node has room so far; `busy`: its node has room, but must first start others."""
+away, and it has no place on another so far; `busy`: that is not known yet, or its node must first
+start others."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +40,8 @@ class Failure:
     """The part of the error that the user needs, in a few lines."""
     actor: str = ""
     """The id of the actor that died, or whose code raised the error; "" if it is unknown."""
+    with_node: bool = False
+    """Whether the actor's node is known to be gone, too."""
 
 
 class Call(Protocol):
@@ -132,9 +135,16 @@ class Backend(Protocol):
     def room(self, worker: str) -> Room:
         """Return whether a worker that comes back can be started now."""
 
-    def watch_nodes(self, drained: Callable[[str], None]) -> None:
-        """Call `drained(actor)`, once, when it is announced that the node of a worker or of a
-        server will be taken away; also if the worker has not joined yet.
+    def watch_nodes(
+        self, drained: Callable[[str], None], lost: Callable[[str, Sequence[str]], None]
+    ) -> None:
+        """Tell what becomes of the nodes of workers and servers.
+
+        Args:
+            drained: called with an actor, once, when it is announced that its node will be taken
+                away; also if the worker has not joined yet.
+            lost: called with a node that is gone, by the address that users know it by, and the
+                actors that were on it.
         """
 
     def spawn(self, worker: str) -> Call:

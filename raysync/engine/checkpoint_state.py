@@ -8,7 +8,7 @@ each other.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
 from functools import cache
@@ -18,74 +18,56 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_confi
 from typing_extensions import TypedDict
 
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.json_values import LARGEST
+from raysync.core.decisions import Release
+from raysync.core.json_values import DEEPEST, is_native
 from raysync.core.machine import Machine
 from raysync.core.paradigm import AnyParadigm
-from raysync.core.roster import Member, Roster
-from raysync.core.stages import machine_of
+from raysync.core.roster import Buffered, Member
+from raysync.core.stages import machine_of, rosters_in
 from raysync.errors import ConfigError, ProtocolViolation
 
 CLOSED = with_config(ConfigDict(extra="forbid", strict=True))
-Whole = Annotated[int, Field(ge=-LARGEST, lt=LARGEST)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Pair = Annotated[list[Whole], Field(min_length=2, max_length=2)]
 
 
-@CLOSED
 class _Comebacks(TypedDict):
-    coming: list[tuple[str, float, Whole, float]]
-    unproven: dict[str, Whole]
+    coming: list[tuple[str, float, int, float]]
+    unproven: dict[str, int]
 
 
-@CLOSED
 class _WholeNetwork(TypedDict):
     machine: str
     pushers: list[str]
 
 
-@CLOSED
 class _Stages(TypedDict):
     machine: str
-    taken: list[Whole]
-    closed: list[Whole]
-    stages: list[tuple[str, Whole, Whole | None, bool]]
+    taken: list[int]
+    closed: list[int]
+    stages: list[tuple[str, int, int | None, bool]]
 
 
-@CLOSED
 class _Models(TypedDict):
     best_value: float | None
     unsaved: list[str]
 
 
-@CLOSED
 class _Evaluations(TypedDict):
     marks: list[float]
     published_at: Finite
-    waiting: list[tuple[Whole, float, list[float], bool, float | None]]
+    waiting: list[tuple[int, float, list[float], bool, float | None]]
     models: _Models
 
 
-@CLOSED
 class _EarlyStop(TypedDict):
     best: float | None
-    version: Whole
-    not_better: Whole
+    version: int
+    not_better: int
 
 
-@CLOSED
 class _Faults(TypedDict):
-    idle: list[Whole]
-    to_come: dict[str, list[Pair]]
-
-
-@CLOSED
-class _Release(TypedDict):
-    worker: str
-    clock: Whole
-    version: Whole
-    pull: bool
-    batch_size: Whole | None
-    lead: Whole
+    idle: list[int]
+    to_come: dict[str, list[tuple[int, int]]]
 
 
 @CLOSED
@@ -101,89 +83,72 @@ class _DriverState(TypedDict):
     evaluations: _Evaluations
     early_stop: _EarlyStop
     faults: _Faults
-    pushed: list[tuple[_Release, Whole, bool]]
-    batch_sizes: dict[str, Whole | None]
+    pushed: list[tuple[Release, int, bool]]
+    batch_sizes: dict[str, int | None]
     last_at: Finite
     progress: Finite
-    version: Whole
+    version: int
     leaving: NotRequired[list[str]]
 
 
-@CLOSED
-class _Buffered(TypedDict):
-    base: Whole
-    samples: Whole
-
-
-@CLOSED
 class _Roster(TypedDict):
     """What `Roster.dump` returns."""
 
-    workload_samples: Whole | None
+    workload_samples: int | None
     now: Finite
-    version: Whole
-    published: Whole
-    samples_applied: Whole
-    received: Whole
-    applied: Whole
-    dropped: Whole
-    slow: Whole
-    fast: Whole
-    floor_clock: Whole
-    departed: dict[str, Whole | None]
+    version: int
+    published: int
+    samples_applied: int
+    received: int
+    applied: int
+    dropped: int
+    slow: int
+    fast: int
+    floor_clock: int
+    departed: dict[str, int | None]
     suspended: dict[str, str]
     live: dict[str, Member]
     members: list[str]
     computing: list[str]
     held: list[str]
     outdated: list[str]
-    buffered: list[tuple[str, Whole, _Buffered]]
+    buffered: list[tuple[str, int, Buffered]]
 
 
 @CLOSED
 class _Snapshot(TypedDict):
     """What `Machine.snapshot` writes down."""
 
-    snapshot: Whole
+    snapshot: int
     paradigm: dict[str, Any]
     state: dict[str, Any]
     timers: dict[str, float]
     roster: _Roster
 
 
-@CLOSED
-class _EventsState(TypedDict):
-    """What a run in virtual time writes down."""
-
-    events: Annotated[int, Field(ge=0, lt=LARGEST)]
-    intervals: list[float | bool | None]
-
-
-@cache
-def _adapter(kind: type) -> TypeAdapter[Any]:
-    return TypeAdapter(kind)
-
-
-def check_driver_state(state: Mapping[str, Any]) -> None:
-    """Refuse what is no state of a driver.
-
-    Raises:
-        ConfigError: it names the first part that is missing, or of another type.
-    """
-    with _damage():
-        _check(_DriverState, state)
-
-
-def check_events_state(state: Mapping[str, Any]) -> None:
-    """Refuse what is no state of a run in virtual time.
-
-    Raises:
-        ConfigError: see `check_driver_state`.
-    """
-    with _damage():
-        _check(_EventsState, state)
+@contextmanager
+def undamaged() -> Iterator[None]:
+    """Turn what the state of a checkpoint raises as it is restored into a `ConfigError`."""
+    try:
+        yield
+    except (
+        ArithmeticError,
+        AssertionError,
+        AttributeError,
+        LookupError,
+        ProtocolViolation,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
+        reason = " ".join(str(error).split())[:200]
+        if isinstance(error, ValidationError):
+            first = error.errors()[0]
+            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        raise ConfigError(f"checkpoint: its state is damaged ({reason}).") from error
 
 
+@undamaged()
 def check_goes_on(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
     """Refuse a checkpoint whose driver's state cannot be restored.
 
@@ -194,16 +159,32 @@ def check_goes_on(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
     Raises:
         ConfigError: it says what is wrong.
     """
-    with _damage():
-        _check(_DriverState, checkpoint.state)
-        state = checkpoint.state
-        rosters = _restored(state["topology"]["machine"], deepcopy(paradigm), checkpoint.at)
-        live = {worker for roster in rosters for worker in roster.live}
-        buffered = {push for roster in rosters for push in roster.buffered}
-        pushed = {(release["worker"], release["clock"]) for release, _, _ in state["pushed"]}
-        workers = {*state["batch_sizes"], *state["topology"].get("pushers", ())}
-        if pushed != buffered or not workers <= live:
-            raise ValueError("its pushes or workers are not those of its machine")
+    state = checkpoint.state
+    _check(_DriverState, state)
+    machine, text = machine_of(deepcopy(paradigm), None), state["topology"]["machine"]
+    for snapshot in [text] if isinstance(machine, Machine) else json.loads(text):
+        _check(_Snapshot, json.loads(snapshot))
+    if isinstance(machine, Machine):
+        machine = Machine.restore(text, machine.paradigm)
+    else:
+        machine.restore(text)
+    machine.resume(checkpoint.at)
+    rosters = rosters_in(text).values()
+    live = {worker for roster in rosters for worker in roster.live}
+    buffered = {push for roster in rosters for push in roster.buffered}
+    pushed = {(release["worker"], release["clock"]) for release, _, _ in state["pushed"]}
+    workers = {*state["batch_sizes"], *state["topology"].get("pushers", ())}
+    if pushed != buffered or not workers <= live:
+        raise ValueError("its pushes or workers are not those of its machine")
+
+
+_adapter = cache(TypeAdapter)
+
+
+def _check(kind: type, value: object) -> None:
+    if not is_native(value, DEEPEST + 1):
+        raise ValueError("a number of more than 64 bits, or too deep a list")
+    _adapter(kind).validate_json(json.dumps(value))  # as JSON, where a tuple is a list
 
 
 def files_of(checkpoint: Checkpoint, server: str, count: int) -> Sequence[bytes]:
@@ -218,50 +199,3 @@ def files_of(checkpoint: Checkpoint, server: str, count: int) -> Sequence[bytes]
             f"checkpoint: it has {len(files)} files of the {server}, and the run needs {count}."
         )
     return files
-
-
-def _restored(text: str, paradigm: AnyParadigm, at: float) -> list[Roster]:
-    """Return the rosters of a machine, or of those of stages, which goes on at that time."""
-    machine = machine_of(paradigm, None)
-    for snapshot in [text] if isinstance(machine, Machine) else json.loads(text):
-        _check(_Snapshot, json.loads(snapshot))
-    if isinstance(machine, Machine):
-        machine = Machine.restore(text, machine.paradigm)
-        machines = [machine]
-    else:
-        machine.restore(text)
-        machines = list(machine.machines.values())
-    machine.resume(at)
-    return [each.roster for each in machines]
-
-
-def _check(kind: type, value: object) -> None:
-    # as JSON, where a tuple is a list
-    _adapter(kind).validate_json(json.dumps(value))
-
-
-@contextmanager
-def _damage() -> Iterator[None]:
-    """Turn what a damaged state raises into a `ConfigError` of one line."""
-    try:
-        yield
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"checkpoint: its state is damaged: {where}: {first['msg']}.") from error
-    except _UNRESTORABLE as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"checkpoint: its state is damaged ({reason}).") from error
-
-
-_UNRESTORABLE = (
-    LookupError,
-    ValueError,
-    TypeError,
-    AttributeError,
-    AssertionError,
-    ArithmeticError,
-    RecursionError,
-    ProtocolViolation,
-)
-"""What restoring raises where the parts of a state do not go together."""

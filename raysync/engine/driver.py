@@ -257,7 +257,7 @@ class Driver:
         if self._former is None:
             self._evaluate(0.0)
         self.members.watch(-1.0 if self._former is None else now)
-        self.backend.watch_nodes(self._drain)
+        self.backend.watch_nodes(self._drain, self._lose_node)
         stop = self._experiment.stop
         if stop is not None and stop.after_s is not None:
             why = f"{stop.after_s:g} s are over"
@@ -278,6 +278,11 @@ class Driver:
         elif self._experiment.checkpoint is not None and not self.status:
             self.remark(f"The node of {actor} is drained: preemption. A checkpoint is taken.")
             self.checkpointer.request()
+
+    def _lose_node(self, node: str, actors: Sequence[str]) -> None:
+        """Take in that a node is gone: what it means for its actors, their calls tell."""
+        if not self.status:
+            self.remark(f"Node {node} is gone, with {', '.join(actors)}.")
 
     def _cut(self) -> Cut | None:
         """Write the state of the run down, between two events; None: the run is over, or not now,

@@ -18,7 +18,7 @@ from typing import Any
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.ids import WorkerId, worker_id
-from raysync.engine.checkpoint_state import check_driver_state
+from raysync.engine.checkpoint_state import undamaged
 from raysync.engine.rejoin import next_life_of
 
 WHY = "the run goes on with other workers"
@@ -27,6 +27,7 @@ LEAVING = "leaving"
 """The entry of a checkpoint's state with the workers that leave as the run goes on."""
 
 
+@undamaged()
 def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint:
     """Return a checkpoint as a run with the workers of an experiment goes on from it.
 
@@ -41,7 +42,6 @@ def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint
     workers = checkpoint.state.get("workers")
     if workers is None:
         return checkpoint
-    check_driver_state(checkpoint.state)
     places = {WorkerId(worker).slot.place for worker in workers.values()}  # of stages, their hosts
     if places == set(slots):  # in virtual time, and of stages, they never change
         return checkpoint

@@ -16,6 +16,9 @@ from raysync.engine.parameter_server import VERDICT_S
 from raysync.engine.topology import Step, Topology
 from raysync.errors import RunFailed, RunLost
 
+NODE_LOST_S = 70.0
+"""How long Ray may take to find that a node is gone: 60 s by default, and a few more (Ray 2.60)."""
+
 
 class FailureDetector:
     """It judges steps that have failed, and finds those that are late.
@@ -23,6 +26,9 @@ class FailureDetector:
     An actor that dies is reported by the backend. One that freezes never is, so every step has a
     deadline, beyond what it is known to take; its worker is lost then, unless the step waits for
     weights that its server has not published.
+
+    Where all that are asked fall silent at once, it is rather the driver's own node that is cut
+    off: they are waited for until Ray would know if they were gone.
     """
 
     def __init__(
@@ -60,7 +66,8 @@ class FailureDetector:
             if not any(server.is_lost_by(failure) for server in self._topology.servers):
                 raise self._blame_server(step, failure)
         elif failure.kind == "died":
-            self._lose(failure.actor, "its actor died")
+            why = "its node is gone" if failure.with_node else "its actor died"
+            self._lose(failure.actor, why)
         else:
             raise RunFailed(f"worker {failure.actor}: {failure.reason}")
 
@@ -73,10 +80,11 @@ class FailureDetector:
         """Judge the steps that are late, and schedule the next look."""
         now, topology = self._backend.now, self._topology
         next_at = now + self._deadline_s
+        patient_until = self._patient_until()
         for step in list(self._steps.values()):
             if self._steps.get(step.release.worker) is not step:
                 continue  # the loss of another has taken it away
-            due_at = topology.waited_since(step) + self._deadline_s
+            due_at = max(topology.waited_since(step) + self._deadline_s, patient_until)
             if due_at > now:
                 next_at = min(next_at, due_at)
             elif not self._has_arrived(step):
@@ -84,6 +92,40 @@ class FailureDetector:
         self.is_looking = bool(self._steps)
         if self.is_looking:
             self._backend.schedule(next_at, self._look, None)
+
+    def _patient_until(self) -> float:
+        """Return the time before which no step counts as late, as all are silent; else 0.
+
+        They do not fall silent at one moment: the last to answer has begun another step since. A
+        single actor that is waited for cannot be told from a frozen one.
+        """
+        steps = self._steps.values()
+        latest = max(map(self._topology.waited_since, steps), default=self._backend.now)
+        is_silent = self._backend.now - latest >= self._deadline_s / 2
+        if is_silent and len(set(map(self._awaited, steps))) > 1:
+            return latest + NODE_LOST_S
+        return 0.0
+
+    def _awaited(self, step: Step) -> str:
+        """Return the worker or the server that a step under way waits for."""
+        if step.arriving is not None:
+            is_at_server = self._backend.is_done(step.arriving.first)
+            return step.server.actor if is_at_server else step.release.worker
+        worker, pulled = self._suspect(step)
+        server = self._topology.server_of(worker)
+        try:
+            server.failure(pulled, 0)
+        except TimeoutError:
+            return server.actor
+        return worker
+
+    def _suspect(self, step: Step) -> tuple[str, int]:
+        """Return the worker that a step waits for, and the version of the weights that it needs."""
+        worker = self._topology.suspect(step)
+        if worker == step.release.worker:
+            return worker, step.release.version
+        member = self._topology.roster_of(worker).live.get(worker)
+        return worker, 0 if member is None else member.version
 
     def _has_arrived(self, step: Step) -> bool:
         """Say whether everything has arrived, and only waits to be taken in."""
@@ -95,11 +137,7 @@ class FailureDetector:
         if step.arriving is None and step.server.is_coming_back:
             return  # it may wait for that
         if step.arriving is None:
-            worker = self._topology.suspect(step)
-            pulled = step.release.version
-            if worker != step.release.worker:
-                member = self._topology.roster_of(worker).live.get(worker)
-                pulled = 0 if member is None else member.version
+            worker, pulled = self._suspect(step)
             if self._topology.server_of(worker).check(pulled, late):  # it does not wait for weights
                 self._lose(worker, late)
         elif self._backend.is_done(step.arriving.first):  # a shard has not taken its part

@@ -252,7 +252,8 @@ class Membership:
 
     def _no_room(self, worker: str) -> None:
         self._run.remark(
-            f"{worker} waits for room: no node can take it; it joins as soon as one can."
+            f"{worker} waits for room: Ray has no place for it so far; it joins as soon as there is"
+            " one."
         )
 
     def _leave_in_order(self, worker: str) -> None:

@@ -6,8 +6,8 @@
 
 Each attempt to start a worker is a life of its own, also one that fails, so no two of them are ever
 taken for each other. What counts as a failed attempt is a worker that does not start, or is lost
-before its first push has arrived. To wait for room is none: a worker whose place was lost with its
-node waits as long as it takes, until a node is added or becomes free.
+before its first push has arrived. Not so one whose node goes while it starts: it starts elsewhere,
+and if there is no room for it, waits as long as it takes, until a node is added or becomes free.
 """
 
 from __future__ import annotations
@@ -179,7 +179,12 @@ class Comebacks:
             return
         assert comeback.call is not None, "ready before its start"
         answer = comeback.call.answer
-        if isinstance(answer, Failure):
+        if isinstance(answer, Failure) and answer.with_node:
+            self._backend.kill(comeback.worker)
+            del self._coming[comeback.worker]
+            elsewhere = replace(comeback, worker=next_life_of(comeback.worker), call=None)
+            self._start(self._expect(elsewhere))
+        elif isinstance(answer, Failure):
             self._fail(comeback, answer.reason)
         else:
             at = max(comeback.due_at, self._backend.now)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import sys
+from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -130,6 +131,14 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
             f"{where}: {name} is a kind of run, not a paradigm that another one can use."
         )
     return paradigm
+
+
+def layers(paradigm: Paradigm) -> Iterator[Paradigm]:
+    """Yield a paradigm, then the one that it is around, and so on."""
+    inner: Paradigm | None = paradigm
+    while inner is not None:
+        yield inner
+        inner = getattr(inner, "inner", None)
 
 
 def called(name: str) -> str:

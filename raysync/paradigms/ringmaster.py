@@ -13,7 +13,7 @@ from raysync.core.decisions import Decision, Drop, Push, Release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 from raysync.errors import ConfigError
-from raysync.paradigms.registry import Spec, make_inner
+from raysync.paradigms.registry import Spec, layers, make_inner
 
 
 @dataclass
@@ -56,15 +56,12 @@ class Ringmaster(Paradigm):
 
     def __post_init__(self) -> None:
         self.inner = make_inner(self.paradigm, "ringmaster: paradigm")
-        inner: Paradigm | None = self.inner
-        while inner is not None:
-            if inner.name == "sync-switch":
-                raise ConfigError(
-                    "ringmaster: paradigm: not around sync-switch, whose phases and straggler"
-                    " detector would not see what it drops; put ringmaster inside: first: {name:"
-                    " ringmaster, ...}, or then."
-                )
-            inner = getattr(inner, "inner", None)
+        if any(each.name == "sync-switch" for each in layers(self.inner)):
+            raise ConfigError(
+                "ringmaster: paradigm: not around sync-switch, whose phases and straggler"
+                " detector would not see what it drops; put ringmaster inside: first: {name:"
+                " ringmaster, ...}, or then."
+            )
         demanded = (demand for demand, _ in self.inner.demands())
         self._sets_sizes = Capability.BATCH_SIZE in demanded
 

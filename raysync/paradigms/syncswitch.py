@@ -27,7 +27,7 @@ from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.phase_schedule import PhaseSchedule, schedule_of
-from raysync.paradigms.registry import Spec, make_inner
+from raysync.paradigms.registry import Spec, layers, make_inner
 from raysync.paradigms.stragglers import Detector
 
 DETECT = "sync-switch: detect"
@@ -107,7 +107,7 @@ class SyncSwitch(Paradigm):
                     f"{where}: {inner.name}: exchange: {inner.collective}: the phases of one run"
                     " share a server; only bsp as the whole paradigm exchanges gradients without."
                 )
-            if isinstance(inner, SyncSwitch):
+            if any(isinstance(each, SyncSwitch) for each in layers(inner)):
                 raise ConfigError(
                     f"{where}: a {self.name} in a {self.name}; name the phases in `then: [...]`."
                 )

@@ -6,7 +6,7 @@ of a log: a switch, a straggler, a worker that has died or joined, the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -97,11 +97,18 @@ def _membership(event: Event, report: Mapping[str, Any]) -> Iterator[EventText]:
                 back = f"came back {seconds(report[AWAY])} after its slot had lost its worker"
             yield EventText(at, "joined", worker, f"{worker} {back}")
         case Left(at=at, worker=worker) if not report.get("done"):
-            then = "the run goes on without it"
-            if RESTART in report:
-                then += f", and starts it anew in {seconds(report[RESTART])}"
-            why = report.get("why", "it left")
-            yield EventText(at, "left", worker, f"{worker} is gone ({why}); {then}")
+            yield EventText(at, "left", worker, gone([worker], report))
+
+
+def gone(workers: Sequence[str], report: Mapping[str, Any]) -> str:
+    """Tell of workers that have left, all with this report."""
+    is_one, why = len(workers) == 1, report.get("why", "it left")
+    are, them = ("is", "it") if is_one else ("are", "them")
+    text = f"{', '.join(workers)} {are} gone ({'' if is_one else 'each: '}{why});"
+    text += f" the run goes on without {them}"
+    if RESTART in report:
+        text += f", and starts {them} anew in {seconds(report[RESTART])}"
+    return text
 
 
 def _decided(at: float, decision: Decision) -> Iterator[EventText]:

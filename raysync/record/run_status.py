@@ -49,7 +49,7 @@ class WorkerRow:
     clock: int | None
     """The iteration that it computes, or waits to start; None: it is no member any more."""
     lead: int | None
-    """In clocks; None: it takes no part, as it has left or is suspended."""
+    """In clocks; None: it takes no part, as it has left or is suspended, or the run has ended."""
     pushes: int
     wait_fraction: float
     """The share of its time so far that it spent waiting."""
@@ -102,7 +102,8 @@ class RunStatus:
 
     def rows(self) -> list[WorkerRow]:
         """Return a row for each worker slot, in the order in which they joined."""
-        measures, clocks, leads = self.measures, self.measures.clocks, self.measures.leads
+        measures, clocks = self.measures, self.measures.clocks
+        leads = measures.leads if measures.ended is None else {}
         waits = measures.wait_fractions()
         return [
             self._row(

@@ -78,6 +78,7 @@ class Summary(_Loose):
     pushes: int
     updates: int
     dropped: int
+    lead_max: int = 0
     seconds: float | None
     profile: str | None = None
     parameters: int | None = None
@@ -244,7 +245,7 @@ def _check_size(file: pq.ParquetFile, most: int) -> None:
         if not (_is_text(kind) or pa.types.is_primitive(kind) or pa.types.is_null(kind)):
             raise ValueError(f"column {field.name}: {field.type}, neither numbers nor texts")
     data = file.metadata
-    for group in range(min(1, data.num_row_groups)):
+    for group in range(data.num_row_groups):
         for column in range(data.num_columns):
             if (codec := data.row_group(group).column(column).compression) not in CODECS:
                 raise ValueError(f"it is packed by {codec}, not by {' or '.join(CODECS)}")

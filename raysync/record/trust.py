@@ -45,7 +45,7 @@ def trusted(record: RunRecord, *, trust: bool) -> RunRecord:
     """
     made = environment_of(record).get(KEY, {})
     if not trust and not is_made_here(record.path, made):
-        _refuse(record.path, _names_in(_yaml(record.path / CONFIG)))
+        _refuse(record.path, references_in(_yaml(record.path / CONFIG)))
     return replace(record, trust=True)
 
 
@@ -70,7 +70,7 @@ def check_trusted(sweep: Path, *, trust: bool) -> None:
         parts.append(read_yaml(origin.text, origin.source))
         parts += [read_yaml(each.partition("=")[2], each) for each in origin.overrides]
     pickles = (str(file.relative_to(sweep)) for file in (sweep / TUNE).glob(PICKLES))
-    _refuse(sweep, chain(_names_in(parts), pickles))
+    _refuse(sweep, chain(references_in(parts), pickles))
 
 
 def _refuse(folder: Path, names: Iterator[str]) -> None:
@@ -87,7 +87,7 @@ def _yaml(file: Path) -> Any:
     return read_yaml(read_text(file, MOST_BYTES), str(file))
 
 
-def _names_in(value: Any) -> Iterator[str]:
+def references_in(value: Any) -> Iterator[str]:
     """Yield what may be the name of a class or a function, and the address of a cluster, anywhere
     in plain data.
     """
@@ -97,10 +97,10 @@ def _names_in(value: Any) -> Iterator[str]:
         for key, inner in value.items():
             if key == "address" and inner not in (None, "auto", "local"):
                 yield f"{key}: {inner}"
-            yield from chain(_names_in(key), _names_in(inner))
+            yield from chain(references_in(key), references_in(inner))
     elif isinstance(value, list | tuple):
         for inner in value:
-            yield from _names_in(inner)
+            yield from references_in(inner)
 
 
 def _is_reference(text: str) -> bool:

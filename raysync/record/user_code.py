@@ -1,7 +1,7 @@
 """Which code of the user's a run executes: a hash of its source files, and their commit.
 
-The files are those of the modules that an experiment names, and of what these import, as far as it
-is the user's: in the same folder or package, or below the working directory, and not installed.
+The files are those of the modules that an experiment names, and of what these import, as far as
+they are the user's: neither raysync's nor installed.
 """
 
 from __future__ import annotations
@@ -11,31 +11,25 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from hashlib import sha256
-from importlib.machinery import PathFinder
+from importlib.util import resolve_name
 from pathlib import Path
 from typing import Any
 
+from raysync.record.trust import references_in
 from raysync.users_code import is_users
 
 GIT_S = 10.0
 """How long git may take to answer."""
 
 
-def user_code(
-    trained: Iterable[object], paradigm: Iterable[object], folder: Path | None = None
-) -> dict[str, Any] | None:
+def user_code(trained: Iterable[object], paradigm: Iterable[object]) -> dict[str, Any] | None:
     """Describe the user's code behind a run; None: there is none, or it has no source file.
 
     Args:
         trained: what task, model and data are: objects, and settings in which modules are named.
         paradigm: likewise for the paradigm.
-        folder: the working directory; None: the present one.
     """
-    below = folder or Path.cwd()
-    of_task, of_paradigm = (
-        _files([name for thing in things for name in _modules_of(thing)], below)
-        for things in (trained, paradigm)
-    )
+    of_task, of_paradigm = _files(trained), _files(paradigm)
     files = of_task | of_paradigm
     if not files:
         return None
@@ -48,101 +42,56 @@ def user_code(
     }
 
 
-def _modules_of(thing: object) -> Iterator[str]:
-    """Yield the names of modules that a setting may name (`package.module:Class`), or in which an
-    object and its class are defined.
-    """
-    if isinstance(thing, str):
-        module, colon, _ = thing.rpartition(":")
-        if colon:
-            yield module.rpartition(":")[2]  # behind the name of an adapter
-    elif isinstance(thing, Mapping):
-        for value in thing.values():
-            yield from _modules_of(value)
-    elif isinstance(thing, list | tuple):
-        for value in thing:
-            yield from _modules_of(value)
-    elif thing is not None:
-        yield from dict.fromkeys(
-            each.__module__ for each in (*type(thing).__mro__, thing) if hasattr(each, "__module__")
-        )
-
-
-def _files(modules: Iterable[str], folder: Path) -> dict[str, Path]:
-    """Return the user's files of some modules, and of those that they import: name -> path."""
+def _files(things: Iterable[object]) -> dict[str, Path]:
+    """Return the user's files behind some things: name, wherever its folder is -> path."""
     found: dict[str, Path] = {}
-    waiting = list(modules)
-    files = {module: file for module in waiting if (file := _users_source(module)) is not None}
-    places = {folder.resolve()}
-    places |= {file.parents[_name(each, file).count("/")] for each, file in files.items()}
+    known, waiting = set[str](), {module for thing in things for module in _modules_of(thing)}
     while waiting:
-        module = waiting.pop()
-        file = _users_source(module)
-        if file is None or not any(map(file.is_relative_to, places)):
-            continue
-        if (name := _name(module, file)) not in found:
-            found[name] = file
-            waiting += _imports(module, file)
+        known |= waiting
+        imported = {module.rpartition(".")[0] for module in waiting}  # the packages
+        for module in waiting:
+            file = _source_of(module)
+            if file is not None and is_users(file):
+                depth = module.count(".") + 1 + (file.stem == "__init__")
+                found["/".join(file.parts[-depth:])] = file
+                imported.update(_imports(module, file))
+        waiting = imported - known - {""}
     return found
 
 
-def _users_source(module: str) -> Path | None:
-    file = _source_of(module)
-    return file if file is not None and is_users(file) else None
+def _modules_of(thing: object) -> Iterator[str]:
+    """Yield the modules that settings name, or that an object and its classes are defined in."""
+    if isinstance(thing, Mapping):
+        for name in references_in(thing):
+            yield name.split(":")[-2]  # an adapter's name may stand before it
+    else:
+        for part in (thing, *type(thing).__mro__):
+            if isinstance(module := getattr(part, "__module__", None), str):
+                yield module
 
 
 def _source_of(module: str) -> Path | None:
-    """Return the source file of a module, which need not be imported; nothing is imported for
-    it.
-    """
-    loaded = sys.modules.get(module)
-    file = getattr(loaded, "__file__", None)
-    if loaded is None:
-        path, parent = None, ""
-        for part in module.split("."):
-            parent = f"{parent}.{part}".removeprefix(".")
-            try:
-                spec = PathFinder.find_spec(parent, path)
-            except (ImportError, ValueError):
-                return None
-            if spec is None:
-                return None
-            path, file = spec.submodule_search_locations, spec.origin
-    if not isinstance(file, str) or not file.endswith(".py") or not Path(file).is_file():
-        return None
-    return Path(file).resolve()
-
-
-def _name(module: str, file: Path) -> str:
-    """Return the name of a module's file, the same wherever its folder is: `package/module.py`."""
-    if module == "__main__":
-        return file.name
-    name = module.replace(".", "/")
-    return f"{name}/__init__.py" if file.stem == "__init__" else f"{name}.py"
+    """Return the source file of a module, without importing anything for it."""
+    if loaded := sys.modules.get(module):
+        files = [Path(getattr(loaded, "__file__", None) or "")]
+    else:
+        stems = [Path(place, *module.split(".")) for place in sys.path]
+        files = [file for stem in stems for file in (stem / "__init__.py", stem.with_suffix(".py"))]
+    return next((file.resolve() for file in files if file.suffix == ".py" and file.is_file()), None)
 
 
 def _imports(module: str, file: Path) -> Iterator[str]:
-    """Yield the modules that a source file may import, and the packages that it is in."""
+    """Yield what a source file may import: modules, and names in them."""
+    package = module if file.stem == "__init__" else module.rpartition(".")[0]
     try:
-        tree = ast.parse(file.read_bytes())
-    except (SyntaxError, ValueError):
-        return
-    parents = module.split(".")[: None if file.stem == "__init__" else -1]
-    yield from (".".join(parents[:end]) for end in range(1, len(parents) + 1))
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            for alias in node.names:
-                yield from _with_packages(alias.name)
-        elif isinstance(node, ast.ImportFrom):
-            above = parents[: len(parents) + 1 - node.level] if node.level else []
-            base = ".".join([*above, *filter(None, [node.module])])
-            yield from _with_packages(base)
-            yield from (f"{base}.{alias.name}" for alias in node.names)
-
-
-def _with_packages(module: str) -> Iterator[str]:
-    parts = module.split(".")
-    yield from (".".join(parts[:end]) for end in range(1, len(parts) + 1) if parts[0])
+        for node in ast.walk(ast.parse(file.read_bytes())):
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                base = resolve_name("." * node.level + (node.module or ""), package)
+                yield from (f"{base}.{alias.name}" for alias in node.names)
+    except (SyntaxError, ValueError, ImportError):
+        return  # nobody can import it
 
 
 def _hash(files: Mapping[str, Path]) -> str | None:
@@ -156,27 +105,22 @@ def _hash(files: Mapping[str, Path]) -> str | None:
 
 
 def _commit(files: list[Path]) -> dict[str, Any]:
-    """Return the commit of the repository that the files are in, and whether they differ from it;
-    None where there is no git.
+    """Return the commit of the repository that all files are in, and whether they differ from it;
+    None where there is no such repository, or no git.
     """
-    folder = files[0].parent
-    commit = _git(folder, "rev-parse", "HEAD")
-    if commit is None:
-        return {"commit": None, "dirty": None}
-    changed = _git(folder, "status", "--porcelain", "--ignored", "--", *map(str, files))
-    return {"commit": commit, "dirty": None if changed is None else bool(changed)}
-
-
-def _git(folder: Path, *arguments: str) -> str | None:
-    """Return what git prints; None if it fails, or is not installed."""
+    options = ["status", "--porcelain=v2", "--branch", "--ignored", "--", *map(str, files)]
     try:
         done = subprocess.run(
-            ["git", "-C", str(folder), *arguments],
+            ["git", "-C", files[0].parent, *options],
             capture_output=True,
             text=True,
             timeout=GIT_S,
             check=True,
         )
     except (OSError, subprocess.SubprocessError):
-        return None
-    return done.stdout.strip()
+        return {"commit": None, "dirty": None}
+    first, *lines = done.stdout.splitlines()
+    return {
+        "commit": first.removeprefix("# branch.oid "),
+        "dirty": not all(line.startswith("#") for line in lines),
+    }

@@ -182,6 +182,8 @@ def prepare(
     model: ModelSource | None = None,
     data: Labelled | None = None,
     task: Task | None = None,
+    *,
+    for_balanced: bool = False,
 ) -> TrainingPlan:
     """Load the data, build the model once, and deal the samples out.
 
@@ -190,6 +192,7 @@ def prepare(
         model: replaces the experiment's model if it is given.
         data: replaces the experiment's data set if it is given.
         task: replaces all of that if it is given.
+        for_balanced: see `smallest_batch`.
 
     Raises:
         ConfigError: task, data or model do not exist or do not fit.
@@ -205,7 +208,9 @@ def prepare(
     experiment, remarks = _with_settings_of(task, module, experiment, count)
     remarks += (*_batch_norm_remarks(experiment, module), *_host_remarks(experiment))
     flat = _checked(experiment, module, initial.name)
-    smallest = smallest_batch(experiment, initial, module, count) if experiment.trains else 1
+    smallest = 1
+    if experiment.trains:
+        smallest = smallest_batch(experiment, initial, module, count, for_balanced=for_balanced)
     metrics = _tried_metrics(experiment, initial, module, count)
     flat.check_buffers()
     of_batches = _batch_metrics(experiment, initial, module)

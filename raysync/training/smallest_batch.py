@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterator
+from math import lcm
 
 from torch import nn
 
@@ -20,7 +21,12 @@ SMALL = 4
 
 
 def smallest_batch(
-    experiment: Experiment, model: InitialModel, module: nn.Module, count: int
+    experiment: Experiment,
+    model: InitialModel,
+    module: nn.Module,
+    count: int,
+    *,
+    for_balanced: bool = False,
 ) -> int:
     """Return the fewest samples that a device can compute at once, where `balanced` sets the sizes
     of batches; otherwise 1.
@@ -30,12 +36,14 @@ def smallest_batch(
         model: has the task.
         module: as the model builds it; its buffers may change.
         count: the number of training samples.
+        for_balanced: whether `balanced` may run though the experiment does not name it.
 
     Raises:
         ConfigError: a setting leads to a smaller batch than the task can compute.
     """
-    asked, balanced = list(_asked(experiment)), list(_balanced(experiment))
-    least = 1 if balanced else min(size for size, _ in asked)
+    pieces, balanced = list(_pieces(experiment)), list(_balanced(experiment))
+    is_divided = bool(balanced) or for_balanced
+    least = 1 if is_divided else min(size for size, _ in pieces)
     most = min(TRIED, count)
     if least >= min(max(experiment.batch_size, SMALL), most):  # it is tried anyhow
         return 1
@@ -46,31 +54,24 @@ def smallest_batch(
     reason = why(least)
     if not reason or why(most):  # what fails at every size is no matter of the size
         return 1
-    sizes = range(least, most)
-    found = least + bisect_left(sizes, True, key=lambda size: not why(size))
+    found = least + bisect_left(range(least, most), True, key=lambda size: not why(size))
     needs = f"{model.task.name} needs at least {found} samples at once, with fewer: {reason}"
-    for size, where in asked:
+    for size, where in pieces:
         if size < found:
             raise ConfigError(f"{where}: a device would compute {size} at once; {needs}.")
-    if experiment.micro_batch is not None:
-        for paradigm in balanced:
-            _check_shares(experiment, experiment.micro_batch, paradigm, found, needs)
-    return found if balanced else 1
+    for paradigm in balanced:
+        _check_shares(experiment, paradigm, found, needs)
+    return found if is_divided else 1
 
 
-def _asked(experiment: Experiment) -> Iterator[tuple[int, str]]:
+def _pieces(experiment: Experiment) -> Iterator[tuple[int, str]]:
     """Yield the fewest samples that a device computes at once by each setting, and the setting."""
     micro_batch = experiment.micro_batch
     for where, size, groups in experiment.named_batch_sizes():
         for group in groups:
-            undivided = size // group.devices
-            least = _least(size, group.devices, micro_batch)
-            is_cut = least < undivided
+            least = min(map(min, cut_batch(size, group.devices, micro_batch)))
+            is_cut = least < size // group.devices
             yield least, f"micro_batch: {micro_batch}" if is_cut else f"{where}: {size}"
-
-
-def _least(size: int, devices: int, micro_batch: int | None) -> int:
-    return min(piece for part in cut_batch(size, devices, micro_batch) for piece in part)
 
 
 def _balanced(experiment: Experiment) -> Iterator[Balanced]:
@@ -87,18 +88,15 @@ def _balanced_in(paradigm: AnyParadigm) -> Iterator[Balanced]:
             yield from _balanced_in(inner)
 
 
-def _check_shares(
-    experiment: Experiment, micro_batch: int, paradigm: Balanced, fewest: int, needs: str
-) -> None:
-    """Refuse shares of a batch that would be cut into pieces that are too small."""
-    for group in experiment.workers:
-        step = paradigm.multiple
-        first = -(-fewest * group.devices // step) * step
-        for share in range(first, first + 2 * micro_batch * group.devices + step, step):
-            if (least := _least(share, group.devices, micro_batch)) < fewest:
-                raise ConfigError(
-                    f"micro_batch: {micro_batch}: a device would compute {least} at once of"
-                    f" {share}, which {paradigm.name} may give a worker of group {group.name!r};"
-                    f" {needs}."
-                    f"\nAllowed: {paradigm.name} with multiple: {micro_batch * group.devices}."
-                )
+def _check_shares(experiment: Experiment, paradigm: Balanced, fewest: int, needs: str) -> None:
+    """Refuse shares of a batch that could be cut into pieces that are too small."""
+    micro_batch = experiment.micro_batch
+    if micro_batch is None or (micro_batch + 1) // 2 >= fewest:  # one sample more makes two pieces
+        return
+    whole = lcm(*(micro_batch * group.devices for group in experiment.workers))
+    if paradigm.multiple % whole:
+        raise ConfigError(
+            f"micro_batch: {micro_batch}: {paradigm.name} may give a device a share of which it"
+            f" would compute {(micro_batch + 1) // 2} at once; {needs}."
+            f"\nAllowed: {paradigm.name} with multiple: {whole}."
+        )

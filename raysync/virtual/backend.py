@@ -417,7 +417,9 @@ class VirtualBackend:
         """See `Backend.room`: there is always room."""
         return "free"
 
-    def watch_nodes(self, drained: Callable[[str], None]) -> None:
+    def watch_nodes(
+        self, drained: Callable[[str], None], lost: Callable[[str, Sequence[str]], None]
+    ) -> None:
         """See `Backend.watch_nodes`: no node is ever taken away."""
 
     def spawn(self, worker: str) -> VirtualCall:

@@ -11,10 +11,11 @@ from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Line
+from raysync.core.json_values import is_whole
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
 from raysync.decoupled.plan import check, plan_of
-from raysync.engine.checkpoint_state import check_events_state, files_of
+from raysync.engine.checkpoint_state import files_of
 from raysync.engine.checkpointing import Snapshot
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
@@ -74,8 +75,7 @@ class VirtualEngine:
         driver = self._driver = driver_of(training, paradigm)
         driver.checkpointer.snapshot = partial(_snapshot, driver, training.experiment)
         if checkpoint is not None:
-            check_events_state(checkpoint.state)
-            _check_intervals(training.experiment, checkpoint)
+            _check_state(training.experiment, checkpoint.state)
             [data] = files_of(checkpoint, WORLD, 1)
             reenact(driver, checkpoint.state, data, history(), checkpoint.at)
             driver.checkpointer.number = checkpoint.number
@@ -114,9 +114,11 @@ def _intervals(experiment: Experiment) -> list[float | bool | None]:
     return [*intervals, True] if setting.every_evaluation else intervals
 
 
-def _check_intervals(experiment: Experiment, checkpoint: Checkpoint) -> None:
+def _check_state(experiment: Experiment, state: Mapping[str, Any]) -> None:
     """Refuse other times of checkpoints: they are events of the run that is reenacted."""
-    if checkpoint.state["intervals"] != _intervals(experiment):
+    if not is_whole(state.get("events")):
+        raise ConfigError("checkpoint: its state is damaged: it has no number of events.")
+    if state.get("intervals") != _intervals(experiment):
         raise ConfigError(
             "checkpoint: in virtual time a run can only go on with the every_s, every_progress and"
             " every_evaluation that it began with."

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
-from raysync.config.step_tables import Steps
-from raysync.config.traces import middle
+from raysync.config.traces import Steps, middle
 from raysync.core.decisions import Apply, Switch
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line

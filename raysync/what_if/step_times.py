@@ -9,8 +9,9 @@ from pathlib import Path
 from statistics import fmean
 
 from raysync.config.bounded_file import path_of
-from raysync.config.step_tables import Steps, is_table, read_table
-from raysync.config.table_columns import shown
+from raysync.config.step_tables import read_table
+from raysync.config.table_columns import listed
+from raysync.config.traces import Steps, is_table
 from raysync.core.ids import WorkerId
 from raysync.errors import ConfigError
 from raysync.record.storage import is_uri
@@ -106,7 +107,7 @@ def _of_table(path: Path) -> StepTimes:
     table = read_table(path)
     remarks = []
     if table.left_out:
-        remarks.append(f"Columns that are no ranks, and are left out: {shown(table.left_out)}.")
+        remarks.append(f"Columns that are no ranks, and are left out: {listed(table.left_out)}.")
     if not table.has_unit and min(map(fmean, table.steps.values())) > LONG_S:
         remarks.append(
             "Its numbers are taken for seconds: no name has another unit at its end, as rank0_ms."

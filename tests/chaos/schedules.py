@@ -23,10 +23,11 @@ from __future__ import annotations
 
 import argparse
 import json
+import logging
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -53,10 +54,12 @@ from raysync.core.journal import (
     encode,
     header,
 )
+from raysync.engine import driver as driver_module
 from raysync.engine.driver import Driver
 from raysync.engine.topology import SERVER
-from raysync.errors import RunFailed
+from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
+from raysync.paradigms.registry import make_inner
 from raysync.randomness import hashed_seed, uniform
 from raysync.training.apply_plan import MEAN
 from raysync.training.preparation import TrainingPlan, prepare
@@ -103,6 +106,17 @@ PARADIGMS: list[dict[str, Any]] = [
     {"name": "balanced", "paradigm": HYBRID, "multiple": 2},
     {"name": "bsp", "exchange": "all-reduce"},
 ]  # fmt: skip
+QUICK = {"fraction": 0.4, "window": 1, "windows": 1, "margin": 0.0}
+WRAPPERS: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
+    lambda inner: {"name": "ringmaster", "staleness": 0, "paradigm": inner},
+    lambda inner: {"name": "ringmaster", "staleness": 2, "paradigm": inner},
+    lambda inner: {"name": "balanced", "hysteresis": 0.0, "paradigm": inner},
+    lambda inner: {"name": "sync-switch", "first": inner, "fraction": 0.4},
+    lambda inner: {"name": "sync-switch", "then": inner, "fraction": 0.4},
+    lambda inner: {"name": "sync-switch", "first": inner, "online": "elastic", **QUICK},
+    lambda inner: {"name": "sync-switch", "then": inner, "online": "greedy", **QUICK},
+]
+"""Each puts a paradigm into another one."""
 _X, _Y = np.random.default_rng(0).normal(size=(96, 3)), np.arange(96) % 4
 DATA = raysync.data_set("points", (_X, _Y), (_X[:16], _Y[:16]))
 
@@ -126,6 +140,18 @@ COUNTED = (
 
 class Failed(Exception):
     """A schedule whose run broke a promise."""
+
+
+class Breaks(logging.Handler):
+    """A run that breaks by a bug is a failure, though its journal says how it ended."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Fail at what the driver logs.
+
+        Raises:
+            Failed: always.
+        """
+        raise Failed(record.getMessage()) from (record.exc_info or (None, None))[1]
 
 
 class Draws:
@@ -239,6 +265,17 @@ def settings_of(draws: Draws, choice: dict[str, Any], *, trains: bool) -> dict[s
     }
 
 
+def paradigm_of(draws: Draws) -> dict[str, Any]:
+    """Draw a paradigm; where it may be in another one, it is in one or two half of the time."""
+    spec: dict[str, Any] = draws.one_of(*PARADIGMS)
+    for _ in range(draws.one_of(0, 0, 1, 2)):
+        around = draws.one_of(*WRAPPERS)(spec)
+        with suppress(ConfigError):
+            make_inner(around, "a schedule")
+            spec = around
+    return spec
+
+
 def is_staged(choice: dict[str, Any]) -> bool:
     """Say whether the network is cut in stages, whose workers cannot be lost."""
     return choice["name"] == "decoupled"
@@ -327,7 +364,7 @@ def weights_in(driver: Driver) -> dict[str, torch.Tensor]:
     if not driver.backend.computes:
         return {}
     servers = {
-        server.actor: driver.backend._actors[server.actor]._server
+        server.actor: driver.backend._processes[server.actor].actor._server
         for server in driver.topology.servers
     }
     return {name: server.publish(server.version, MEAN).clone() for name, server in servers.items()}
@@ -461,7 +498,7 @@ def check(number: int, seen: Counter[str]) -> None:
         Exception: it found something.
     """
     draws = Draws(number)
-    parameters = draws.one_of(*PARADIGMS)
+    parameters = paradigm_of(draws)
     every = BSP_TRAINS_EVERY if parameters["name"] == "bsp" else TRAINS_EVERY
     trains = hashed_seed(number, "trains") % every == 0
     settings = settings_of(draws, parameters, trains=trains)
@@ -486,6 +523,7 @@ def main() -> None:
     parser.add_argument("--write", help="add a row for each batch to this file (CSV)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
+    logging.getLogger(driver_module.__name__).addHandler(Breaks())
     backend.REPORT_EVERY = 1  # so that cuts are between any two events
     if arguments.seed is not None:
         seen: Counter[str] = Counter()

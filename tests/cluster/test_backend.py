@@ -3,6 +3,7 @@
 from types import SimpleNamespace
 
 import pytest
+from ray.core.generated.common_pb2 import ActorDiedErrorContext
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
@@ -56,6 +57,34 @@ def died(actor_id):
 def passed_on(cause):
     """The error as Ray raises it where another call depends on the one that failed."""
     return RayTaskError("step", "", cause, "", 1, "").as_instanceof_cause()
+
+
+DEATH = ActorDiedErrorContext(
+    actor_id=b"\x0a" * 16,
+    class_name="Worker",
+    node_ip_address="10.0.0.2",
+    error_message="The actor died because its node has died. Node Id: 0f\n\tit was terminated",
+    never_started=True,
+)
+
+
+def test_of_the_death_of_an_actor_one_line_is_told_and_whether_its_node_is_gone(ray):
+    step = remote(lambda fields: [Reference(), Reference(ActorDiedError(DEATH))])
+    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", "step", [0, 8]).answer
+    assert answer.with_node
+    assert "\n" not in answer.reason
+    assert "0f" in answer.reason, "Ray's own words"
+    step = remote(lambda fields: [Reference(), Reference(died("0a"))])
+    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", "step", [0, 8]).answer
+    assert not answer.with_node
+
+
+def test_an_error_of_its_own_that_kept_an_actor_from_starting_is_told_whole(ray):
+    text = "my line 1\n\tindented\nmy line 3"
+    mine = RayTaskError("__init__", text, ValueError("mine"), "", 1, "", "", "0a")
+    step = remote(lambda fields: [Reference(), Reference(ActorDiedError(mine))])
+    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", "step", [0, 8]).answer
+    assert text in answer.reason
 
 
 @pytest.mark.parametrize(
@@ -125,7 +154,7 @@ def test_a_worker_takes_its_turn_until_it_is_ready_and_is_asked_to_leave_with_it
     ready = Reference(SimpleNamespace(actor_id="0c", node_id="here"))
     backend = backend_of(respawns=SimpleNamespace(spawn=lambda *_: ("w", ready)), views=views)
     told = []
-    backend.watch_nodes(told.append)
+    backend.watch_nodes(told.append, lambda *lost: told.append(lost))
     call = backend.spawn("w-0#2")
     assert backend.room("w-0#3") == "busy"
     assert not isinstance(call.answer, Failure)

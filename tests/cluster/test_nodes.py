@@ -4,13 +4,21 @@ import json
 import subprocess
 import sys
 from collections import defaultdict
+from math import ceil
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from raysync.cluster import node_watch
-from raysync.cluster.node_watch import UNKNOWN, NodeView, NodeWatch, WorkerNodes, draining_nodes
+from raysync.cluster.node_watch import (
+    PLACED_S,
+    UNKNOWN,
+    NodeView,
+    NodeWatch,
+    WorkerNodes,
+    draining_nodes,
+)
 from raysync.engine.preemption import DRAINED
 from tests.fakes.calls import Views
 
@@ -28,8 +36,13 @@ ON_TWO = NodeView({1: "a", 2: "a", 3: "b"}, {"a": 1, "b": 4})
         (NodeView({1: "a"}, {"b": 1}), "none"),
         (NodeView({1: "a"}, {"a": 1}, {"a"}), "none"),
         (NodeView({1: "a"}, {"a": 1, "b": 1}, {"b"}), "free"),
+        (NodeView({1: ""}, {"a": 1}, placing=[1]), "busy"),
+        (NodeView({1: "a"}, {"a": 1}, placing=[2]), "free"),
     ],
-    ids=["there", "not known", "asked for", "not placed", "dead", "drained", "another is drained"],
+    ids=[
+        *("there", "not known", "asked for", "not placed", "dead", "drained"),
+        *("another is drained", "being placed", "another is being placed"),
+    ],
 )
 def test_a_worker_has_room_where_its_bundle_has_a_node_that_stays(view, room):
     assert WorkerNodes(Views(view), BUNDLES).room("w-0#2") == room
@@ -56,10 +69,10 @@ def test_each_worker_of_a_drained_node_is_reported_once():
     present = ["w-0#1", "w-1#1", "w-2#1"]
     for view in (None, ON_TWO, NodeView(ON_TWO.bundles, ON_TWO.cores, {"a"})):
         views.view = view
-        nodes.report(present, told.append)
+        nodes.report(present, told.append, never)
     assert told == ["w-0#1", "w-1#1"]
     views.view = NodeView({1: "b", 2: "a", 3: "b"}, ON_TWO.cores, {"a", "b"})
-    nodes.report(["w-0#2", "w-1#1"], told.append)
+    nodes.report(["w-0#2", "w-1#1"], told.append, never)
     assert told == ["w-0#1", "w-1#1", "w-0#2"]
 
 
@@ -74,8 +87,31 @@ def test_each_server_of_a_drained_node_is_reported_once_for_each_node():
         ({1: "c", 2: "c"}, {"a", "b"}),  # the bundle of the first is being placed again
     ]:
         views.view = NodeView(bundles, {}, draining)
-        nodes.report(["w-0#1"], told.append)
+        nodes.report(["w-0#1"], told.append, never)
     assert told == ["server", "server"]
+
+
+def test_a_lost_node_is_told_once_with_all_that_were_on_it():
+    """Also with a worker that was lost before Ray knew why, and with what is elsewhere by now."""
+    views, told = Views(), []
+    nodes = WorkerNodes(views, BUNDLES, {"server": [0]})
+    addresses = {"a": "10.0.0.1", "b": "10.0.0.2"}
+    for workers, bundles, alive in [
+        (["w-0#1", "w-1#1", "w-2#1"], {0: "b", 1: "a", 2: "a", 3: "b"}, {"a": 1, "b": 1}),
+        (["w-1#1", "w-2#1"], {0: "b", 1: "a", 2: "a", 3: "b"}, {"a": 1, "b": 1}),
+        (["w-1#1", "w-2#1"], {0: "b", 1: "", 2: "b", 3: "b"}, {"b": 1}),
+        (["w-0#2", "w-1#2", "w-2#1"], {0: "b", 1: "b", 2: "b", 3: "b"}, {"b": 1}),
+        (["w-0#2"], {0: "c", 1: "c", 2: "c", 3: "c"}, {"c": 1}),
+    ]:
+        views.view = NodeView(bundles, alive, addresses=addresses)
+        nodes.report(workers, never, lambda node, on: told.append((node, sorted(on))))
+    views.view = UNKNOWN
+    nodes.report([], never, lambda *lost: told.append(lost))
+    assert told == [("10.0.0.1", ["w-0", "w-1"]), ("10.0.0.2", ["server", "w-0", "w-1", "w-2"])]
+
+
+def never(*what):
+    raise AssertionError(what)
 
 
 class FakeWatch:
@@ -108,6 +144,20 @@ def test_a_view_that_was_asked_for_before_a_loss_is_not_taken(monkeypatch):
     fake.meanwhile = lambda: None
     fake.look()
     assert fake.watch.view is ON_TWO
+
+
+def test_only_after_a_while_is_a_bundle_known_to_have_no_place(monkeypatch):
+    """When its node is lost Ray is about to place it anew, and no look may come between."""
+    fake, seen = FakeWatch(monkeypatch), []
+    monkeypatch.setattr(node_watch, "now_s", lambda: len(seen))
+    for node in ["a", "", "gone", "", "b", "", *[""] * ceil(PLACED_S)]:
+        fake.view = NodeView({1: node, 2: "b"}, {"a": 1, "b": 1})
+        fake.watch.refresh()
+        fake.look()
+        seen.append(WorkerNodes(fake.watch, BUNDLES).room("w-0#2"))
+        assert WorkerNodes(fake.watch, BUNDLES).room("w-1#2") == "free", "it has its node"
+    waits = ["busy"] * ceil(PLACED_S)
+    assert seen == ["free", *["busy"] * 3, "free", *waits, "none"]
 
 
 def test_a_ray_that_tells_nothing_of_its_nodes_is_said_once_and_holds_up_nothing(

@@ -84,6 +84,24 @@ def test_any_other_state_is_refused_or_goes_on(run):
     assert {("last_at",), ("roster", "version"), ("roster", "samples_applied")} <= texts
 
 
+@pytest.mark.parametrize(
+    ("path", "other"),
+    [
+        (("version",), 2**63),
+        (("topology", "machine", "roster", "version"), 2**63),
+        (("topology", "machine", "roster", "_slowest_at"), 0),
+        (("early_stop", "more"), 0),
+        (("more",), 0),
+    ],
+)
+def test_no_number_is_too_large_and_nothing_is_added(run, path, other):
+    _, choice, checkpoint = run
+    if choice.name == "bsp":
+        state = changed(deepcopy(checkpoint.state), path, other)
+        with pytest.raises(ConfigError):
+            check_goes_on(replace(checkpoint, state=state), choice.make())
+
+
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_checkpoint_of_a_run_is_one_to_go_on_from(variant):
     name, parameters = VARIANTS[variant]

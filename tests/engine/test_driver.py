@@ -426,10 +426,7 @@ def test_a_model_that_cannot_be_saved_does_not_undo_the_training():
     raises = f"evaluator raises an error from {over} on"
     driver, lines = run_in(training, make("bsp"), *SAVING, raises)
     [remark] = of(lines, Remark)
-    assert remark.text == (
-        "The evaluator cannot save the model (ValueError: the user's own): the run leaves no final"
-        " model."
-    )
+    assert "ValueError: the user's own" in remark.text
     assert lines[-1].status == "finished"
     assert not driver.models
 

@@ -10,6 +10,7 @@ worker's iteration 3, `v2` is version 2. Every journal must replay to the same d
 keep what `tests.virtual.checker` knows.
 """
 
+import re
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,10 @@ def read(text):
         elif line and not line.startswith("#"):
             befalls.append(line)
     return settings, befalls
+
+
+LINE = re.compile(r" \(/.*\.py:\d+\)")
+"""Where the code that failed stands."""
 
 
 def play(text):
@@ -77,7 +82,7 @@ def told(line):
             return "".join(
                 [
                     f"{at:g} {status}",
-                    f": {error}" if error else "",
+                    f": {LINE.sub('', error)}" if error else "",
                     *(f"; not met: {one}" for one in idle),
                 ]
             )

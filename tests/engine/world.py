@@ -76,11 +76,11 @@ class Performer:
                 return (), str([int(each) for each in inputs]).encode()
             case "step":
                 [self._weights] = inputs or [self._weights]
-                return (self._weights,), (0.5, answer[1])
+                return (self._weights,), (0.5, answer[1], None)
             case "begin_anew":
                 return (), None
             case "forward" | "backward":
-                return (torch.tensor(0.0),) * 2, answer and (None, answer[1])
+                return (torch.tensor(0.0),) * 2, answer and (None, answer[1], None)
         return self._actor.compute(method, fields, inputs, answer)
 
 
@@ -138,6 +138,9 @@ PHRASES = {
     r"(\S+) takes (\S+) s to start": lambda it, who, s: it.starts.update({who: float(s)}),
     r"(\S+) does not start": lambda it, who: it.starts.update(
         {who: Failure("died", "its actor died", who)}
+    ),
+    r"(\S+) loses its node while it starts": lambda it, who: it.starts.update(
+        {who: Failure("died", "its node is gone", who, with_node=True)}
     ),
     r"the node of (\S+) is drained at (\S+)": lambda it, who, at: it.drained_at.update(
         {who: float(at)}
@@ -211,7 +214,7 @@ class World:
             return "none"
         return "busy" if self.now < self._misfortunes.turn_at.get(worker, 0.0) else "free"
 
-    def watch_nodes(self, drained):
+    def watch_nodes(self, drained, lost):
         for worker, at in self._misfortunes.drained_at.items():
             self._backend.schedule(at, drained, worker)
 

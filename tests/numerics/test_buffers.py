@@ -9,7 +9,6 @@ import torch
 from hypothesis import given, settings, strategies as st
 from torch import nn
 from torch.nn.functional import cross_entropy
-from torch.nn.parameter import UninitializedBuffer
 
 import raysync
 from raysync import config
@@ -362,7 +361,6 @@ REFUSED = {
     "sparse": lambda module: torch.eye(3).to_sparse(),
     "quantized": lambda module: torch.quantize_per_tensor(torch.ones(3), 0.1, 0, torch.quint8),
     "nested": lambda module: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
-    "lazy": lambda module: UninitializedBuffer(),
     "expanded": expanded,
     "inferred": inferred,
     "of 4 bits": lambda module: torch.empty(3, dtype=torch.int4),

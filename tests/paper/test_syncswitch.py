@@ -631,6 +631,10 @@ def test_a_misfit_of_any_phase_is_told():
             {"then": {"name": "raysync.paradigms.syncswitch:SyncSwitch"}},
             "then: a sync-switch in a sync-switch",
         ),
+        (
+            {"then": {"name": "balanced", "paradigm": {"name": "sync-switch", "first": "asp"}}},
+            "then: a sync-switch in a sync-switch",
+        ),
         ({"batch_sizes": {"ssp": 3}}, "sync-switch: batch_sizes: unknown phase 'ssp'"),
         (
             {"batch_sizes": {"bsp": 0}},

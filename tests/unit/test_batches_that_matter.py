@@ -1,5 +1,7 @@
 """The smallest batch that a task can compute, and metrics that depend on the batch."""
 
+import time
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +10,10 @@ from torch import nn
 
 import raysync
 from raysync import config
+from raysync.advice.candidates import Candidate
+from raysync.advice.runs import Task, perform
+from raysync.advice.world import world_of
+from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
 from raysync.training.batch_metrics import batch_metrics
 from raysync.training.gradient import cut_batch
@@ -149,6 +155,25 @@ def test_trying_changes_no_run():
 def test_nothing_is_tried_where_nothing_is_trained():
     settings = {"timing": "only", "micro_batch": 1, "paradigm": "balanced"}
     assert prepared(Normalised(), **settings).smallest_batch == 1
+
+
+class Advised(Normalised):
+    """It has a validation set, which advice needs."""
+
+    def validation_set(self):
+        return self.test_set()
+
+
+@pytest.mark.parametrize("trains", [True, False], ids=["trained", "timed"])
+def test_advice_divides_no_batch_into_parts_that_are_too_small(trains):
+    """Its candidates are divided though the experiment itself is not."""
+    target = {"metric": Advised().primary, "at_most": 1e-9}
+    named = QUICK | {"task": f"{__name__}:Advised", "paradigm": "bsp", "target": target}
+    plan = world_of(config.validate(named)).plan
+    candidate = Candidate(ParadigmChoice(name="balanced"))
+    outcome = perform(plan, Task(candidate, 0, trains=trains), time.monotonic)
+    assert outcome.status == "finished"
+    assert min(outcome.shares.values()) == 2
 
 
 # ---- metrics that depend on the batch ----

@@ -77,11 +77,11 @@ from tests.builders.files import write
         ("timing: only", "timing: only needs engine: virtual"),
         (
             "{engine: virtual, workers: [{trace: nowhere.txt}]}",
-            "nowhere.txt cannot be read (No such file",
+            "nowhere.txt: cannot be read (No such file",
         ),
         (
             "{engine: virtual, workers: [{trace: /dev/null}]}",
-            "workers[0].trace: /dev/null holds no step times",
+            "workers[0].trace: /dev/null: it is a device",
         ),
         (
             "{engine: virtual, workers: [{trace: x.yaml}]}",
@@ -134,7 +134,7 @@ def test_bad_input(call, tmp_path, monkeypatch, command, text, says):
         (
             "p.yaml",
             "workers: [{trace: t.txt}]",
-            "x.yaml, profile p.yaml: workers[0].trace: t.txt cannot be read",
+            "x.yaml, profile p.yaml: workers[0].trace: t.txt: cannot be read",
         ),
     ],
 )
@@ -319,7 +319,7 @@ def test_a_cluster_that_cannot_be_joined_is_answered_in_a_line(
     settings = ["--set", f"cluster.address={address}"]
     code, _, err = call("run", write(tmp_path / "x.yaml", "seed: 1"), *settings)
     assert code == 2
-    _, line = err.splitlines()
+    *_, line = err.splitlines()
     assert address in line
     assert all(word in line for word in str(CANNOT_BE_JOINED[address] or "job submit").split())
 

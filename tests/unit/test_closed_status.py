@@ -1,4 +1,4 @@
-"""The status of a closed run, from its columns and few of its lines, is that from all its lines."""
+"""The status of a finished run, from its columns and few of its lines, is that from all of them."""
 
 import io
 
@@ -7,7 +7,7 @@ from rich.console import Console
 
 import raysync
 from raysync.cli.run_view import RunView
-from raysync.core.journal import read
+from raysync.core.journal import Decoder, decode, read
 from raysync.record import closed_status as module
 from raysync.record.closed_status import closed_status
 from raysync.record.reader import measures_of
@@ -23,9 +23,17 @@ RUNS = {
     "divided": {"paradigm": "balanced"},
     "crashed": {"paradigm": "asp", "faults": [CRASH]},
     "gone": {"paradigm": "bsp", "faults": [{**CRASH, "rejoin_after_s": None}]},
+    "never-pushed": {
+        "paradigm": "backup-workers",
+        "faults": [CRASH],
+        "workers": [
+            {"name": name, "step_s": s} for name, s in (("a", 0.02), ("c", 0.03), ("b", 50))
+        ],
+    },
     "learned": {"paradigm": "asp", **LEARNING},
-    "diverged": {"paradigm": "ssp", **LEARNING, "update": {"lr": 1e30}},
+    "switched": {"paradigm": {"name": "sync-switch", "fraction": 0.5}},
 }
+DIVERGED = {"paradigm": "ssp", **LEARNING, "update": {"lr": 1e30}}
 
 
 def record_of(tmp_path, **settings):
@@ -47,6 +55,13 @@ def shown(status):
     return console.file.getvalue()
 
 
+def without_frequent(status):
+    """The view without the holds and drops, which are left out if they were long ago."""
+    frequent = [event.text for event in status.events if not event.rare]
+    lines = shown(status).splitlines()
+    return [line for line in lines if not any(text in line for text in frequent)]
+
+
 def from_all_lines(record):
     with (record.path / "journal.jsonl").open(encoding="utf-8") as file:
         head, lines = read(file)
@@ -58,33 +73,29 @@ def from_all_lines(record):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_it_is_that_of_all_lines(tmp_path, monkeypatch, name):
-    monkeypatch.setattr(module, "TAIL", 20)
     record = record_of(tmp_path, **RUNS[name])
+    full = from_all_lines(record)
+    assert shown(closed_status(record)) == shown(full)
+    monkeypatch.setattr(module, "LAST_BYTES", 5_000)
     status = closed_status(record)
-    assert status is not None
-    assert shown(status) == shown(from_all_lines(record))
-
-
-def test_what_earlier_lines_alone_know_is_left_to_them(tmp_path, monkeypatch):
-    """A switch sets leads anew; and a run that did not finish may have a worker that has been
-    computing for long.
-    """
-    switched = record_of(tmp_path, paradigm={"name": "sync-switch", "fraction": 0.5})
-    assert closed_status(switched) is None
-    monkeypatch.setattr(module, "TAIL", 1)
-    assert closed_status(record_of(tmp_path, **RUNS["diverged"])) is None
+    assert status.measures.wait_fraction == pytest.approx(full.measures.wait_fraction)
+    assert without_frequent(status) == without_frequent(full)
+    assert status.events == [event for event in full.events if event in status.events]
 
 
 def test_few_lines_are_decoded(tmp_path, monkeypatch):
-    monkeypatch.setattr(module, "TAIL", 10)
-    monkeypatch.setattr(module, "WITH_EVENTS", 10)
+    monkeypatch.setattr(module, "LAST_BYTES", 5_000)
     record = record_of(tmp_path, paradigm="lagtuner", workload={"samples": 32000})
     assert record.summary["pushes"] >= 1000
-    _, before, tail = module._decoded(record)
-    assert len(before) + len(tail) < 40
+    decoded = []
+    monkeypatch.setattr(Decoder, "take", lambda _, text: decoded.append(text) or decode(text))
+    closed_status(record)
+    assert 10 < len(decoded) < 40
 
 
-def test_a_run_that_was_cut_off_has_none(tmp_path):
+def test_a_run_that_did_not_finish_has_none(tmp_path):
+    """A worker of it may have been computing for long."""
+    assert closed_status(record_of(tmp_path, **DIVERGED)) is None
     record = record_of(tmp_path, paradigm="asp")
     (record.path / "summary.json").unlink()
     assert closed_status(raysync.load(record.path)) is None

@@ -3,6 +3,7 @@
 import tempfile
 from contextlib import closing, nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import ray
@@ -53,6 +54,37 @@ def test_a_private_cluster_that_does_not_start_is_started_once_more(no_ray, star
         subject.open(config.Cluster(fork_workers=False), 1)
     assert options[0] == options[1]
     assert len([text for text in said if "too slow" in text]) == 1
+
+
+def test_of_the_notices_of_ray_those_are_not_printed_that_are_told_here(monkeypatch, no_ray):
+    """Where Ray itself prints them, in a thread that begins with the connection."""
+    coming = [*connection.TOLD_HERE, "infeasible_resource_requests", None]
+    printed, is_subscribed = [], []
+    subscriber = SimpleNamespace(
+        subscribe=lambda: is_subscribed.append(True),
+        poll=lambda: (b"", (kind := coming.pop(0)) and {"type": kind, "job_id": None}),
+    )
+
+    def listen(worker, stopped):
+        worker.gcs_error_subscriber.subscribe()
+        while coming:
+            printed.append(worker.gcs_error_subscriber.poll()[1])
+
+    def init(**options):
+        worker = SimpleNamespace(gcs_error_subscriber=subscriber, current_job_id=b"1")
+        connection.rays_worker.listen_error_messages(worker, None)
+
+    monkeypatch.setattr(connection.rays_worker, "listen_error_messages", listen)
+    no_ray(init)
+    with closing(connection.Connection(print, None)) as subject:
+        subject.open(config.Cluster(fork_workers=False), 1)
+    assert [notice and notice["type"] for notice in printed] == [
+        *(None for _ in connection.TOLD_HERE),
+        "infeasible_resource_requests",
+        None,
+    ]
+    assert is_subscribed
+    assert connection.rays_worker.listen_error_messages is listen
 
 
 @pytest.mark.parametrize(("name", "holds"), [("a", True), ("a" * 80, False), ("é", False)])

@@ -1,10 +1,13 @@
-"""How durations read in sentences about events."""
+"""How events, and durations in them, read in sentences."""
 
 import re
 
 import pytest
 from hypothesis import given, strategies as st
 
+from raysync import runner
+from raysync.core.events import Left
+from raysync.core.journal import Entry
 from raysync.record.event_text import seconds
 
 
@@ -29,3 +32,24 @@ def test_a_duration_keeps_two_digits_and_no_exponent(value):
     assert float(number.replace(",", "")) * {"s": 1, "ms": 1e-3}[unit] == pytest.approx(
         value, rel=0.05
     )
+
+
+def test_of_workers_that_leave_together_one_line_tells():
+    said = []
+    lines = [
+        Entry(Left(at=at, worker=worker), (), {"why": why})
+        for at, worker, why in [
+            (5.0, "w-0#1", "its actor died"),
+            (5.01, "w-1#1", "its actor died"),
+            (5.02, "w-2#1", "another"),
+            (5.8, "w-3#1", "its actor died"),
+            (6.5, "w-4#1", "its actor died"),
+            (6.6, "w-5#1", "its actor died"),
+        ]
+    ]
+    runner._tell(lines, said.append)
+    assert [re.findall(r"w-\d#1", text) for text in said] == [
+        ["w-0#1", "w-1#1", "w-3#1"],
+        ["w-2#1"],
+        ["w-4#1", "w-5#1"],
+    ]

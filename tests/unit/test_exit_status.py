@@ -3,6 +3,7 @@
 A sweep's trials run here in this process, one after another, in place of Ray Tune's.
 """
 
+import json
 import sys
 from pathlib import Path
 
@@ -84,6 +85,13 @@ def test_all_commands_agree(call, command, settings, status):
         assert err.splitlines()[-1].startswith(
             "raysync: model convnet: cannot be built for samples of shape (3,)"
         )
+
+
+@pytest.mark.parametrize("command", ["run", "compare"])
+def test_what_was_not_finite_first_is_on_the_terminal(call, command):
+    _, out, _ = call(command, DIVERGES)
+    for file in Path("runs/tiny").glob("*/summary.json"):
+        assert json.loads(file.read_text())["error"] in " ".join(out.split())
 
 
 @pytest.mark.parametrize("other", [FAILS["model"], "convnet"])

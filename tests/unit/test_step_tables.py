@@ -187,6 +187,20 @@ def test_what_counts_runs_on_or_adds_up_is_no_rank_whatever_its_name(tmp_path, s
     assert table.left_out == ("foo",)
 
 
+def test_a_step_and_its_duration_may_have_one_name_but_for_the_unit(tmp_path):
+    columns = {"host": ["a", "b"] * 2, "step": [0, 0, 1, 1], "step_ms": [500, 250, 125, 500]}
+    assert read_table(write(tmp_path, columns)).steps == {"a": (0.5, 0.125), "b": (0.25, 0.5)}
+
+
+def test_what_is_no_number_is_no_rank_where_ranks_are_named(tmp_path):
+    expected = steps()
+    ranks = {name: expected[:, number].tolist() for number, name in enumerate(NAMED[0])}
+    columns = {**ranks, "foo": [1.5, "inf"] * (ROWS // 2), "bar": ["x", "1.5"] * (ROWS // 2)}
+    table = read_table(write(tmp_path, columns))
+    check(table, NAMED[0], expected)
+    assert table.left_out == ("foo", "bar")
+
+
 def test_the_index_that_pandas_writes_is_the_step(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text(",rank0,rank1\n0,0.5,0.2\n1,0.25,0.25\n")

@@ -156,7 +156,7 @@ def test_one_run_of_ours_is_one_run_of_theirs(library, settings):
     pytest.importorskip(library)
     notes = []
     record = raysync.run(settings | {"track": [OFFLINE[library]]}, notify=notes.append)
-    assert not notes
+    assert len(notes) == 1, "the learning rate alone"
     rows, theirs, status, about = READERS[library](record.path / library)
     evaluations, summary = record.evaluations, record.summary
     samples = [round(each * 1600) for each in evaluations.progress]
@@ -393,7 +393,7 @@ def test_those_behind_a_tracker_that_fails_are_still_told(settings, monkeypatch)
     record = raysync.run(tracked, notify=notes.append, callbacks=[Started()])
     why = "The tracker tensorboard failed (no file): the run goes on without it."
     assert remarks(record) == [why]
-    assert notes == [f"After 0.0 s: {why}", record.path.name]
+    assert notes[1:] == [f"After 0.0 s: {why}", record.path.name]
     assert record.summary["status"] == "finished"
 
 
@@ -415,7 +415,7 @@ def test_a_library_that_hangs_delays_no_run_and_is_ended(settings, monkeypatch):
     notes = []
     record = raysync.run(settings | {"track": "trackio"}, notify=notes.append)
     assert record.summary["status"] == "finished"
-    assert notes == [
+    assert notes[1:] == [
         "The tracker trackio failed (it has not ended after 0.1 s): the run goes on without it."
     ]
 
@@ -425,7 +425,7 @@ def test_a_library_that_dies_is_told_of(settings, monkeypatch):
     notes = []
     record = raysync.run(settings | {"track": "trackio"}, notify=notes.append)
     assert record.summary["status"] == "finished"
-    [said] = notes
+    *_, said = notes
     assert "its process exited with 7" in said
 
 

@@ -1,7 +1,9 @@
 """What a record says of the code of the user's that a run executed."""
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -30,7 +32,7 @@ def project(tmp_path, monkeypatch):
 
 
 def code(project, task="shop.models:Net", paradigm="bsp"):
-    return user_code([{"task": {"name": task}}], [{"name": paradigm}], project)
+    return user_code([{"task": {"name": task}}], [{"name": paradigm}])
 
 
 def test_the_files_are_those_that_are_imported_and_are_the_users(project):
@@ -120,6 +122,9 @@ def test_a_task_of_a_script_is_its_file(tmp_path):
     )
     (tmp_path / "helper.py").write_text("")
     command = [sys.executable, str(script)]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    environment = os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])}
+    done = subprocess.run(
+        command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
     assert done.returncode == 0, done.stderr
     assert {"script.py", "helper.py"} <= set(done.stdout.split())

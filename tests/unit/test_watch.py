@@ -386,7 +386,7 @@ def test_a_finished_run_is_shown_once(record, monkeypatch):
         in text
     )
     [row] = [line.split() for line in text.splitlines() if line.startswith(" fast-0#1")]
-    assert row[:4] == ["fast-0#1", "12", "4", "12"]
+    assert row[:4] == ["fast-0#1", "12", "-", "12"]
     assert text.count("done") == 2
     assert "the run has ended: finished" in text
     assert watched(writer.folder, once=True) in text

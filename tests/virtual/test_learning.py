@@ -46,6 +46,8 @@ CRASH = {"kind": "crash", "worker": "b-0", "at_s": 7, "rejoin_after_s": 3}
 
 
 PARADIGMS = ["bsp", "asp", "ssp", "lagtuner", "tests.builders.paradigms:Sticky"]
+TOO_FAST = {"lr": 1e20, "groups": [{"match": ["*"], "lr_factor": 1e20}]}
+"""A step with which float32 overflows."""
 
 
 def net(dropout=0.0, norm=True):
@@ -478,7 +480,7 @@ class Broken(nn.Module):
 
 def test_a_model_that_breaks_fails_the_run_with_its_worker_and_keeps_the_record(tmp_path):
     settings = SETTINGS | {"output": str(tmp_path), "network": {"link": {"latency_s": 1}}}
-    says = r"worker a-0#1: ValueError: the user's own\nThe record up to then: "
+    says = r"worker a-0#1: ValueError: the user's own .*\nThe record up to then: "
     before = torch.get_rng_state()
     with pytest.raises(raysync.RunFailed, match=says) as failed:
         raysync.run(settings, model=Broken, data=DATA)
@@ -507,7 +509,8 @@ def test_a_device_without_memory_fails_the_run_with_what_to_change(
     with pytest.raises(raysync.RunFailed) as failed:
         raysync.run(SETTINGS | {"output": str(tmp_path)}, model=plain, data=DATA)
     said = str(failed.value).splitlines()[0]
-    assert said.startswith(f"{who}OutOfMemoryError: {FULL} Let it hold less at once: ")
+    assert said.startswith(f"{who}OutOfMemoryError: {FULL} ")
+    assert "micro_batch" in said
     for setting in ("batch_size", "micro_batch", "precision: bf16"):
         assert setting in said
 
@@ -606,7 +609,7 @@ def test_a_gradient_that_is_not_finite_is_told_though_the_loss_is(paradigm):
 
 def test_weights_that_an_update_has_made_not_finite_are_told():
     """Losses and gradients are finite up to then; the learning rate is too high."""
-    lines, _ = learn(task_of(nn.Linear(3, 4), update={"lr": 1e39}), "asp")
+    lines, _ = learn(task_of(nn.Linear(3, 4), update=TOO_FAST), "asp")
     event, found = told(lines)
     assert (found["first"], found["parameter"]) == ("weights", "weight")
     assert event.base > 0

@@ -28,6 +28,8 @@ from raysync.virtual.engine import driver_of
 from tests.builders.virtual import DATA, cut_task, decoupled, entries, ran, replayed, slot_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+TOO_FAST = {"lr": 1e20, "groups": [{"match": ["*"], "lr_factor": 1e20}]}
+"""A step with which float32 overflows."""
 
 
 def evaluated(lines):
@@ -425,7 +427,7 @@ def test_no_more_is_in_flight_than_the_delay():
 
 
 def test_a_network_that_diverges_says_so():
-    training = cut_task(2, 1, update={"lr": 1e38})
+    training = cut_task(2, 1, update=TOO_FAST)
     lines = decoupled(training, 2, 1)
     assert lines[-1].status == "diverged"
     [entry] = [entry for entry in entries(lines, Pushed) if "not_finite" in entry.report]

@@ -13,7 +13,7 @@ from hypothesis import event, given, settings, strategies as st
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Ended
 from raysync.virtual.engine import VirtualEngine
-from tests.builders.paradigms import VARIANTS, lead_bound
+from tests.builders.paradigms import NESTED, VARIANTS, lead_bound_of
 from tests.builders.plans import plans
 from tests.builders.virtual import replayed, run, slot_of, timed
 from tests.virtual.checker import Checker, checked
@@ -37,22 +37,27 @@ def left_for_good(plan):
     return crashed | set(slots if is_killed else [])
 
 
-variants = st.sampled_from(list(VARIANTS))
+PARADIGMS = {label: {"name": name, **rest} for label, (name, rest) in VARIANTS.items()} | NESTED
+SUSPENDING = {label for label in NESTED if "elastic" in label}
+"""Here a worker may be left out for as long as its phase lasts."""
+
+
+def variants(*left_out):
+    """Labels, half of them of paradigms in others."""
+    nested = [label for label in NESTED if label not in left_out]
+    return st.one_of(st.sampled_from([*VARIANTS]), st.sampled_from(nested))
 
 
 @settings(max_examples=120)
-@given(plans(), variants, st.integers(1, 150))
+@given(plans(), variants(), st.integers(1, 150))
 def test_nothing_illegal_happens(plan, paradigm, pushes):
     """And the journal replays to the same decisions, and the end is the last update or
     nobody left.
     """
-    name, parameters = VARIANTS[paradigm]
-    task, choice = (
-        timed(**plan, workload={"samples": pushes}),
-        ParadigmChoice(name=name, **parameters),
-    )
+    choice = ParadigmChoice.model_validate(PARADIGMS[paradigm])
+    task = timed(**plan, workload={"samples": pushes})
     lines = run(task, choice)
-    checker = checked(lines, name, lead_bound(name, parameters), pushes)
+    checker = checked(lines, choice.name, lead_bound_of(PARADIGMS[paradigm]), pushes)
     event(lines[-1].status)
     roster = (again := replayed(task, lines, choice)).machine.roster
     assert again.difference is None
@@ -70,15 +75,13 @@ def test_nothing_illegal_happens(plan, paradigm, pushes):
 
 
 @settings(max_examples=60)
-@given(plans(), variants)
+@given(plans(), variants(*SUSPENDING))
 def test_nobody_is_stuck_once_the_faults_are_over(plan, paradigm):
-    name, parameters = VARIANTS[paradigm]
-    checker = Checker(name, lead_bound(name, parameters), ENDLESS)
+    choice = ParadigmChoice.model_validate(PARADIGMS[paradigm])
+    checker = Checker(choice.name, lead_bound_of(PARADIGMS[paradigm]), ENDLESS)
     pending = sum("rejoin_after_s" in fault for fault in plan["faults"])
     since, start, bound_s = None, {}, 0.0
-    for lines in VirtualEngine().run(
-        timed(**plan, workload={"samples": ENDLESS}), ParadigmChoice(name=name, **parameters).make()
-    ):
+    for lines in VirtualEngine().run(timed(**plan, workload={"samples": ENDLESS}), choice.make()):
         for line in lines:
             checker.feed(line)
             if isinstance(line, Ended):
