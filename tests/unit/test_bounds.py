@@ -40,7 +40,7 @@ REQUIRED = {"SwitchSearch": {"target": "final_accuracy"}}
 """Settings without which a block is refused before its numbers are looked at."""
 NUMBERS = [
     pytest.param(model, name, kinds_of(field.annotation), id=f"{model.__name__}.{name}")
-    for model in sorted(models_in(Experiment, set()), key=lambda each: each.__name__)
+    for model in sorted(models_in(Experiment, set()), key=str)
     for name, field in model.model_fields.items()
     if kinds_of(field.annotation)
 ]
