@@ -233,20 +233,6 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
-    def _hosts_are_clear(self) -> Experiment:
-        cores: dict[str, float] = {}
-        for group in self.workers:
-            if group.host is None:
-                continue
-            before = cores.setdefault(group.host.name, group.host.cores)
-            if before != group.host.cores:
-                raise ValueError(
-                    f"workers: host {group.host.name!r} has {before:g} cores in one group and"
-                    f" {group.host.cores:g} in another"
-                )
-        return self
-
-    @model_validator(mode="after")
     def _batches_fit(self) -> Experiment:
         for where, size, groups in self.named_batch_sizes():
             for group in groups:

@@ -11,19 +11,6 @@ from raysync.config.jitter import Jitter
 from raysync.config.network import Link
 from raysync.config.traces import Numbers, trace_of
 
-
-class Host(Strict):
-    """A host whose cores several workers share. The virtual engine simulates it; on Ray, the nodes
-    where the workers run take its place.
-    """
-
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9_.+-]+$",
-        description="its name; all groups that name it run there, with all of their workers",
-    )
-    cores: float = Field(gt=0, description="the number of its cores, for all of them together")
-
-
 # Ray 2.60 takes the spaces for part of a value.
 Condition = Annotated[
     str,
@@ -170,14 +157,6 @@ class WorkerGroup(Strict):
             " on Ray, a process takes the time that it takes"
         ),
     )
-    host: Host | None = Field(
-        None,
-        description=(
-            "emulation: the host whose cores the workers share. Those that compute at the same time"
-            " take as many as their cpus each, at least one, and slow down together if these are"
-            " more than there are; those that wait take none. Default: each has cores of its own"
-        ),
-    )
     link: Link = Field(
         Link(), description="emulation: the link that each worker has in addition, each way"
     )
@@ -228,11 +207,6 @@ class WorkerGroup(Strict):
                 "fallback_label_selectors: without a label_selector every node is allowed already"
             )
         return self
-
-    @property
-    def cores(self) -> float:
-        """The cores that each worker takes while it computes."""
-        return max(1.0, self.cpus)
 
     @property
     def emulates_steps(self) -> bool:

@@ -37,8 +37,6 @@ class Capability(Enum):
     """A worker has the weights of convolutions in a memory format of their own."""
     WHOLE_NORM = auto()
     """The server knows the norm of the whole model."""
-    SHARE_HOSTS = auto()
-    """Workers share the cores of a host."""
     ALL_REDUCE = auto()
     """The workers of an update exchange its gradients among themselves, without a server."""
     SHARE_LINKS = auto()

@@ -55,7 +55,6 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.SHARD_SERVERS: "each stage has one server",
         Capability.SEVERAL_DEVICES: "a stage computes on one device",
         Capability.MICRO_BATCHES: "a stage computes a batch at once",
-        Capability.SHARE_HOSTS: "a stage has the cores of its worker to itself",
         Capability.LOSS_SCALE: (
             "a gradient that overflows in one stage would have to be computed again in all; bf16"
             " needs no scale"

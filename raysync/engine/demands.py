@@ -46,8 +46,6 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
             )
         if group.batch_size not in (None, experiment.batch_size):
             yield (Capability.BATCH_SIZE, f"workers: {group.name}: batch_size: {group.batch_size}")
-        if group.host is not None:
-            yield Capability.SHARE_HOSTS, f"workers: {group.name}: host"
         if group.precision == "fp16":
             yield Capability.LOSS_SCALE, f"workers: {group.name}: precision: {group.precision}"
         if group.compile and experiment.trains:

@@ -203,7 +203,7 @@ def prepare(
     _check_batches(experiment, task, count)
     module = initial.build(experiment.seed)
     experiment, remarks = _with_settings_of(task, module, experiment, count)
-    remarks += (*_batch_norm_remarks(experiment, module), *_host_remarks(experiment))
+    remarks += _batch_norm_remarks(experiment, module)
     flat = _checked(experiment, module, initial.name)
     smallest = smallest_batch(experiment, initial, module, count) if experiment.trains else 1
     metrics = _tried_metrics(experiment, initial, module, count)
@@ -346,27 +346,6 @@ def _batch_norm_remarks(experiment: Experiment, module: nn.Module) -> tuple[str,
         " small ones have noisier statistics. With micro_batch: 16, and sizes that are multiples of"
         " it (`balanced` has `multiple: 16`), every worker normalises over 16 samples at a time.",
     )
-
-
-def _host_remarks(experiment: Experiment) -> Iterator[str]:
-    """Say which hosts have fewer cores than their workers take, or that hosts are not emulated."""
-    hosts = {group.host for group in experiment.workers if group.host is not None}
-    for host in sorted(hosts, key=lambda host: host.name):
-        if experiment.engine == "ray":
-            yield (
-                f"The host {host.name!r} of the file is for the virtual engine; on Ray, workers"
-                " share the cores of the nodes where they run."
-            )
-            continue
-        groups = [group for group in experiment.workers if group.host == host]
-        wanted = sum(group.count * group.cores for group in groups)
-        if wanted > host.cores:
-            count = sum(group.count for group in groups)
-            yield (
-                f"The {count} workers on host {host.name!r} share its {host.cores:g}"
-                f" core{'s' * (host.cores != 1)}: while all compute, a step takes"
-                f" {wanted / host.cores:.3g} times as long."
-            )
 
 
 def _demands(paradigm: AnyParadigm) -> list[Demand]:
