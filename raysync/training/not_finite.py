@@ -45,7 +45,7 @@ def first_not_finite(
     """
     # One pass over the gradient for each step; all else only where something is wrong. (The sum of
     # large gradients may overflow: the second look finds them finite.)
-    if (loss is None or isfinite(loss)) and isfinite(float(gradient.sum())):
+    if (loss is None or isfinite(loss)) and isfinite(gradient.sum().item()):
         return None
     first, parameter = "", ""
     if not bool(torch.isfinite(weights).all()):
