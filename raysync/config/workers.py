@@ -65,20 +65,12 @@ class WorkerGroup(Strict):
     resources: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(
         default_factory=dict, description="Ray's custom resources"
     )
-    precision: Literal["float32", "tf32", "bf16", "fp16"] = Field(
+    precision: Literal["float32", "tf32", "bf16"] = Field(
         "float32",
         description=(
             "precision of computing; weights and gradients are float32. tf32: the factors of"
-            " products are rounded to 10 bits, on GPUs since Ampere; bf16, fp16: forward pass under"
-            " torch's autocast, with fp16 on a loss that is scaled so that small gradients count"
-        ),
-    )
-    memory_format: Literal["auto", "contiguous", "channels_last"] = Field(
-        "auto",
-        description=(
-            "how the weights of convolutions lie in a worker's memory, and with them what comes out"
-            " of them; auto: channels_last on GPUs, in any precision but float32, otherwise as the"
-            " model has them. What travels, and what is recorded, has one order in any format"
+            " products are rounded to 10 bits, on GPUs since Ampere; bf16: forward pass under"
+            " torch's autocast, on GPUs since Ampere and on CPUs"
         ),
     )
     compile: bool = Field(

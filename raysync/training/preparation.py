@@ -27,7 +27,6 @@ from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
 from raysync.training.lr_schedule import rate_in_force
-from raysync.training.memory_layout import check_memory_formats
 from raysync.training.model_file import check_savable
 from raysync.training.models import MODELS, ModelSource
 from raysync.training.optimizers import check_optimizer
@@ -284,12 +283,11 @@ def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
 
     Raises:
         ConfigError: it cannot be saved, has nothing to train, or is too small for its servers; or
-            an optimizer, a parameter group or a memory format does not go with it.
+            an optimizer or a parameter group does not go with it.
     """
     flat = FlatModel(module)
     if experiment.keep != "none":
         check_savable(module, name)
-    check_memory_formats(experiment.workers, module, name)
     check_optimizer(experiment.update)
     check_groups(experiment.update, flat.parameters)
     if experiment.cluster.server_shards > flat.most_servers:
