@@ -54,7 +54,7 @@ BUILT_IN_TASKS = ("classification", "language-model", "regression")
 GIVEN = "given:"
 """How the name of a task begins in the record of a run that got it as a Python object."""
 
-TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
+TRACKERS = ("tensorboard", "wandb", "mlflow")
 """Trackers by name; `raysync.tracking` has them."""
 
 
@@ -182,7 +182,7 @@ class Experiment(Strict):
     track: Choices = Field(
         (),
         description=(
-            "trackers that each run is logged with: tensorboard, wandb, mlflow, trackio, with"
+            "trackers that each run is logged with: tensorboard, wandb, mlflow, with"
             " [their arguments](../tracking/README.md)"
         ),
     )
