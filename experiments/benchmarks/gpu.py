@@ -148,10 +148,9 @@ def time_budget(setting: Setting) -> str:
 
 
 def options(setting: Setting) -> str:
-    """Measure what memory formats, kernels that are tried, compiling, and bf16 on the wire gain."""
+    """Measure what kernels that are tried, compiling, and bf16 on the wire gain."""
     computing = markdown(
-        ["precision", "memory format", "kernels", "", "ms a step", "gradient, relative"],
-        computing_options(setting),
+        ["precision", "kernels", "", "ms a step", "gradient, relative"], computing_options(setting)
     )
     wire = markdown(
         ["on the wire", "from the device, ms", "an update, ms", "each further gradient, ms"],

@@ -20,7 +20,7 @@ from raysync.training.preparation import TrainingPlan, prepare
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 5e-4
 WARM_UP, PIECES = 10, 5
-PRECISIONS = ("float32", "tf32", "bf16", "fp16")
+PRECISIONS = ("float32", "tf32", "bf16")
 
 
 def told(error: Exception) -> str:

@@ -15,14 +15,8 @@ from raysync.training.precision import refuse_unsupported
 from raysync.training.preparation import TrainingPlan
 from raysync.training.wire import FORMATS
 
-CHOICES = (
-    ("contiguous", False, False),
-    ("contiguous", True, False),
-    ("channels_last", True, False),
-    ("contiguous", True, True),
-    ("channels_last", True, True),
-)
-"""Memory format, whether kernels are tried, whether the loss is compiled."""
+CHOICES = ((False, False), (True, False), (True, True))
+"""Whether kernels are tried, whether the loss is compiled."""
 
 
 def computing_options(setting: Setting) -> Iterator[Sequence[str]]:
@@ -32,16 +26,13 @@ def computing_options(setting: Setting) -> Iterator[Sequence[str]]:
     device = setting.device()
     for precision in PRECISIONS:
         exact: torch.Tensor | None = None
-        for memory_format, tries, compiles in CHOICES:
-            name = [precision, memory_format, "tried" if tries else "guessed"]
-            name.append("compiled" if compiles else "")
+        for tries, compiles in CHOICES:
+            name = [precision, "tried" if tries else "guessed", "compiled" if compiles else ""]
             try:
                 refuse_unsupported(precision, device)
                 if compiles:
                     refuse_without_compiler(device)
-                took, gradient = _step(
-                    replace(setting, precision=precision), memory_format, tries, compiles
-                )
+                took, gradient = _step(replace(setting, precision=precision), tries, compiles)
             except Exception as error:  # of a compiler, or of memory: the other rows still count
                 yield [*name, told(error), ""]
                 continue
@@ -50,19 +41,12 @@ def computing_options(setting: Setting) -> Iterator[Sequence[str]]:
             yield [*name, f"{took:.2f}", f"{apart:.1e}"]
 
 
-def _step(
-    setting: Setting, memory_format: str, tries: bool, compiles: bool
-) -> tuple[float, torch.Tensor]:
+def _step(setting: Setting, tries: bool, compiles: bool) -> tuple[float, torch.Tensor]:
     """Return the milliseconds of a step, and its gradient (P,)."""
     training, device = setting.prepared(), setting.device()
     [slot] = training.groups
     computation = GradientComputation(
-        training.build(),
-        training.task,
-        [device],
-        setting.precision,
-        memory_format=memory_format,
-        compiles=compiles,
+        training.build(), training.task, [device], setting.precision, compiles=compiles
     )
     reader = training.reader(slot)
     drawn = reader.read(0, [setting.batch_size])

@@ -11,7 +11,7 @@ from raysync.bottlenecks.setting import Setting
 from raysync.config import Jitter, Link, Regions, WorkerGroup
 from raysync.core.ids import Slot
 
-Kind = Literal["link", "server link", "network", "server update", "slowest worker", "host", "fault"]
+Kind = Literal["link", "server link", "network", "server update", "slowest worker", "fault"]
 SLOWER = 1.05
 """A worker is slow if its steps take so many times the median's."""
 
@@ -38,7 +38,6 @@ def causes(setting: Setting) -> Iterator[Cause]:
         without = setting.change_network(update_s=0.0, update_bytes_per_s=None)
         yield Cause("server update", what, without)
     yield from _of_steps(setting)
-    yield from _of_hosts(setting)
     if setting.experiment.faults:
         what = " and ".join(
             dict.fromkeys(f"{each.kind} faults" for each in setting.experiment.faults)
@@ -125,14 +124,6 @@ def _varies(group: WorkerGroup) -> bool:
     if jitter.distribution in ("normal", "lognormal"):
         return jitter.sigma > 0
     return jitter.distribution != "none"
-
-
-def _of_hosts(setting: Setting) -> Iterator[Cause]:
-    workers = setting.experiment.workers
-    if names := dict.fromkeys(group.host.name for group in workers if group.host is not None):
-        what = f"the cores of host{'s' * (len(names) > 1)} {', '.join(names)}"
-        alone = tuple(group.model_copy(update={"host": None}) for group in workers)
-        yield Cause("host", what, setting.change(workers=alone))
 
 
 def slow_slots(setting: Setting) -> list[str]:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 
 import ray
 import torch
@@ -16,9 +13,6 @@ from raysync.errors import ConfigError
 from raysync.training.compiling import refuse_without_compiler
 from raysync.training.device import limit_memory, refuse_without_kernels
 from raysync.training.precision import refuse_unsupported
-
-SYSFS = Path("/sys/bus/pci/devices")
-"""Where Linux describes PCI devices."""
 
 
 @dataclass(frozen=True)
@@ -67,48 +61,6 @@ def described(name: str) -> str:
     )
 
 
-def stay_near(name: str, root: Path = SYSFS) -> frozenset[int]:
-    """Keep this process on the cores that are closest to a GPU, where a machine has several sockets
-    and says which are: what it pins then lies in the memory there, and copies go no detour.
-
-    Args:
-        name: the device as torch names it; on a CPU nothing is done.
-        root: where the kernel describes PCI devices.
-
-    Returns:
-        The cores; none if the process stays where it is.
-    """
-    nothing: frozenset[int] = frozenset()
-    if not name.startswith("cuda") or not hasattr(os, "sched_setaffinity"):
-        return nothing
-    facts = torch.cuda.get_device_properties(name)
-    ids = [getattr(facts, f"pci_{part}_id", None) for part in ("domain", "bus", "device")]
-    if None in ids:  # an older torch
-        return nothing
-    domain, bus, device = ids
-    address = f"{domain:04x}:{bus:02x}:{device:02x}.0"
-    with suppress(OSError, ValueError):  # no such file: nothing is known
-        text = (root / address / "local_cpulist").read_text(encoding="ascii")
-        near = cores_in(text) & os.sched_getaffinity(0)
-        if near:
-            os.sched_setaffinity(0, near)
-            return frozenset(near)
-    return nothing
-
-
-def cores_in(text: str) -> set[int]:
-    """Return the cores in a list as the kernel writes it, such as `0-15,32-47`.
-
-    Raises:
-        ValueError: it is no such list.
-    """
-    cores: set[int] = set()
-    for part in text.strip().split(","):
-        first, _, last = part.partition("-")
-        cores.update(range(int(first), int(last or first) + 1))
-    return cores
-
-
 def devices_of_actor(replicas: int = 1) -> list[str]:
     """Return a torch device for each replica of the model, for the actor that calls this.
 
@@ -130,7 +82,7 @@ def devices_of_actor(replicas: int = 1) -> list[str]:
 
 def ready_devices(group: WorkerGroup, replicas: int = 1) -> list[str]:
     """Return the devices of the worker, or the stage, that calls this, ready for what its group
-    asks of them: see `refuse_unsupported`, `limit_memory`, `stay_near`.
+    asks of them: see `refuse_unsupported`, `limit_memory`.
 
     Raises:
         ConfigError: they lack the precision, or the compiler; or see `devices_of_actor`.
@@ -141,8 +93,6 @@ def ready_devices(group: WorkerGroup, replicas: int = 1) -> list[str]:
         limit_memory(name, group.gpus)
         if group.compile:
             refuse_without_compiler(name)
-    if len(names) == 1:
-        stay_near(names[0])
     return names
 
 

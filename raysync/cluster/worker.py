@@ -63,7 +63,6 @@ def _computation(
         devices,
         plan.group.precision,
         plan.micro_batch,
-        memory_format=plan.group.memory_format,
         compiles=plan.group.compile,
         wire=plan.wire,
         shards=plan.shards,
@@ -129,8 +128,7 @@ class Worker:
         forget_all()
         self._plan = plan
         self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
-        group = plan.group
-        kind = group.precision, group.memory_format, group.compile
+        kind = plan.group.precision, plan.group.compile
         warm_up(
             (model.name, *devices, *kind, plan.batch_size), lambda: _trial(plan, model, devices)
         )

@@ -39,7 +39,7 @@ from raysync.config.update import (
     Update,
     Workload,
 )
-from raysync.config.workers import START_DEADLINE_S, Cluster, Host, Restarts, WorkerGroup
+from raysync.config.workers import START_DEADLINE_S, Cluster, Restarts, WorkerGroup
 
 __all__ = [
     "STANDARD_COMPARISON",
@@ -55,7 +55,6 @@ __all__ = [
     "EvaluationPlan",
     "Experiment",
     "Fault",
-    "Host",
     "Jitter",
     "Kill",
     "Known",

@@ -54,7 +54,7 @@ BUILT_IN_TASKS = ("classification", "language-model", "regression")
 GIVEN = "given:"
 """How the name of a task begins in the record of a run that got it as a Python object."""
 
-TRACKERS = ("tensorboard", "wandb", "mlflow", "trackio")
+TRACKERS = ("tensorboard", "wandb", "mlflow")
 """Trackers by name; `raysync.tracking` has them."""
 
 
@@ -182,7 +182,7 @@ class Experiment(Strict):
     track: Choices = Field(
         (),
         description=(
-            "trackers that each run is logged with: tensorboard, wandb, mlflow, trackio, with"
+            "trackers that each run is logged with: tensorboard, wandb, mlflow, with"
             " [their arguments](../tracking/README.md)"
         ),
     )
@@ -230,20 +230,6 @@ class Experiment(Strict):
         labels = [choice.label for choice in self.paradigms]
         if len(set(labels)) < len(labels):
             raise ValueError(f"paradigms: each can be listed only once, got {', '.join(labels)}")
-        return self
-
-    @model_validator(mode="after")
-    def _hosts_are_clear(self) -> Experiment:
-        cores: dict[str, float] = {}
-        for group in self.workers:
-            if group.host is None:
-                continue
-            before = cores.setdefault(group.host.name, group.host.cores)
-            if before != group.host.cores:
-                raise ValueError(
-                    f"workers: host {group.host.name!r} has {before:g} cores in one group and"
-                    f" {group.host.cores:g} in another"
-                )
         return self
 
     @model_validator(mode="after")

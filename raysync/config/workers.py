@@ -11,19 +11,6 @@ from raysync.config.jitter import Jitter
 from raysync.config.network import Link
 from raysync.config.traces import Numbers, trace_of
 
-
-class Host(Strict):
-    """A host whose cores several workers share. The virtual engine simulates it; on Ray, the nodes
-    where the workers run take its place.
-    """
-
-    name: str = Field(
-        pattern=r"^[A-Za-z0-9_.+-]+$",
-        description="its name; all groups that name it run there, with all of their workers",
-    )
-    cores: float = Field(gt=0, description="the number of its cores, for all of them together")
-
-
 # Ray 2.60 takes the spaces for part of a value.
 Condition = Annotated[
     str,
@@ -78,20 +65,12 @@ class WorkerGroup(Strict):
     resources: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(
         default_factory=dict, description="Ray's custom resources"
     )
-    precision: Literal["float32", "tf32", "bf16", "fp16"] = Field(
+    precision: Literal["float32", "tf32", "bf16"] = Field(
         "float32",
         description=(
             "precision of computing; weights and gradients are float32. tf32: the factors of"
-            " products are rounded to 10 bits, on GPUs since Ampere; bf16, fp16: forward pass under"
-            " torch's autocast, with fp16 on a loss that is scaled so that small gradients count"
-        ),
-    )
-    memory_format: Literal["auto", "contiguous", "channels_last"] = Field(
-        "auto",
-        description=(
-            "how the weights of convolutions lie in a worker's memory, and with them what comes out"
-            " of them; auto: channels_last on GPUs, in any precision but float32, otherwise as the"
-            " model has them. What travels, and what is recorded, has one order in any format"
+            " products are rounded to 10 bits, on GPUs since Ampere; bf16: forward pass under"
+            " torch's autocast, on GPUs since Ampere and on CPUs"
         ),
     )
     compile: bool = Field(
@@ -170,14 +149,6 @@ class WorkerGroup(Strict):
             " on Ray, a process takes the time that it takes"
         ),
     )
-    host: Host | None = Field(
-        None,
-        description=(
-            "emulation: the host whose cores the workers share. Those that compute at the same time"
-            " take as many as their cpus each, at least one, and slow down together if these are"
-            " more than there are; those that wait take none. Default: each has cores of its own"
-        ),
-    )
     link: Link = Field(
         Link(), description="emulation: the link that each worker has in addition, each way"
     )
@@ -228,11 +199,6 @@ class WorkerGroup(Strict):
                 "fallback_label_selectors: without a label_selector every node is allowed already"
             )
         return self
-
-    @property
-    def cores(self) -> float:
-        """The cores that each worker takes while it computes."""
-        return max(1.0, self.cpus)
 
     @property
     def emulates_steps(self) -> bool:

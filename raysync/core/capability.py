@@ -29,16 +29,10 @@ class Capability(Enum):
     """A worker computes on several devices."""
     MICRO_BATCHES = auto()
     """A worker computes the gradient of a batch piece by piece."""
-    LOSS_SCALE = auto()
-    """A worker computes in fp16, whose loss is scaled so that small gradients do not vanish."""
     COMPILE = auto()
     """A worker compiles what it computes."""
-    CHANNELS_LAST = auto()
-    """A worker has the weights of convolutions in a memory format of their own."""
     WHOLE_NORM = auto()
     """The server knows the norm of the whole model."""
-    SHARE_HOSTS = auto()
-    """Workers share the cores of a host."""
     ALL_REDUCE = auto()
     """The workers of an update exchange its gradients among themselves, without a server."""
     SHARE_LINKS = auto()

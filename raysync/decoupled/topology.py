@@ -55,13 +55,7 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.SHARD_SERVERS: "each stage has one server",
         Capability.SEVERAL_DEVICES: "a stage computes on one device",
         Capability.MICRO_BATCHES: "a stage computes a batch at once",
-        Capability.SHARE_HOSTS: "a stage has the cores of its worker to itself",
-        Capability.LOSS_SCALE: (
-            "a gradient that overflows in one stage would have to be computed again in all; bf16"
-            " needs no scale"
-        ),
         Capability.COMPILE: "the passes of a stage are not compiled",
-        Capability.CHANNELS_LAST: "a stage computes on views of the vector of its weights",
         Capability.ALL_REDUCE: "each stage exchanges gradients through its server",
         Capability.SEND_SIZES: (
             "each stage has a size of its own; upload_factor and download_factor hold for all"

@@ -46,14 +46,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
             )
         if group.batch_size not in (None, experiment.batch_size):
             yield (Capability.BATCH_SIZE, f"workers: {group.name}: batch_size: {group.batch_size}")
-        if group.host is not None:
-            yield Capability.SHARE_HOSTS, f"workers: {group.name}: host"
-        if group.precision == "fp16":
-            yield Capability.LOSS_SCALE, f"workers: {group.name}: precision: {group.precision}"
         if group.compile and experiment.trains:
             yield Capability.COMPILE, f"workers: {group.name}: compile: true"
-        if group.memory_format == "channels_last":
-            yield Capability.CHANNELS_LAST, f"workers: {group.name}: memory_format: channels_last"
         if group.link != Link() and on_ray:
             yield Capability.EMULATE_LINKS, f"workers: {group.name}: link"
 

@@ -6,8 +6,8 @@ from raysync.users_code import users_place
 
 OUT_OF_MEMORY = (
     "Let it hold less at once: a smaller batch_size (evaluation.batch_size, if it is the"
-    " evaluator), micro_batch, or precision: bf16 (fp16 on older GPUs); or give it more: on Ray a"
-    " larger share of a GPU, by gpus, or another GPU."
+    " evaluator), micro_batch, or precision: bf16; or give it more: on Ray a larger share of a"
+    " GPU, by gpus, or another GPU."
 )
 """What a user can change where a device's memory is too small."""
 

@@ -11,14 +11,9 @@ from typing import Any
 
 from raysync.tracking.library import LibraryRun
 from raysync.tracking.mlflow_run import MlflowRun
-from raysync.tracking.trackio_run import TrackioRun
 from raysync.tracking.wandb_run import WandbRun
 
-LIBRARIES: dict[str, type[LibraryRun]] = {
-    "wandb": WandbRun,
-    "mlflow": MlflowRun,
-    "trackio": TrackioRun,
-}
+LIBRARIES: dict[str, type[LibraryRun]] = {"wandb": WandbRun, "mlflow": MlflowRun}
 KILLED = {"status": "killed", "samples": 0, "summary": {}, "files": [], "models": []}
 """The end of a run that did not tell it."""
 

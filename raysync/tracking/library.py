@@ -46,6 +46,6 @@ class LibraryRun(ABC):
         return [*(run["files"] if self._log_record else []), *models]
 
 
-def theirs(arguments: Mapping[str, Any], *others: str) -> dict[str, Any]:
-    """Return the arguments that are passed on to the library: all but ours and some others."""
-    return {name: each for name, each in arguments.items() if name not in (*OURS, *others)}
+def theirs(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments that are passed on to the library: all but ours."""
+    return {name: each for name, each in arguments.items() if name not in OURS}

@@ -13,7 +13,6 @@ from raysync.tracking.library import OURS
 from raysync.tracking.mlflow_run import ARGUMENTS as OF_MLFLOW
 from raysync.tracking.process import LibraryProcess
 from raysync.tracking.tracker import Tracker
-from raysync.tracking.trackio_run import FOLDER
 
 OF_TENSORBOARD = "tensorboard"
 OF_RUN = ("config",)
@@ -58,8 +57,7 @@ def _arguments(choice: Named) -> tuple[str, ...]:
     if choice.name == "mlflow":
         return (*OF_MLFLOW, *OURS)
     names = inspect.signature(import_module(choice.name).init).parameters
-    own = (FOLDER,) if choice.name == "trackio" else ()
-    return tuple(name for name in (*names, *own, *OURS) if name not in OF_RUN)
+    return tuple(name for name in (*names, *OURS) if name not in OF_RUN)
 
 
 def trackers_of(experiment: Experiment, notify: Callable[[str], None]) -> list[Tracker]:

@@ -31,19 +31,14 @@ class FlatModel:
     joins them. (Adding them to views of the vector would take two more passes over it: one clears
     it, and torch adds to a gradient that is there, where it keeps a new one as it is.)
 
-    With `keeps_memory` the parameters have memory of their own, in their own strides, and are
-    copied from `weights`. So the order of the vectors does not depend on how the parameters lie in
-    memory: a vector is each parameter in turn, row by row.
+    A vector is each parameter in turn, row by row, whatever the memory format of the module was.
     """
 
-    def __init__(
-        self, module: nn.Module, names: Sequence[str] | None = None, *, keeps_memory: bool = False
-    ) -> None:
+    def __init__(self, module: nn.Module, names: Sequence[str] | None = None) -> None:
         """
         Args:
             module: on its final device, with trainable parameters of float32.
             names: those of its trainable parameters in the whole network, if it is a part of one.
-            keeps_memory: whether its parameters keep the memory and the strides that they have.
 
         Raises:
             ConfigError: there is no trainable parameter, or one is not float32; or a buffer cannot
@@ -70,14 +65,9 @@ class FlatModel:
         """Q."""
         device = self._parameters[0].device
         self.weights = torch.empty(self.size, device=device)  # (P,)
-        self._weights = self._views(self.weights)
-        kept_by = self._parameters if keeps_memory else []
-        self._own = [parameter.data for parameter in kept_by]
-        """The parameters' own memory, if they keep it."""
-        for parameter, weights in zip(self._parameters, self._weights, strict=True):
+        for parameter, weights in zip(self._parameters, self._views(self.weights), strict=True):
             weights.copy_(parameter.detach())
-            if not keeps_memory:
-                parameter.data = weights
+            parameter.data = weights
         self.outgoing = torch.zeros(self.size + self.buffer_size, device=device)  # (P + Q,)
 
     @property
@@ -94,10 +84,8 @@ class FlatModel:
         """
         before, self.weights = self.weights, vector[: self.size]
         self.weights.copy_(before)
-        self._weights = self._views(self.weights)
-        if not self._own:
-            for parameter, weights in zip(self._parameters, self._weights, strict=True):
-                parameter.data = weights
+        for parameter, weights in zip(self._parameters, self._views(self.weights), strict=True):
+            parameter.data = weights
 
     @property
     def gradient(self) -> Tensor:
@@ -157,17 +145,10 @@ class FlatModel:
             target = self.weights[offset : offset + len(part)]
             target.copy_(part[: len(target)])
             offset += len(part)
-        self._place()
 
     def copy_weights(self, other: FlatModel) -> None:
         """Take the parameters of the same model on another device, once that has them."""
         self.weights.copy_(other.weights, non_blocking=True)
-        self._place()
-
-    def _place(self) -> None:
-        """Copy the weights to where the parameters are, if that is elsewhere."""
-        if self._own:
-            torch._foreach_copy_(self._own, self._weights)
 
     @torch.no_grad()
     def read_buffers(self, incoming: Tensor) -> None:

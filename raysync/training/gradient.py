@@ -11,14 +11,13 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from raysync.training.batch_reader import BatchReader, even_sizes
 from raysync.training.batch_structure import batch_to
 from raysync.training.compiling import Loss, compiled
 from raysync.training.device import Device, seconds_between
-from raysync.training.memory_layout import laid_out
+from raysync.training.flat import FlatModel
 from raysync.training.not_finite import Finding, first_not_finite
 from raysync.training.precision import computing_in
 from raysync.training.task import Task
@@ -28,47 +27,14 @@ Part = tuple[Any, float]
 """A part of a batch, and its share of the batch's samples."""
 
 
-class LossScale:
-    """The factor of the loss under fp16, whose small gradients would be 0 without it.
-
-    It is torch's GradScaler's rule (2^16 at first, halved after an overflow, doubled after 2,000
-    steps without one), with one difference: a batch that overflows is computed again in place of
-    being left out, since every push counts once.
-    """
-
-    FIRST, STEADY = 2.0**16, 2000
-
-    def __init__(self) -> None:
-        self.value = self.FIRST
-        self._steady = 0
-
-    def accepts(self, gradient: Tensor) -> bool:
-        """Divide a gradient (P,) by the factor; False if it has overflowed, and the factor is
-        smaller now.
-        """
-        if self.value > 1 and not bool(torch.isfinite(gradient).all()):
-            self.value, self._steady = self.value / 2, 0
-            return False
-        gradient.div_(self.value)
-        self._steady += 1
-        if self._steady == self.STEADY:
-            self.value, self._steady = 2 * self.value, 0
-        return True
-
-
 class _Replica:
     """The model on one device."""
 
-    def __init__(
-        self, loss: Loss, module: nn.Module, device: str, precision: str, memory_format: str
-    ) -> None:
+    def __init__(self, loss: Loss, module: nn.Module, device: str, precision: str) -> None:
         self.device = Device(device)
-        self.model = laid_out(module.to(device).train(), device, precision, memory_format)
+        self.model = FlatModel(module.to(device).train())
         self._loss = loss
         self._precision = precision
-        self._scale = LossScale() if precision == "fp16" else None
-        self._buffers: list[Tensor] = []
-        """Under fp16, the buffers before the last batch."""
         self._spans: list[tuple[Any, Any]] = []
         """The marks before and after each part of the last batch."""
 
@@ -78,8 +44,6 @@ class _Replica:
         """
         self._spans.clear()
         self.model.clear_gradient()
-        if self._scale is not None:
-            self._buffers = [buffer.clone() for buffer in self.model.module.buffers()]
         losses = [self._add(batch, share) for batch, share in parts]
         self.model.write_gradient()
         return losses
@@ -92,21 +56,9 @@ class _Replica:
             loss = self._loss(self.model.module, batch)
             if share < 1:
                 loss = loss * share
-        scaled = loss if self._scale is None else loss * self._scale.value
-        scaled.backward()  # type: ignore[no-untyped-call]
+        loss.backward()  # type: ignore[no-untyped-call]
         self._spans.append((begin, self.device.mark()))
         return loss.detach()
-
-    def accepts(self) -> bool:
-        """Say whether the gradient holds, in the scale of the loss; otherwise it is to be computed
-        again.
-        """
-        return self._scale is None or self._scale.accepts(self.model.gradient)
-
-    def undo(self) -> None:
-        """Take back what computing the last batch did to the buffers."""
-        for buffer, before in zip(self.model.module.buffers(), self._buffers, strict=True):
-            buffer.copy_(before)
 
     def device_s(self) -> float:
         """Return the seconds that a GPU took for the last batch, which it has computed; 0 on a
@@ -136,7 +88,6 @@ class GradientComputation:
         precision: str = "float32",
         micro_batch: int | None = None,
         *,
-        memory_format: str = "auto",
         compiles: bool = False,
         wire: str = "float32",
         shards: int = 1,
@@ -147,10 +98,9 @@ class GradientComputation:
             module: fresh; it is moved to the first device, and copied to the others.
             task: gives the loss.
             devices: their names in torch; `cpu` may occur several times.
-            precision: `float32`, `tf32` to round factors on GPUs that support it, or `bf16` or
-                `fp16` for torch's autocast of the forward pass.
+            precision: `float32`, `tf32` to round factors on GPUs that support it, or `bf16` for
+                torch's autocast of the forward pass.
             micro_batch: the largest number of samples that a device computes at once; None: all.
-            memory_format: how the weights of convolutions lie in memory: see `laid_out`.
             compiles: whether torch compiles the loss; for one device only, since torch does not
                 compile in several threads.
             wire: the format in which its gradients travel: see `training.wire`.
@@ -161,7 +111,7 @@ class GradientComputation:
         modules = [module, *(copy.deepcopy(module) for _ in devices[1:])]
         loss = compiled(task.loss) if compiles else task.loss
         self._replicas = [
-            _Replica(loss, copied, device, precision, memory_format)
+            _Replica(loss, copied, device, precision)
             for copied, device in zip(modules, devices, strict=True)
         ]
         self._distinct = list(
@@ -227,8 +177,6 @@ class GradientComputation:
         self._following = clock + 1, pieces
         if self._draws_ahead:
             self.draw_ahead(reader)
-        while self._has_overflowed():
-            losses = self._launch(reader.seed(clock), work)
         if len(self._replicas) > 1:
             self._join()
         loss = sum(loss.item() for loss in losses)
@@ -237,16 +185,6 @@ class GradientComputation:
             loss, model.gradient, model.weights, model.parameters, reader, (clock, batch_size)
         )
         return loss
-
-    def _has_overflowed(self) -> bool:
-        """Return whether a gradient does not hold in the scale of its loss, so that all are to be
-        computed again.
-        """
-        held = [replica.accepts() for replica in self._replicas]
-        if not all(held):
-            for replica in self._replicas:
-                replica.undo()
-        return not all(held)
 
     @property
     def device_s(self) -> float:

@@ -10,10 +10,6 @@ from torch import Tensor
 from raysync.errors import ConfigError
 from raysync.training.device import use_tf32
 
-REDUCED = {"bf16": torch.bfloat16, "fp16": torch.float16}
-"""Precision -> the type that torch's autocast computes in; others compute in float32."""
-
-
 SINCE_AMPERE = ("tf32", "bf16")
 """The precisions that NVIDIA's GPUs have from compute capability 8.0 on."""
 
@@ -35,7 +31,7 @@ def refuse_unsupported(precision: str, device: str) -> None:
         raise ConfigError(
             f"workers: precision: {precision}: {torch.cuda.get_device_name(device)}, of compute"
             f" capability {'.'.join(map(str, capability))}, does not have it, which comes with 8.0."
-            " Set precision: float32 for these workers, or fp16."
+            " Set precision: float32 for these workers."
         )
 
 
@@ -44,8 +40,8 @@ def computing_in(precision: str, device: torch.device) -> AbstractContextManager
     such as its backward pass, rounds the factors of products as it does.
     """
     use_tf32(precision != "float32")
-    if precision in REDUCED:
-        return torch.autocast(device.type, REDUCED[precision])
+    if precision == "bf16":
+        return torch.autocast(device.type, torch.bfloat16)
     return nullcontext()
 
 
@@ -53,4 +49,4 @@ def taken_in(precision: str, x: Tensor) -> Tensor:
     """Return an input as a computation in that precision takes it, whatever it was computed in:
     autocast converts what it needs, others need float32.
     """
-    return x if precision in REDUCED or not x.is_floating_point() else x.float()
+    return x if precision == "bf16" or not x.is_floating_point() else x.float()

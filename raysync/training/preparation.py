@@ -27,7 +27,6 @@ from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
 from raysync.training.lr_schedule import rate_in_force
-from raysync.training.memory_layout import check_memory_formats
 from raysync.training.model_file import check_savable
 from raysync.training.models import MODELS, ModelSource
 from raysync.training.optimizers import check_optimizer
@@ -206,7 +205,7 @@ def prepare(
     _check_batches(experiment, task, count)
     module = initial.build(experiment.seed)
     experiment, remarks = _with_settings_of(task, module, experiment, count)
-    remarks += (*_batch_norm_remarks(experiment, module), *_host_remarks(experiment))
+    remarks += _batch_norm_remarks(experiment, module)
     flat = _checked(experiment, module, initial.name)
     smallest = 1
     if experiment.trains:
@@ -289,12 +288,11 @@ def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
 
     Raises:
         ConfigError: it cannot be saved, has nothing to train, or is too small for its servers; or
-            an optimizer, a parameter group or a memory format does not go with it.
+            an optimizer or a parameter group does not go with it.
     """
     flat = FlatModel(module)
     if experiment.keep != "none":
         check_savable(module, name)
-    check_memory_formats(experiment.workers, module, name)
     check_optimizer(experiment.update)
     check_groups(experiment.update, flat.parameters)
     if experiment.cluster.server_shards > flat.most_servers:
@@ -351,27 +349,6 @@ def _batch_norm_remarks(experiment: Experiment, module: nn.Module) -> tuple[str,
         " small ones have noisier statistics. With micro_batch: 16, and sizes that are multiples of"
         " it (`balanced` has `multiple: 16`), every worker normalises over 16 samples at a time.",
     )
-
-
-def _host_remarks(experiment: Experiment) -> Iterator[str]:
-    """Say which hosts have fewer cores than their workers take, or that hosts are not emulated."""
-    hosts = {group.host for group in experiment.workers if group.host is not None}
-    for host in sorted(hosts, key=lambda host: host.name):
-        if experiment.engine == "ray":
-            yield (
-                f"The host {host.name!r} of the file is for the virtual engine; on Ray, workers"
-                " share the cores of the nodes where they run."
-            )
-            continue
-        groups = [group for group in experiment.workers if group.host == host]
-        wanted = sum(group.count * group.cores for group in groups)
-        if wanted > host.cores:
-            count = sum(group.count for group in groups)
-            yield (
-                f"The {count} workers on host {host.name!r} share its {host.cores:g}"
-                f" core{'s' * (host.cores != 1)}: while all compute, a step takes"
-                f" {wanted / host.cores:.3g} times as long."
-            )
 
 
 def _demands(paradigm: AnyParadigm) -> list[Demand]:

@@ -7,8 +7,7 @@ are needed.
     wait     moves the clock to the next scheduled event
 
 It knows no paradigm, no topology and no push: the driver issues the same calls as on Ray. The
-inputs of a call come from earlier calls, so its end is known at once, without events in between;
-only that of a call moves which computes on a host whose cores others share (`hosts`).
+inputs of a call come from earlier calls, so its end is known at once, without events in between.
 Where a run trains, a call computes at its end. A heap of (time, sequence number, callback,
 argument) is processed in order; nothing else moves the clock, and random values are hashed from the
 seed, so every run of an experiment is the same (on one machine, with one number of torch threads).
@@ -23,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
-from functools import partial
 from heapq import heappop, heappush
 from math import inf
 from typing import Any, Protocol
@@ -31,7 +29,6 @@ from weakref import WeakValueDictionary
 
 from raysync.engine.backend import Failure, Room
 from raysync.engine.error_text import reason
-from raysync.virtual.hosts import Host, Job, Seat
 from raysync.virtual.network import PhaseNetwork, Way
 
 REPORT_EVERY = 20
@@ -70,17 +67,16 @@ class Actor(Protocol):
 class Process:
     """The process of an actor. What each call needs is at hand here, whatever the actor is."""
 
-    __slots__ = ("actor", "cost", "free_at", "seat", "site", "ways")
+    __slots__ = ("actor", "cost", "free_at", "site", "ways")
 
-    def __init__(self, actor: Actor, ways: Mapping[str, Way] | None, seat: Seat | None) -> None:
+    def __init__(self, actor: Actor, ways: Mapping[str, Way] | None) -> None:
         """
         Args:
             actor: that it has.
             ways: see `ways`.
-            seat: the host whose cores it shares; None: its cores are its own.
         """
         self.actor, self.cost, self.site = actor, actor.cost, actor.site
-        self.ways, self.seat = ways, seat
+        self.ways = ways
         """Source -> the way from there to its site, in the phase in force; None: there is none."""
         self.free_at = 0.0
         """The time at which it has done all calls so far, in seconds since the run began."""
@@ -136,17 +132,6 @@ def _load_state(call: VirtualCall, state: Mapping[str, Any]) -> None:
         call.answer = Failure(*state["failure"])
     else:
         call.values, call.answer = state["values"], state["answer"]
-
-
-class SharedCall(VirtualCall):
-    """A call whose end moves: it computes on a host whose cores others share. Until it is done it
-    has no end: `at` is infinite.
-    """
-
-    __slots__ = ("watchers",)
-
-    watchers: list[tuple[Callable[[Any], None], Any]]
-    """What is called once it is done, with its argument."""
 
 
 def _take_over(calls: tuple[VirtualCall, VirtualCall]) -> None:
@@ -243,10 +228,6 @@ class VirtualBackend:
         self._called = 0
         self._calls: WeakValueDictionary[int, VirtualCall] = WeakValueDictionary()
         """Number of a call that computes -> the call, while anything refers to it."""
-        self.seats: Mapping[str, Seat] = {}
-        """Site -> the host whose cores the actors there share."""
-        self._shared: dict[str, tuple[Host, Job]] = {}
-        """Actor -> the host that it computes on now, and the job."""
         self._reenacts: Callable[[str, Any], Any] | None = None
         """See `reenact`; None: calls compute."""
         self.now = began_at
@@ -334,9 +315,6 @@ class VirtualBackend:
                 at = way.arrival(at if at > now else now, value.added_s + added_s)
             if at > begin:
                 begin = at
-        if process.seat is not None and first_s:
-            task = (SharedCall(), actor, process, method, fields, inputs)
-            return self._share(task, begin, first_s + second_s, value_added_s)
         call = VirtualCall()
         call.at = process.free_at = begin + first_s + second_s
         call.site = process.site
@@ -355,8 +333,6 @@ class VirtualBackend:
         if call.at < inf:
             self._scheduled += 1
             heappush(self._queue, (call.at, self._scheduled, then, argument))
-        elif isinstance(call, SharedCall):
-            call.watchers.append((then, argument))
         elif isinstance(call, _Delivery):
             self.schedule(call.arrives_at, self._take_in, (call, then, argument))
 
@@ -472,9 +448,6 @@ class VirtualBackend:
 
     def _end_process(self, actor: str) -> None:
         """Forget the present process of an actor, and its end."""
-        if actor in self._shared:
-            host, job = self._shared.pop(actor)
-            host.leave(job)
         if self._processes.pop(actor, None) is None:
             return
         if ends := self._ends.get(actor):
@@ -489,7 +462,7 @@ class VirtualBackend:
 
     def _start(self, name: str) -> Process:
         actor = self._make(name)
-        process = Process(actor, self._paths.get(actor.site), self.seats.get(actor.site))
+        process = Process(actor, self._paths.get(actor.site))
         self._processes[name] = process
         return process
 
@@ -508,66 +481,6 @@ class VirtualBackend:
             else:
                 call.answer = Failure("died", "its actor died", actor)
                 call.at = max(ends[0].at, self.now)
-
-    def _share(self, task: Task, begin: float, seconds: float, added_s: float) -> SharedCall:
-        """Let a call compute on a host whose cores others share.
-
-        Args:
-            task: the call, not filled in, and all that carries it out.
-            begin: when it begins to compute.
-            seconds: that it takes if the cores are its own.
-            added_s: seconds that are added to the way of its values.
-        """
-        call, actor, process, _, _, inputs = task
-        assert isinstance(call, SharedCall), "its end moves"
-        call.site, call.added_s, call.watchers = process.site, added_s, []
-        call.at, call.answer = inf, None
-        failed = next((each.answer for each in inputs if isinstance(each.answer, Failure)), None)
-        if failed is not None:
-            call.answer, call.at = failed, begin
-            return call
-        assert process.free_at < inf, f"{actor} computes already"
-        process.free_at = inf
-        assert process.seat is not None, "its cores are its own"
-        host, cores = process.seat
-        job = Job(seconds, cores, partial(self._computed_on_host, task, begin))
-        self._shared[actor] = host, job
-        if self.computes:
-            self._called += 1
-            self._calls[self._called] = call
-        self.schedule(begin, host.enter, job)
-        if ends := self._ends.get(actor):
-            self.schedule(max(ends[0].at, self.now), self._end_shared, (call, actor, job, ends[0]))
-        return call
-
-    def _computed_on_host(self, task: Task, begin: float) -> None:
-        call, actor, process, _, _, _ = task
-        del self._shared[actor]
-        process.free_at = self.now
-        call.answer = None, self.now - begin, None  # as that of a worker's `cost`
-        if self.computes:
-            self.schedule(self.now, self._compute, task)
-        self._finish(call)
-
-    def _end_shared(self, ended: tuple[VirtualCall, str, Job, End]) -> None:
-        """End the process of an actor that computes on a host."""
-        call, actor, job, end = ended
-        if job.is_over:
-            return
-        host, _ = self._shared.pop(actor)
-        host.leave(job)
-        if not end.freezes:
-            call.answer = Failure("died", "its actor died", actor)
-            self._finish(call)
-
-    def _finish(self, call: VirtualCall) -> None:
-        """Let a call be done now."""
-        assert isinstance(call, SharedCall), "its end moves"
-        call.at = self.now
-        # What is called back refers to the call in turn: see `garbage`.
-        watchers, call.watchers = call.watchers, []
-        for then, argument in watchers:
-            self.watch(call, then, argument)
 
     def _compute(self, task: Task) -> None:
         call, actor, process, method, fields, inputs = task

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from types import MappingProxyType
 
-from raysync.config import Experiment, Network
+from raysync.config import Network
 from raysync.core.ids import WorkerId
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.engine.evaluations import EVALUATOR
@@ -27,7 +27,6 @@ from raysync.training.state_file import check_fits
 from raysync.virtual.actors import EvaluatorActor, ServerActor, UpdateTimes, WorkerActor
 from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.backend import Actor, VirtualBackend
-from raysync.virtual.hosts import Host, Seat
 from raysync.virtual.links import Links
 from raysync.virtual.network import PhaseNetwork
 from raysync.virtual.trainer import Trainer, device_of
@@ -148,16 +147,3 @@ def set_times(times: UpdateTimes, network: Network, read_bytes: float) -> None:
     """
     times.update_s = network.update_s
     times.reading_s = read_bytes / (network.update_bytes_per_s or inf)
-
-
-def seats_of(experiment: Experiment, timeline: VirtualBackend) -> Mapping[str, Seat]:
-    """Return slot -> its place, of the workers that share the cores of a host."""
-    hosts: dict[str, Host] = {}
-    seats = {}
-    for slot, group in experiment.slots().items():
-        if (shared := group.host) is not None:
-            host = hosts.get(shared.name) or hosts.setdefault(
-                shared.name, Host(shared.cores, timeline)
-            )
-            seats[slot] = host, group.cores
-    return seats

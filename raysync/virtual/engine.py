@@ -26,7 +26,7 @@ from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.backend import End, VirtualBackend
-from raysync.virtual.data_parallel import DataParallelRun, seats_of
+from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.garbage import rare_collections
 from raysync.virtual.pipelined import PipelinedRun
 from raysync.virtual.reenactment import reenact, snapshot
@@ -152,7 +152,6 @@ def driver_of(
         began_at=checkpoint.at if checkpoint else 0.0,
         start_s=lambda worker: slots[WorkerId(worker).slot.place].start_s,
     )
-    backend.seats = seats_of(experiment, backend)
     marks = experiment.evaluation.progress_marks() if trains else []
     return Driver(
         run.topology(backend, faults),

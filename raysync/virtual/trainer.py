@@ -41,7 +41,7 @@ class Trainer:
         if self._device != "cpu":
             use_deterministic_kernels()
         self._readers = {slot: training.reader(slot) for slot in training.groups}
-        self._computations: dict[tuple[int, str, str], GradientComputation] = {}
+        self._computations: dict[tuple[int, str], GradientComputation] = {}
         model = self._computation(next(iter(training.groups.values()))).model
         self._size = model.size
         self._initial = model.initial()  # (P + Q,)
@@ -84,7 +84,7 @@ class Trainer:
         return len(self._initial) > self._size
 
     def _computation(self, group: WorkerGroup) -> GradientComputation:
-        key = (group.devices, group.precision, group.memory_format)
+        key = (group.devices, group.precision)
         if key not in self._computations:
             training, experiment = self._training, self._training.experiment
             self._computations[key] = GradientComputation(
@@ -93,7 +93,6 @@ class Trainer:
                 [self._device] * group.devices,
                 group.precision,
                 experiment.micro_batch,
-                memory_format=group.memory_format,
                 wire=experiment.cluster.wire,
             )
         return self._computations[key]

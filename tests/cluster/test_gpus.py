@@ -8,7 +8,6 @@ from types import SimpleNamespace
 import pytest
 import ray
 import torch
-from hypothesis import given, strategies as st
 from ray.exceptions import RayTaskError
 
 import raysync
@@ -174,50 +173,9 @@ def test_a_run_on_a_gpu_is_that_on_a_cpu(tmp_path):
 
 @pytest.fixture
 def a100(monkeypatch):
-    facts = SimpleNamespace(
-        name="NVIDIA A100",
-        total_memory=40 * 2**30,
-        major=8,
-        minor=0,
-        pci_domain_id=0,
-        pci_bus_id=0x3B,
-        pci_device_id=0,
-    )
+    facts = SimpleNamespace(name="NVIDIA A100", total_memory=40 * 2**30, major=8, minor=0)
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda name: facts)
     return facts
-
-
-def test_a_process_stays_on_the_cores_that_are_close_to_its_gpu(a100, monkeypatch, tmp_path):
-    kept = []
-    monkeypatch.setattr(devices.os, "sched_getaffinity", lambda process: {2, 3, 4, 5})
-    monkeypatch.setattr(
-        devices.os, "sched_setaffinity", lambda process, cores: kept.append(set(cores))
-    )
-    assert devices.stay_near("cuda:0", tmp_path) == frozenset(), "nothing is known"
-    folder = tmp_path / "0000:3b:00.0"
-    folder.mkdir()
-    (folder / "local_cpulist").write_text("0-3,8\n")
-    assert devices.stay_near("cuda:0", tmp_path) == {2, 3}
-    assert devices.stay_near("cpu", tmp_path) == frozenset()
-    (folder / "local_cpulist").write_text("64-127\n")
-    assert devices.stay_near("cuda:0", tmp_path) == frozenset(), "none of them is given to it"
-    (folder / "local_cpulist").write_text("\n")
-    assert devices.stay_near("cuda:0", tmp_path) == frozenset()
-    del a100.pci_bus_id  # an older torch
-    assert devices.stay_near("cuda:0", tmp_path) == frozenset()
-    assert kept == [{2, 3}]
-
-
-@given(st.sets(st.integers(0, 300), min_size=1))
-def test_a_list_of_cores_is_read_as_the_kernel_writes_it(cores):
-    ranges = []
-    for core in sorted(cores):
-        if ranges and ranges[-1][1] == core - 1:
-            ranges[-1][1] = core
-        else:
-            ranges.append([core, core])
-    text = ",".join(f"{first}-{last}" if last > first else f"{first}" for first, last in ranges)
-    assert devices.cores_in(f"{text}\n") == cores
 
 
 def test_the_record_says_what_a_gpu_is(a100):
@@ -237,16 +195,11 @@ def test_several_processes_on_a_gpu_have_their_share_of_its_memory(monkeypatch):
     assert limits == [("cuda:1", 0.25)]
 
 
-@pytest.mark.parametrize(
-    ("names", "near"), [(["cpu"], ["cpu"]), (["cuda:0"], ["cuda:0"]), (["cuda:0", "cuda:1"], [])]
-)
-def test_a_worker_and_a_stage_find_their_devices_ready(monkeypatch, names, near):
-    """Of several GPUs, each may be close to other cores."""
+@pytest.mark.parametrize("names", [["cpu"], ["cuda:0"], ["cuda:0", "cuda:1"]])
+def test_a_worker_and_a_stage_find_their_devices_ready(monkeypatch, names):
     seen = {name: [] for name in ("refuse_unsupported", "limit_memory", "refuse_without_compiler")}
     for name, calls in seen.items():
         monkeypatch.setattr(devices, name, lambda *arguments, calls=calls: calls.append(arguments))
-    stayed = []
-    monkeypatch.setattr(devices, "stay_near", stayed.append)
     monkeypatch.setattr(devices, "devices_of_actor", lambda replicas: names[:replicas])
     group = config.WorkerGroup(gpus=0.5, precision="bf16", compile=True)
     assert devices.ready_devices(group, len(names)) == names
@@ -255,4 +208,3 @@ def test_a_worker_and_a_stage_find_their_devices_ready(monkeypatch, names, near)
         "limit_memory": [(name, 0.5) for name in names],
         "refuse_without_compiler": [(name,) for name in names],
     }
-    assert stayed == near

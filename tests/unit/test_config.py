@@ -246,7 +246,7 @@ from raysync.errors import ConfigError
             r"workers\[0\].label_selector.zone: .*got 'in\(a'",
         ),
         ("workers: [{fallback_label_selectors: [{zone: a}]}]", "every node is allowed already"),
-        ("workers: [{precision: fp8}]", "'tf32', 'bf16' or 'fp16'; got 'fp8'"),
+        ("workers: [{precision: fp8}]", "'tf32' or 'bf16'; got 'fp8'"),
         ("cluster: {server_shards: 0}", "server_shards: .* got 0"),
         ("cluster: {server_shards: auto}", "server_shards: .* got 'auto'"),
         (

@@ -26,15 +26,9 @@ from tests.builders.reports import BASE
 from tests.fakes.engines import SETTINGS as LOSABLE, ScriptedEngine
 
 SETTINGS = BASE | {"paradigm": {"name": "ssp", "staleness": 3}, "evaluation": {"marks": 7}}
-OFFLINE = {
-    "wandb": {"name": "wandb", "mode": "offline"},
-    "mlflow": {"name": "mlflow"},
-    "trackio": {"name": "trackio"},
-}
-SLOW = ("wandb", "mlflow")
-LIBRARIES = [
-    pytest.param(name, marks=[pytest.mark.slow] if name in SLOW else []) for name in OFFLINE
-]
+OFFLINE = {"wandb": {"name": "wandb", "mode": "offline"}, "mlflow": {"name": "mlflow"}}
+LIBRARIES = [pytest.param(name, marks=pytest.mark.slow) for name in OFFLINE]
+STAND_INS = Path(__file__).parents[1] / "fakes" / "libraries"
 
 
 @pytest.fixture
@@ -49,6 +43,25 @@ def settings(tmp_path, monkeypatch, one_thread):
     after = {child.pid for child in psutil.Process().children(recursive=True)}
     assert after <= before, "a process is left over"
     assert not [*(tmp_path / "home").iterdir(), *(tmp_path / "here").iterdir()]
+
+
+@pytest.fixture
+def stand_in(monkeypatch):
+    """In place of wandb, here and in the processes that are started."""
+    monkeypatch.setenv("PYTHONPATH", str(STAND_INS), prepend=os.pathsep)
+    monkeypatch.syspath_prepend(str(STAND_INS))
+    monkeypatch.setitem(sys.modules, "wandb", None)  # what is there comes back afterwards
+    del sys.modules["wandb"]
+
+
+@pytest.fixture(params=[*LIBRARIES, "stand-in"])
+def library(request):
+    """The name of a library that is there."""
+    if request.param == "stand-in":
+        request.getfixturevalue("stand_in")
+        return "wandb"
+    pytest.importorskip(request.param)
+    return request.param
 
 
 # ---- what is in a library's own files: its rows by metric, its settings, its status ----
@@ -125,39 +138,39 @@ def read_mlflow(folder):
     return rows, settings, run.info.status, about
 
 
-def read_trackio(folder):
-    from trackio import utils
-    from trackio.sqlite_storage import SQLiteStorage
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (utils, sys.modules["trackio.sqlite_storage"]):
-            patch.setattr(module, "TRACKIO_DIR", folder)
-        [name] = SQLiteStorage.get_runs("raysync")
-        logs = SQLiteStorage.get_logs("raysync", name)
-        settings = SQLiteStorage.get_run_config("raysync", name)
-        [artifact] = SQLiteStorage.get_artifacts("raysync")
-    *history, last = logs
-    rows = {}
-    for log in history:
-        for key in log.keys() - {"timestamp", "step"}:
-            rows.setdefault(key, []).append((log["step"], log["seconds"], log[key]))
-    about = {"name": name, "group": settings["_Group"], "tags": settings.pop("tags")}
-    about |= {key.removeprefix("summary/"): value for key, value in last.items()}
-    assert artifact["name"] == f"record-{name.replace('=', '-')}"
-    return rows, settings, "FINISHED" if about["status"] == "finished" else "FAILED", about
+def lines_of(file):
+    """What the stand-in was told: kind -> all of that kind, in their order."""
+    told = {}
+    for line in file.read_text(encoding="utf-8").splitlines():
+        for kind, what in json.loads(line).items():
+            told.setdefault(kind, []).append(what)
+    return told
 
 
-READERS = {"wandb": read_wandb, "mlflow": read_mlflow, "trackio": read_trackio}
+def read_stand_in(folder):
+    [file] = folder.glob("*.jsonl")
+    told, rows = lines_of(file), {}
+    for values in told["log"]:
+        for name, value in values.items():
+            rows.setdefault(name, []).append((values["samples"], values["seconds"], value))
+    [begin], [end] = told["begin"], told["end"]
+    about = {"name": file.stem, "group": begin["group"], "tags": begin["tags"], **end["summary"]}
+    about["files"] = {Path(path).name for files in told.get("artifact", ()) for path in files}
+    return rows, begin["config"], "FAILED" if end["exit_code"] else "FINISHED", about
+
+
+def read(library, folder):
+    if library == "mlflow":
+        return read_mlflow(folder)
+    return (read_stand_in if [*folder.glob("*.jsonl")] else read_wandb)(folder)
 
 
 @pytest.mark.filterwarnings("ignore")  # those of the libraries, when they read
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_one_run_of_ours_is_one_run_of_theirs(library, settings):
-    pytest.importorskip(library)
     notes = []
     record = raysync.run(settings | {"track": [OFFLINE[library]]}, notify=notes.append)
     assert len(notes) == 1, "the learning rate alone"
-    rows, theirs, status, about = READERS[library](record.path / library)
+    rows, theirs, status, about = read(library, record.path / library)
     evaluations, summary = record.evaluations, record.summary
     samples = [round(each * 1600) for each in evaluations.progress]
     for metric in ("accuracy", "loss"):
@@ -199,43 +212,45 @@ def test_one_run_of_ours_is_one_run_of_theirs(library, settings):
 
 
 @pytest.mark.filterwarnings("ignore")  # those of the libraries, when they read
-@pytest.mark.parametrize("library", LIBRARIES)
 def test_a_run_that_diverges_has_failed_there(library, settings):
-    pytest.importorskip(library)
     much = settings | {"update": {"lr": 1e30}, "track": OFFLINE[library] | {"log_record": True}}
     record = raysync.run(much)
     assert record.summary["status"] == "diverged"
-    _, _, status, about = READERS[library](record.path / library)
+    _, _, status, about = read(library, record.path / library)
     assert (status, about["status"]) == ("FAILED", "diverged")
 
 
-def test_trials_are_grouped_under_the_name_of_their_sweep(settings, tmp_path, monkeypatch):
+def test_trials_are_grouped_under_the_name_of_their_sweep(
+    stand_in, settings, tmp_path, monkeypatch
+):
     """As `raysync sweep` runs them, into one folder, whatever the environment says; the model is in
     the artifact if wanted.
     """
-    pytest.importorskip("trackio")
-    monkeypatch.setenv("TRACKIO_DIR", str(tmp_path / "elsewhere"))
-    tracker = {"name": "trackio", "dir": str(tmp_path / "t"), "project": "p", "log_model": True}
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "elsewhere"))
+    tracker = {"name": "wandb", "dir": str(tmp_path / "t"), "project": "p", "log_model": True}
     for name in ("0001", "0002"):
         experiment = config.validate(settings | {"name": name, "track": [tracker]})
         with engine_for(experiment) as engine:
             run_in(engine, prepare(experiment), experiment.paradigm, sweep="lr")
-    from trackio import utils
-    from trackio.sqlite_storage import SQLiteStorage
+    told = [lines_of(file) for file in sorted((tmp_path / "t" / "wandb").iterdir())]
+    begun = [begin for each in told for begin in each["begin"]]
+    assert len(begun) == 2
+    assert {(each["project"], each["group"]) for each in begun} == {("p", "lr")}
+    assert sorted(each["tags"][-1] for each in begun) == ["0001", "0002"]
+    assert not [*(tmp_path / "runs").rglob("wandb")]
+    assert {each["cache"][0] for each in told} == {str(tmp_path / "t" / "wandb" / "cache")}
+    models = {str(file) for file in (tmp_path / "runs").rglob("model.safetensors")}
+    assert len(models) == 2
+    assert {path for each in told for path in each["artifact"][0]} >= models
 
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (utils, sys.modules["trackio.sqlite_storage"]):
-            patch.setattr(module, "TRACKIO_DIR", tmp_path / "t")
-        names = SQLiteStorage.get_runs("p")
-        configs = [SQLiteStorage.get_run_config("p", name) for name in names]
-    assert len(names) == 2
-    assert {each["_Group"] for each in configs} == {"lr"}
-    assert sorted(each["tags"][-1] for each in configs) == ["0001", "0002"]
-    assert not list((tmp_path / "runs").rglob("trackio"))
-    assert not (tmp_path / "elsewhere").exists()
-    blobs = {each.stat().st_size for each in (tmp_path / "t").rglob("blobs/**/*")}
-    [model, _] = (tmp_path / "runs").rglob("model.safetensors")
-    assert model.stat().st_size in blobs
+
+def test_what_the_environment_says_holds_where_no_folder_is_asked_for(
+    stand_in, settings, tmp_path, monkeypatch
+):
+    monkeypatch.setenv("WANDB_CACHE_DIR", str(tmp_path / "elsewhere"))
+    record = raysync.run(settings | {"track": "wandb"})
+    [file] = record.path.glob("wandb/*")
+    assert lines_of(file)["cache"] == [str(tmp_path / "elsewhere")]
 
 
 @pytest.mark.slow
@@ -355,12 +370,11 @@ def remarks(record):
     return [json.loads(line)["remark"]["text"] for line in lines if "remark" in json.loads(line)]
 
 
-def test_a_tracker_that_fails_is_turned_off(settings, monkeypatch):
+def test_a_tracker_that_fails_is_turned_off(stand_in, settings):
     """Its reason is told once, and the run is what it would have been."""
-    pytest.importorskip("trackio")
     alone = raysync.run(settings)
     notes = []
-    wrong = {"name": "trackio", "server_url": "nowhere"}
+    wrong = {"name": "wandb", "mode": "nowhere"}
 
     before = psutil.Process().children()
 
@@ -371,9 +385,9 @@ def test_a_tracker_that_fails_is_turned_off(settings, monkeypatch):
                 psutil.wait_procs([child], timeout=60)
 
     record = raysync.run(settings | {"track": [wrong]}, notify=notes.append, callbacks=[Waits()])
-    [said] = [note for note in notes if "trackio" in note]
-    assert "The tracker trackio failed (ValueError: `server_url` must be a full URL" in said
-    assert said.endswith("the run goes on without it.")
+    [said] = notes[1:]
+    assert "wandb" in said
+    assert "ValueError: mode must be one of online, offline, disabled)" in said, "its first line"
     assert len(remarks(record)) <= 1, "or it is only known when the journal is closed"
     assert record.summary["status"] == "finished"
     assert record.evaluations.equals(alone.evaluations)
@@ -407,30 +421,29 @@ def test_nothing_is_written_behind_the_end_of_a_journal(settings, monkeypatch):
     assert any("division by zero" in note for note in notes)
 
 
-def test_a_library_that_hangs_delays_no_run_and_is_ended(settings, monkeypatch):
+def test_a_library_that_hangs_delays_no_run_and_is_ended(stand_in, settings, monkeypatch):
     """Its pipe is full long before the end."""
     monkeypatch.setattr(process, "PROGRAM", "import signal; signal.pause()  # {path}")
     monkeypatch.setattr(process, "END_S", 0.1)
     monkeypatch.setattr(process.LibraryProcess, "flush", lambda self: self._send({"x": "x" * 9999}))
     notes = []
-    record = raysync.run(settings | {"track": "trackio"}, notify=notes.append)
+    record = raysync.run(settings | {"track": "wandb"}, notify=notes.append)
     assert record.summary["status"] == "finished"
-    assert notes[1:] == [
-        "The tracker trackio failed (it has not ended after 0.1 s): the run goes on without it."
-    ]
+    [said] = notes[1:]
+    assert "wandb" in said
+    assert "0.1 s" in said
 
 
-def test_a_library_that_dies_is_told_of(settings, monkeypatch):
+def test_a_library_that_dies_is_told_of(stand_in, settings, monkeypatch):
     monkeypatch.setattr(process, "PROGRAM", "import os; os._exit(7)  # {path}")
     notes = []
-    record = raysync.run(settings | {"track": "trackio"}, notify=notes.append)
+    record = raysync.run(settings | {"track": "wandb"}, notify=notes.append)
     assert record.summary["status"] == "finished"
     *_, said = notes
     assert "its process exited with 7" in said
 
 
-def test_a_run_that_is_interrupted_says_so(settings):
-    pytest.importorskip("trackio")
+def test_a_run_that_is_interrupted_says_so(stand_in, settings):
     before = psutil.Process().children()
 
     class Interrupts(raysync.Callback):
@@ -441,37 +454,24 @@ def test_a_run_that_is_interrupted_says_so(settings):
                 raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        raysync.run(settings | {"track": "trackio"}, callbacks=[Interrupts()])
+        raysync.run(settings | {"track": "wandb"}, callbacks=[Interrupts()])
     [folder] = Path(settings["output"]).glob("tiny/*")
-    _, _, _, about = read_trackio(folder / "trackio")
+    _, _, _, about = read_stand_in(folder / "wandb")
     assert about["status"] == "stopped"
 
 
-def test_a_library_whose_run_was_killed_is_told_that_it_failed(settings):
+def test_a_library_whose_run_was_killed_is_told_that_it_failed(stand_in, settings, monkeypatch):
     """Its messages end without an end."""
-    pytest.importorskip("trackio")
-    sinks = []
 
     class Killed(process.LibraryProcess):
         def end(self, run):
             self._unsent.put("")
             self._process.wait(60)
 
-        def begin(self, run):
-            sinks.append(self)
-            super().begin(run)
-
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(trackers, "LibraryProcess", Killed)
-        record = raysync.run(settings | {"track": "trackio"})
-    from trackio import utils
-    from trackio.sqlite_storage import SQLiteStorage
-
-    with pytest.MonkeyPatch.context() as patch:
-        for module in (utils, sys.modules["trackio.sqlite_storage"]):
-            patch.setattr(module, "TRACKIO_DIR", record.path / "trackio")
-        *_, last = SQLiteStorage.get_logs("raysync", record.path.name)
-    assert last["summary/status"] == "killed"
+    monkeypatch.setattr(trackers, "LibraryProcess", Killed)
+    record = raysync.run(settings | {"track": "wandb"})
+    _, _, status, about = read_stand_in(record.path / "wandb")
+    assert (status, about["status"]) == ("FAILED", "killed")
 
 
 @pytest.mark.parametrize(
@@ -481,16 +481,15 @@ def test_a_library_whose_run_was_killed_is_told_that_it_failed(settings):
         (["tensorboard", "tensorboard"], "tensorboard is listed twice"),
         ({"name": "tensorboard", "dir": "x"}, r"track\[0\] tensorboard: it takes no arguments"),
         ({"name": "mlflow", "tracking_url": "x"}, "did you mean 'tracking_uri'"),
-        ({"name": "trackio", "projekt": "x"}, "did you mean 'project'"),
+        ({"name": "wandb", "projekt": "x"}, "did you mean 'project'"),
         ({"name": "wandb", "config": {}}, "unknown argument 'config'"),
         ({"name": "wandb", "log_model": "yes"}, "log_model must be true or false"),
     ],
 )
-def test_a_tracker_that_cannot_work_is_refused_before_the_run(track, said, tmp_path, monkeypatch):
+def test_a_tracker_that_cannot_work_is_refused_before_the_run(
+    stand_in, track, said, tmp_path, monkeypatch
+):
     monkeypatch.setattr(trackers, "_is_installed", lambda package: True)
-    if "wandb" in str(track) or "trackio" in str(track):
-        pytest.importorskip("trackio")
-        pytest.importorskip("wandb")
     with pytest.raises(ConfigError, match=said):
         raysync.run(SETTINGS | {"track": track, "output": str(tmp_path / "runs")})
     assert not (tmp_path / "runs").exists()
@@ -515,7 +514,7 @@ def test_secrets_in_arguments_are_in_no_record():
     assert "https://***@host/path" in text
 
 
-def test_a_missing_record_still_closes_the_trackers(settings, tmp_path):
+def test_a_missing_record_still_closes_the_trackers(stand_in, settings, tmp_path):
     """Someone removes the folder of the record while the run goes on."""
 
     class Removes(raysync.Callback):
@@ -524,14 +523,13 @@ def test_a_missing_record_still_closes_the_trackers(settings, tmp_path):
                 shutil.rmtree(tmp_path / "runs", ignore_errors=True)
 
     with pytest.raises(RunFailed, match="cannot be written"):
-        raysync.run(settings | {"track": "trackio"}, callbacks=[Removes()])
+        raysync.run(settings | {"track": "wandb"}, callbacks=[Removes()])
 
 
-def test_the_files_of_a_tracker_are_uploaded_with_the_record(settings, tmp_path):
+def test_the_files_of_a_tracker_are_uploaded_with_the_record(stand_in, settings, tmp_path):
     """Also what is only written when the run has ended."""
-    pytest.importorskip("trackio")
-    tracked = settings | {"output": f"file://{tmp_path}/bucket", "track": "trackio"}
+    tracked = settings | {"output": f"file://{tmp_path}/bucket", "track": "wandb"}
     raysync.run(tracked)
     [folder] = (tmp_path / "bucket" / "tiny").iterdir()
-    _, _, status, _ = read_trackio(folder / "trackio")
+    _, _, status, _ = read_stand_in(folder / "wandb")
     assert status == "FINISHED"

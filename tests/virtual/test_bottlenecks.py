@@ -345,13 +345,6 @@ def test_a_fault_that_is_always_there_is_simulated_in_part():
     assert found.seconds == pytest.approx(seconds_of(run(timed(workers=FOUR, **settings))))
 
 
-def test_the_cores_of_a_host_are_named():
-    host = {"name": "box", "cores": 2}
-    found = diagnose(setting_of(workers=[{"count": 4, "step_s": 1, "host": host}]))
-    assert (found.kind, found.bottleneck.what) == ("host", "the cores of host box")
-    assert found.bottleneck.seconds == pytest.approx(20)
-
-
 def test_a_network_in_stages_is_not_simulated():
     stages = ParadigmChoice.model_validate({"name": "decoupled", "modules": 2})
     assert Setting.of(timed(workers=FOUR), stages) is None

@@ -104,11 +104,9 @@ def test_the_state_of_two_shards_is_none_of_one_server():
         DataParallelRun(task(), make("asp"), {SERVER: [b"", b""]}).actor(SERVER)
 
 
-BOX = {"host": {"name": "box", "cores": 1}}
 KEEPING = {
     "bsp": ("bsp", {}, {}),
-    "host": ("asp", {}, BOX),
-    "host, links": ("asp", {}, {**BOX, "link": {"latency_s": 0.02}}),
+    "asp": ("asp", {}, {}),
     "ssp": ("ssp", {"staleness": 1}, {"link": {"latency_s": 0.02}}),
     "ring": ("bsp", {"exchange": "ring"}, {}),
     "k-sync": ("k-sync", {"k": 2}, {}),

@@ -17,7 +17,7 @@ from raysync.core.events import Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Evaluation
 from raysync.decoupled.gossip import Gossip
-from raysync.decoupled.plan import check, plan_of
+from raysync.decoupled.plan import plan_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.push_rows import PushRows, as_row
@@ -389,14 +389,6 @@ def test_stages_of_several_precisions_learn_alike():
         rounded = losses(*precisions)
         assert rounded != exact
         assert rounded == pytest.approx(exact, rel=0.02)
-
-
-def test_a_scale_of_the_loss_is_refused():
-    training, two = cut_task(2, 2), make("decoupled", modules=2, groups=2)
-    [group] = training.experiment.workers
-    fp16 = group.model_copy(update={"precision": "fp16"})
-    with pytest.raises(ConfigError, match="workers: gpu: precision: fp16: .* bf16 needs no scale"):
-        check(training.experiment.model_copy(update={"workers": (fp16,)}), two)
 
 
 def test_running_forward_again_takes_longer_and_uses_the_present_weights():
