@@ -156,7 +156,7 @@ class _EventsState(TypedDict):
     """What a run in virtual time writes down."""
 
     events: Annotated[int, Field(ge=0, lt=LARGEST)]
-    intervals: list[float | bool | None]
+    intervals: list[float | None]
 
 
 @cache
