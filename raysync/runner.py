@@ -54,8 +54,6 @@ TOGETHER_S = 1.0
 """Within how long workers leave together: Ray tells of all on a lost node within milliseconds."""
 Watch = Callable[[Measures], None]
 Notify = Callable[[str], None]
-Saved = Callable[[Path, Checkpoint], None]
-"""Receives the folder of a record, and a checkpoint that has been written into it."""
 
 
 class Engine(Protocol):
@@ -109,10 +107,6 @@ class Engine(Protocol):
 
 def quiet(_: object) -> None:
     """Tell nobody."""
-
-
-def ignore(record: Path, checkpoint: Checkpoint) -> None:
-    """Do nothing with a checkpoint."""
 
 
 @contextmanager
@@ -216,14 +210,12 @@ def run_in(
     sweep: str = "",
     comparison: str = "",
     goes_on: GoesOn | None = None,
-    saved: Saved = ignore,
     diagnoses: bool = False,
 ) -> RunRecord:
     """Train under a paradigm on an engine that can serve further runs; see `run`. For a
     trial, `sweep` is the name of its sweep; for a run of a comparison, `comparison` is the id of
-    that. With `goes_on`, a run that was lost is resumed. `saved` is called with each checkpoint
-    that has been written. With `diagnoses`, the bottleneck of a run in virtual time is looked for,
-    which takes some tenths of a second.
+    that. With `goes_on`, a run that was lost is resumed. With `diagnoses`, the bottleneck of a run
+    in virtual time is looked for, which takes some tenths of a second.
     """
     began = datetime.now() if goes_on is None else goes_on.began
     check_metrics(training.experiment, training.metrics, training.primary)
@@ -293,8 +285,7 @@ def run_in(
                 )
                 for report in recoveries.reports(stream, writer):
                     if isinstance(report, Checkpoint):
-                        if _keep(writer, report, remark):
-                            saved(folder, report)
+                        _keep(writer, report, remark)
                     elif isinstance(report, Resumed):
                         _tell([report], notify)
                         _write(writer, [], watches, notify)  # they look at what is left
@@ -429,17 +420,16 @@ def _left_with(first: Entry, lines: Sequence[Line]) -> list[str]:
     ]
 
 
-def _keep(writer: RecordWriter, checkpoint: Checkpoint, remark: Notify) -> bool:
-    """Write a checkpoint, and return whether it is there; without it, the run goes on."""
+def _keep(writer: RecordWriter, checkpoint: Checkpoint, remark: Notify) -> None:
+    """Write a checkpoint; without it, the run goes on."""
     try:
-        return writer.write_checkpoint(checkpoint)
+        writer.write_checkpoint(checkpoint)
     except OSError as error:
         reason = " ".join((error.strerror or str(error)).split())
         remark(
             f"Checkpoint {checkpoint.number} could not be written ({reason}): the run goes on, and"
             " the checkpoints before it stay."
         )
-        return False
 
 
 def _new_folder(experiment: Experiment, choice: ParadigmChoice) -> Path:

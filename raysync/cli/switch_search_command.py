@@ -26,8 +26,10 @@ from raysync.cli.table import seconds_text
 from raysync.errors import RunFailed
 
 if TYPE_CHECKING:
-    from raysync.tuning.switch_search import Candidate, SearchResult
+    from raysync.tuning.switch_search import SearchResult
     from raysync.tuning.switch_trials import SearchPlan
+
+PASSES = {True: "yes", False: "[red]no[/red]"}
 
 
 @app.command(name="switch-search")
@@ -74,114 +76,70 @@ def switch_search(
     except SystemExit:  # by SIGTERM or SIGHUP
         say("Stopped. The same command goes on.")
         raise
-    _print_table(plan, result)
-    for text in (_answer(plan, result), _costs(result)):
-        console.print_plain(text)
+    first = plan.experiment.paradigm.make().phases()[0]
+    _print_table(plan, result, first)
     console.print_plain(
+        f"{_answer(plan, result, first)}\n{_costs(result, first)}\n"
         f"Result: {plan.trials.folder / switch_trials.RESULT}\n"
         f"Run it: raysync run {plan.trials.folder / switch_trials.CHOSEN}"
     )
 
 
-def _print_table(plan: SearchPlan, result: SearchResult) -> None:
+def _print_table(plan: SearchPlan, result: SearchResult, first: str) -> None:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column("fraction", no_wrap=True)
-    for name in (
-        "runs",
-        plan.search.target.replace("_", "\n"),
-        "passes",
-        "seconds",
-        f"of {_first(plan)}\nalone",
-    ):
+    target = plan.search.target.replace("_", "\n")
+    for name in ("runs", target, "passes", "seconds", f"of {first}\nalone"):
         table.add_column(name, justify="right", no_wrap=True)
-    known = [
-        f"1 ({_first(plan)} alone)",
-        "known",
-        _value(plan, result.value),
-        "",
-        _seconds(result.first_seconds),
-        _ratio(result.ratio(result.first)),
+    rows = [
+        (f"1 ({first} alone)", "", result.value, result.first_seconds, result.first),
+        *(
+            (f"{each.fraction:g}", PASSES[each.passes], each.value, each.seconds, each)
+            for each in result.candidates
+        ),
     ]
-    table.add_row(
-        *(known if plan.known else _row(plan, result, result.first, f"1 ({_first(plan)} alone)"))
-    )
-    for candidate in result.candidates:
-        passes = "yes" if candidate.passes else "[red]no[/red]"
-        table.add_row(*_row(plan, result, candidate, f"{candidate.fraction:g}", passes))
+    for name, passes, value, seconds, candidate in rows:
+        whys = Counter(training.why for training in candidate.trainings if training.why)
+        table.add_row(
+            " ".join([name, *(f"[red]{count} {why}[/red]" for why, count in whys.items())]),
+            str(len(candidate.trainings) or "known"),
+            _value(plan, value),
+            passes,
+            "-" if seconds is None else seconds_text(seconds),
+            _number(result.ratio(candidate), ".3f"),
+        )
     console.print(table)
 
 
-def _row(
-    plan: SearchPlan, result: SearchResult, candidate: Candidate, name: str, passes: str = ""
-) -> list[str]:
-    whys = Counter(training.why for training in candidate.trainings if training.why)
-    marks = [f"[red]{count} {why}[/red]" for why, count in whys.items()]
-    return [
-        " ".join([name, *marks]),
-        str(len(candidate.trainings)),
-        _value(plan, candidate.value),
-        passes,
-        _seconds(candidate.seconds),
-        _ratio(result.ratio(candidate)),
-    ]
-
-
-def _answer(plan: SearchPlan, result: SearchResult) -> str:
+def _answer(plan: SearchPlan, result: SearchResult, first: str) -> str:
     bound = result.value - plan.search.threshold * (1 if plan.rises else -1)
     least = f"at {'least' if plan.rises else 'most'} {_value(plan, bound)}"
     if result.answer is result.first:
-        return f"Stay with {_first(plan)}: no fraction that was tried has {least}."
-    ratio = result.ratio(result.answer)
-    takes = (
-        ""
-        if ratio is None
-        else f"; a training takes {ratio:.3g} of the time of {_first(plan)} alone"
-    )
-    last = result.candidates[-1]
-    more = (
-        f" The next was not tried: candidates_max is {plan.search.candidates_max}."
-        if last.passes
-        else ""
-    )
-    return (
-        f"Switch at fraction {result.fraction:g}: the smallest that was tried with"
-        f" {least}{takes}.{more}"
-    )
+        return f"Stay with {first}: no fraction that was tried has {least}."
+    answer = f"Switch at fraction {result.fraction:g}: the smallest that was tried with {least}."
+    if result.candidates[-1].passes:
+        answer += f" The next was not tried: candidates_max is {plan.search.candidates_max}."
+    return answer
 
 
-def _costs(result: SearchResult) -> str:
+def _costs(result: SearchResult, first: str) -> str:
+    spent = f"{seconds_text(result.seconds)} s"
     if result.cost is None:
         return (
-            f"Search cost: {seconds_text(result.seconds)} s of training. To compare it with the"
-            " first phase alone, give known: {value: ..., seconds: ...}."
+            f"Search cost: {spent} of training. To compare it with {first} alone, give known:"
+            " {value: ..., seconds: ...}."
         )
-    paid = (
-        "never paid back: nothing is saved"
-        if result.amortisation is None
-        else f"paid back after {result.amortisation:.2f} trainings"
-    )
-    effective = "-" if result.effective is None else f"{result.effective:.2f}"
+    paid_back = _number(result.amortisation, ".2f").replace("-", "never")
     return (
-        f"Search cost: {result.cost:.2f} trainings with the first phase alone"
-        f" ({seconds_text(result.seconds)} s), {paid}; effective-training ratio {effective}."
+        f"Search cost in trainings with {first} alone: {result.cost:.2f} ({spent}); paid back"
+        f" after: {paid_back}; effective-training ratio: {_number(result.effective, '.2f')}."
     )
-
-
-def _first(plan: SearchPlan) -> str:
-    """Return the name of the first phase."""
-    return plan.experiment.paradigm.make().phases()[0]
 
 
 def _value(plan: SearchPlan, value: float | None) -> str:
     """Return a value of the target as text."""
-    if value is None:
-        return "-"
-    return f"{value:.2%}" if plan.search.metric == "accuracy" else f"{value:.4g}"
+    return _number(value, ".2%" if plan.search.metric == "accuracy" else ".4g")
 
 
-def _seconds(value: float | None) -> str:
-    return "-" if value is None else seconds_text(value)
-
-
-def _ratio(value: float | None) -> str:
-    return "-" if value is None else f"{value:.3f}"
+def _number(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

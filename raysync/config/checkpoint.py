@@ -42,7 +42,7 @@ def _or_none(value: object) -> Path | str | None:
 
 class Checkpointing(Strict):
     """Take checkpoints, from which a run that was lost can go on: `raysync run --resume RUN`. Give
-    at least one of `every_s`, `every_progress` and `every_evaluation`.
+    `every_s`, `every_progress`, or both.
     """
 
     every_s: float | None = Field(
@@ -56,7 +56,6 @@ class Checkpointing(Strict):
     every_progress: float | None = Field(
         None, gt=0, le=1, description="one after each such share of the workload: 0.1 for ten"
     )
-    every_evaluation: bool = Field(False, description="one as soon as an evaluation has ended")
     keep: int = Field(
         2,
         ge=1,
@@ -75,9 +74,9 @@ class Checkpointing(Strict):
 
     @model_validator(mode="after")
     def _is_ever_due(self) -> Checkpointing:
-        if self.every_s is None and self.every_progress is None and not self.every_evaluation:
+        if self.every_s is None and self.every_progress is None:
             raise ValueError(
-                "say when checkpoints are taken: every_s: 60, every_progress: 0.1,"
-                " every_evaluation: true, or several; without checkpoints, leave the block out"
+                "say when checkpoints are taken: every_s: 60, every_progress: 0.1, or both;"
+                " without checkpoints, leave the block out"
             )
         return self

@@ -46,29 +46,6 @@ CHANGEABLE = (
 """Settings that say where and how the rest of the run is done, and not what it trains."""
 
 WORKERS = ("the number of workers (workers.*.count) and whole groups",)
-PERTURBABLE = (
-    "update.lr",
-    "update.momentum",
-    "update.weight_decay",
-    "update.betas",
-    "update.clip_norm",
-    "update.lr_scaling",
-    "update.schedule",
-    "update.phases",
-)
-"""Settings that a clone of a trial may have others of than the trial: they are read at each update,
-and change neither what a checkpoint holds nor which calls a run makes."""
-
-
-def is_perturbable(setting: str) -> bool:
-    """Say whether a clone may have another value of a setting."""
-    return any(f"{setting}.".startswith(f"{name}.") for name in PERTURBABLE)
-
-
-def changes_between(before: Experiment, after: Experiment) -> Iterator[str]:
-    """Yield in words each setting that differs."""
-    for path, old, new in _changes("", before.plain(), after.plain()):
-        yield f"{_setting(path)}: {_short(new)} in place of {_short(old)}"
 
 
 def check_changes(before: Experiment, after: Experiment, *, elastic: bool = False) -> None:

@@ -89,7 +89,6 @@ class Checkpointer:
         setting = experiment.checkpoint
         self._every_s = None if setting is None else setting.every_s
         self._every_progress = None if setting is None else setting.every_progress
-        self._every_evaluation = setting is not None and setting.every_evaluation
         self._deadline_s = experiment.cluster.step_deadline_s
         self.next_progress = inf
         """The progress of the run at which the next checkpoint is due."""
@@ -106,13 +105,6 @@ class Checkpointer:
         """
         self._expect(progress)
         self.request()
-
-    def evaluated(self) -> None:
-        """Take the checkpoint that is due when an evaluation has ended, once the event in hand is
-        over.
-        """
-        if self._every_evaluation:
-            self.request()
 
     def request(self) -> None:
         """Take a checkpoint once the event in hand is over."""

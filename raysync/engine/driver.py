@@ -557,8 +557,6 @@ class Driver:
         for evaluation in evaluations:
             if why := self._early_stop.reason(evaluation):
                 self._stop(why)
-        if evaluations:
-            self.checkpointer.evaluated()
 
 
 def _push_name(push: Push) -> str:

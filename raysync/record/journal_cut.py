@@ -21,8 +21,6 @@ from raysync.record.storage import completed
 
 CUT = '{"checkpointed"'
 """How the line of a checkpoint begins: other lines of a long journal need not be decoded."""
-EVALUATION = '{"evaluation"'
-"""How that of an evaluation begins."""
 
 
 @dataclass(frozen=True)
@@ -72,30 +70,6 @@ def lines_before(journal: Path, checkpoint: Checkpoint) -> list[Line]:
 def cut_line(checkpoint: Checkpoint) -> Checkpointed:
     """Return the journal's line of a checkpoint."""
     return Checkpointed(checkpoint.at, checkpoint.number)
-
-
-def copy_before(journal: Path, target: Path, checkpoint: Checkpoint) -> int:
-    """Write the part of a journal up to the line of a checkpoint, and with it.
-
-    Args:
-        journal: its path.
-        target: the new file.
-        checkpoint: of the same run.
-
-    Returns:
-        the number of evaluations in that part.
-
-    Raises:
-        OSError: it cannot be read or written.
-        ConfigError: it has no line of that checkpoint.
-    """
-    evaluations = 0
-    with JournalFile(journal, errors="replace") as old, target.open("w", encoding="utf-8") as kept:
-        for text in _texts_before(old, checkpoint.number):
-            evaluations += text.startswith(EVALUATION)
-            kept.write(text)
-        kept.write(encode(cut_line(checkpoint)).decode())
-    return evaluations
 
 
 def _texts_before(journal: JournalFile, number: int) -> Iterator[str]:

@@ -36,7 +36,16 @@ from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.made_here import KEY, making
 from raysync.record.reader import RunRecord, legible, load, newest_first
 from raysync.record.schemas import MOST_BYTES, table_in
-from raysync.record.storage import Location, display_name, join, listdir, local_copy, upload
+from raysync.record.storage import (
+    Location,
+    display_name,
+    join,
+    listdir,
+    local_copy,
+    location_of,
+    remove,
+    upload,
+)
 
 FILE, ORIGIN, TABLE, CSV, RECORDS, NOTE = (
     "sweep.yaml",
@@ -214,6 +223,13 @@ def write_note(sweep: Path, note: TrialNote) -> None:
     text = write_yaml({"settings": note.settings, "ended": note.ended, "error": note.error})
     (folder / NOTE).write_text(text, encoding="utf-8")
     upload(folder / NOTE)
+
+
+def remove_note(sweep: Path, trial: str) -> None:
+    """Remove `trial.yaml`: the trial is no row of the table any more. Its record stays."""
+    file = sweep / RECORDS / trial / NOTE
+    remove(location_of(file))
+    file.unlink(missing_ok=True)
 
 
 def notes(sweep: Path) -> list[TrialNote]:

@@ -22,11 +22,9 @@ from raysync.record.made_here import KEY, is_made_here
 from raysync.record.reader import RunRecord
 from raysync.record.resumption import environment_of
 from raysync.record.storage import display_name
-from raysync.record.sweeps import FILE, NOTE, ORIGIN, RECORDS, TUNE, Origin
+from raysync.record.sweeps import FILE, NOTE, ORIGIN, RECORDS, Origin
 from raysync.record.writer import CONFIG
 
-PICKLES = "searcher-state-*.pkl"
-"""The files of Ray Tune's searchers in the folder of a sweep that goes on: what is in them runs."""
 OWN_WORDS = ("hf", "timm", "torchvision", "given")
 """What stands before the colon of a name that is no module."""
 NAMED = 5
@@ -50,8 +48,8 @@ def trusted(record: RunRecord, *, trust: bool) -> RunRecord:
 
 
 def check_trusted(sweep: Path, *, trust: bool) -> None:
-    """Refuse to go on with a sweep that names modules, or has pickled files, and was not made here,
-    unless the user trusts it.
+    """Refuse to go on with a sweep that names modules, and was not made here, unless the user
+    trusts it.
 
     Args:
         sweep: its folder.
@@ -69,8 +67,7 @@ def check_trusted(sweep: Path, *, trust: bool) -> None:
     if origin is not None:
         parts.append(read_yaml(origin.text, origin.source))
         parts += [read_yaml(each.partition("=")[2], each) for each in origin.overrides]
-    pickles = (str(file.relative_to(sweep)) for file in (sweep / TUNE).glob(PICKLES))
-    _refuse(sweep, chain(references_in(parts), pickles))
+    _refuse(sweep, references_in(parts))
 
 
 def _refuse(folder: Path, names: Iterator[str]) -> None:

@@ -106,11 +106,11 @@ def evaluations_table(measures: Measures) -> pa.Table:
     return pa.table(columns)
 
 
-def folder_name(output: Location, name: str, kind: str, began: datetime | None = None) -> Path:
+def folder_name(output: Location, name: str, kind: str) -> Path:
     """Choose the folder `OUTPUT/NAME/TIME-KIND-ID`, without creating it; behind a URI, a copy of
-    it. The id keeps runs of the same second apart. The time is that of now, unless it is given.
+    it. The id keeps runs of the same second apart.
     """
-    stamp = (began or datetime.now()).strftime(STAMP)
+    stamp = datetime.now().strftime(STAMP)
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
     location = join(output, name, f"{stamp}-{plain}-{uuid4().hex[:4]}")
     return Path(location).expanduser() if not is_uri(location) else new_copy(str(location))
@@ -288,20 +288,19 @@ class RecordWriter:
                     if len(self._rows) >= ROWS_PER_GROUP:
                         self._flush_rows()
 
-    def write_checkpoint(self, checkpoint: Checkpoint) -> bool:
+    def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint, whose line in the journal has been written, and remove those that are
-        too old. Return whether it is there: it is not where the record cannot be written any more.
+        too old. It is not where the record cannot be written any more.
 
         Raises:
             OSError: it cannot be written. The older ones stay, and the record can go on.
         """
         if self.failure:
-            return False
+            return
         with self._keeping_failure():
             self._flush_lines()
         os.fsync(self._journal.fileno())  # a checkpoint without its line is none
         self._checkpoints.write(checkpoint)
-        return True
 
     def write(self, lines: Sequence[Line]) -> None:
         """Write lines of the journal, and the rows that they complete. What is kept of them

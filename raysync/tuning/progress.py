@@ -36,8 +36,7 @@ class SweepProgress:
         """Count the trials."""
         counts = Counter(trial.status for trial in trials)
         done = counts[Trial.TERMINATED] + counts[Trial.ERROR]
-        ended = (Trial.TERMINATED, Trial.ERROR)  # one that is paused has come as far as it has
-        under_way = sum(_progress(trial) for trial in trials if trial.status not in ended)
+        under_way = sum(_progress(trial) for trial in trials if trial.status == Trial.RUNNING)
         return cls(counts[Trial.RUNNING], done, counts[Trial.ERROR], done + under_way)
 
 

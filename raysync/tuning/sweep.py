@@ -2,22 +2,23 @@
 
 A trial's end is noted beside its records as it happens. `--resume` reads these notes and gives Tune
 the trials that are left, as a new run: after Ctrl-C, Tune itself counts the trials under way as
-ended and restores none of them (Ray 2.60). A trial that had begun goes on from the newest
-checkpoint of its record, and reports the evaluations before that again, so that Tune knows them.
+ended and restores none of them (Ray 2.60). A trial of a grid that had begun goes on from the newest
+checkpoint of its record, and reports the evaluations before that again, so that Tune knows them. A
+searcher is told what the trials before have found; those of it that were under way begin anew.
 """
 
 from __future__ import annotations
 
-import logging
 import re
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
 from ray import tune
-from ray.tune.search import BasicVariantGenerator
+from ray.tune.search import BasicVariantGenerator, Searcher
 
 from raysync import config
 from raysync.cluster.connection import Connection
@@ -47,28 +48,29 @@ from raysync.record.sweeps import (
     TUNE,
     Origin,
     SweepRecord,
+    TrialNote,
     load_sweep,
     newest_record,
     newest_sweep,
     notes,
+    remove_note,
     trial_name,
     write_note,
     write_table,
 )
-from raysync.record.trust import PICKLES, check_trusted
+from raysync.record.trust import check_trusted
 from raysync.record.writer import folder_name
 from raysync.training.task_loading import metrics_of, primary_of
-from raysync.tuning.continued_search import ContinuedSearch
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
 from raysync.tuning.progress import Notify, Show, TuneCallback
-from raysync.tuning.trial import Trials, as_placed, folder_of, train
+from raysync.tuning.trial import Trials, as_placed, folder_of, settings_of, train
 from raysync.tuning.tune_library import (
     aimed,
     check_metrics,
-    checkpoints_kept,
-    pausing_scheduler,
+    quiet,
     scheduler,
     searcher,
+    searcher_again,
 )
 
 MOST_UNASKED = 1000
@@ -88,14 +90,16 @@ class Plan:
     sweep: Sweep
     trials: Trials
     points: tuple[Point, ...]
-    """The points of a grid that are still to run; with a searcher, which makes its own, those of
-    the trials that were under way."""
+    """The points of a grid that are still to run; with a searcher, those of the trials that were
+    under way."""
     examples: tuple[Point, ...]
     """The points; with a searcher, points that show each of its choices."""
     count: int
     """Trials still to run."""
     done: int = 0
     """Trials that an earlier call has finished."""
+    found: tuple[tuple[Point, float | None], ...] = ()
+    """The points of trials of a searcher that have ended, each with its value of the metric."""
 
 
 def plan(
@@ -119,7 +123,9 @@ def plan(
         ConfigError: the file has no sweep, a setting does not exist, there are too many trials;
             or there is no sweep to go on with, it still runs, or a setting changed that cannot.
     """
-    former = None if resume is None else local_copy(newest_sweep(resume), without=[CHECKPOINTS])
+    former = (
+        None if resume is None else local_copy(newest_sweep(resume), without=[TUNE, CHECKPOINTS])
+    )
     if former is not None:
         check_trusted(former, trust=trust)
     settings = tuple(settings)
@@ -152,7 +158,6 @@ def plan(
         origin.overrides,
         str(location_of(folder)) if is_copy(folder) else None,
         resume=former is not None,
-        pauses=pausing_scheduler(sweep),
     )
     checked = grid_points if sweep.search is None else examples(sweep, experiment.seed, source)
     for point in checked:
@@ -160,20 +165,37 @@ def plan(
     begun = {note.name: note for note in notes(trials.folder)}
     done = {name for name, note in begun.items() if note.ended and not note.error}
     left = tuple(
-        # a trial that has been cloned has other settings than its point
-        {"trial": number} | (begun[name].settings if name in begun else point)
+        {"trial": number} | point
         for number, point in enumerate(grid_points)
-        if (name := trial_name(number)) not in done
+        if trial_name(number) not in done
     )
-    _tune_config(sweep, left, len(left), source)  # raises if Tune has no such searcher or scheduler
-    if sweep.search is not None:
+    if sweep.search is None:
+        made = Plan(experiment, sweep, trials, left, left, len(left), len(grid_points) - len(left))
+    else:
         under_way = tuple(
             {"trial": name} | note.settings for name, note in begun.items() if not note.ended
         )
+        found = tuple(_found(trials.folder, begun.values(), sweep.metric))
         count_left = sweep.samples - len(done)
-        return Plan(experiment, sweep, trials, under_way, tuple(checked), count_left, len(done))
-    done_count = len(grid_points) - len(left)
-    return Plan(experiment, sweep, trials, left, left, len(left), done_count)
+        made = Plan(
+            experiment, sweep, trials, under_way, tuple(checked), count_left, len(done), found
+        )
+    _tune_config(made)  # raises if Tune has no such searcher or scheduler
+    return made
+
+
+def _found(
+    folder: Path, begun: Iterable[TrialNote], metric: str | None
+) -> Iterator[tuple[Point, float | None]]:
+    """Yield the settings of trials that have ended, and what they reported last: None, if they
+    failed, or that is no number.
+    """
+    for note in begun:
+        record = newest_record(folder, note.name) if note.ended and not note.error else None
+        summary = {} if record is None else record.summary
+        value = summary.get(f"final_{metric}", summary.get(str(metric)))
+        if note.ended:
+            yield note.settings, value if value is not None and isfinite(value) else None
 
 
 def origin_of(
@@ -286,7 +308,10 @@ def train_all(plan: Plan, *, notify: Notify, show: Show, verbose: bool = False) 
     callback = TuneCallback(plan.trials.folder, notify, show)
     plan.trials.find_impossible(plan.examples)
     _write_file(plan)
-    with _quiet(verbose):
+    if plan.sweep.search is not None:
+        for point in plan.points:  # they begin anew, under other names
+            remove_note(plan.trials.folder, point["trial"])
+    with nullcontext() if verbose else quiet():
         tuner = _tuner(plan, callback, verbose)
         remove(join(plan.trials.uri or plan.trials.folder, TUNE, SETTINGS))
         tuner.fit()
@@ -314,27 +339,31 @@ def cpus_of(plan: Plan) -> float:
 
 
 def _tuner(plan: Plan, callback: TuneCallback, verbose: bool) -> tune.Tuner:
-    folder, sweep, source = plan.trials.folder, plan.sweep, plan.trials.source
+    folder, sweep = plan.trials.folder, plan.sweep
     function = tune.with_resources(
         tune.with_parameters(train, trials=plan.trials), plan.trials.resources
     )
-    learned = folder / TUNE if any((folder / TUNE).glob(PICKLES)) else None
-    # a searcher that goes on knows its choices already
-    choices = space(sweep, source) if learned is None else {}
     return tune.Tuner(
         function,
-        param_space=choices if sweep.search else dict.fromkeys(plan.points[0]),
-        tune_config=_tune_config(sweep, plan.points, plan.count, source, learned),
+        param_space=_param_space(plan),
+        tune_config=_tune_config(plan),
         run_config=tune.RunConfig(
             name=TUNE,
             storage_path=plan.trials.uri or str(folder),
             callbacks=[callback],
             stop=dict(sweep.stop) or None,
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=checkpoints_kept(sweep)),
             verbose=2 if verbose else 0,
             progress_reporter=_reporter(sweep) if verbose else None,
         ),
     )
+
+
+def _param_space(plan: Plan) -> dict[str, Any]:
+    if plan.sweep.search is None:
+        return dict.fromkeys(plan.points[0])
+    if plan.trials.resume:
+        return {}  # its searcher knows them already
+    return space(plan.sweep, plan.trials.source)
 
 
 def _reporter(sweep: Sweep) -> tune.CLIReporter:
@@ -346,51 +375,30 @@ def _reporter(sweep: Sweep) -> tune.CLIReporter:
     )
 
 
-def _tune_config(
-    sweep: Sweep, left: Iterable[Point], samples: int, source: str, learned: Path | None = None
-) -> tune.TuneConfig:
-    """
-    Args:
-        sweep: the sweep to run.
-        left: the points of its grid that are left; with a searcher, of trials that go on.
-        samples: the number of trials.
-        source: the file, for errors.
-        learned: folder of the Tune run whose searcher goes on.
-    """
+def _tune_config(plan: Plan) -> tune.TuneConfig:
+    sweep, source = plan.sweep, plan.trials.source
     options: dict[str, Any] = (
         {"metric": sweep.metric, "mode": sweep.mode} if sweep.search or sweep.scheduler else {}
     )
-    search = searcher(sweep, source)
-    if search is None:
+    search: Searcher | BasicVariantGenerator | None
+    if sweep.search is None:
         search = BasicVariantGenerator(
-            points_to_evaluate=[dict(point) for point in left], max_concurrent=sweep.concurrent or 0
+            points_to_evaluate=[dict(point) for point in plan.points],
+            max_concurrent=sweep.concurrent or 0,
         )
     else:
         options["max_concurrent_trials"] = sweep.concurrent
-        if learned is not None:
-            search.restore_from_dir(str(learned))
-        if points := list(left):
-            search = ContinuedSearch(search, points)
+        if plan.trials.resume:
+            lost = [settings_of(point) for point in plan.points]
+            search = searcher_again(sweep, plan.found, lost, source)
+        else:
+            search = searcher(sweep, source)
     return tune.TuneConfig(
         search_alg=search,
         scheduler=scheduler(sweep, source),
-        num_samples=samples,
+        num_samples=plan.count,
         time_budget_s=sweep.time_budget_s,
         reuse_actors=True,
         trial_name_creator=folder_of,
         **options,
     )
-
-
-@contextmanager
-def _quiet(verbose: bool) -> Iterator[None]:
-    """Silence the loggers of Tune and its searchers, unless the output is to be verbose."""
-    loggers = [] if verbose else [logging.getLogger(name) for name in ("ray.tune", "optuna")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.CRITICAL)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

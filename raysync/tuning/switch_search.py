@@ -9,7 +9,7 @@ between the fraction that failed and the last that passed.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from statistics import fmean as mean
 
@@ -48,24 +48,24 @@ class Candidate:
     passes: bool
 
     @property
+    def useful(self) -> list[Training]:
+        """The trainings that have a value; others may have ended early."""
+        return [each for each in self.trainings if each.value is not None]
+
+    @property
     def value(self) -> float | None:
-        """Mean value of the trainings that have one."""
-        return _mean([each.value for each in self.trainings if each.value is not None])
+        """Mean value of the useful trainings."""
+        return mean(_values(self.useful)) if self.useful else None
 
     @property
     def seconds(self) -> float | None:
-        """Mean duration of the trainings that have a value: others may have ended early."""
-        return _mean([each.seconds for each in self.trainings if each.value is not None])
-
-    @property
-    def useful(self) -> int:
-        """The number of trainings that have a value."""
-        return sum(each.value is not None for each in self.trainings)
+        """Mean duration of the useful trainings."""
+        return mean(each.seconds for each in self.useful) if self.useful else None
 
 
 @dataclass(frozen=True)
 class SearchResult:
-    """The result of a search."""
+    """The result of a search; costs are in trainings of `first` alone, None: they are not known."""
 
     value: float
     """The search's target with `first` alone."""
@@ -78,9 +78,14 @@ class SearchResult:
     """The fractions, in the order in which they were tried."""
 
     @property
+    def passed(self) -> list[Candidate]:
+        """`first` alone, and the candidates that passed."""
+        return [self.first, *(each for each in self.candidates if each.passes)]
+
+    @property
     def answer(self) -> Candidate:
         """The last candidate that passed; `first` alone if none did."""
-        return [self.first, *(each for each in self.candidates if each.passes)][-1]
+        return self.passed[-1]
 
     @property
     def fraction(self) -> float:
@@ -103,13 +108,13 @@ class SearchResult:
 
     @property
     def cost(self) -> float | None:
-        """The cost of the search, in trainings of `first`; None: their duration is not known."""
+        """The cost of the search."""
         return _ratio(self.seconds, self.first_seconds)
 
     @property
     def amortisation(self) -> float | None:
-        """The number of trainings with the answer after which the search is paid back; None: never,
-        or not known.
+        """The number of trainings with the answer after which the search is paid back; None also:
+        never.
         """
         ratio, cost = self.ratio(self.answer), self.cost
         if ratio is None or cost is None or ratio >= 1:
@@ -118,14 +123,10 @@ class SearchResult:
 
     @property
     def effective(self) -> float | None:
-        """The number of useful trainings in the search for each training of `first` that it cost;
-        None: it cost nothing, or its cost is not known. Useful trainings have a value, and are
-        of `first` or of a fraction that passed."""
-        if not self.cost:
-            return None
-        return (
-            self.first.useful + sum(each.useful for each in self.candidates if each.passes)
-        ) / self.cost
+        """The number of useful trainings, of what passed, for each training of `first` that the
+        search cost; None also: it cost nothing.
+        """
+        return sum(len(each.useful) for each in self.passed) / self.cost if self.cost else None
 
 
 def search(
@@ -154,31 +155,19 @@ def search(
             " to keep"
         )
     sign = 1 if rises else -1
-    candidates = tuple(_candidates(settings, train, sign * value - settings.threshold, sign))
-    return SearchResult(value, known.seconds if known else first.seconds, first, candidates)
-
-
-def _candidates(
-    settings: SwitchSearch, train: Train, least: float, sign: int
-) -> Iterator[Candidate]:
-    """Yield candidates until one fails: until sign * value is below the least."""
-    for halvings in range(1, settings.candidates_max + 1):
-        fraction = 0.5**halvings
+    least = sign * value - settings.threshold - ROUNDING
+    candidates: list[Candidate] = []
+    while len(candidates) < settings.candidates_max and all(each.passes for each in candidates):
+        fraction = 0.5 ** (len(candidates) + 1)
         trainings = tuple(train(fraction, settings.candidate_repeats))
-        passes = _pass(trainings, least, sign)
-        yield Candidate(fraction, trainings, passes)
-        if not passes:
-            return
+        values = _values(trainings)
+        passes = 0 < len(values) == len(trainings) and sign * mean(values) >= least
+        candidates.append(Candidate(fraction, trainings, passes))
+    return SearchResult(value, known.seconds if known else first.seconds, first, tuple(candidates))
 
 
-def _pass(trainings: Sequence[Training], least: float, sign: int) -> bool:
-    """Say whether all trainings have a value, and their mean is good enough."""
-    values = [sign * each.value for each in trainings if each.value is not None]
-    return 0 < len(values) == len(trainings) and mean(values) >= least - ROUNDING
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return mean(values) if values else None
+def _values(trainings: Iterable[Training]) -> list[float]:
+    return [each.value for each in trainings if each.value is not None]
 
 
 def _ratio(value: float | None, unit: float | None) -> float | None:

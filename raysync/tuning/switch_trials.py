@@ -2,17 +2,19 @@
 stage to stage.
 
     SEARCH/sweep.yaml, sweep.csv, records/   as in a sweep; varied: `paradigm.fraction`, `seed`
+    SEARCH/records/0.5-0/                    the training with that fraction and seed
     SEARCH/search.json                       the result
     SEARCH/chosen.yaml                       the experiment with the fraction that was chosen
 
-A training is identified by its fraction and seed, so the same search again, also after an
-interruption or with another threshold or more repeats, uses the trainings that exist.
+So the same search again, also after an interruption or with another threshold or more repeats, uses
+the trainings that exist.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,7 +32,6 @@ from raysync.record.storage import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
 from raysync.training.task_loading import metrics_of, primary_of
-from raysync.tuning.grid import Point
 from raysync.tuning.progress import Notify, Show
 from raysync.tuning.sweep import Plan, cpus_of, train_all
 from raysync.tuning.switch_search import FIRST_ALONE, Candidate, SearchResult, Training, search
@@ -43,6 +44,8 @@ BEGIN_WITH = 0.5
 
 Begin = Callable[[str, int], None]
 """Receives a description of the next stage, and its number of trainings."""
+Key = tuple[float, int]
+"""The fraction and the seed of a training."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +92,7 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
         )
     folder, remark = _folder(experiment, source)
     trials = Trials(folder, Path.cwd(), source, file.read_text(encoding="utf-8"), settings)
-    trials.experiment({FRACTION: BEGIN_WITH})
+    trials.check({FRACTION: BEGIN_WITH})
     known = search.known if recurring else None
     return SearchPlan(experiment, search, known, trials, remark, rises)
 
@@ -107,11 +110,8 @@ def run(
 
     Args:
         plan: the search.
-        notify: receives sentences that the user should read.
         begin: is called at the beginning of each stage.
-        show: receives the progress of the stage, some times a second.
-        address: the cluster to join where `cluster.address` is `auto`; None: a private one.
-        verbose: Tune prints its own table.
+        notify, show, address, verbose: as of `sweep.run`.
 
     Raises:
         ConfigError: there is no such cluster.
@@ -124,22 +124,25 @@ def run(
     # the results of an earlier call: this one can be stopped, and can have other settings
     for name in (RESULT, CHOSEN):
         (folder / name).unlink(missing_ok=True)
-    trainings = _Trainings(plan, Connection(notify, address), notify, begin, show, verbose)
+    connection = Connection(notify, address)
+
+    def train(stage: Plan) -> int:
+        connection.open(stage.experiment.cluster, cpus_of(stage))
+        return train_all(stage, notify=notify, show=show, verbose=verbose)
+
+    trainings = _Trainings(plan, begin, train)
     try:
-        trainings.make(
-            ({} if plan.known else {FIRST_ALONE: settings.first_repeats})
-            | {BEGIN_WITH: settings.candidate_repeats}
-        )
+        of_first = {} if plan.known else {FIRST_ALONE: settings.first_repeats}
+        trainings.make(of_first | {BEGIN_WITH: settings.candidate_repeats})
         result = search(settings, trainings, plan.known, rises=plan.rises)
     finally:
-        trainings.connection.close()
-    (folder / FILE).write_text(plan.experiment.to_yaml(), encoding="utf-8")
-    (folder / RESULT).write_text(
-        json.dumps(_result_json(plan, result), indent=2) + "\n", encoding="utf-8"
-    )
-    (folder / CHOSEN).write_text(
-        chosen(plan.experiment, result.fraction).to_yaml(), encoding="utf-8"
-    )
+        connection.close()
+    for name, text in (
+        (FILE, plan.experiment.recorded.to_yaml()),
+        (RESULT, json.dumps(_result_json(plan, result), indent=2) + "\n"),
+        (CHOSEN, chosen(plan.experiment, result.fraction).to_yaml()),
+    ):
+        (folder / name).write_text(text, encoding="utf-8")
     return result
 
 
@@ -157,26 +160,15 @@ def chosen(experiment: Experiment, fraction: float) -> Experiment:
 class _Trainings:
     """Runs the trainings that the search asks for; those that exist are not run again."""
 
-    def __init__(
-        self,
-        plan: SearchPlan,
-        connection: Connection,
-        notify: Notify,
-        begin: Begin,
-        show: Show,
-        verbose: bool,
-    ) -> None:
-        self.connection = connection
-        self._plan = plan
-        self._notify, self._begin, self._show, self._verbose = notify, begin, show, verbose
+    def __init__(self, plan: SearchPlan, begin: Begin, train: Callable[[Plan], int]) -> None:
+        self._plan, self._begin, self._train = plan, begin, train
         self._existing = self._read()
 
     def __call__(self, fraction: float, repeats: int) -> list[Training]:
-        self.make({fraction: repeats})
-        return [self._existing[fraction, seed] for seed in self._seeds(repeats)]
+        return [self._existing[key] for key in self.make({fraction: repeats})]
 
-    def make(self, repeats: dict[float, int]) -> None:
-        """Run the trainings that are missing, side by side.
+    def make(self, repeats: dict[float, int]) -> list[Key]:
+        """Run the trainings that are missing, side by side; return the keys of all.
 
         Args:
             repeats: fraction -> its number of trainings.
@@ -185,65 +177,53 @@ class _Trainings:
             KeyboardInterrupt: the user has stopped it.
             RunFailed: a training failed.
         """
-        required = [
-            (fraction, seed) for fraction, count in repeats.items() for seed in self._seeds(count)
-        ]
-        missing = [key for key in required if key not in self._existing]
-        if not missing:
-            return
-        fractions = dict.fromkeys(fraction for fraction, _ in missing)
-        self._begin(
-            f"fraction {', '.join(f'{fraction:g}' for fraction in fractions)}", len(missing)
-        )
-        stage = self._stage(missing)
-        self.connection.open(stage.experiment.cluster, cpus_of(stage))
-        try:
-            ended = train_all(stage, notify=self._notify, show=self._show, verbose=self._verbose)
-        finally:
-            self._existing = self._read()
-        if ended < stage.count:
-            raise KeyboardInterrupt  # Tune has swallowed it
-        if failed := set(missing) - self._existing.keys():
+        seed = self._plan.experiment.seed
+        keys = [(each, seed + more) for each, count in repeats.items() for more in range(count)]
+        if missing := [key for key in keys if key not in self._existing]:
+            fractions = dict.fromkeys(f"{fraction:g}" for fraction, _ in missing)
+            self._begin(f"fraction {', '.join(fractions)}", len(missing))
+            try:
+                ended = self._train(self._stage(missing))
+            finally:
+                self._existing = self._read()
+            if ended < len(missing):
+                raise KeyboardInterrupt  # Tune has swallowed it
+        if failed := set(keys) - self._existing.keys():
             raise RunFailed(
-                f"{len(failed)} of {stage.count} trainings failed; the others are kept, and the"
+                f"{len(failed)} of {len(missing)} trainings failed; the others are kept, and the"
                 " same command runs these again"
             )
+        return keys
 
-    def _seeds(self, count: int) -> range:
-        seed = self._plan.experiment.seed
-        return range(seed, seed + count)
-
-    def _read(self) -> dict[tuple[float, int], Training]:
-        """Write the table of all trainings, and return those that ended, by fraction and seed."""
-        folder = self._plan.trials.folder
+    def _read(self) -> dict[Key, Training]:
+        """Write the table of all trainings, and return those that ended."""
+        folder, target = self._plan.trials.folder, self._plan.search.target
         if not notes(folder):
             return {}
         write_table(folder)
         rows: list[Any] = load_sweep(folder).table.to_dict("records")
         return {
-            (row[VARIED + FRACTION], row[VARIED + SEED]): _training(row, self._plan.search.target)
+            (row[VARIED + FRACTION], row[VARIED + SEED]): _training(row, target)
             for row in rows
             if row["status"] in ("finished", "diverged")
         }
 
-    def _stage(self, missing: list[tuple[float, int]]) -> Plan:
-        """Plan these trainings as trials; one that began before keeps its number."""
-        plan = self._plan
-        numbers = {
-            (note.settings[FRACTION], note.settings[SEED]): int(note.name)
-            for note in notes(plan.trials.folder)
-        }
-        points: list[Point] = []
-        for fraction, seed in missing:
-            number = numbers.setdefault((fraction, seed), max(numbers.values(), default=-1) + 1)
-            points.append({"trial": number, FRACTION: fraction, SEED: seed})
-        varied = {
-            FRACTION: [fraction for fraction, _ in missing],
-            SEED: [seed for _, seed in missing],
-        }
-        sweep = Sweep.model_validate({"grid": varied, "concurrent": plan.search.concurrent})
-        left = tuple(points)
-        return Plan(plan.experiment, sweep, plan.trials, left, left, len(left))
+    def _stage(self, missing: list[Key]) -> Plan:
+        points = tuple(
+            {"trial": f"{fraction:g}-{seed}", FRACTION: fraction, SEED: seed}
+            for fraction, seed in missing
+        )
+        grid = {name: [point[name] for point in points] for name in (FRACTION, SEED)}
+        sweep = Sweep.model_validate({"grid": grid, "concurrent": self._plan.search.concurrent})
+        return Plan(self._plan.experiment, sweep, self._plan.trials, points, points, len(points))
+
+
+def _training(row: dict[str, Any], target: str) -> Training:
+    if row["status"] == "diverged":
+        return Training(None, row["seconds"], "diverged")
+    if pd.isna(row.get(target)):
+        return Training(None, row["seconds"], "never converged")
+    return Training(row[target], row["seconds"])
 
 
 def _check(experiment: Experiment, source: str) -> None:
@@ -297,63 +277,38 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
     parent = output.expanduser() / experiment.name
     folders = sorted((file.parent for file in parent.glob(f"*-{KIND}-*/{FILE}")), reverse=True)
     for folder in folders:
-        before = _searched(folder)
-        if before is not None and _trained(before) == _trained(experiment):
-            is_changed = before.switch_search != experiment.switch_search
-            changed = " with another switch_search block" if is_changed else ""
-            remark = f"This search began in {folder}{changed}; its trainings there are used."
-            return folder.absolute(), remark
+        with suppress(ConfigError):  # one that cannot be read
+            before = config.load(folder / FILE, recorded=True)
+            if _common(before) == _common(experiment):
+                changed = before.switch_search != experiment.switch_search
+                what = " with another switch_search block" * changed
+                remark = f"This search began in {folder}{what}; its trainings there are used."
+                return folder.absolute(), remark
     remark = f"A new search: {source} trains something else than {folders[0]}." if folders else ""
     return folder_name(output, experiment.name, KIND).absolute(), remark
 
 
-def _searched(folder: Path) -> Experiment | None:
-    """Return the experiment of an earlier search; None: it cannot be read."""
-    try:
-        return config.load(folder / FILE, recorded=True)
-    except ConfigError:
-        return None
-
-
-def _trained(experiment: Experiment) -> Experiment:
-    """Return the part of an experiment that all trainings of a search share, as it is read from
-    their folder.
-    """
-    return config.parse(chosen(experiment, FIRST_ALONE).to_yaml(), source="experiment")
-
-
-def _training(row: dict[str, Any], target: str) -> Training:
-    if row["status"] == "diverged":
-        return Training(None, row["seconds"], "diverged")
-    if pd.isna(row.get(target)):
-        return Training(None, row["seconds"], "never converged")
-    return Training(row[target], row["seconds"])
+def _common(experiment: Experiment) -> str:
+    """Return what all trainings of a search have in common, as their records have it."""
+    return chosen(experiment.recorded, FIRST_ALONE).to_yaml()
 
 
 def _result_json(plan: SearchPlan, result: SearchResult) -> dict[str, Any]:
     """Return the contents of `search.json`: seconds, and costs in trainings of `first`."""
 
-    def candidate_json(candidate: Candidate) -> dict[str, Any]:
-        return {
-            "fraction": candidate.fraction,
-            "passes": candidate.passes,
-            "value": candidate.value,
-            "seconds": candidate.seconds,
+    def of(candidate: Candidate) -> dict[str, Any]:
+        names = ("fraction", "passes", "value", "seconds")
+        return {name: getattr(candidate, name) for name in names} | {
             "ratio": result.ratio(candidate),
             "runs": [asdict(training) for training in candidate.trainings],
         }
 
+    names = ("value", "fraction", "cost", "amortisation", "effective", "seconds", "first_seconds")
     return {
         "target": plan.search.target,
         "threshold": plan.search.threshold,
         "recurring": plan.known is not None,
-        "value": result.value,
-        "fraction": result.fraction,
-        "cost": result.cost,
-        "amortisation": result.amortisation,
-        "effective": result.effective,
-        "seconds": result.seconds,
-        "first_seconds": result.first_seconds,
-        "first": candidate_json(result.first),
-        "candidates": [candidate_json(each) for each in result.candidates],
+        **{name: getattr(result, name) for name in names},
+        "first": of(result.first),
+        "candidates": [of(each) for each in result.candidates],
     }

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Iterator
 from contextlib import chdir, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import ray
 from ray import tune
@@ -20,7 +19,7 @@ from ray.util import get_current_placement_group
 
 from raysync import config
 from raysync.cluster.placement import Plan, asked_of_ray, infeasible_together, placed
-from raysync.config import Checkpointing, Experiment
+from raysync.config import Experiment
 from raysync.decoupled.plan import check, placed_as
 from raysync.errors import ConfigError
 from raysync.record.resumption import is_over
@@ -28,12 +27,11 @@ from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, newest_record, trial_name
 from raysync.recovery import GoesOn
 from raysync.resuming import resumption_of
-from raysync.runner import Engine, Saved, Watch, check_metrics, ignore, run_in
+from raysync.runner import Engine, check_metrics, run_in
 from raysync.tracking.trackers import check_trackers
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.training.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override
-from raysync.tuning.saved_trials import SavedReports, saved_trial
 from raysync.tuning.trial_reports import Reports
 
 VIRTUAL_GPU_SHARE = 0.25
@@ -60,9 +58,6 @@ class Trials:
     resume: bool = False
     """Whether trials that began before go on from their checkpoints. The processes that wrote their
     records are gone."""
-    pauses: str = ""
-    """The name of the scheduler, if it pauses trials: then each takes a checkpoint when an
-    evaluation has ended."""
     impossible: dict[str, str] = field(default_factory=dict)
     """Placement that Ray cannot make, as text -> the reason."""
 
@@ -89,17 +84,15 @@ class Trials:
         # the cluster that Tune runs on
         cluster = experiment.cluster.model_copy(update={"address": "auto"})
         output = join(self.uri or self.folder, RECORDS)
-        update: dict[str, Any] = {
-            "name": name,
-            "output": output,
-            "cluster": cluster,
-            "sweep": None,
-            "switch_search": None,
-        }
-        if self.pauses:
-            checkpoint = experiment.checkpoint or Checkpointing(every_evaluation=True)
-            update["checkpoint"] = checkpoint.model_copy(update={"every_evaluation": True})
-        return experiment.model_copy(update=update)
+        return experiment.model_copy(
+            update={
+                "name": name,
+                "output": output,
+                "cluster": cluster,
+                "sweep": None,
+                "switch_search": None,
+            }
+        )
 
     def goes_on(self, training: TrainingPlan) -> GoesOn | None:
         """Return where a trial goes on that began before; None: it begins.
@@ -118,15 +111,9 @@ class Trials:
 
         Raises:
             ConfigError: the file with these settings is no valid experiment, or the paradigm would
-                ignore a setting, or the task lacks a metric, or a tracker is not installed; or it
-                makes no evaluations, at which a scheduler could pause it.
+                ignore a setting, or the task lacks a metric, or a tracker is not installed.
         """
         experiment = self.experiment(point)
-        if self.pauses and experiment.timing == "only":
-            raise ConfigError(
-                f"{self.source}: sweep.scheduler: {self.pauses} pauses trials at their evaluations,"
-                " and with `timing: only` there are none."
-            )
         check(experiment, experiment.make(experiment.paradigm))
         check_metrics(experiment, metrics_of(experiment), primary_of(experiment))
         check_trackers(experiment)
@@ -191,49 +178,19 @@ def train(point: Point, trials: Trials) -> None:
         if experiment.trains:
             print(training.rate_in_force(experiment.paradigm))
         try:
-            if trials.pauses:
-                _train_saved(training, trials)
-            else:
-                reports = Reports(timing_only=experiment.timing == "only")
-                _run(training, trials, reports.watch, trials.goes_on(training))
+            goes_on = trials.goes_on(training)
+            with _engine(trials, experiment) as engine:
+                run_in(
+                    engine,
+                    training,
+                    experiment.paradigm,
+                    watch=Reports(timing_only=experiment.timing == "only").watch,
+                    notify=print,
+                    sweep=trials.name,
+                    goes_on=goes_on,
+                )
         finally:
             clean()  # the process can be killed, or serve many trials
-
-
-def _train_saved(training: TrainingPlan, trials: Trials) -> None:
-    """Run a trial that Tune may pause or clone, from the checkpoint that Tune gives it."""
-    experiment = training.experiment
-    with saved_trial() as saved:
-        if saved is None:
-            reports = SavedReports(experiment)
-            goes_on = trials.goes_on(training)
-        elif saved.is_over(experiment.name):
-            return
-        else:
-            goes_on = saved.goes_on(trials.uri or trials.folder, experiment)
-            reports = SavedReports(experiment, saved, goes_on.record.path.name)
-    _run(training, trials, reports.watch, goes_on, reports.saved)
-
-
-def _run(
-    training: TrainingPlan,
-    trials: Trials,
-    watch: Watch,
-    goes_on: GoesOn | None,
-    saved: Saved = ignore,
-) -> None:
-    experiment = training.experiment
-    with _engine(trials, experiment) as engine:
-        run_in(
-            engine,
-            training,
-            experiment.paradigm,
-            watch=watch,
-            notify=print,
-            sweep=trials.name,
-            goes_on=goes_on,
-            saved=saved,
-        )
 
 
 def as_placed(experiment: Experiment) -> Experiment:
@@ -249,8 +206,6 @@ def settings_of(point: Point) -> Point:
 def folder_of(trial: Trial) -> str:
     """Name the folder of a trial, which is its name in Tune, too: by the number of a point of the
     grid, or by the id that Tune gave to a searcher's point.
-
-    A trial keeps that name, also when a scheduler gives it the settings of another one.
     """
     number = trial.config.get("trial", trial.trial_id)
     return trial_name(number) if isinstance(number, int) else str(number)

@@ -2,56 +2,46 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+import logging
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from inspect import signature
-from math import ceil, isfinite
 from typing import Any
 
-from pydantic import ValidationError
-from ray.tune.error import TuneError
-from ray.tune.schedulers import (
-    ASHAScheduler,
-    FIFOScheduler,
-    HyperBandForBOHB,
-    HyperBandScheduler,
-    MedianStoppingRule,
-    PopulationBasedTraining,
-    TrialScheduler,
-)
+from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule, TrialScheduler
 from ray.tune.search import SEARCH_ALG_IMPORT, Searcher
-from ray.tune.search.sample import Float, Integer
 
-from raysync.config import Distribution, Named, Sweep
-from raysync.config.resume_changes import PERTURBABLE, is_perturbable
+from raysync.config import Named, Sweep
 from raysync.core.metrics import MODES, PrimaryMetric, known
 from raysync.errors import ConfigError, unknown_name
-from raysync.tuning.grid import domain, plain
+from raysync.tuning.grid import Point, space
 from raysync.tuning.trial_reports import REPORTED
 
 SCHEDULERS: dict[str, Callable[..., TrialScheduler]] = {
     "asha": ASHAScheduler,
     "fifo": FIFOScheduler,
-    "hb_bohb": HyperBandForBOHB,
-    "hyperband": HyperBandScheduler,
     "median_stopping_rule": MedianStoppingRule,
-    "pbt": PopulationBasedTraining,
 }
-PAUSING = ("hb_bohb", "hyperband", "pbt")
-"""The schedulers that pause trials, or clone them: each trial then takes a checkpoint at each
-evaluation. The others only let a trial run, or stop it."""
+"""The schedulers that only let a trial run, or stop it."""
+PAUSES = "it pauses trials, and gives those that look better more work"
+CLONES = "it replaces the model and the settings of a trial on its way by another's"
 REFUSED = {
-    "pb2": "its model of the settings is not tested here",
-    "pbt_replay": "it replays the settings of one trial, which raysync cannot change on its way",
-    "resource_changing": "the actors of a trial are those of its experiment",
+    "bohb": PAUSES,
+    "hb_bohb": PAUSES,
+    "hyperband": PAUSES,
+    "pb2": CLONES,
+    "pbt": CLONES,
+    "pbt_replay": CLONES,
+    "resource_changing": "it changes the cluster of a trial on its way",
 }
-"""Tune's schedulers that a sweep cannot have -> the reason."""
-MUTATIONS = "hyperparam_mutations"
-SEARCHERS = sorted(set(SEARCH_ALG_IMPORT) - {"variant_generator", "random"})
+"""Tune's schedulers and searchers that a sweep cannot have -> the reason."""
+SEARCHERS = sorted(set(SEARCH_ALG_IMPORT) - {"variant_generator", "random", *REFUSED})
 TUNE_METRICS = ("training_iteration", "time_total_s")
 """The metrics that Tune itself adds to a trial's reports."""
-SET_BY_SWEEP = {"metric", "mode", "space", "custom_explore_fn"}
+SET_BY_SWEEP = {"metric", "mode", "space"}
 """Parameters of searchers and schedulers that the sweep sets."""
+POINTS = "points_to_evaluate"
+"""The parameter of searchers with the points that they suggest first."""
 
 
 def check_metrics(sweep: Sweep, metrics: Sequence[str] | None, source: str) -> None:
@@ -93,112 +83,16 @@ def scheduler(sweep: Sweep, source: str) -> TrialScheduler | None:
     """Create the scheduler that the sweep names.
 
     Raises:
-        ConfigError: there is no scheduler of that name, it does not accept these parameters, or it
-            does not go with the searcher.
+        ConfigError: there is no scheduler of that name, or it does not accept these parameters; or
+            trials that it looks after do not all do their own work.
     """
     if sweep.scheduler is None:
         return None
     name, where = sweep.scheduler.name, f"{source}: sweep.scheduler"
-    if why := REFUSED.get(name):
-        raise ConfigError(f"{where}: {name}: {why}; choose one of {', '.join(SCHEDULERS)}.")
+    _check_allowed(name, where, SCHEDULERS)
     if name not in SCHEDULERS:
         raise unknown_name("scheduler", name, SCHEDULERS, where=where)
-    search = None if sweep.search is None else sweep.search.name
-    if name == "pbt" and search is not None:
-        raise ConfigError(
-            f"{where}: pbt chooses settings itself, and Tune runs it without a searcher: leave"
-            f" `search: {search}` out, and give `sample` and `samples`."
-        )
-    if name == "hb_bohb" and search != "bohb":
-        raise ConfigError(
-            f"{where}: hb_bohb goes with `search: bohb` only; got {search or 'none'}."
-        )
-    if name != "pbt":
-        return _create(SCHEDULERS[name], sweep.scheduler, where)
-    mutations = _mutations(sweep, sweep.scheduler, source)
-    return _create(
-        SCHEDULERS[name],
-        Named(name=name, **{**sweep.scheduler.parameters, MUTATIONS: mutations}),
-        where,
-        custom_explore_fn=partial(_within, _bounds(mutations)),
-    )
-
-
-def pausing_scheduler(sweep: Sweep) -> str:
-    """Return the name of the sweep's scheduler if it pauses trials, or else an empty text."""
-    name = "" if sweep.scheduler is None else sweep.scheduler.name
-    return name if name in PAUSING else ""
-
-
-def checkpoints_kept(sweep: Sweep) -> int | None:
-    """Return how many checkpoints of each trial Tune keeps; None: all.
-
-    A trial is cloned from the checkpoint of its last perturbation, and may be further by then.
-    """
-    if sweep.scheduler is None or sweep.scheduler.name != "pbt":
-        return 2
-    parameters = sweep.scheduler.parameters
-    if parameters.get("time_attr") != TUNE_METRICS[0]:
-        return None
-    interval = float(parameters.get("perturbation_interval", 60.0))
-    return 2 * ceil(interval) + 1
-
-
-def _mutations(sweep: Sweep, chosen: Named, source: str) -> dict[str, Any]:
-    """Return the values, or Tune's distribution, of each setting that a clone may change.
-
-    Raises:
-        ConfigError: a setting is not varied by the sweep, or cannot change on the way; or its
-            values are neither a list nor a distribution.
-    """
-    where = f"{source}: sweep.scheduler: pbt: {MUTATIONS}"
-    given = chosen.parameters.get(MUTATIONS)
-    if not isinstance(given, Mapping) or not given:
-        raise ConfigError(
-            f"{where}: say what clones may change: setting -> list of values, or a distribution as"
-            " in sweep.sample."
-        )
-    made: dict[str, Any] = {}
-    for key, values in given.items():
-        if not is_perturbable(key):
-            raise ConfigError(
-                f"{where}: {key} cannot change in the middle of a run. What can: "
-                f"{', '.join(PERTURBABLE)}."
-            )
-        if key not in sweep.grid and key not in sweep.sample:
-            raise ConfigError(
-                f"{where}: {key} is neither in sweep.grid nor in sweep.sample, so all trials would"
-                " begin with the same value."
-            )
-        if isinstance(values, list):
-            made[key] = [plain(value) for value in values]
-            continue
-        try:
-            distribution = Distribution.model_validate(values)
-        except ValidationError as error:
-            raise ConfigError(
-                f"{where}: {key}: a list of values, or a distribution such as {{loguniform: [0.001,"
-                f" 1]}}; got {values!r}."
-            ) from error
-        made[key] = domain(key, distribution, source)
-    return made
-
-
-def _bounds(mutations: Mapping[str, Any]) -> dict[str, tuple[float, float]]:
-    """Return the bounds of each distribution that has some."""
-    return {
-        key: (values.lower, values.upper)
-        for key, values in mutations.items()
-        if isinstance(values, Float | Integer) and isfinite(values.lower) and isfinite(values.upper)
-    }
-
-
-def _within(bounds: Mapping[str, tuple[float, float]], settings: dict[str, Any]) -> dict[str, Any]:
-    """Return settings that were perturbed, each within its bounds: Tune multiplies by a factor."""
-    clipped = {
-        key: min(max(settings[key], lowest), largest) for key, (lowest, largest) in bounds.items()
-    }
-    return settings | clipped
+    return _create(SCHEDULERS[name], sweep.scheduler, where)
 
 
 def searcher(sweep: Sweep, source: str) -> Searcher | None:
@@ -206,11 +100,12 @@ def searcher(sweep: Sweep, source: str) -> Searcher | None:
 
     Raises:
         ConfigError: there is no searcher of that name, it is not installed, or it does not accept
-            these parameters.
+            these parameters; or it goes with a scheduler that is refused.
     """
     if sweep.search is None:
         return None
     name, where = sweep.search.name, f"{source}: sweep.search"
+    _check_allowed(name, where, SEARCHERS)
     if name not in SEARCHERS:
         raise unknown_name("searcher", name, SEARCHERS, where=where)
     try:
@@ -219,14 +114,76 @@ def searcher(sweep: Sweep, source: str) -> Searcher | None:
         raise ConfigError(f"{where}: {name}: {str(error).splitlines()[0]}") from error
 
 
-def _create(make: Callable[..., Any], choice: Named, where: str, **more: Any) -> Any:
+def searcher_again(
+    sweep: Sweep, found: Sequence[tuple[Point, float | None]], lost: Sequence[Point], source: str
+) -> Searcher:
+    """Create the searcher of a sweep that goes on, which knows its trials.
+
+    Args:
+        sweep: with a searcher.
+        found: the points of trials that have ended, each with its value of the metric; None:
+            it failed, or has none.
+        lost: the points of trials that were under way: it suggests them first.
+        source: the file, for errors.
+
+    Raises:
+        ConfigError: see `searcher`; or it cannot be told what was found.
+    """
+    choice, known = sweep.search, [point for point, _ in found]
+    assert choice is not None, "a sweep without a searcher"
+    parameters = dict(choice.parameters)
+    if "evaluated_rewards" not in parameters:  # of its points that are given
+        given = [each for each in parameters.get(POINTS, ()) if each not in [*known, *lost]]
+        parameters[POINTS] = [*lost, *given]
+    if isinstance(seed := parameters.get("seed"), int):
+        # with the same one its first draws would be those of the trials before
+        parameters["seed"] = seed + len(found) + len(lost)
+    again = Named(name=choice.name, **parameters)
+    search = searcher(sweep.model_copy(update={"search": again}), source)
+    assert search is not None, "a sweep without a searcher"
+    with quiet():
+        search.set_search_properties(sweep.metric, sweep.mode, space(sweep, source))
+    try:
+        for point, value in found:
+            search.add_evaluated_point(point, value, error=value is None)
+    except NotImplementedError:
+        raise ConfigError(
+            f"{source}: sweep.search: {choice.name}: Ray Tune cannot tell it what the"
+            f" {len(found)} trials before have found, so this sweep cannot go on; one with optuna"
+            " can."
+        ) from None
+    return search
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Silence the loggers of Tune and its searchers."""
+    loggers = [logging.getLogger(name) for name in ("ray.tune", "optuna")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)
+
+
+def _check_allowed(name: str, where: str, allowed: Iterable[str]) -> None:
+    if why := REFUSED.get(name):
+        raise ConfigError(
+            f"{where}: {name}: {why}; but the trials of a sweep are compared, so each does its own"
+            f" work. Choose one of {', '.join(allowed)}, or leave it out."
+        )
+
+
+def _create(make: Callable[..., Any], choice: Named, where: str) -> Any:
     parameters: Mapping[str, Any] = signature(make).parameters
     allowed = [name for name in parameters if name not in SET_BY_SWEEP]
     for name in choice.parameters:
         if name not in allowed:
             raise unknown_name("parameter", name, allowed, where=f"{where}: {choice.name}")
     try:
-        return make(**choice.parameters, **more)
-    # Tune's schedulers check their parameters by assertions, or with an error of their own
-    except (TypeError, ValueError, AssertionError, TuneError) as error:
+        return make(**choice.parameters)
+    except (TypeError, ValueError, AssertionError) as error:  # which Tune checks by assertions
         raise ConfigError(f"{where}: {choice.name}: {error}") from error

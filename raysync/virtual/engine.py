@@ -105,13 +105,9 @@ def _snapshot(driver: Driver, experiment: Experiment) -> Snapshot | None:
     return state | {"intervals": _intervals(experiment)}, {WORLD: [data]}
 
 
-def _intervals(experiment: Experiment) -> list[float | bool | None]:
+def _intervals(experiment: Experiment) -> list[float | None]:
     setting = experiment.checkpoint
-    if setting is None:
-        return []
-    intervals = [setting.every_s, setting.every_progress]
-    # earlier checkpoints name only these two
-    return [*intervals, True] if setting.every_evaluation else intervals
+    return [] if setting is None else [setting.every_s, setting.every_progress]
 
 
 def _check_state(experiment: Experiment, state: Mapping[str, Any]) -> None:
@@ -120,8 +116,8 @@ def _check_state(experiment: Experiment, state: Mapping[str, Any]) -> None:
         raise ConfigError("checkpoint: its state is damaged: it has no number of events.")
     if state.get("intervals") != _intervals(experiment):
         raise ConfigError(
-            "checkpoint: in virtual time a run can only go on with the every_s, every_progress and"
-            " every_evaluation that it began with."
+            "checkpoint: in virtual time a run can only go on with the every_s and the"
+            " every_progress that it began with."
         )
 
 

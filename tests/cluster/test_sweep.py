@@ -1,6 +1,7 @@
 """A sweep on real Ray: both engines side by side, what fails, what diverges, and going on."""
 
 import json
+import shutil
 from itertools import pairwise
 from pathlib import Path
 
@@ -8,9 +9,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from raysync.core.journal import Evaluation, Remark, Resumed
-from raysync.core.replay import replay
-from raysync.paradigms import rebuild
+from raysync.core.journal import Resumed
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
 from raysync.tuning.sweep import plan, run
 from raysync.tuning.trial_reports import REPORTED
@@ -118,48 +117,38 @@ def test_a_sweep(ray_cluster, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(240)
-@pytest.mark.parametrize(
-    "scheduler",
-    [
-        {"name": "hyperband", "max_t": 4, "reduction_factor": 2},
-        {
-            "name": "pbt",
-            "time_attr": "training_iteration",
-            "perturbation_interval": 2,
-            "synch": True,
-            "quantile_fraction": 0.5,
-            "hyperparam_mutations": {"update.lr": [1e-6, 0.05, 0.2]},
-        },
-    ],
-    ids=lambda scheduler: scheduler["name"],
-)
-def test_trials_are_paused_and_cloned(ray_cluster, tmp_path, monkeypatch, scheduler):
-    """Among those of HyperBand is one on Ray.
-
-    Those of PBT wait for one another: a quick one could otherwise end before a better one reports.
-    """
+@pytest.mark.timeout(180)
+def test_a_sweep_with_a_searcher_goes_on(ray_cluster, tmp_path, monkeypatch):
+    pytest.importorskip("optuna")
     monkeypatch.chdir(tmp_path)
-    grid = {"update.lr": [1e-6, 1e-5, 0.05, 0.2]}
-    settings = {**TINY, "engine": "virtual", "evaluation": {"marks": 8}}
-    if scheduler["name"] == "hyperband":
-        grid = {"engine": ["virtual", "ray"], **grid}
-    block = {"grid": grid, "scheduler": scheduler}
-    if scheduler["name"] == "hyperband":
-        block["exclude"] = [{"engine": "ray", "update.lr": [1e-6, 1e-5, 0.05]}]
-    Path("sweep.yaml").write_text(yaml.safe_dump({**settings, "sweep": block}), encoding="utf-8")
-    record, ended, _, stood = swept()
+    sweep = {
+        "sample": {"update.lr": {"loguniform": [0.001, 0.3]}},
+        "samples": 4,
+        "search": {"name": "optuna", "seed": 0},
+        "concurrent": 1,
+    }
+    settings = {**TINY, "engine": "virtual", "sweep": sweep}
+    Path("sweep.yaml").write_text(yaml.safe_dump(settings, sort_keys=False), encoding="utf-8")
+    record, ended, _, _ = swept()
     assert ended
-    assert stood[-1].failed == 0
-    assert set(record.table.status) <= {"finished", "stopped"}
-    lines = [list(one.journal()) for one in record.records.values()]
-    assert any(isinstance(line, Resumed) for each in lines for line in each), "nothing was paused"
-    for one, its in zip(record.records.values(), lines, strict=True):
-        marks = [line.mark for line in its if isinstance(line, Evaluation)]
-        assert marks == sorted(set(marks))
-        with (one.path / "journal.jsonl").open(encoding="utf-8") as file:
-            assert replay(file, rebuild).difference is None
-    if scheduler["name"] == "pbt":
-        remarks = [line.text for each in lines for line in each if isinstance(line, Remark)]
-        assert any("goes on from checkpoint" in text for text in remarks)
-        assert record.table.final_accuracy.min() > 0.3, "no trial stays with the worst setting"
+    first, under_way, *rest = sorted(notes(record.path), key=lambda note: record_time(record, note))
+    write_note(record.path, TrialNote(under_way.name, under_way.settings, ended=False))
+    lost(next((record.path / "records" / under_way.name).glob("2*")))
+    for note in rest:  # as if they had not begun
+        shutil.rmtree(record.path / "records" / note.name)
+    again, ended, _, stood = swept(resume=record.path)
+    assert ended
+    assert stood[-1].done == 3
+    assert list(again.table.status) == ["finished"] * 4
+    names = {note.name: note.settings for note in notes(record.path)}
+    assert names.pop(first.name) == first.settings
+    rates = [settings["update.lr"] for settings in names.values()]
+    assert under_way.settings["update.lr"] in rates
+    assert len({first.settings["update.lr"], *rates}) == 4, "no draw is made twice"
+    assert under_way.name not in names
+
+
+def record_time(record, note):
+    """When a trial's record was begun."""
+    [folder] = (record.path / "records" / note.name).glob("2*")
+    return (folder / "config.yaml").stat().st_mtime_ns

@@ -1,15 +1,13 @@
 """Ray Tune's place, taken by trials in this process."""
 
-import shutil
-from contextlib import suppress
 from types import SimpleNamespace
 
-from ray import cloudpickle, tune
+from ray import cloudpickle
 
 from raysync.runner import run_in
 from raysync.training.preparation import prepare
 from raysync.tuning.progress import SweepProgress
-from raysync.tuning.trial import folder_of, train
+from raysync.tuning.trial import folder_of
 from raysync.virtual.engine import VirtualEngine
 
 
@@ -21,43 +19,6 @@ class FakeTrial(SimpleNamespace):
 
     def __str__(self):
         return folder_of(self)
-
-
-class FakeTune:
-    """Runs trials in this process as a scheduler does that pauses and clones them."""
-
-    def __init__(self, monkeypatch, folder):
-        self.reports, self.checkpoints = {}, {}
-        """Trial -> what it has reported, and the checkpoints with it."""
-        self._folder, self._left, self._trial, self._start = folder, 0, "", None
-        for name in ("report", "get_checkpoint", "get_context"):
-            monkeypatch.setattr(tune, name, getattr(self, f"_{name}"))
-
-    def run(self, trials, point, checkpoint=None, reports=10**9):
-        """Run a trial, from a checkpoint, for so many reports; then it is paused."""
-        self._trial = folder_of(SimpleNamespace(config=point, trial_id=""))
-        self._left, self._start = reports, checkpoint
-        with suppress(SystemExit):
-            train(point, trials)
-
-    def _report(self, metrics, checkpoint=None):
-        kept = self.checkpoints.setdefault(self._trial, [])
-        if checkpoint is not None:
-            there = self._folder / f"{self._trial}-{len(kept)}"
-            with checkpoint.as_directory() as here:
-                shutil.copytree(here, there)
-            checkpoint = tune.Checkpoint.from_directory(there)
-        kept.append(checkpoint)
-        self.reports.setdefault(self._trial, []).append(metrics)
-        self._left -= 1
-        if not self._left:
-            raise SystemExit
-
-    def _get_checkpoint(self):
-        return self._start
-
-    def _get_context(self):
-        return SimpleNamespace(get_trial_name=lambda: self._trial)
 
 
 class InThisProcess:

@@ -5,14 +5,18 @@ trials run in this process, one after another, in place of Ray Tune's.
 import os
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import yaml
+from ray.tune.search import SEARCH_ALG_IMPORT, Searcher
 
+import raysync
 from raysync.core.journal import Resumed
+from raysync.errors import ConfigError
 from raysync.record.reader import load
 from raysync.record.storage import listdir
-from raysync.record.sweeps import load_sweep, notes, write_note
+from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
 from raysync.tuning import sweep
 from tests.fakes.tuner import InThisProcess
 from tests.unit.test_resume import wrote
@@ -53,18 +57,16 @@ def begun(tmp_path, monkeypatch, call):
     assert code == 130, err
     [folder] = (tmp_path / "runs" / "tiny").iterdir()
     assert [note.ended for note in notes(folder)] == [True, False]
-    lost(folder)
+    lost(paths(folder)["00001"][0])
     return folder
 
 
-def lost(folder):
-    """Leave the second record as a process that is killed does."""
-    [path] = paths(folder)["00001"]
+def lost(path):
+    """Leave a record as a process that is killed does."""
     (path / "summary.json").unlink()
     journal = path / "journal.jsonl"
     journal.write_text(journal.read_text().rpartition('{"ended"')[0])
     wrote(path, pid=2**30)
-    return path
 
 
 def paths(folder):
@@ -172,3 +174,90 @@ def test_secrets_are_not_kept_and_are_asked_for_again(begun, call):
     code, _, err = call("sweep", "--resume", str(begun))
     assert (code, "secrets in checkpoint are not recorded" in err) == (2, True), err
     assert Path(origin).exists()
+
+
+LR = "update.lr"
+
+
+class Untold(Searcher):
+    """Cannot be told what was found."""
+
+    def __init__(self, points_to_evaluate=(), seed=None):
+        super().__init__()
+        self.points = points_to_evaluate
+
+    def set_search_properties(self, metric, mode, config, **spec):
+        return True
+
+
+@pytest.fixture
+def searched(tmp_path, monkeypatch):
+    """Returns a sweep with a searcher that was lost: of its trials one has ended, one has failed,
+    and one was under way.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sweep.Connection, "open", lambda *_: None)
+
+    def searched(name, metric="loss"):
+        block = {
+            "sample": {LR: {"loguniform": [0.001, 0.5]}},
+            "samples": 6,
+            "metric": metric,
+            "mode": "min",
+            "search": {"name": name, "seed": 0, "points_to_evaluate": [{LR: 0.01}, {LR: 0.4}]},
+        }
+        settings = SETTINGS | {"timing": "with-gradients", "workload": {"samples": 96}}
+        Path("tiny.yaml").write_text(yaml.safe_dump(settings | {"sweep": block}))
+        plan = sweep.plan(Path("tiny.yaml"))
+        trials = plan.trials
+        sweep.Origin(trials.source, trials.text, trials.overrides).write(trials.folder)
+        sweep._write_file(plan)
+        for trial, rate, ended, error in [
+            ("a", 0.01, True, ""),
+            ("b", 0.02, True, "broke"),
+            ("c", 0.03, False, ""),
+        ]:
+            write_note(trials.folder, TrialNote(trial, {LR: rate}, ended, error))
+            raysync.run(trials.experiment({LR: rate}, trial))
+        lost(paths(trials.folder)["c"][0])
+        return plan
+
+    return searched
+
+
+@pytest.mark.parametrize(("metric", "prefix"), [("loss", ""), ("seconds", "file://")])
+def test_a_searcher_is_told_what_was_found_and_begins_anew_what_was_lost(
+    searched, monkeypatch, metric, prefix
+):
+    pytest.importorskip("optuna")
+    began = searched("optuna", metric)
+    fresh = sweep._tune_config(began).search_alg
+    fresh.set_search_properties(metric, "min", sweep.space(began.sweep, "file"))
+    folder = began.trials.folder
+    plan = sweep.plan(None, resume=f"{prefix}{folder}")
+    assert (plan.count, plan.done) == (5, 1), "another one in place of that which failed"
+    search = sweep._tune_config(plan).search_alg
+    told, failed = [trial for trial in search._ot_study.trials if trial.state.is_finished()]
+    summary = load(paths(folder)["a"][0]).summary
+    assert (told.params, failed.params) == ({LR: 0.01}, {LR: 0.02})
+    assert failed.value is None
+    assert told.value == summary["seconds" if metric == "seconds" else "final_loss"]
+    first = [search.suggest(str(number))[LR] for number in range(4)]
+    assert first[:2] == [0.03, 0.4], "what was under way, and then what is given and has not begun"
+    assert not set(first[2:]) & {fresh.suggest(str(number))[LR] for number in range(6)}
+
+    monkeypatch.setattr(sweep, "_tuner", lambda *_: SimpleNamespace(fit=lambda: None))
+    sweep.run(plan, notify=print, show=print)
+    assert [note.name for note in notes(folder)] == ["a", "b"], "c begins under another name"
+    assert len(paths(folder)["c"]) == 1, "its record stays"
+
+
+def test_a_searcher_that_cannot_be_told_does_not_go_on(searched, monkeypatch):
+    monkeypatch.setitem(SEARCH_ALG_IMPORT, "hyperopt", lambda: Untold)
+    folder = searched("hyperopt").trials.folder
+    with pytest.raises(ConfigError, match=r"sweep\.search: hyperopt: .*optuna"):
+        sweep.plan(None, resume=folder)
+    for trial in "ab":  # nothing has been found yet
+        shutil.rmtree(folder / "records" / trial)
+    search = sweep._tune_config(sweep.plan(None, resume=folder)).search_alg
+    assert search.points == [{LR: 0.03}, {LR: 0.01}, {LR: 0.4}]

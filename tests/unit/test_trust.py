@@ -132,7 +132,7 @@ def test_a_comparison(engine, call, tmp_path, monkeypatch):
 
 
 def test_a_sweep(tmp_path, monkeypatch):
-    """Its file, its overrides, the settings of its trials, and what Tune has pickled."""
+    """Its file, its overrides, and the settings of its trials."""
     monkeypatch.chdir(tmp_path)
     made = tmp_path / "made"
     Origin("tiny.yaml", "model: mine:Net", ()).write(made)
@@ -159,10 +159,6 @@ def test_a_sweep(tmp_path, monkeypatch):
         check_trusted(copy, trust=False)
     note.write_text("settings: {}\n")
     check_trusted(copy, trust=False)
-    (copy / "tune").mkdir()
-    (copy / "tune" / "searcher-state-1.pkl").touch()
-    with pytest.raises(ConfigError):
-        check_trusted(copy, trust=False)
 
 
 @pytest.mark.parametrize("command", ["run", "compare", "sweep"])
