@@ -56,13 +56,17 @@ def test_what_is_no_plain_file_is_refused_without_waiting(tmp_path, kind, monkey
     assert str(path) in str(raised.value)
 
 
-@pytest.mark.parametrize("name", ["a\0b", "a\ud800b", "a" * 5000])
+@pytest.mark.parametrize("name", ["a\0b", "a\ud800b", "a" * 5000], ids=["nul", "half", "long"])
 def test_a_name_that_no_file_can_have_is_refused(name):
     with pytest.raises(ConfigError):
         read_bytes(Path(name), 100)
 
 
-@pytest.mark.parametrize("data", [b"plain", gzip.compress(DATA)[:-9], gzip.compress(DATA)[:12]])
+@pytest.mark.parametrize(
+    "data",
+    [b"plain", gzip.compress(DATA)[:-9], gzip.compress(DATA)[:12]],
+    ids=["plain", "without its end", "only begun"],
+)
 def test_what_cannot_be_unpacked_is_refused(tmp_path, data):
     path = tmp_path / "x.gz"
     path.write_bytes(data)
