@@ -23,7 +23,7 @@ from raysync import config
 from raysync.config import Experiment, Target
 from raysync.config.bounded_file import open_plain
 from raysync.core.journal import Line, read
-from raysync.core.metrics import PrimaryMetric
+from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
@@ -284,7 +284,7 @@ def measures_of(head: Mapping[str, Any]) -> Measures:
     """
     about, samples = head.get("about", {}), head["workload_samples"]
     target, chance = about.get("target"), about.get("chance_accuracy")
-    name, mode = about.get("metric"), about.get("metric_mode")
+    name, mode = about.get("metric", ACCURACY.name), about.get("metric_mode", ACCURACY.mode)
     with suppress(ValidationError):
         goal = None if target is None else Target.model_validate(target)
         primary = TypeAdapter(PrimaryMetric).validate_python({"name": name, "mode": mode})

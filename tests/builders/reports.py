@@ -6,6 +6,7 @@ from functools import cache
 
 from raysync import config
 from raysync.core.journal import JOURNAL_SCHEMA
+from raysync.core.metrics import ACCURACY, PERPLEXITY
 
 PARADIGMS = ({"name": "bsp"}, {"name": "asp"}, {"name": "lagtuner", "bound": "hard"})
 LABELS = ("bsp", "asp", "lagtuner(bound=hard)")
@@ -42,12 +43,13 @@ class StandIn:
 
     def __init__(self, settings, summary, path):
         self.config = validated(json.dumps(settings))
+        primary = PERPLEXITY if summary.get("tokens") else ACCURACY
         self.summary = {
             "status": "finished",
             "parameters": 10,
             "profile": None,
-            "metric": "accuracy",
-            "metric_mode": "max",
+            "metric": primary.name,
+            "metric_mode": primary.mode,
         } | summary
         self.environment = {
             "packages": {"raysync": "0"},

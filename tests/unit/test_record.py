@@ -1,21 +1,31 @@
 """Measures against hand-computed numbers, and records that survive."""
 
 import json
+from dataclasses import replace
 from datetime import datetime
 
+import numpy as np
 import pandas as pd
 import pytest
 
+from raysync import config
 from raysync.config import Target
+from raysync.core.decisions import Release, Restore, Suspend, Switch
 from raysync.core.events import Left, Pushed
-from raysync.core.journal import Ended, Entry, Evaluation
+from raysync.core.journal import Ended, Entry, Evaluation, decode, encode
 from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.record.measures import Measures
+from raysync.record.measures import Measures, converged
+from raysync.record.push_rows import PushRows, columns_of
 from raysync.record.reader import load
-from raysync.record.writer import RecordWriter
+from raysync.record.writer import RecordWriter, folder_name
+from raysync.runner import run
 from raysync.testing.drive import SAMPLES
+from raysync.training.data import data_set
+from raysync.training.initial_model import InitialModel
+from raysync.training.preparation import prepare
+from raysync.training.supervised import LanguageModel
 from tests.builders.journals import FAST, SLOW, journal
 from tests.builders.schedules import joins, simulate
 
@@ -109,6 +119,243 @@ def test_a_late_push_is_a_dropped_row():
     each = {one["id"]: (one["pushes"], one["dropped"]) for one in measures.summary()["per_worker"]}
     assert each == {FAST: (2, 0), SLOW: (1, 1)}
     assert measures.workers[SLOW].left_at == 2.5
+
+
+@pytest.mark.parametrize("looks_every", [7, 1000])
+def test_totals_are_the_same_from_columns_that_others_made(looks_every):
+    """Whether or not some of their rows are counted already, since somebody has looked."""
+    lines = [*journal("ssp", 40), Ended("finished", 15.0)]
+    workload = 100 * SAMPLES
+    expected, measures, rows = measured(lines, workload)[0].summary(), Measures(workload), []
+    for number, line in enumerate(lines, start=1):
+        rows += measures.take((line,))
+        if number % looks_every == 0:
+            assert measures.workers
+        if len(rows) >= 5:
+            measures.count(columns_of(rows))
+            rows = []
+    assert measures.summary() == expected
+
+
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_totals_are_the_same_however_many_rows_are_added_at_once(monkeypatch, at_once):
+    """To the last bit: sums are made in the order of the rows, also where they are looked at."""
+    lines = [*journal("ssp", 40), Ended("finished", 15.0)]
+    workload = 100 * SAMPLES
+    expected, looked_at = measured(lines, workload)[0].summary(), Measures(workload)
+    monkeypatch.setattr("raysync.record.measures.COUNTED_AT_ONCE", at_once)
+    for number, line in enumerate(lines):
+        looked_at.feed(line)
+        if number % 7 == 0:
+            assert sum(looked_at.outcomes.values()) == sum(
+                worker.pushes for worker in looked_at.workers.values()
+            )
+    assert looked_at.summary() == expected
+
+
+def test_the_roster_of_a_machine_gives_the_measures_of_one_that_follows():
+    """Also of the decisions behind the update that ends the run, which nobody carries out."""
+    machine, workload = Machine(make("ssp", staleness=1), 30 * SAMPLES), 30 * SAMPLES
+    shared, following = Measures(workload), Measures(workload)
+    shared.share(machine.roster)
+    events = simulate(
+        machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30
+    )
+    for event, decisions in events:
+        line = Entry(event, tuple(decisions))
+        assert shared.feed(line) == following.feed(decode(encode(line)))
+        assert shared.leads == following.leads
+        assert shared.clocks == following.clocks
+    ended = Ended("finished", 99.0)
+    assert shared.feed(ended) == following.feed(ended)
+    assert shared.summary() == following.summary()
+    assert shared.samples == workload
+
+
+def test_leads_are_those_of_the_machine():
+    machine, seen = Machine(make("ssp", staleness=2)), []
+    rows, mirrored = PushRows(), []
+    for event, decisions in simulate(
+        machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30
+    ):
+        seen += [machine.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
+        rows.take(Entry(event, tuple(decisions)), [])
+        mirrored += [rows.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
+        assert rows.roster.dump() | {"workload_samples": None} == machine.roster.dump()
+    assert seen == mirrored
+
+
+def test_a_suspended_worker_is_not_what_leads_are_measured_from():
+    """Under `elastic` the others make 40 rounds of BSP while one is suspended: nobody is ahead."""
+    machine, slow = (
+        Machine(make("sync-switch", online="elastic", window=1, windows=1), 100 * SAMPLES),
+        "slow-0#1",
+    )
+    others = ["fast-0#1", "fast-1#1", "fast-2#1"]
+    events = list(
+        simulate(
+            machine, joins(*others, slow), lambda worker, _: 9.0 if worker == slow else 1.0, 80
+        )
+    )
+    moved = [d for _, decisions in events for d in decisions if isinstance(d, Suspend | Restore)]
+    assert moved == [Suspend(slow, "as a straggler"), Restore(slow)]
+    ahead, rows = 0, PushRows(100 * SAMPLES)
+    measures = Measures(100 * SAMPLES)
+    switched = False
+    for event, decisions in events:
+        line = Entry(event, tuple(decisions))
+        list(measures.feed(line))
+        switched = switched or any(isinstance(d, Switch) for d in decisions)
+        if not switched:
+            rows.take(line, [])
+            clocks = {worker: member.clock for worker, member in rows.roster.live.items()}
+            ahead = max(ahead, clocks.get("fast-0#1", 0) - clocks.get(slow, 0))
+    assert ahead > 10
+    assert rows.lead_max == 0
+    assert slow not in rows.roster.members
+    assert slow in measures.leads, "it takes part again"
+    assert measures.lead_max < 20
+
+
+@pytest.mark.parametrize(
+    ("phases", "first_push_s"),
+    [
+        ({"first": "bsp", "then": "asp"}, 1.0),  # both begin at the switch
+        # The slow one's step under way, of 3 s, does not count.
+        ({"first": "asp", "then": "bsp"}, 1.0),
+    ],
+)
+def test_a_switch_is_followed_by_the_first_push_of_a_step_begun_after_it(phases, first_push_s):
+    lines = journal("sync-switch", 11, workload=12 * SAMPLES, **phases)
+    switches = measured(lines, workload=12 * SAMPLES)[0].summary()["switches"]
+    assert [switch["first_push_s"] for switch in switches] == [first_push_s]
+    assert switches[0]["why"]
+
+
+def test_a_switch_that_nothing_follows():
+    lines = journal("sync-switch", 6, workload=12 * SAMPLES, first="bsp", fraction=0.5)
+    assert measured(lines, workload=12 * SAMPLES)[0].summary()["switches"] == [
+        {"at_s": 9.0, "to": "asp", "why": "bsp has done its 50 % of the work", "first_push_s": None}
+    ]
+    assert measured(journal("bsp", 6))[0].summary()["switches"] == []
+
+
+def test_the_time_to_the_target_is_the_first_evaluation_at_or_above_the_target():
+    lines = [
+        *journal("asp", 8),
+        score(0.2, 0.5, 2.0),
+        score(0.4, 0.9, 3.5),
+        score(0.6, 0.8, 5.0),
+        score(1.0, 0.95, 9.0),
+    ]
+    measures, _ = measured(lines, target=0.9)
+    assert measures.time_to_target_s == 3.5
+    assert measures.summary()["best_accuracy"] == measures.summary()["final_accuracy"] == 0.95
+    assert measured(lines, target=0.99)[0].time_to_target_s is None
+    assert measured(lines)[0].time_to_target_s is None
+
+
+def test_converged_accuracy():
+    """No change above 0.1 % over five evaluations (Sync-Switch)."""
+    assert converged([0.1, 0.5, 0.9, 0.9, 0.9, 0.9009]) is None
+    assert converged([0.1, 0.9, 0.9002, 0.9, 0.9, 0.9009, 0.95]) == 0.9009
+    assert converged([0.9] * 4) is None
+    assert converged([0.9] * 5) == 0.9
+
+
+def test_a_model_that_never_learned_has_not_converged():
+    """What does not change because nothing is learned is the guess."""
+    assert converged([0.1] * 9, chance=0.1) is None
+    assert converged([0.1] * 9) == 0.1, "what chance is, is not known"
+    assert converged([0.1] * 5 + [0.9] * 5, chance=0.1) == 0.9, "it began to learn after all"
+    assert converged([0.1, 0.1005, 0.1005, 0.1005, 0.1005], chance=0.1) is None
+
+
+def test_chance_is_the_share_of_the_most_frequent_label():
+    labels = np.array([0, 0, 0, 1, 2, 2, 1, 2, 2, 2])  # of the first four 3/4, of all of them 1/2
+    x = np.zeros((10, 4), np.float32)
+    data = data_set("ten", (x, labels), (x, labels))
+    settings = {"engine": "virtual", "workers": [{"count": 2}], "batch_size": 2}
+    assert prepare(config.validate(settings), data=data).chance_accuracy == 0.5
+    in_part = settings | {"evaluation": {"samples": 4}}
+    assert prepare(config.validate(in_part), data=data).chance_accuracy == 0.75
+    assert (
+        prepare(config.validate(settings | {"timing": "only"}), data=data).chance_accuracy is None
+    )
+    words = data_set(
+        "words", (labels[None], labels[None]), (labels[None], labels[None]), tokens=True
+    )
+    prepared = prepare(config.validate(settings), data=data)
+    of_words = replace(prepared, model=InitialModel(LanguageModel(None, words)))
+    assert of_words.chance_accuracy == 0.5
+
+
+def test_a_run_that_never_learns_has_no_converged_accuracy_in_record_and_journal(tmp_path):
+    """Labels that are all but one the same: whatever is learned, the guess is as good."""
+    x, y = np.ones((64, 4), np.float32), np.array([0] * 63 + [1])
+    record = run(
+        {
+            "engine": "virtual",
+            "workers": [{"count": 2}],
+            "batch_size": 8,
+            "workload": {"samples": 512},
+            "model": {"name": "mlp", "hidden": []},
+            "evaluation": {"marks": 8},
+            "output": str(tmp_path),
+        },
+        data=data_set("one", (x, y), (x, y)),
+    )
+    assert set(record.evaluations.accuracy) == {63 / 64}
+    assert record.summary["converged_accuracy"] is None
+    assert record.summary["chance_accuracy"] == 63 / 64
+    (record.path / "summary.json").unlink()
+    assert load(record.path).summary["converged_accuracy"] is None
+    journal_file = record.path / "journal.jsonl"
+    journal_file.write_text(journal_file.read_text().replace('"chance_accuracy"', '"of_later"', 1))
+    assert load(record.path).summary["converged_accuracy"] == 63 / 64, (
+        "an older record does not know chance"
+    )
+
+
+def test_measures_of_nothing():
+    summary = Measures(10).summary()
+    assert summary["status"] == "unfinished"
+    assert summary["wait_fraction"] == summary["throughput_samples_per_s"] == 0
+    assert summary["final_accuracy"] is None
+    assert summary["staleness_mean"] is None
+
+
+@pytest.fixture
+def written(tmp_path):
+    experiment = config.validate({"paradigm": "ssp"})
+    folder = folder_name(tmp_path, "test", "lagtuner(bound=hard, s_upper=9)")
+    folder.mkdir(parents=True)
+    lines = [*journal("ssp", 30), score(1.0, 0.75, 9.0), Ended("finished", 40.0)]
+    target = Target(metric="loss", at_most=0.3)
+    about = {"seed": 0, "metric": "accuracy", "metric_mode": "max", "target": target.plain()}
+    measures = Measures(960, target)
+    with RecordWriter(
+        folder, experiment.to_yaml(), make("ssp"), measures, about, datetime.now()
+    ) as writer:
+        writer.write(lines)
+    return folder, lines
+
+
+def test_a_record_reads_as_frames(written):
+    folder, lines = written
+    record = load(folder)
+    assert folder.name.split("-", 2)[2].startswith("lagtuner-bound=hard-s-upper=9-")
+    assert record.config.paradigm.name == "ssp"
+    assert list(record.journal()) == lines
+    assert record.summary["status"] == "finished"
+    assert record.summary["seed"] == 0
+    assert record.summary["time_to_target_s"] == 9.0
+    assert record.summary["wall_seconds"] >= 0
+    assert len(record.pushes) == record.summary["pushes"] == 30
+    assert record.pushes.samples.sum() == record.summary["samples"]
+    assert record.evaluations.accuracy.tolist() == [0.75]
+    assert sum(one["pushes"] for one in record.summary["per_worker"]) == 30
+    assert record.environment["packages"]["torch"]
 
 
 def test_a_run_that_was_killed_leaves_a_readable_record(written, tmp_path):
