@@ -23,6 +23,8 @@ def no_ray(monkeypatch):
         for name in ("get", "put"):
             monkeypatch.setattr(ray, name, lambda *_: None)
         monkeypatch.setattr(ray, "shutdown", lambda: ended.append(True))
+        # those of the cluster of other tests, which this process may have started
+        monkeypatch.setattr(connection, "private_processes", lambda _: [])
         return ended
 
     ended = []
