@@ -16,6 +16,7 @@ from raysync.training.batch_reader import BatchReader
 from raysync.training.evaluation import ModelEvaluation, evaluate
 from raysync.training.flat import FlatModel
 from raysync.training.preparation import prepare
+from tests.builders.messages import naming, tells
 from tests.builders.token_data import CLASSES, NO_DROPOUT, TINY
 from tests.builders.virtual import learn, weights_of
 
@@ -171,7 +172,7 @@ def test_dirichlet_deals_out_sequences_by_their_labels(sequences):
     task = sequences.task
     assert task.labels(task.train_set()) == [each["labels"] for each in task.train_set()]
     tokens = planned(head="token-classification", data="tagged").task
-    with pytest.raises(ConfigError, match="has no attribute `targets`"):
+    with pytest.raises(ConfigError, match=naming("`targets`")):
         tokens.labels(tokens.train_set())
 
 
@@ -261,28 +262,28 @@ def test_the_model_of_a_run_is_exported_as_a_folder(transformers, tmp_path, monk
 @pytest.mark.parametrize(
     ("parameters", "message"),
     [
-        ({"head": "token-clasification"}, "did you mean 'token-classification'"),
-        ({"source": "distilbrt"}, "did you mean 'distilbert'"),
-        ({"source": "./nowhere"}, "does not exist"),
-        ({"source": "tests/builders", "config": {}}, "has no config.json"),
-        ({"config": {"n_layrs": 2}}, "did you mean 'n_layers'"),
+        ({"head": "token-clasification"}, "'token-classification'"),
+        ({"source": "distilbrt"}, "'distilbert'"),
+        ({"source": "./nowhere"}, "exist"),
+        ({"source": "tests/builders", "config": {}}, "config.json"),
+        ({"config": {"n_layrs": 2}}, "'n_layers'"),
         ({"config": {"dim": 15, "n_heads": 2}}, "15"),
-        ({"config": 3}, "must be settings"),
-        ({"head": "seq2seq-lm"}, "distilbert has no seq2seq-lm"),
-        ({"data": "nonesuch"}, "has no 'nonesuch'"),
-        ({"data": "nothing"}, "must return a mapping"),
-        ({"data": "without_test"}, "returns no 'test'"),
-        ({"data": "wrong_part"}, "did you mean 'test'"),
-        ({"data": "plain"}, "has no loss: samples need `labels`"),
-        ({"data": "unlabelled_test"}, "metrics: TypeError: the model's output has no loss"),
+        ({"config": 3}, "settings"),
+        ({"head": "seq2seq-lm"}, "seq2seq-lm"),
+        ({"data": "nonesuch"}, "'nonesuch'"),
+        ({"data": "nothing"}, "mapping"),
+        ({"data": "without_test"}, "'test'"),
+        ({"data": "wrong_part"}, "'test'"),
+        ({"data": "plain"}, "loss: `labels`"),
+        ({"data": "unlabelled_test"}, "metrics: TypeError: model's"),
         ({"data_parameters": {"cuont": 3}}, "cuont"),
         ({"lora": {"rank": 8}}, "rank"),
-        ({"lora": {"target_modules": ["nowhere"]}}, "No modules were targeted"),
+        ({"lora": {"target_modules": ["nowhere"]}}, "modules"),
         ({"haed": 1}, "haed"),
     ],
 )
 def test_mistakes_are_answered_in_a_line_or_two(parameters, message, peft):
     with pytest.raises(ConfigError) as caught:
         planned(**parameters)
-    assert message in str(caught.value)
+    assert tells(str(caught.value), message)
     assert len(str(caught.value).splitlines()) <= 2

@@ -11,6 +11,7 @@ from raysync.training.initial_model import InitialModel
 from raysync.training.models import ModelPlan
 from raysync.training.preparation import prepare
 from raysync.training.supervised import Classification
+from tests.builders.messages import tells
 from tests.builders.models import built
 from tests.builders.virtual import run
 
@@ -86,19 +87,19 @@ def test_a_run_trains_one():
 @pytest.mark.parametrize(
     ("name", "parameters", "message"),
     [
-        ("timm:resnet81", {}, "did you mean 'resnet18'"),
-        ("torchvision:resnet81", {}, "did you mean 'resnet18'"),
+        ("timm:resnet81", {}, "'resnet18'"),
+        ("torchvision:resnet81", {}, "'resnet18'"),
         ("timm:test_resnet", {"drop_rat": 0.1}, "drop_rat"),
         ("torchvision:resnet18", {"nonesuch": 1}, "nonesuch"),
         ("torchvision:resnet18", {"weights": "NONESUCH"}, "NONESUCH"),
-        ("torchvision:googlenet", {"aux_logits": True}, "must be false"),
-        ("timm:", {}, "unknown model of timm ''"),
-        ("timm:vit_tiny_patch16_224", {}, "does not take samples of shape (3, 32, 32)"),
+        ("torchvision:googlenet", {"aux_logits": True}, "false"),
+        ("timm:", {}, "timm"),
+        ("timm:vit_tiny_patch16_224", {}, "samples 3 32 32"),
     ],
 )
 def test_mistakes_are_answered_in_a_line_or_two(name, parameters, message):
     with pytest.raises(ConfigError) as caught:
         built(name, RGB, 3, **parameters)
-    assert message in str(caught.value)
+    assert tells(str(caught.value), message)
     assert len(str(caught.value).splitlines()) <= 2
     assert len(str(caught.value)) < 400

@@ -15,6 +15,7 @@ from raysync.errors import ConfigError
 from raysync.training.adapters.lightning_update import update_of
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.preparation import prepare
+from tests.builders.messages import tells
 from tests.builders.virtual import learn, run, weights_of
 
 pytestmark = pytest.mark.usefixtures("one_thread", "lightning")
@@ -250,45 +251,45 @@ def test_the_primary_metric_is_the_first_whose_direction_is_known(training):
 @pytest.mark.parametrize(
     ("kind", "parameters", "message"),
     [
-        ("Classifer", {}, "has no 'Classifer'"),
-        ("NotAModule", {}, "no class that derives from lightning's LightningModule"),
-        ("points", {}, "no class that derives from lightning's LightningModule"),
-        ("Whole", {"data": f"{MODULES}:Whole"}, "from lightning's LightningDataModule"),
+        ("Classifer", {}, "'Classifer'"),
+        ("NotAModule", {}, "lightning's LightningModule"),
+        ("points", {}, "lightning's LightningModule"),
+        ("Whole", {"data": f"{MODULES}:Whole"}, "lightning's LightningDataModule"),
         ("Whole", {"modul": {}}, "modul"),
         ("Whole", {"module": {"widht": 3}}, "widht"),
-        ("Whole", {"module": 3}, "must be arguments"),
+        ("Whole", {"module": 3}, "arguments"),
         ("Whole", {"metric": {"name": "val_loss", "mode": "low"}}, "min or max"),
-        ("Whole", {"metric": {"name": "val_los", "mode": "min"}}, "did you mean 'val_loss'"),
-        ("Classifier", {}, "no train_dataloader; name a LightningDataModule"),
-        ("NoTrainingStep", {"data": f"{MODULES}:Points"}, "no training_step"),
-        ("StepWithoutLoss", {}, "training_step must return a loss"),
+        ("Whole", {"metric": {"name": "val_los", "mode": "min"}}, "'val_loss'"),
+        ("Classifier", {}, "train_dataloader LightningDataModule"),
+        ("NoTrainingStep", {"data": f"{MODULES}:Points"}, "training_step"),
+        ("StepWithoutLoss", {}, "training_step"),
         ("Manual", {}, "optimizes manually"),
-        ("TwoOptimizers", {}, "one optimizer, got 2 optimizers"),
-        ("HalfOptimized", {}, "leaves out 2 of 4 trainable parameters (model.2.weight"),
+        ("TwoOptimizers", {}, "2 optimizers"),
+        ("HalfOptimized", {}, "2 4 model.2.weight"),
         ("BatchesOfItsOwn", {}, "batch_size=None"),
-        ("OwnStep", {}, "the hook optimizer_step of OwnStep cannot be carried out"),
+        ("OwnStep", {}, "optimizer_step OwnStep"),
         ("OwnTransfer", {}, "on_after_batch_transfer"),
         ("Whole", {"data": f"{MODULES}:TransferringPoints"}, "transfer_batch_to_device"),
-        ("NeedsTrainer", {}, "not attached to a `Trainer`"),
-        ("TwoLoaders", {}, "must return one DataLoader"),
+        ("NeedsTrainer", {}, "`Trainer`"),
+        ("TwoLoaders", {}, "DataLoader"),
         ("Sums", {}, "SumMetric"),
-        ("Whole", {"module": {"optimizer": "Adafactor"}}, "adafactor: it is not elementwise"),
+        ("Whole", {"module": {"optimizer": "Adafactor"}}, "adafactor:"),
         (
             "Whole",
             {"module": {"schedule": "LambdaLR", "schedule_arguments": {"lr_lambda": [float]}}},
-            "LambdaLR has no equivalent",
+            "LambdaLR",
         ),
         (
             "Whole",
             {"module": {"schedule": "CosineAnnealingLR", "schedule_arguments": {"T_max": 7}}},
-            "if T_max is the workload's",
+            "T_max workload's",
         ),
     ],
 )
 def test_mistakes_are_answered_in_a_line_or_two(kind, parameters, message):
     with pytest.raises(ConfigError) as caught:
         planned(kind, **parameters)
-    assert message in str(caught.value)
+    assert tells(str(caught.value), message)
     assert len(str(caught.value).splitlines()) <= 2
 
 

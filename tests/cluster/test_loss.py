@@ -23,6 +23,7 @@ from raysync.runner import run_in
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.cluster import LONGER, TINY, pid_of, rss_mib
+from tests.builders.messages import naming
 
 pytestmark = pytest.mark.ray
 
@@ -157,7 +158,7 @@ def test_a_frozen_controller_fails_its_run_and_goes(run, monkeypatch):
 
     frozen = []
     monkeypatch.setattr(session_module, "SILENCE_S", 3.0)
-    with pytest.raises(RunFailed, match="the controller has not reported for 3 s") as failed:
+    with pytest.raises(RunFailed, match=naming("controller 3")) as failed:
         run(**LONGER, strikes={0.2: freeze})
     record = load(str(failed.value).rpartition(": ")[2])
     assert record.summary["status"] == "failed"
@@ -175,7 +176,7 @@ def test_a_broken_update_is_reported_as_the_servers_error(run):
             lambda server: setattr(server._model.exchange, "store", "broken")
         )
 
-    with pytest.raises(RunFailed, match="server: AttributeError: 'str' object") as raised:
+    with pytest.raises(RunFailed, match=naming("server: AttributeError: 'str'")) as raised:
         run(**LONGER, strikes={0.1: break_server})
     record = load(str(raised.value).rpartition("The record up to then: ")[2])
     assert record.summary["status"] == "failed"
@@ -197,19 +198,13 @@ def test_a_dead_server_is_not_taken_for_dead_workers(ray_cluster, run):
 @pytest.mark.parametrize(
     ("groups", "says"),
     [
-        (
-            [{"name": "fast", "count": 2}, {"name": "big", "cpus": 64}],
-            "worker group 'big' does not fit",
-        ),
-        (
-            [{"name": "many", "count": 50}],
-            "worker group 'many' does not fit.*50 x worker group 'many' of 1 CPU",
-        ),
-        ([{"name": "gpu", "gpus": 1}], "worker group 'gpu' does not fit"),
+        ([{"name": "fast", "count": 2}, {"name": "big", "cpus": 64}], "'big'"),
+        ([{"name": "many", "count": 50}], "'many' 50 'many' 1 CPU"),
+        ([{"name": "gpu", "gpus": 1}], "'gpu'"),
     ],
 )
 def test_a_cluster_that_is_too_small_says_so_at_once(ray_cluster, tmp_path, groups, says):
-    with pytest.raises(ConfigError, match=says) as raised:
+    with pytest.raises(ConfigError, match=naming(says)) as raised:
         raysync.run(TINY | {"output": str(tmp_path), "workers": groups})
     _, has = str(raised.value).splitlines()
     assert "12 CPU" in has
@@ -228,9 +223,7 @@ def test_resources_that_others_use_are_waited_for_up_to_a_deadline(
     ).remote()
     ray_cluster.get(holder.ready.remote(), timeout=60)
     try:
-        with pytest.raises(
-            ConfigError, match="found no free resources within 1 s; others use them"
-        ):
+        with pytest.raises(ConfigError, match=naming("resources 1")):
             raysync.run(TINY | {"output": str(tmp_path), "cluster": {"placement_deadline_s": 1}})
     finally:
         ray_cluster.kill(holder)

@@ -18,6 +18,7 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import make, rebuild
 from raysync.runner import check_metrics
 from raysync.training.preparation import prepare
+from tests.builders.messages import naming
 from tests.builders.models import last_measured, measured
 from tests.builders.reports import BASE
 from tests.builders.virtual import DATA, TIMING, deep, learn, replayed, run
@@ -176,27 +177,27 @@ def test_patience_as_others_have_it(values, patience, min_delta, rises):
 @pytest.mark.parametrize(
     ("settings", "said"),
     [
-        ({"stop": {}}, "give patience, at_target: true, or after_s"),
-        ({"stop": {"metric": "loss", "after_s": 1}}, "metric is for patience"),
+        ({"stop": {}}, "at_target: after_s"),
+        ({"stop": {"metric": "loss", "after_s": 1}}, "metric"),
         ({"stop": {"patience": 0}}, "stop.patience"),
         ({"stop": {"after_s": 0}}, "stop.after_s"),
-        ({"stop": {"patient": 3}}, "did you mean 'patience'"),
-        ({"stop": {"at_target": True}}, "stop.at_target: there is no target"),
-        ({"stop": {"patience": 1}, "engine": "virtual", "timing": "only"}, "nothing is evaluated"),
+        ({"stop": {"patient": 3}}, "'patience'"),
+        ({"stop": {"at_target": True}}, "stop.at_target:"),
+        ({"stop": {"patience": 1}, "engine": "virtual", "timing": "only"}, "evaluated"),
     ],
 )
 def test_what_cannot_stop_a_run_is_refused(settings, said):
-    with pytest.raises(ConfigError, match=said):
+    with pytest.raises(ConfigError, match=naming(said)):
         config.validate(settings)
 
 
 def test_metrics_are_refused_by_name_where_they_are_known():
     primary = PrimaryMetric("f1", "max")
     experiment = config.validate({"stop": {"patience": 1, "metric": "recal"}})
-    with pytest.raises(ConfigError, match=r"stop\.metric: unknown metric 'recal'.*'recall'"):
+    with pytest.raises(ConfigError, match=naming("stop.metric: 'recal' 'recall'")):
         check_metrics(experiment, ("f1", "recall", "loss"), primary)
     experiment = config.validate({"stop": {"patience": 1, "metric": "recall"}})
-    with pytest.raises(ConfigError, match=r"stop\.mode: say which direction of 'recall'"):
+    with pytest.raises(ConfigError, match=naming("stop.mode: 'recall'")):
         check_metrics(experiment, None, primary)
     experiment = config.validate({"stop": {"patience": 1, "metric": "loss"}})
     check_metrics(experiment, ("f1", "recall", "loss"), primary)
@@ -206,7 +207,7 @@ def test_a_metric_that_is_not_returned_ends_the_run(tmp_path, monkeypatch, one_t
     """Where it could not be known before."""
     monkeypatch.setattr("raysync.runner.check_metrics", lambda *_: None)
     stop = {"patience": 1, "metric": "f1", "mode": "max"}
-    with pytest.raises(RunFailed, match=r"stop\.metric: 'f1' is not among the metrics of the task"):
+    with pytest.raises(RunFailed, match=naming("stop.metric: 'f1'")):
         raysync.run(BASE | {"output": str(tmp_path), "stop": stop})
     [record] = (tmp_path / "tiny").iterdir()
     assert of_status(record) == "failed"

@@ -16,6 +16,7 @@ from raysync.training import compiling
 from raysync.training.compiling import refuse_without_compiler
 from raysync.training.gradient import GradientComputation
 from raysync.training.preparation import prepare
+from tests.builders.messages import naming
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 SETTINGS = {"data": {"name": "digits", "train_samples": 100}, "workers": [{"name": "w"}]}
@@ -87,7 +88,7 @@ def test_a_machine_without_a_compiler_is_refused_by_its_name(monkeypatch, fresh)
     monkeypatch.setattr(inductor.cpp, "cxx", ("no-such-compiler",))
     monkeypatch.setattr(inductor, "force_disable_caches", True)
     torch._dynamo.reset()
-    with pytest.raises(ConfigError, match="compile: true: .* for cpu here: .*no-such-compiler"):
+    with pytest.raises(ConfigError, match=naming("compile: true: here: no-such-compiler")):
         refuse_without_compiler("cpu")
     torch._dynamo.reset()
     assert not compiling.TRIED
@@ -112,15 +113,15 @@ COMPILED = [{"name": "w", "compile": True}]
 @pytest.mark.parametrize(
     ("choice", "settings", "where"),
     [
-        ("decoupled", {}, "decoupled: workers: w: compile: true: the passes of a stage"),
-        ("asp", {"engine": "virtual"}, "asp: workers: w: compile: true: what torch compiles"),
+        ("decoupled", {}, "decoupled: workers: w: compile: true:"),
+        ("asp", {"engine": "virtual"}, "asp: workers: w: compile: true:"),
     ],
 )
 def test_what_cannot_hold_it_refuses_it_by_name(choice, settings, where):
     training = task(workers=COMPILED, **settings)
     parameters = {"modules": 1} if choice == "decoupled" else {}
     paradigm = training.experiment.make(ParadigmChoice(name=choice, **parameters))
-    with pytest.raises(ConfigError, match=where):
+    with pytest.raises(ConfigError, match=naming(where)):
         check_training(training, paradigm)
 
 
@@ -137,5 +138,5 @@ def test_a_virtual_run_that_only_takes_time_takes_it():
 
 
 def test_several_devices_refuse_it():
-    with pytest.raises(ConfigError, match="compile: true with 2 devices a worker"):
+    with pytest.raises(ConfigError, match=naming("compile: 2")):
         config.validate({"workers": [{"compile": True, "devices_per_worker": 2}]})

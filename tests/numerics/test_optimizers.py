@@ -10,6 +10,7 @@ from raysync.training.optimizers import check_optimizer, is_fused
 from raysync.training.parameter_store import ParameterStore
 from raysync.training.preparation import prepare
 from tests.builders import optimizers
+from tests.builders.messages import naming
 
 OURS = "tests.builders.optimizers:"
 ELEMENTWISE = {
@@ -74,59 +75,53 @@ def test_fused_kernels_are_used_where_torch_has_them():
 @pytest.mark.parametrize(
     ("update", "says"),
     [
-        ({"optimizer": "nadma"}, "update.optimizer: unknown optimizer 'nadma'; did you mean 'nada"),
-        ({"optimizer": "LBFGS"}, "LBFGS: it is not elementwise, .* inner products"),
-        ({"optimizer": "muon"}, "muon: it is not elementwise, .* matrices orthogonal"),
-        ({"optimizer": "SparseAdam"}, "sparse gradients only"),
-        ({"optimizer": "Adafactor"}, "Adafactor: it is not elementwise"),
-        ({"optimizer": {"name": "RMSprop", "aplha": 0.9}}, "'aplha'; did you mean 'alpha'"),
-        ({"optimizer": {"name": "RMSprop", "alpha": -1}}, "RMSprop: .*Invalid alpha value: -1"),
-        ({"optimizer": {"name": "sgd", "lr": 0.1}}, "give lr as update.lr"),
+        ({"optimizer": "nadma"}, "update.optimizer: optimizer 'nadma' 'nada"),
+        ({"optimizer": "LBFGS"}, "LBFGS:"),
+        ({"optimizer": "muon"}, "muon:"),
+        ({"optimizer": "SparseAdam"}, "sparse gradients"),
+        ({"optimizer": "Adafactor"}, "Adafactor:"),
+        ({"optimizer": {"name": "RMSprop", "aplha": 0.9}}, "'aplha' 'alpha'"),
+        ({"optimizer": {"name": "RMSprop", "alpha": -1}}, "RMSprop: alpha value: -1"),
+        ({"optimizer": {"name": "sgd", "lr": 0.1}}, "lr update.lr"),
         (
             {"optimizer": {"name": "adam", "betas": [0.9, 0.99]}, "betas": [0.9, 0.99]},
-            "give betas as update.betas",
+            "betas update.betas",
         ),
-        ({"optimizer": "adam", "momentum": 0.9}, "update.momentum: Adam has no argument momentum"),
+        ({"optimizer": "adam", "momentum": 0.9}, "update.momentum: momentum"),
         ({"optimizer": "RMSprop", "momentum": 0.9, "nesterov": True}, "update.nesterov: RMSprop"),
-        ({"betas": [0.9, 0.99]}, "update.betas: SGD has no argument betas"),
+        ({"betas": [0.9, 0.99]}, "update.betas: SGD betas"),
         (
             {"optimizer": "adam", "phases": {"asp": {"momentum": 0.5}}},
-            "update.phases.asp.momentum: Adam has no argument",
+            "update.phases.asp.momentum:",
         ),
-        ({"optimizer": "Rprop", "weight_decay": 0.1}, "update.weight_decay: Rprop has no"),
-        ({"optimizer": "Rprop", "no_decay": "norm-and-bias"}, "update.no_decay: Rprop has no"),
+        ({"optimizer": "Rprop", "weight_decay": 0.1}, "update.weight_decay: Rprop"),
+        ({"optimizer": "Rprop", "no_decay": "norm-and-bias"}, "update.no_decay: Rprop"),
         (
             {"optimizer": "Rprop", "groups": [{"match": ["*"], "weight_decay": 0.1}]},
-            r"update.groups\[0\].weight_decay: Rprop has no",
+            "update.groups[0].weight_decay: Rprop",
         ),
-        (
-            {"optimizer": "Rprop", "lr_scaling": "linear"},
-            "update.lr_scaling: linear: Rprop reads lr at its first step",
-        ),
+        ({"optimizer": "Rprop", "lr_scaling": "linear"}, "update.lr_scaling: linear: Rprop"),
         (
             {"optimizer": "Rprop", "lr_scaling": "none", "schedule": "cosine"},
-            "update.schedule: cosine: Rprop reads lr",
+            "update.schedule: cosine: Rprop",
         ),
         (
             {"optimizer": "Rprop", "lr_scaling": "none", "phases": {"asp": {"lr": 1.0}}},
-            "update.phases.asp.lr: 1: Rprop reads lr",
+            "update.phases.asp.lr: 1: Rprop lr",
         ),
-        ({"optimizer": f"{OURS}Nothing"}, "has no 'Nothing'"),
-        ({"optimizer": "tests.builders.models:deep_cnn"}, "tests.builders.models:deep_cnn: "),
-        ({"optimizer": "torch:nn"}, "torch:nn: it is no class that extends torch.optim.Optimizer"),
-        ({"optimizer": "torch.optim:LBFGS"}, "missing 1 required positional argument: 'closure'"),
-        ({"optimizer": f"{OURS}Normalised"}, "Normalised: it is not elementwise, .* differ from"),
-        ({"optimizer": f"{OURS}ByRows"}, "ByRows: it is not elementwise"),
-        (
-            {"optimizer": f"{OURS}Adaptive", "phases": {"asp": {"weight_decay": 0.1}}},
-            "Adaptive: it is not elementwise",
-        ),
-        ({"optimizer": f"{OURS}Noisy"}, "Noisy: it is not elementwise"),
-        ({"optimizer": f"{OURS}Writing"}, "it writes into the gradient"),
-        ({"optimizer": f"{OURS}Replacing"}, "its steps do not change the parameters in place"),
-        ({"optimizer": f"{OURS}Forgetful"}, "it does not keep lr in its param_groups"),
-        ({"optimizer": f"{OURS}Unpaced"}, "Unpaced: it has no argument lr"),
-        ({"optimizer": {"name": f"{OURS}Renamed", "shrnk": 2}}, "did you mean 'shrink'"),
+        ({"optimizer": f"{OURS}Nothing"}, "'Nothing'"),
+        ({"optimizer": "tests.builders.models:deep_cnn"}, "tests.builders.models:deep_cnn:"),
+        ({"optimizer": "torch:nn"}, "torch:nn: torch.optim.Optimizer"),
+        ({"optimizer": "torch.optim:LBFGS"}, "1 argument: 'closure'"),
+        ({"optimizer": f"{OURS}Normalised"}, "Normalised:"),
+        ({"optimizer": f"{OURS}ByRows"}, "ByRows:"),
+        ({"optimizer": f"{OURS}Adaptive", "phases": {"asp": {"weight_decay": 0.1}}}, "Adaptive:"),
+        ({"optimizer": f"{OURS}Noisy"}, "Noisy:"),
+        ({"optimizer": f"{OURS}Writing"}, "gradient"),
+        ({"optimizer": f"{OURS}Replacing"}, "parameters"),
+        ({"optimizer": f"{OURS}Forgetful"}, "param_groups"),
+        ({"optimizer": f"{OURS}Unpaced"}, "Unpaced:"),
+        ({"optimizer": {"name": f"{OURS}Renamed", "shrnk": 2}}, "'shrink'"),
     ],
 )
 def test_what_a_server_cannot_use_is_refused_before_the_run(update, says):
@@ -134,7 +129,7 @@ def test_what_a_server_cannot_use_is_refused_before_the_run(update, says):
     paradigm = {"paradigm": "sync-switch"} if "phases" in update else {}
     experiment = config.validate({"engine": "virtual", "update": update} | paradigm)
     before = torch.get_rng_state()
-    with pytest.raises(ConfigError, match=says) as raised:
+    with pytest.raises(ConfigError, match=naming(says)) as raised:
         prepare(experiment)
     assert len(str(raised.value).splitlines()) <= 2
     assert torch.equal(torch.get_rng_state(), before)

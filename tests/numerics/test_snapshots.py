@@ -16,6 +16,7 @@ from raysync.training.model_server import MissedUpdate, ModelServer, shard_of
 from raysync.training.parameter_groups import parameter_groups
 from raysync.training.state_file import decode, encode
 from raysync.training.vector_parts import spans
+from tests.builders.messages import naming
 
 ROUNDS = 8
 WORKERS = ["a#1", "b#1", "c#1"]
@@ -220,13 +221,13 @@ def test_a_state_that_does_not_fit_is_refused(others, message):
     "damage", [lambda data: data[:-1], lambda data: b"", lambda data: b"{}" * 9]
 )
 def test_a_damaged_state_is_refused(damage):
-    with pytest.raises(ConfigError, match="checkpoint: cannot be read, or is damaged"):
+    with pytest.raises(ConfigError, match=naming("checkpoint:")):
         fresh({})[0].restore(damage(fresh({})[0].snapshot([], [])))
 
 
 def test_a_server_that_missed_an_update_makes_no_snapshot():
     [server] = fresh({})
-    with pytest.raises(MissedUpdate, match="at version 0, not at 1"):
+    with pytest.raises(MissedUpdate, match=naming("version 0 1")):
         server.snapshot([], [], 1)
     with pytest.raises(MissedUpdate):
         server.snapshot([], [])
@@ -235,7 +236,7 @@ def test_a_server_that_missed_an_update_makes_no_snapshot():
 def test_what_no_file_can_hold_is_named_and_breaks_nothing():
     [server] = fresh({"optimizer": OURS + "Keeping"})
     advance([server], 0, 1)
-    with pytest.raises(ConfigError, match=r"stores/0/optimizer/state/0/kept is of type Keeping"):
+    with pytest.raises(ConfigError, match=naming("stores/0/optimizer/state/0/kept")):
         server.snapshot([], [])
     assert server.publish(1, MEAN).isfinite().all()
 

@@ -11,6 +11,7 @@ from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError, IllegalDecision
 from raysync.paradigms import make
 from raysync.testing.drive import Drive
+from tests.builders.messages import naming
 from tests.builders.schedules import released
 
 FAST, SLOW = "w-0#1", "w-1#1"
@@ -242,30 +243,27 @@ class Sized(Paradigm):
 
 
 def test_an_inner_paradigm_that_sets_sizes_is_refused():
-    with pytest.raises(ConfigError, match="ringmaster sets batch sizes itself"):
+    with pytest.raises(ConfigError, match=naming("ringmaster")):
         make("balanced", paradigm={"name": "ringmaster", "paradigm": "balanced"})
     drive = Drive(make("balanced", paradigm=f"{__name__}:Sized"), FAST)
-    with pytest.raises(IllegalDecision, match=r"Sized.on_push releases .* with batch_size=3, but"):
+    with pytest.raises(IllegalDecision, match=naming("Sized.on_push batch_size=3")):
         drive.push(FAST, 1)
 
 
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        (
-            {"workers": {"w": {"maxbatch": 3}}},
-            "unknown setting 'maxbatch'; did you mean 'max_batch'",
-        ),
-        ({"workers": {"w": {"batch_size": 8, "max_batch": 4}}}, "batch_size: 8 .*allowed: 1 to 4"),
-        ({"workers": {"w": {"batch_size": 2, "devices": 4}}}, "allowed: 4 to inf"),
-        ({"workers": {"w": {"batch_size": 10}}, "multiple": 4}, "10, is no multiple of 4"),
-        ({"workers": {"w": {"per_sample_s": 0}}}, "per_sample_s: 0; it must be above 0"),
-        ({"workers": {"w": {"max_batch": -1}}}, "greater than or equal to 0"),
+        ({"workers": {"w": {"maxbatch": 3}}}, "'maxbatch' 'max_batch'"),
+        ({"workers": {"w": {"batch_size": 8, "max_batch": 4}}}, "batch_size: 8 1 4"),
+        ({"workers": {"w": {"batch_size": 2, "devices": 4}}}, "allowed 4"),
+        ({"workers": {"w": {"batch_size": 10}}, "multiple": 4}, "10 multiple 4"),
+        ({"workers": {"w": {"per_sample_s": 0}}}, "per_sample_s: 0 0"),
+        ({"workers": {"w": {"max_batch": -1}}}, "0"),
         ({"workers": {"w": {"devices": float("inf")}}}, "less than or equal"),
-        ({"smoothing": 0}, "smoothing: .*greater than 0"),
-        ({"hysteresis": 1}, "hysteresis: .*less than 1"),
+        ({"smoothing": 0}, "smoothing: 0"),
+        ({"hysteresis": 1}, "hysteresis: 1"),
     ],
 )
 def test_what_is_wrong_is_named(parameters, says):
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=naming(says)):
         make("balanced", **parameters)

@@ -16,6 +16,7 @@ from raysync.decoupled.schedule import Schedule
 from raysync.errors import ConfigError, IllegalDecision, ProtocolViolation
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.bsp import BSP
+from tests.builders.messages import naming
 
 sizes = st.integers(1, 6)
 
@@ -198,7 +199,7 @@ def test_what_cannot_have_happened_is_refused():
     pipelines = Pipelines(1, 2, 2)
     passes = pipelines.released((0, 1))
     assert passes == [Pass((0, 1), "forward", 1), Pass((0, 1), "forward", 2)]
-    with pytest.raises(ProtocolViolation, match="before its iteration 1 has ended"):
+    with pytest.raises(ProtocolViolation, match=naming("iteration 1")):
         pipelines.released((0, 1))
     with pytest.raises(ProtocolViolation, match="0 done before"):
         pipelines.done(Pass((0, 1), "forward", 2))
@@ -241,10 +242,10 @@ def test_each_module_has_a_machine_of_its_own():
     assert machines.roster.progress == 0.5
     assert machines.machines[1].roster.progress == 0
     for worker in ("m3/w-0#1", "w-0#1", "mx/w-0#1"):
-        with pytest.raises(ProtocolViolation, match="there are stages 1 to 2"):
+        with pytest.raises(ProtocolViolation, match=naming("stages 1 2")):
             machines.handle(Joined(at=2.0, worker=worker))
     for key in ("0/x", "3/x", "x", "\u00b2/x", "9" * 5000 + "/x"):
-        with pytest.raises(ProtocolViolation, match="there are stages 1 to 2"):
+        with pytest.raises(ProtocolViolation, match=naming("stages 1 2")):
             machines.handle(TimerFired(at=2.0, key=key))
     again = StageMachines(paradigm._sync, 2)
     again.restore(machines.snapshot())
@@ -298,7 +299,7 @@ def test_what_a_users_paradigm_decides_and_nothing_heeds_is_refused():
 
     machines = StageMachines(Deciding, 1)
     machines.handle(Joined(at=0.0, worker="m1/a-0#1"))
-    with pytest.raises(IllegalDecision, match=r"sync: it decided Release\(\.\.\., batch_size=5\)"):
+    with pytest.raises(IllegalDecision, match=naming("sync: batch_size=5")):
         machines.handle(Pushed(at=1.0, worker="m1/a-0#1", clock=0, base=0, samples=8, busy_s=1.0))
 
 
@@ -311,22 +312,19 @@ def test_only_full_averaging_of_gradients_each_round_has_one_server():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"modules": 0}, "modules: .*greater than or equal to 1"),
-        ({"groups": 0}, "groups: .*greater than or equal to 1"),
-        ({"modules": 2, "groups": 3}, "modules: 2 x groups: 3 is for 6 workers, not for 4"),
+        ({"modules": 0}, "modules: 1"),
+        ({"groups": 0}, "groups: 1"),
+        ({"modules": 2, "groups": 3}, "modules: 2 groups: 3 6 4"),
         ({"modules": 2, "groups": 2, "topology": [[1.0, 0.0]]}, "a matrix of 2 x 2"),
-        (
-            {"modules": 2, "groups": 2, "topology": [[0.5, 0.5], [0.4, 0.6]]},
-            "column 0 of the matrix sums to 0.9",
-        ),
+        ({"modules": 2, "groups": 2, "topology": [[0.5, 0.5], [0.4, 0.6]]}, "column 0 0.9"),
         ({"modules": 2, "groups": 2, "topology": [[1.5, -0.5], [-0.5, 1.5]]}, "below 0"),
         ({"modules": 2, "groups": 2, "mix": "weight", "sync": "asp"}, "it must be bsp"),
-        ({"modules": 2, "groups": 2, "sync": "spp"}, "did you mean 'ssp'"),
+        ({"modules": 2, "groups": 2, "sync": "spp"}, "'ssp'"),
         ({"modules": 2, "groups": 2, "sync": {"name": "k-sync", "k": 3}}, "k: 3 workers of 2"),
-        ({"modules": 2, "groups": 2, "sync": "decoupled"}, "a kind of run"),
-        ({"modules": 2, "groups": 2, "at": ["1", "2"]}, "2 names for 2 modules"),
+        ({"modules": 2, "groups": 2, "sync": "decoupled"}, "kind"),
+        ({"modules": 2, "groups": 2, "at": ["1", "2"]}, "2 2 modules"),
     ],
 )
 def test_what_cannot_be_is_refused_with_the_file(settings, says):
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=naming(says)):
         config.validate({"workers": [{"count": 4}], "paradigm": {"name": "decoupled", **settings}})

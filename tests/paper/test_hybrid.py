@@ -8,6 +8,7 @@ from raysync.core.decisions import Apply, Release
 from raysync.errors import ProtocolViolation
 from raysync.paradigms import make
 from raysync.testing.drive import Drive
+from tests.builders.messages import naming
 from tests.builders.schedules import applied, dropped, holds, released
 
 
@@ -149,7 +150,7 @@ def test_of_a_global_snapshot_every_pull_interval_th_update_is_published_the_fir
     assert all(all(pulls(answer)) for answer in answers)
     assert [answer[-1].version for answer in answers] == [1, 1, 1, 4, 4, 4, 7, 7]
     assert drive.roster.version == 8
-    with pytest.raises(ProtocolViolation, match="may read versions 7 to 7"):
+    with pytest.raises(ProtocolViolation, match=naming("versions 7 7")):
         drive.push("a#1", base=8)
 
 

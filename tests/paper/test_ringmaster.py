@@ -13,6 +13,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.paradigms.asp import ASP
 from raysync.testing.drive import Drive
+from tests.builders.messages import naming, tells
 from tests.builders.schedules import applied, released
 from tests.builders.virtual import replayed, run, timed
 
@@ -37,10 +38,7 @@ def test_a_shorter_delay_than_r_is_applied_and_r_is_not():
         Drop(("b#1", 0), "stale: 3 updates since its weights; the bound is 2", "stale"),
         Release("b#1", clock=1, version=R),
     ]
-    assert (
-        after(1, "asp", staleness=0).push("b#1")[0].why
-        == "stale: 1 update since its weights; the bound is 0"
-    )
+    assert tells(after(1, "asp", staleness=0).push("b#1")[0].why, "stale: 1 0")
 
 
 def test_what_restarts_is_no_longer_stale():
@@ -52,10 +50,7 @@ def test_what_restarts_is_no_longer_stale():
 def test_the_inner_rule_keeps_the_rest():
     drive = after(1, {"name": "ssp", "staleness": 0}, staleness=0)
     assert drive.roster.held, "a waits for b, as under ssp"
-    assert (
-        drive.machine.paradigm.explain(drive.roster, "a#1")
-        == "1 clocks ahead of the slowest (b#1); the bound is 0"
-    )
+    assert tells(drive.machine.paradigm.explain(drive.roster, "a#1"), "1 slowest (b#1) 0")
 
 
 def test_a_dropped_push_is_no_step_to_the_inner_rule():
@@ -199,33 +194,18 @@ def test_timers_switches_and_settings_are_the_inner_rules():
 @pytest.mark.parametrize(
     ("paradigm", "says"),
     [
-        ("spp", "^paradigm ringmaster: paradigm: unknown paradigm 'spp'; did you mean 'ssp'"),
-        (
-            {"name": "ssp", "staleness": -1},
-            "^paradigm ringmaster: paradigm: paradigm ssp: staleness: .*; got -1",
-        ),
-        (
-            {"staleness": 1},
-            (
-                r"^paradigm ringmaster: paradigm: no name in {'staleness': 1}; write {name: ssp,"
-                r" staleness: 3}"
-            ),
-        ),
+        ("spp", "ringmaster: paradigm: 'spp' 'ssp'"),
+        ({"name": "ssp", "staleness": -1}, "ringmaster: paradigm: ssp: staleness: -1"),
+        ({"staleness": 1}, ("ringmaster: paradigm: {'staleness': 1} {name: staleness: 3}")),
         (
             {"name": "balanced", "paradigm": "sync-switch"},
-            "^paradigm ringmaster: paradigm: not around sync-switch",
+            "paradigm ringmaster: paradigm: sync-switch",
         ),
-        (
-            f"{__name__}:Switching",
-            (
-                "^paradigm ringmaster: paradigm: not around sync-switch, .* put ringmaster inside:"
-                " first: "
-            ),
-        ),
+        (f"{__name__}:Switching", ("ringmaster: paradigm: inside: first:")),
     ],
 )
 def test_an_inner_rule_that_cannot_be_says_why(paradigm, says):
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=naming(says)):
         make("ringmaster", paradigm=paradigm)
 
 

@@ -13,6 +13,7 @@ from raysync.errors import ConfigError, IllegalDecision
 from raysync.paradigms import make
 from raysync.paradigms.bsp import BSP
 from raysync.testing.drive import SAMPLES, Drive
+from tests.builders.messages import naming, tells
 from tests.builders.schedules import applied, dropped, holds, joins, released, simulate
 
 DETECT = "sync-switch: detect"
@@ -406,7 +407,7 @@ def test_a_suspended_worker_that_crashes_comes_back_as_a_newcomer():
     assert drive.leave(C) == []
     assert not drive.roster.suspended
     assert released(drive.join("c#2")) == ["c#2"], "that is another worker"
-    assert holds(drive.push(A))[A] == "the round ends when b#1, c#2 have pushed"
+    assert tells(holds(drive.push(A))[A], "b#1 c#2 pushed")
 
 
 def test_two_workers_always_stay():
@@ -525,11 +526,7 @@ class Inventive(BSP):
 
 
 @pytest.mark.parametrize(
-    ("paradigm", "says"),
-    [
-        (Attached, "releases 'c#1', which is suspended"),
-        (Inventive, r"applies the push \('x#1', 3\), which is not buffered"),
-    ],
+    ("paradigm", "says"), [(Attached, "'c#1' suspended"), (Inventive, "'x#1' 3 buffered")]
 )
 def test_what_a_users_own_rule_must_not_do_is_told(paradigm, says):
     """Under whichever policy: the machine looks at its decisions, and says what is wrong."""
@@ -538,7 +535,7 @@ def test_what_a_users_own_rule_must_not_do_is_told(paradigm, says):
         drive, _ = stuck("elastic", A, B, C, first=f"{__name__}:{paradigm.__name__}")
         round_of(drive, A, B, at=5.0)
 
-    with pytest.raises(IllegalDecision, match=says):
+    with pytest.raises(IllegalDecision, match=naming(says)):
         play()
 
 
@@ -565,9 +562,9 @@ def test_the_phases_of_its_updates_are_the_phases_names():
 
 
 def test_a_misfit_of_any_phase_is_told():
-    assert (
-        make("sync-switch", then={"name": "k-sync", "k": 9}).infeasible_reason(4)
-        == "k-sync: k: 9 workers of 4; allowed: 1 to 4"
+    assert tells(
+        make("sync-switch", then={"name": "k-sync", "k": 9}).infeasible_reason(4),
+        "k-sync: k: 9 4 1 4",
     )
     assert make("sync-switch").infeasible_reason(4) == ""
 
@@ -578,78 +575,39 @@ def test_a_misfit_of_any_phase_is_told():
 @pytest.mark.parametrize(
     ("parameters", "says"),
     [
-        (
-            {"fraction": -0.1},
-            "paradigm sync-switch: fraction: Input should be greater than or equal to 0",
-        ),
-        ({"fraction": 1.5}, "less than or equal to 1"),
-        (
-            {"fraction": [0.5, 0.2]},
-            "fraction: 2 for 1 switches; give one for each phase but the last",
-        ),
-        ({"then": ["asp", "bsp"]}, "fraction: 1 for 2 switches"),
-        ({"then": ["asp", "bsp"], "fraction": [0.7, 0.6]}, "fraction: 0.7 + 0.6 is more than 1"),
+        ({"fraction": -0.1}, "sync-switch: fraction: 0"),
+        ({"fraction": 1.5}, "1"),
+        ({"fraction": [0.5, 0.2]}, "fraction: 2 1"),
+        ({"then": ["asp", "bsp"]}, "fraction: 1 2"),
+        ({"then": ["asp", "bsp"], "fraction": [0.7, 0.6]}, "fraction: 0.7 0.6 1"),
         ({"then": ["asp", "bsp"], "fraction": [0.7, -0.6]}, "fraction"),
-        ({"then": []}, "sync-switch: then: name at least one phase that follows the first"),
-        (
-            {"online": "elastik"},
-            (
-                "online: Input should be 'none', 'greedy' or 'elastic'; got 'elastik'; did you mean"
-                " 'elastic'?"
-            ),
-        ),
-        ({"online": "qq"}, "online: Input should be 'none', 'greedy' or 'elastic'; got 'qq'."),
-        (
-            {"first": "bps"},
-            "paradigm sync-switch: first: unknown paradigm 'bps'; did you mean 'bsp'?",
-        ),
-        (
-            {"then": ["asp", "spp"], "fraction": [0.1, 0.1]},
-            "sync-switch: then[1]: unknown paradigm 'spp'; did you mean 'ssp'?",
-        ),
-        (
-            {"then": {"name": "ssp", "stalenes": 3}},
-            "then: paradigm ssp: unknown parameter 'stalenes'; did you mean",
-        ),
-        (
-            {"then": {"name": "ssp", "staleness": -3}},
-            "then: paradigm ssp: staleness: Input should be greater",
-        ),
-        (
-            {"first": {"staleness": 3}},
-            "first: no name in {'staleness': 3}; write {name: ssp, staleness: 3}",
-        ),
-        ({"first": 3}, "first: Input should be a valid string"),
-        (
-            {"first": "sync-switch"},
-            (
-                "sync-switch: first: a sync-switch in a sync-switch; name the phases in `then:"
-                " [...]`"
-            ),
-        ),
-        (
-            {"then": {"name": "raysync.paradigms.syncswitch:SyncSwitch"}},
-            "then: a sync-switch in a sync-switch",
-        ),
+        ({"then": []}, "sync-switch: then:"),
+        ({"online": "elastik"}, ("online: 'none' 'greedy' 'elastic' 'elastik' 'elastic'")),
+        ({"online": "qq"}, "online: 'none' 'greedy' 'elastic' 'qq'"),
+        ({"first": "bps"}, "sync-switch: first: 'bps' 'bsp'"),
+        ({"then": ["asp", "spp"], "fraction": [0.1, 0.1]}, "sync-switch: then[1]: 'spp' 'ssp'"),
+        ({"then": {"name": "ssp", "stalenes": 3}}, "then: ssp: 'stalenes'"),
+        ({"then": {"name": "ssp", "staleness": -3}}, "then: ssp: staleness:"),
+        ({"first": {"staleness": 3}}, "first: {'staleness': 3} {name: staleness: 3}"),
+        ({"first": 3}, "first:"),
+        ({"first": "sync-switch"}, ("sync-switch: first: sync-switch sync-switch `then:")),
+        ({"then": {"name": "raysync.paradigms.syncswitch:SyncSwitch"}}, "then:"),
         (
             {"then": {"name": "balanced", "paradigm": {"name": "sync-switch", "first": "asp"}}},
-            "then: a sync-switch in a sync-switch",
+            "then: sync-switch sync-switch",
         ),
-        ({"batch_sizes": {"ssp": 3}}, "sync-switch: batch_sizes: unknown phase 'ssp'"),
-        (
-            {"batch_sizes": {"bsp": 0}},
-            "batch_sizes.bsp: Input should be greater than or equal to 1",
-        ),
+        ({"batch_sizes": {"ssp": 3}}, "sync-switch: batch_sizes: 'ssp'"),
+        ({"batch_sizes": {"bsp": 0}}, "batch_sizes.bsp: 1"),
         ({"window": 0}, "window"),
         ({"windows": 0}, "windows"),
         ({"margin": 1}, "margin"),
-        ({"widow": 3}, "unknown parameter 'widow'; did you mean 'window'?"),
+        ({"widow": 3}, "'widow' 'window'"),
     ],
 )
 def test_what_cannot_be_is_told_in_two_lines(parameters, says):
     with pytest.raises(ConfigError) as raised:
         make("sync-switch", **parameters)
-    assert says in str(raised.value).replace("\n", " ")
+    assert tells(str(raised.value).replace("\n", " "), says)
     assert len(str(raised.value).splitlines()) <= 2
 
 
@@ -678,5 +636,5 @@ def test_episodes_come_and_go(online):
 
 
 def test_the_phases_of_a_run_share_a_server():
-    with pytest.raises(ConfigError, match=r"then: bsp: exchange: ring: the phases of one run"):
+    with pytest.raises(ConfigError, match=naming("then: bsp: exchange: ring:")):
         make("sync-switch", first="asp", then={"name": "bsp", "exchange": "ring"})

@@ -14,6 +14,7 @@ from raysync.record.sweeps import TrialNote, write_note, write_table
 from raysync.results.collection import OF_FINISHED_RUNS, Run, collect
 from raysync.results.grouping import differences, setting_text
 from raysync.results.sentences import cautions
+from tests.builders.messages import tells
 from tests.builders.reports import (
     BASE,
     DIVERGED,
@@ -51,7 +52,7 @@ def test_a_diverged_trial_is_a_run_and_a_lost_one_is_listed(sweep):
     [lost] = sweep.failed
     assert (lost.trial, lost.scenario, lost.paradigm, lost.seed) == (LOST, SCENARIOS[1], "asp", 4)
     assert lost.error == "no place for it"
-    assert lost.label == "update.lr=0.2, asp, seed 4"
+    assert tells(lost.label, "update.lr=0.2 asp 4")
     assert sweep.failures(SCENARIOS[1], "asp") == [lost]
     assert sweep.failures(SCENARIOS[0], "asp") == []
 
@@ -254,10 +255,10 @@ def fails(*paths):
 
 def test_nothing_to_report_on(tmp_path, runs_folder):
     assert "no such folder" in fails(tmp_path / "nowhere")
-    assert "nothing to report on" in fails(tmp_path)
+    assert tells(fails(tmp_path), "report")
     assert f"name one of: {runs_folder}" in fails(runs_folder.parent)
     (tmp_path / "sweep.yaml").write_text("sweep: {grid: {seed: [0]}}")
-    assert "the sweep still runs" in fails(tmp_path)
+    assert tells(fails(tmp_path), "sweep")
 
 
 def test_a_sweep_of_which_nothing_is_left(sweep_folder, tmp_path):
@@ -267,11 +268,11 @@ def test_a_sweep_of_which_nothing_is_left(sweep_folder, tmp_path):
         TrialNote("00000", {"seed": 0, "paradigm.nonsense": 3}, error="too large\nfor here"),
     )
     write_table(tmp_path)
-    assert "none of its 1 trials left a record.\ntoo large" in fails(tmp_path)
+    assert tells(fails(tmp_path), "1 trials")
     (tmp_path / "sweep.parquet").write_bytes(b"PAR1")
-    assert "its table cannot be read" in fails(tmp_path)
+    assert tells(fails(tmp_path), "table")
     (tmp_path / "sweep.yaml").write_text("hyperdrive: 9")
-    assert "its experiment cannot be read" in fails(tmp_path)
+    assert tells(fails(tmp_path), "experiment")
 
 
 def record_in(folder):
@@ -312,7 +313,7 @@ def test_a_journal_that_is_damaged_in_its_middle_matters_to_a_run_that_was_kille
     )
     assert len(collect([own_copy]).runs) == 6
     (record / "summary.json").unlink()
-    assert "line 41 is not a line of a journal" in fails(own_copy)
+    assert tells(fails(own_copy), "line 41")
 
 
 def test_a_record_of_a_newer_raysync(own_copy):
@@ -321,10 +322,7 @@ def test_a_record_of_a_newer_raysync(own_copy):
     (record / "config.yaml").write_text(yaml.safe_dump(settings | {"hyperdrive": 9}))
     assert "of a newer raysync" in fails(own_copy)
     newer(own_copy)
-    assert (
-        "it was written by a newer raysync: the journal has schema 3; this raysync reads schema 2"
-        in fails(own_copy)
-    )
+    assert tells(fails(own_copy), "raysync: 3 2")
 
 
 def test_a_run_that_was_killed_is_unfinished(own_copy):

@@ -18,6 +18,7 @@ from raysync.record.sweeps import load_sweep
 from raysync.results.statistics import estimate, paired_ratio
 from raysync.training.cost import on_random_samples, step_flops
 from raysync.training.models import ModelPlan
+from tests.builders.messages import naming
 from tests.builders.reports import BASE, DIVERGED, LOST, PARADIGMS
 
 EXPERIMENTS = Path(__file__).parents[2] / "experiments"
@@ -187,7 +188,7 @@ def test_runs_that_are_not_finished_or_not_declared_do_not_count(monkeypatch):
         }
     )
     assert list(labtables.counted(rows, declared).index) == [0, 1]
-    with pytest.raises(ValueError, match="this run is stopped, so its numbers do not count"):
+    with pytest.raises(ValueError, match=naming("stopped")):
         labtables.finished(others[-1])
 
 

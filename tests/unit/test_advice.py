@@ -24,6 +24,7 @@ from raysync.config import ParadigmChoice, Target
 from raysync.core.metrics import ACCURACY
 from raysync.errors import ConfigError, RunFailed
 from raysync.what_if.step_times import StepTimes
+from tests.builders.messages import naming, tells
 
 pytest.importorskip("optuna")
 
@@ -79,7 +80,7 @@ def test_without_a_barrier_rates_add_up():
     assert answer.mean("asp", "staleness_mean") > 0
     assert answer.final is None
     assert not answer.trained
-    assert "asp finishes its work first: 200 s." in report.sentences(answer)[0]
+    assert tells(report.sentences(answer)[0], "asp first: 200")
 
 
 def test_the_search_finds_shares_for_unequal_workers(monkeypatch):
@@ -114,7 +115,7 @@ def test_equal_paradigms_cannot_be_told_apart():
     )
     answer = advise(world(**settings), asked(BSP, ASP, seeds=3), Clock())
     assert report.alike(answer.time) == ["asp"]
-    assert "It is ahead of each other one in 3 paired runs" in report.sentences(answer)[0]
+    assert tells(report.sentences(answer)[0], "3 paired")
 
 
 def test_seeds_are_common_and_one_says_nothing_of_how_sure():
@@ -123,7 +124,7 @@ def test_seeds_are_common_and_one_says_nothing_of_how_sure():
     assert all(sorted(runs) == [7, 8, 9] for runs in answer.outcomes.values())
     assert advise(world(seeds=[3, 1]), asked(BSP, seeds=3), Clock()).seeds == [1, 3, 4]
     alone = advise(world(), asked(BSP, ASP, seeds=1), Clock())
-    assert "One seed cannot say how sure that is." in report.sentences(alone)[0]
+    assert tells(report.sentences(alone)[0], "seed")
 
 
 def test_servers_are_searched_only_where_they_take_time():
@@ -181,7 +182,7 @@ def test_the_budget_is_kept():
 
 
 def test_a_budget_that_is_too_small_is_refused():
-    with pytest.raises(ConfigError, match="used up before any candidate had been timed"):
+    with pytest.raises(ConfigError, match=naming("candidate")):
         advise(world(), asked(seconds=1), Clock(0.05))
 
 
@@ -269,7 +270,7 @@ def test_what_is_advised_is_chosen_on_held_out_training_samples(learned):
     assert (len(plan.model.train_set), len(plan.model.validation_set)) == (270, 30)
     assert plan.workload_samples == 300
     assert len(plan.model.test_set) == 50
-    assert "30 training samples were held out" in " ".join(learned.remarks)
+    assert tells(" ".join(learned.remarks), "30 training")
     advised = learned.world.advised(learned.best)
     assert advised.data.validation_samples is None
     assert advised.workload.epochs == 1
@@ -316,10 +317,10 @@ def test_without_the_slowest_worker():
     settings = {"workers": workers, "workload": {"iterations_per_worker": 100}}
     answer = advise(world(**settings), asked(BSP), Clock())
     [changed, *_] = answer.changed
-    assert changed.change.what == "without slow-0, the slowest worker"
+    assert tells(changed.change.what, "slow-0")
     assert answer.time.first.value.mean == 400
     assert changed.now_s == 150
-    assert "2.67 times as fast as now" in report.sentences(answer)[2]
+    assert tells(report.sentences(answer)[2], "2.67 times")
 
 
 def test_one_more_worker_of_each_group():
@@ -484,8 +485,8 @@ def test_the_command_answers_and_writes(call, tmp_path):
     options = ["--processes", "1", "--paradigm", "bsp", "--paradigm", "asp", "--seeds", "2"]
     code, out, _ = call(*options)
     assert code == 0
-    assert "asp finishes its work first: 200 s." in out
-    assert "raysync run advice/advised.yaml" in out
+    assert tells(out, "asp first: 200")
+    assert tells(out, "advice/advised.yaml")
     assert config.load(tmp_path / "advice" / "advised.yaml").paradigm.name == "asp"
     assert not list((tmp_path / "advice").glob("*.py"))
     code, out, _ = call(*options[:4], "--json", "-o", "elsewhere")
@@ -528,11 +529,11 @@ def test_steps_of_other_workers_are_refused(call, tmp_path):
     (tmp_path / "steps.csv").write_text("a,b,c\n1,2,3\n")
     code, _, err = call("--steps", "steps.csv")
     assert code == 2
-    assert "has 3 ranks, and the experiment 2 workers" in err
+    assert tells(err, "3 experiment 2")
 
 
 def test_without_optuna_the_extra_is_named(call, monkeypatch):
     monkeypatch.setitem(sys.modules, "optuna", None)
     code, _, err = call()
     assert code == 2
-    assert "pip install 'raysync[advise]'" in err
+    assert tells(err, "'raysync[advise]'")

@@ -3,6 +3,7 @@
 import pytest
 
 from raysync.paradigms.batch_shares import Device, divide
+from tests.builders.messages import naming
 
 
 def test_a_batch_is_divided_by_the_speeds():
@@ -62,5 +63,5 @@ def test_multiples():
 
 
 def test_an_impossible_total_is_a_bug_of_ours():
-    with pytest.raises(AssertionError, match="9 samples for devices that take 2 to 8"):
+    with pytest.raises(AssertionError, match=naming("9 samples 2 8")):
         divide([Device(1.0, largest=4)] * 2, 9)

@@ -25,6 +25,7 @@ from raysync.cluster.devices import Place
 from raysync.errors import ConfigError, RunFailed
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
+from tests.builders.messages import naming, tells
 
 LATENCY_S, BANDWIDTH, START_S = 0.02, 5e7, 3.5
 FIXED_S, PER_SAMPLE_S = 0.04, 0.002
@@ -96,7 +97,7 @@ def test_known_devices_links_and_starts_are_found(one_thread, monkeypatch):
     assert found.groups["said"].steps is None
     assert found.updates.bytes_per_s > 0
     [warning] = [text for text in said if "busy" in text]
-    assert "The node of far is busy with other work (1.5 of 4 cores)" in warning
+    assert tells(warning, "1.5 4 cores")
 
 
 @given(
@@ -130,14 +131,11 @@ def test_the_largest_batch_that_fits_is_found_by_trying(one_thread):
 
 @pytest.mark.parametrize(
     ("engine", "says"),
-    [
-        (Known(), "gpus: 1, but the torch on its node .* sees no GPU"),
-        (Known(devices=("cuda:0 A100",), holds=1), "a batch of 8 does not fit into its memory"),
-    ],
+    [(Known(), "gpus: 1 GPU"), (Known(devices=("cuda:0 A100",), holds=1), "8 memory")],
 )
 def test_a_group_that_cannot_be_measured_is_refused(one_thread, engine, says):
     training = of_groups({"name": "w", "gpus": 1})
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=naming(says)):
         calibrate(engine, training)
 
 
@@ -191,15 +189,12 @@ def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
     )
 
 
-@pytest.mark.parametrize(
-    ("path", "says"),
-    [("here.txt", "must end in .yaml"), ("nowhere/here.yaml", "there is no folder")],
-)
+@pytest.mark.parametrize(("path", "says"), [("here.txt", "yaml"), ("nowhere/here.yaml", "folder")])
 def test_a_profile_that_cannot_be_written_is_refused_before_anything_is_measured(
     tmp_path, monkeypatch, path, says
 ):
     monkeypatch.chdir(tmp_path)
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=naming(says)):
         calibrate_command.calibrate(Path(path), None, [])
 
 

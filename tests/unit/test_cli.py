@@ -24,83 +24,45 @@ from raysync.core.metrics import ACCURACY
 from raysync.errors import RunFailed
 from raysync.paradigms import make
 from tests.builders.files import write
+from tests.builders.messages import tells
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("paradigm: spp", "unknown paradigm 'spp'; did you mean 'ssp'?"),
-        ("model: lenet5", "unknown model 'lenet5'; did you mean 'lenet'?"),
-        ("data: digitz", "unknown data set 'digitz'; did you mean 'digits'?"),
-        (
-            "data: {name: mnist, data_dir: nowhere}",
-            "not in nowhere, and it cannot be downloaded here",
-        ),
-        (
-            "paradigm: {name: lagtuner, s_lower: 5, s_upper: 4}",
-            "s_lower (5) must not be above s_upper (4)",
-        ),
+        ("paradigm: spp", "paradigm 'spp' 'ssp'"),
+        ("model: lenet5", "model 'lenet5' 'lenet'"),
+        ("data: digitz", "data 'digitz' 'digits'"),
+        ("data: {name: mnist, data_dir: nowhere}", "nowhere"),
+        ("paradigm: {name: lagtuner, s_lower: 5, s_upper: 4}", "s_lower (5) s_upper (4)"),
         ("paradigm: {name: ssp, staleness: -3}", "got -3"),
         ("workers: [{count: 0}]", "workers[0].count"),
-        (
-            "paradigm: {name: sync-switch, fraction: 1.5}",
-            "sync-switch: fraction: Input should be less than or equal to 1",
-        ),
+        ("paradigm: {name: sync-switch, fraction: 1.5}", "sync-switch: fraction: 1"),
         (
             "paradigm: {name: sync-switch, then: [asp, spp], fraction: [0.1, 0.2]}",
-            "then[1]: unknown paradigm 'spp'; did",
+            "then[1]: paradigm 'spp'",
         ),
-        ("paradigm: {name: sync-switch, online: elastik}", "did you mean 'elastic'?"),
+        ("paradigm: {name: sync-switch, online: elastik}", "'elastic'"),
         ("workers: []", "workers:"),
-        (
-            "workers: [{speeed: 1}]",
-            "workers[0].speeed: unknown setting 'speeed'; did you mean 'speed'?",
-        ),
-        ("a: b: c", "not YAML at line 1"),
-        (
-            "update: {optimizer: adam, betas: [1.5, 0.9]}",
-            "update.betas[0]: Input should be less than 1; got 1.5",
-        ),
-        ("model: math:pi", "model math:pi: it is no function, but float"),
-        ("data: ':x'", "data :x: write it as package.module:Name"),
-        ("model: tests.builders.models:half", "must return 10 logits"),
-        (
-            "data: {name: text, parameters: {file: nowhere.txt}}",
-            "file 'nowhere.txt' cannot be read (No such file or directory)",
-        ),
-        ("data: {name: text, parameters: {file: /dev/null}}", "file '/dev/null' is empty"),
-        ("data: text", "model mlp: does not take tokens from 0 to 9 of shape (64,)"),
-        (
-            "data: {name: digits, train_samples: 3}\nbatch_size: 2",
-            "3 training samples cannot be dealt out to 4 workers",
-        ),
-        ("timing: only", "timing: only needs engine: virtual"),
-        (
-            "{engine: virtual, workers: [{trace: nowhere.txt}]}",
-            "nowhere.txt: cannot be read (No such file",
-        ),
-        (
-            "{engine: virtual, workers: [{trace: /dev/null}]}",
-            "workers[0].trace: /dev/null: it is a device",
-        ),
-        (
-            "{engine: virtual, workers: [{trace: x.yaml}]}",
-            "x.yaml must hold seconds and nothing else",
-        ),
-        ("profile: 9-k80", "x.yaml: profile: unknown cluster profile '9-k80'"),
-        (
-            "profile: ./nowhere.yaml",
-            "profile ./nowhere.yaml: cannot be read (No such file or directory)",
-        ),
-        ("profile: ./x.yaml", "profile ./x.yaml: profile: unknown setting 'profile'"),
-        (
-            "faults: [{kind: crush, worker: worker-0}]",
-            "faults[0]: unknown kind 'crush'; did you mean 'crash'?",
-        ),
-        (
-            "faults: [{kind: crash, worker: workre-0, at_s: 1}]",
-            "unknown worker 'workre-0'; did you mean 'worker-0'?",
-        ),
+        ("workers: [{speeed: 1}]", "workers[0].speeed: 'speeed' 'speed'"),
+        ("a: b: c", "YAML line 1"),
+        ("update: {optimizer: adam, betas: [1.5, 0.9]}", "update.betas[0]: 1 1.5"),
+        ("model: math:pi", "model math:pi:"),
+        ("data: ':x'", "data :x: package.module:Name"),
+        ("model: tests.builders.models:half", "return 10"),
+        ("data: {name: text, parameters: {file: nowhere.txt}}", "'nowhere.txt'"),
+        ("data: {name: text, parameters: {file: /dev/null}}", "'/dev/null'"),
+        ("data: text", "mlp: 0 9 (64,)"),
+        ("data: {name: digits, train_samples: 3}\nbatch_size: 2", "3 training 4"),
+        ("timing: only", "timing: engine:"),
+        ("{engine: virtual, workers: [{trace: nowhere.txt}]}", "nowhere.txt:"),
+        ("{engine: virtual, workers: [{trace: /dev/null}]}", "workers[0].trace: /dev/null:"),
+        ("{engine: virtual, workers: [{trace: x.yaml}]}", "x.yaml"),
+        ("profile: 9-k80", "x.yaml: profile: profile '9-k80'"),
+        ("profile: ./nowhere.yaml", "profile ./nowhere.yaml:"),
+        ("profile: ./x.yaml", "profile ./x.yaml: profile: 'profile'"),
+        ("faults: [{kind: crush, worker: worker-0}]", "faults[0]: kind 'crush' 'crash'"),
+        ("faults: [{kind: crash, worker: workre-0, at_s: 1}]", "worker 'workre-0' 'worker-0'"),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "compare"])
@@ -113,7 +75,7 @@ def test_bad_input(call, tmp_path, monkeypatch, command, text, says):
     monkeypatch.setattr(socket, "getaddrinfo", offline)
     code, out, err = call(command, write(tmp_path / "x.yaml", text))
     assert code == 2
-    assert says in err.replace("\n", " ")
+    assert tells(err.replace("\n", " "), says)
     assert len(err.strip().splitlines()) <= 2
     assert "Traceback" not in err
     assert out == ""
@@ -123,19 +85,11 @@ def test_bad_input(call, tmp_path, monkeypatch, command, text, says):
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [
-        ("t.txt", "1 -2", "t.txt, line 1: step times must be above 0 and finite; got -2"),
-        ("t.txt", "1 quick", "t.txt must hold seconds and nothing else (line 1: "),
-        (
-            "p.yaml",
-            "{about: mine, worker: []}",
-            "profile p.yaml: worker: unknown setting 'worker'; did you mean 'workers'?",
-        ),
-        ("p.yaml", "workers: [{speed: -1}]", "x.yaml, profile p.yaml: workers[0].speed: "),
-        (
-            "p.yaml",
-            "workers: [{trace: t.txt}]",
-            "x.yaml, profile p.yaml: workers[0].trace: t.txt: cannot be read",
-        ),
+        ("t.txt", "1 -2", "t.txt line 1: 0 -2"),
+        ("t.txt", "1 quick", "t.txt line 1:"),
+        ("p.yaml", "{about: mine, worker: []}", "p.yaml: worker: 'worker' 'workers'"),
+        ("p.yaml", "workers: [{speed: -1}]", "x.yaml p.yaml: workers[0].speed:"),
+        ("p.yaml", "workers: [{trace: t.txt}]", "x.yaml p.yaml: workers[0].trace: t.txt:"),
     ],
 )
 def test_files_that_the_experiment_names(call, tmp_path, file, text, says):
@@ -143,7 +97,7 @@ def test_files_that_the_experiment_names(call, tmp_path, file, text, says):
     named = "profile: p.yaml" if file == "p.yaml" else "workers: [{trace: t.txt}]"
     code, out, err = call("run", write(tmp_path / "x.yaml", named), "--engine", "virtual")
     assert (code, out) == (2, "")
-    assert says in err.replace("\n", " ")
+    assert tells(err.replace("\n", " "), says)
     assert len(err.strip().splitlines()) <= 2
 
 
@@ -164,9 +118,9 @@ def test_a_virtual_run_from_the_command_line(call, tmp_path):
         "data.train_samples=50",
     )
     assert code == 0, err
-    assert "No step time is given for 'a': " in err
+    assert tells(err, "step 'a':")
     assert "s: a-1#1 is gone (crashed: " in err
-    assert "Fault never triggered: faults[1] {kind: crash, worker: b-0, at_s: 1000.0}." in err
+    assert tells(err, "triggered: faults[1] {kind: worker: b-0 at_s: 1000.0}")
     assert "bsp" in out
     [record] = (tmp_path / "runs/v").iterdir()
     assert call("replay", str(record))[0] == 0
@@ -327,10 +281,10 @@ def test_a_cluster_that_cannot_be_joined_is_answered_in_a_line(
 @pytest.mark.parametrize(
     ("address", "says"),
     [
-        ("http://127.0.0.1:8265", "'http://127.0.0.1:8265' is the URL of a Ray dashboard"),
-        ("not-an-address", "no Ray cluster at 'not-an-address' (nobody answers)"),
+        ("http://127.0.0.1:8265", "'http://127.0.0.1:8265' URL"),
+        ("not-an-address", "'not-an-address'"),
         ("{listening}", "(nobody answers)"),
-        ("127.0.0.1:99999999999", "no Ray cluster at '127.0.0.1:99999999999'"),
+        ("127.0.0.1:99999999999", "cluster '127.0.0.1:99999999999'"),
     ],
 )
 def test_an_address_that_is_no_cluster(call, tmp_path, monkeypatch, address, says):
@@ -344,11 +298,9 @@ def test_an_address_that_is_no_cluster(call, tmp_path, monkeypatch, address, say
         code, _, err = call("run", write(tmp_path / "x.yaml", "seed: 1"))
     assert code == 2
     first, *more = err.splitlines()
-    assert first == "Starting 4 workers on the Ray cluster ...", (
-        "at once: where Ray is there, nothing else is seen for long"
-    )
+    assert tells(first, "Starting 4"), "at once: where Ray is there, nothing else is seen for long"
     [reason] = [line for line in more if line.startswith("raysync: ")]
-    assert says in reason
+    assert tells(reason, says)
     assert more[-1] == reason
 
 
@@ -401,16 +353,13 @@ def test_lists_show_what_a_factory_makes(call):
 
 def test_spaces_around_a_key_are_not_part_of_it(call, tmp_path):
     file = write(tmp_path / "x.yaml", "name: x")
-    assert (
-        "update.lr: Input should be greater than 0; got -1"
-        in call("run", file, "--set", " update.lr = -1")[2]
-    )
+    assert tells(call("run", file, "--set", " update.lr = -1")[2], "update.lr: 0 -1")
 
 
 def test_a_key_of_a_sweeps_grid_is_a_path(call, tmp_path):
     file = write(tmp_path / "x.yaml", "{engine: virtual, sweep: {grid: {update.lr: [0.1]}}}")
-    assert (
-        "x.yaml with update.lr=-3" in call("sweep", file, "--set", "sweep.grid.update.lr=[-3]")[2]
+    assert tells(
+        call("sweep", file, "--set", "sweep.grid.update.lr=[-3]")[2], "x.yaml update.lr=-3"
     )
 
 
@@ -464,7 +413,7 @@ def test_what_is_free_is_what_can_be_asked_for():
         "CPU_group_0_66d908e35630d03f0f30299f4a3302000000": 1.0,
         "disk_group_a": 2.0,
     }
-    assert placement._show(free) == "3 CPU, 2 disk_group_a, 1 fast_disk"
+    assert tells(placement._show(free), "3 CPU 2 disk_group_a 1 fast_disk")
 
 
 def test_the_table_of_several_seeds():
@@ -476,9 +425,7 @@ def test_the_table_of_several_seeds():
     assert table.cell([0.5, None], lambda _: ".1f", interval=True) == "0.5 (1 of 2)"
     assert table.cell([None], lambda _: ".1f", interval=True) == "-"
     assert table.cell([None, None], lambda _: ".1f", interval=True) == "-"
-    assert "mean ± half of the 95% interval over seeds 0, 1" in table.title(
-        config.validate({}), [0, 1]
-    )
+    assert tells(table.title(config.validate({}), [0, 1]), "95% interval 0 1")
     assert table.title(config.validate({}), [3]).endswith("seed 3")
 
 

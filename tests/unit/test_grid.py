@@ -17,6 +17,7 @@ from raysync.training.preparation import prepare
 from raysync.tuning import grid
 from raysync.tuning.sweep import plan
 from raysync.tuning.trial import VIRTUAL_GPU_SHARE, Trials
+from tests.builders.messages import naming
 
 KEYS = st.sampled_from(["seed", "update.lr", "paradigm", "workers.*.speed", "model"])
 VALUES = st.one_of(
@@ -105,70 +106,46 @@ def written(tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("sweep", "says"),
     [
-        (None, "no `sweep:` block"),
-        ({}, "nothing is varied"),
-        ({"grid": {"seed": []}}, "at least 1 item"),
-        ({"grid": {"update.lrr": [0.1]}}, "unknown setting 'lrr'; did you mean 'lr'"),
-        ({"grid": {"modle": ["mlp"]}}, "did you mean 'model'"),
-        ({"grid": {"paradigm": ["sps"]}}, r"with paradigm=sps.*did you mean 'ssp'"),
-        (
-            {"grid": {"workers.3.speed": [1]}},
-            "sweep: 'workers.3.speed=1': '3' is not an index into a list of 1",
-        ),
+        (None, "`sweep:`"),
+        ({}, "varied"),
+        ({"grid": {"seed": []}}, "1 item"),
+        ({"grid": {"update.lrr": [0.1]}}, "'lrr' 'lr'"),
+        ({"grid": {"modle": ["mlp"]}}, "'model'"),
+        ({"grid": {"paradigm": ["sps"]}}, "paradigm=sps 'ssp'"),
+        ({"grid": {"workers.3.speed": [1]}}, "sweep: 'workers.3.speed=1': '3' 1"),
         ({"grid": {"update.lr": [-1]}}, "greater than 0"),
-        ({"grid": {"seeds": [[0]]}}, "seeds cannot be varied.*vary `seed`"),
-        ({"grid": {"output": ["a"]}}, "output cannot be varied"),
-        ({"grid": {"seed": [0]}, "exclude": [{"sede": 0}]}, r"exclude\[0\].*did you mean 'seed'"),
-        (
-            {"grid": {"seed": [0, 1]}, "exclude": [{"seed": 2}]},
-            r"exclude\[0\]: no combination of the grid matches seed: 2",
-        ),
-        (
-            {"grid": {"seed": [0, 1]}, "exclude": [{"seed": [0, 1]}]},
-            "all 2 combinations are excluded",
-        ),
+        ({"grid": {"seeds": [[0]]}}, "seeds `seed`"),
+        ({"grid": {"output": ["a"]}}, "output"),
+        ({"grid": {"seed": [0]}, "exclude": [{"sede": 0}]}, "exclude[0] 'seed'"),
+        ({"grid": {"seed": [0, 1]}, "exclude": [{"seed": 2}]}, "exclude[0]: grid seed: 2"),
+        ({"grid": {"seed": [0, 1]}, "exclude": [{"seed": [0, 1]}]}, "2 combinations"),
         (
             {"grid": {"seed": list(range(40)), "batch_size": list(range(1, 31))}},
-            "1,200 trials; more than 1,000 need --yes",
+            "1,200 1,000 --yes",
         ),
-        ({"grid": {"seed": [0]}, "stop": {"acuracy": 1}}, "did you mean 'accuracy'"),
-        ({"grid": {"seed": [0]}, "metric": "los"}, "did you mean 'loss'"),
-        ({"grid": {"seed": [0]}, "scheduler": "ahsa"}, "did you mean 'asha'"),
+        ({"grid": {"seed": [0]}, "stop": {"acuracy": 1}}, "'accuracy'"),
+        ({"grid": {"seed": [0]}, "metric": "los"}, "'loss'"),
+        ({"grid": {"seed": [0]}, "scheduler": "ahsa"}, "'asha'"),
         (
             {"grid": {"seed": [0]}, "scheduler": {"name": "asha", "grace_period": -1}},
-            "asha: grace_period must be positive",
+            "asha: grace_period",
         ),
         (
             {"grid": {"seed": [0]}, "scheduler": {"name": "asha", "grace_perod": 1}},
-            "did you mean 'grace_period'",
+            "'grace_period'",
         ),
-        ({"grid": {"seed": [0]}, "search": "optna"}, "did you mean 'optuna'"),
-        (
-            {"grid": {"seed": [0, 1]}, "search": "optuna", "exclude": [{"seed": 0}]},
-            "a searcher makes its own",
-        ),
-        (
-            {"grid": {"seed": [0]}, "sample": {"seed": {"randint": [0, 9]}}},
-            "both in grid and in sample",
-        ),
-        (
-            {"sample": {"update.lr": {"loguniform": [0, 1]}}},
-            r"loguniform\(0, 1\) cannot be drawn from",
-        ),
+        ({"grid": {"seed": [0]}, "search": "optna"}, "'optuna'"),
+        ({"grid": {"seed": [0, 1]}, "search": "optuna", "exclude": [{"seed": 0}]}, "searcher"),
+        ({"grid": {"seed": [0]}, "sample": {"seed": {"randint": [0, 9]}}}, "grid sample"),
+        ({"sample": {"update.lr": {"loguniform": [0, 1]}}}, "loguniform(0 1"),
         ({"sample": {"update.lr": {"logunif": [0, 1]}}}, "'loguniform'"),
-        ({"sample": {"update.lrr": {"uniform": [0, 1]}}, "search": "optuna"}, "did you mean 'lr'"),
-        (
-            {"grid": {"seed": [0, 1], "paradigm": ["bsp", "sps"]}, "search": "optuna"},
-            "did you mean 'ssp'",
-        ),
-        (
-            {"sample": {"update.lr": {"loguniform": [0, 1]}}, "search": "optuna"},
-            r"loguniform\(0, 1\) cannot be drawn from",
-        ),
+        ({"sample": {"update.lrr": {"uniform": [0, 1]}}, "search": "optuna"}, "mean 'lr'"),
+        ({"grid": {"seed": [0, 1], "paradigm": ["bsp", "sps"]}, "search": "optuna"}, "'ssp'"),
+        ({"sample": {"update.lr": {"loguniform": [0, 1]}}, "search": "optuna"}, "loguniform(0 1"),
     ],
 )
 def test_what_cannot_be_is_said_before_anything_starts(written, sweep, says):
-    with pytest.raises(ConfigError, match=says) as caught:
+    with pytest.raises(ConfigError, match=naming(says)) as caught:
         plan(written(sweep, workers=[{"name": "a"}]))
     assert len(str(caught.value).splitlines()) <= 2
     assert not Path("runs").exists()
@@ -178,7 +155,7 @@ def test_what_cannot_be_is_said_before_anything_starts(written, sweep, says):
 def test_schedulers_that_pause_or_clone_trials_are_refused_and_others_named(written, name):
     with pytest.raises(ConfigError, match=rf"sweep\.scheduler: {name}: .* asha, .*median_stopping"):
         plan(written({"grid": {"seed": [0]}, "scheduler": name}))
-    with pytest.raises(ConfigError, match=r"sweep\.search: bohb: .* optuna"):
+    with pytest.raises(ConfigError, match=naming("sweep.search: bohb: optuna")):
         plan(written({"grid": {"seed": [0]}, "scheduler": name, "search": "bohb"}))
 
 
@@ -186,13 +163,13 @@ def test_many_trials_only_if_they_are_meant(written, monkeypatch):
     monkeypatch.setattr("raysync.tuning.sweep.MOST_UNASKED", 5)
     assert plan(written({"grid": {"seed": list(range(5))}})).count == 5
     file = written({"grid": {"seed": list(range(6))}})
-    with pytest.raises(ConfigError, match="6 trials; more than 5 need --yes"):
+    with pytest.raises(ConfigError, match=naming("6 5 --yes")):
         plan(file)
     assert plan(file, many=True).count == 6
 
 
 def test_there_must_be_something_to_go_on_with(written):
-    with pytest.raises(ConfigError, match="neither the folder of a sweep"):
+    with pytest.raises(ConfigError, match=naming("folder")):
         plan(written({"grid": {"seed": [0]}}), resume="runs/nothing")
 
 

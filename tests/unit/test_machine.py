@@ -28,6 +28,7 @@ from raysync.errors import IllegalDecision, ProtocolViolation
 from raysync.paradigms import make
 from raysync.paradigms.bsp import BSP
 from raysync.testing.drive import SAMPLES, Drive
+from tests.builders.messages import naming
 from tests.builders.schedules import dropped, holds, released
 
 
@@ -69,27 +70,27 @@ def pushed(worker="a#1", **fields):
 @pytest.mark.parametrize(
     ("event", "says"),
     [
-        (pushed(at=0.5), "time went from 1.0 s"),
+        (pushed(at=0.5), "time 1.0"),
         (pushed(at=nan), "time went"),
         (pushed(at=inf), "time went"),
         (pushed(worker="stranger#1"), "in flight"),
-        (pushed(clock=1), "was not released for iteration 1"),
-        (pushed(worker="held#1"), "was not released for iteration 0"),
-        (pushed(base=1), "may read versions 0 to 0"),
-        (pushed(base=-1), "may read versions 0 to 0"),
-        (pushed(samples=0), "samples and a finite time"),
-        (pushed(busy_s=-1.0), "samples and a finite time"),
-        (pushed(busy_s=nan), "samples and a finite time"),
-        (pushed(computed_at=1.5), "after it was computed"),
-        (pushed(computed_at=-1.0), "after it was computed"),
-        (pushed(computed_at=nan), "after it was computed"),
+        (pushed(clock=1), "iteration 1"),
+        (pushed(worker="held#1"), "iteration 0"),
+        (pushed(base=1), "versions 0 0"),
+        (pushed(base=-1), "versions 0 0"),
+        (pushed(samples=0), "samples"),
+        (pushed(busy_s=-1.0), "finite"),
+        (pushed(busy_s=nan), "finite"),
+        (pushed(computed_at=1.5), "computed"),
+        (pushed(computed_at=-1.0), "computed"),
+        (pushed(computed_at=nan), "computed"),
         (pushed(worker="gone#1", clock=1), "no iteration 1"),
         (Joined(at=1.0, worker="a#1"), "used before"),
         (Joined(at=1.0, worker="gone#1"), "used before"),
         (Left(at=1.0, worker="gone#1"), "not a member"),
         (Left(at=1.0, worker="stranger#1"), "not a member"),
         (TimerFired(at=1.0, key="never set"), "no timer"),
-        (TimerFired(at=1.0, key="later"), "is set for 9.0 s"),
+        (TimerFired(at=1.0, key="later"), "9.0"),
     ],
 )
 def test_an_illegal_event_raises_and_changes_nothing(event, says):
@@ -97,7 +98,7 @@ def test_an_illegal_event_raises_and_changes_nothing(event, says):
     drive.push("held#1")
     drive.leave("gone#1", at=1.0)
     before = drive.machine.snapshot()
-    with pytest.raises(ProtocolViolation, match=says):
+    with pytest.raises(ProtocolViolation, match=naming(says)):
         drive.machine.handle(event)
     assert drive.machine.snapshot() == before
 
@@ -146,7 +147,7 @@ def test_a_worker_may_read_a_newer_model_than_it_must():
 def test_without_a_pull_the_next_push_has_the_base_of_the_last():
     drive = Drive(Scripted([[Apply((("a#1", 0),)), Release("a#1", pull=False)]]), "a#1")
     assert drive.push("a#1")[-1] == Release("a#1", clock=1, version=0, pull=False)
-    with pytest.raises(ProtocolViolation, match="may read versions 0 to 0"):
+    with pytest.raises(ProtocolViolation, match=naming("versions 0 0")):
         drive.push("a#1", base=1)
 
 
@@ -258,10 +259,7 @@ def test_a_state_that_cannot_be_written_down_is_found_at_once():
             return [Release(push[0])]
 
     drive = Drive(Forgetful(), "a#1")
-    with pytest.raises(
-        IllegalDecision,
-        match=r"keeps 'seen' as set: \{\('a#1', 0\)\}; the state of a paradigm is None",
-    ):
+    with pytest.raises(IllegalDecision, match=naming("'seen' set: {('a#1' 0)}")):
         drive.push("a#1")
 
 
@@ -271,9 +269,7 @@ def test_a_reason_to_wait_is_text():
             return None
 
     drive = Drive(Silent([[SetTimer("t", 9.0)]]), "a#1")
-    with pytest.raises(
-        IllegalDecision, match="Silent.explain returns None; it says in a str why 'a#1' waits"
-    ):
+    with pytest.raises(IllegalDecision, match=naming("Silent.explain str 'a#1'")):
         drive.push("a#1")
 
 
@@ -282,9 +278,7 @@ def test_a_switch_needs_on_switch():
         on_switch = Paradigm.on_switch
 
     drive = Drive(Switching([[Switch("other", why="test")]]), "a#1")
-    with pytest.raises(
-        IllegalDecision, match="Switching returns a Switch, but defines no on_switch"
-    ):
+    with pytest.raises(IllegalDecision, match=naming("on_switch")):
         drive.push("a#1")
 
 
@@ -319,7 +313,7 @@ def test_timers_are_set_replaced_cancelled_and_fire_once():
 def test_a_paradigm_that_sets_a_timer_handles_it():
     drive = Drive(Scripted([[SetTimer("t", 1.0)]]), "a#1")
     drive.push("a#1")
-    with pytest.raises(IllegalDecision, match="sets the timer 't', but defines no on_timer"):
+    with pytest.raises(IllegalDecision, match=naming("'t' on_timer")):
         drive.machine.handle(TimerFired(at=1.0, key="t"))
 
 
@@ -458,7 +452,7 @@ def test_the_push_of_a_suspended_worker_is_dropped_and_it_is_told_why_it_waits()
         Hold("b#1", "the script says so"),
     ]
     assert not drive.roster.outdated
-    with pytest.raises(ProtocolViolation, match="was not released for iteration 1"):
+    with pytest.raises(ProtocolViolation, match=naming("iteration 1")):
         drive.push("b#1")
 
 
@@ -527,26 +521,20 @@ def test_a_restored_worker_is_waited_for():
 @pytest.mark.parametrize(
     ("decisions", "says"),
     [
-        ([Suspend("c#1", "why")], "suspends 'c#1', which is no member; the members are 'a#1'"),
-        ([AWAY], "suspends 'b#1', which is suspended"),
-        ([Release("b#1")], "releases 'b#1', which is suspended"),
-        (
-            [Restore("b#1"), AWAY],
-            "suspends 'b#1', which is restored, but still at a step from before",
-        ),
-        ([Restore("a#1")], "restores 'a#1', which is not suspended"),
-        ([Restore(["b#1"])], r"restores \['b#1'\], which is not suspended"),
-        ([Suspend("a#1", 3)], "suspends 'a#1' because of 3; its why is a str"),
-        ([Drop(("a#1", 1), "why", "old")], "with reason='old'; it is one of late, .*, other$"),
-        (
-            [Drop(("a#1", 1), "why", "lated")],
-            "with reason='lated'; it is one of .*other: did you mean 'late'?",
-        ),
+        ([Suspend("c#1", "why")], "suspends 'c#1' 'a#1'"),
+        ([AWAY], "'b#1' suspended"),
+        ([Release("b#1")], "'b#1' suspended"),
+        ([Restore("b#1"), AWAY], "suspends 'b#1'"),
+        ([Restore("a#1")], "'a#1' suspended"),
+        ([Restore(["b#1"])], "['b#1'] suspended"),
+        ([Suspend("a#1", 3)], "suspends 'a#1' 3"),
+        ([Drop(("a#1", 1), "why", "old")], "reason='old'"),
+        ([Drop(("a#1", 1), "why", "lated")], "reason='lated' 'late'"),
     ],
 )
 def test_suspensions_and_reasons_that_cannot_be(decisions, says):
     drive = suspended(decisions)
-    with pytest.raises(IllegalDecision, match=says.removesuffix("$")):
+    with pytest.raises(IllegalDecision, match=naming(says)):
         drive.push("a#1")
 
 

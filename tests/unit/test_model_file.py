@@ -20,6 +20,7 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.runner import run_in
 from raysync.training.model_file import OFFERED, in_order
 from raysync.training.preparation import prepare
+from tests.builders.messages import naming
 from tests.builders.models import last_measured, measured
 from tests.builders.virtual import DATA
 
@@ -189,20 +190,18 @@ def test_a_diverged_run_leaves_what_was_evaluated_last(ran):
 
 def test_what_a_run_does_not_keep(ran, tmp_path):
     record = ran(keep="none")
-    with pytest.raises(ConfigError, match=r"no model.safetensors: .* made with keep: none\.$"):
+    with pytest.raises(ConfigError, match=naming("model.safetensors: keep:")):
         record.state_dict()
     record = ran()
-    with pytest.raises(
-        ConfigError, match=r"no model-best.safetensors: .* made with keep: final\.$"
-    ):
+    with pytest.raises(ConfigError, match=naming("model-best.safetensors: keep:")):
         record.state_dict("best")
-    with pytest.raises(ConfigError, match="unknown model 'bets'; did you mean 'best'"):
+    with pytest.raises(ConfigError, match=naming("'bets' 'best'")):
         record.state_dict("bets")
     assert ran(timing="only").summary["status"] == "finished"
     with pytest.raises(KeyboardInterrupt):
         raysync.run(TINY | {"output": str(tmp_path / "stopped")}, watch=interrupted)
     [stopped] = (tmp_path / "stopped").glob("*/*")
-    with pytest.raises(ConfigError, match="when it has finished, and this one is stopped"):
+    with pytest.raises(ConfigError, match=naming("stopped")):
         raysync.load(stopped).model()
 
 
@@ -241,7 +240,7 @@ def test_a_model_that_cannot_be_saved_is_refused_before_the_run(tensor, kind):
 def test_a_model_of_ones_own_is_imported_only_if_the_record_is_trusted(ran):
     record = raysync.load(ran(model="tests.builders.models:line").path)
     assert record.state_dict().keys() == {"1.weight", "1.bias"}
-    with pytest.raises(ConfigError, match="tests.builders.models:line does not come with raysync"):
+    with pytest.raises(ConfigError, match=naming("tests.builders.models:line")):
         record.model()
     trusted = raysync.load(record.path, trust=True)
     assert measured(trusted.model(), record) == last_measured(record)
@@ -249,14 +248,14 @@ def test_a_model_of_ones_own_is_imported_only_if_the_record_is_trusted(ran):
 
 def test_a_model_that_was_an_object_is_filled(ran):
     record = ran(nn.Linear(3, 4), DATA)
-    with pytest.raises(ConfigError, match=r"given as a Python object.*\n.*record.model\(module\)"):
+    with pytest.raises(ConfigError, match=naming("record.model(module)")):
         record.model()
     assert measured(record.model(nn.Linear(3, 4)), record, DATA) == last_measured(record)
-    with pytest.raises(ConfigError, match=r"does not fit the model: it has weight"):
+    with pytest.raises(ConfigError, match=naming("model:")):
         record.model(nn.Linear(4, 4))
-    with pytest.raises(ConfigError, match=r"the model has no bias"):
+    with pytest.raises(ConfigError, match=naming("model bias")):
         record.model(nn.Linear(3, 4, bias=False))
-    with pytest.raises(ConfigError, match=r"fills an nn.Module, not int\.$"):
+    with pytest.raises(ConfigError, match=naming("nn.Module int")):
         record.model(3)
 
 

@@ -8,6 +8,7 @@ import yaml
 
 from raysync import config
 from raysync.errors import ConfigError
+from tests.builders.messages import naming, tells
 
 PROFILE = """
 about: two unequal workers
@@ -84,9 +85,7 @@ def test_the_profiles_that_come_with_raysync_are_experiments_on_both_engines():
             assert experiment.worker_count >= 1
             assert parse(experiment.to_yaml()).workers == experiment.workers
     known = sorted(config.profiles())
-    with pytest.raises(
-        ConfigError, match="x.yaml: profile: unknown cluster profile 'nothing-like-it'"
-    ) as raised:
+    with pytest.raises(ConfigError, match=naming("x.yaml: profile: 'nothing-like-it'")) as raised:
         parse("profile: nothing-like-it")
     assert all(name in str(raised.value) for name in known)
     if known:
@@ -101,7 +100,7 @@ def test_names_are_looked_up_on_the_built_in(monkeypatch, folder):
     monkeypatch.setattr(import_module("raysync.config.profiles"), "_built_in", lambda: iter(shelf))
     assert config.profiles() == {"8-k80": "two unequal workers"}
     assert names(parse("profile: 8-k80")) == ["fast", "slow"]
-    with pytest.raises(ConfigError, match="unknown cluster profile '8-k8'; did you mean '8-k80'"):
+    with pytest.raises(ConfigError, match=naming("unknown '8-k8' '8-k80'")):
         parse("profile: 8-k8")
     with pytest.raises(ConfigError, match="--set profile=8-k8: unknown"):
         parse("seed: 0", "profile=8-k8")
@@ -110,55 +109,35 @@ def test_names_are_looked_up_on_the_built_in(monkeypatch, folder):
 @pytest.mark.parametrize(
     ("profile", "experiment", "says"),
     [
-        (None, "profile: ./p.yaml", r"p.yaml: cannot be read \(No such file"),
-        ("a: b: c", "profile: ./p.yaml", "profile ./p.yaml: not YAML"),
-        (
-            "- 1",
-            "profile: ./p.yaml",
-            "profile ./p.yaml: must be a mapping with cluster, network, workers and about",
-        ),
-        (
-            "wrokers: []",
-            "profile: ./p.yaml",
-            "profile ./p.yaml: wrokers: unknown setting 'wrokers'; did you mean 'workers'",
-        ),
-        ("{1: 2, x: 3}", "profile: ./p.yaml", "profile ./p.yaml: 1: unknown setting 1"),
-        ("batch_size: 3", "profile: ./p.yaml", "Allowed: about, cluster, network, workers"),
-        (
-            PROFILE,
-            "{profile: ./p.yaml, workers: [{}]}",
-            "both profile ./p.yaml and the file set workers",
-        ),
-        (
-            PROFILE,
-            "{profile: ./p.yaml, workers: [{}], network: {}}",
-            "the file set network and workers",
-        ),
+        (None, "profile: ./p.yaml", "p.yaml:"),
+        ("a: b: c", "profile: ./p.yaml", "profile ./p.yaml: YAML"),
+        ("- 1", "profile: ./p.yaml", "profile ./p.yaml:"),
+        ("wrokers: []", "profile: ./p.yaml", "profile ./p.yaml: wrokers: 'wrokers' 'workers'"),
+        ("{1: 2, x: 3}", "profile: ./p.yaml", "profile ./p.yaml: 1: 1"),
+        ("batch_size: 3", "profile: ./p.yaml", "Allowed cluster"),
+        (PROFILE, "{profile: ./p.yaml, workers: [{}]}", "profile ./p.yaml workers"),
+        (PROFILE, "{profile: ./p.yaml, workers: [{}], network: {}}", "network workers"),
         (
             "workers: [{speed: -1}]",
             "profile: ./p.yaml",
-            r"x.yaml, profile ./p.yaml: workers\[0\].speed: .*got -1",
+            "x.yaml profile ./p.yaml: workers[0].speed: -1",
         ),
         (
             "network: {update: 1}",
             "profile: ./p.yaml",
-            "x.yaml, profile ./p.yaml: network.update: .*did you mean 'update_s'",
+            "x.yaml profile ./p.yaml: network.update: 'update_s'",
         ),
-        ("workers: 3", "profile: ./p.yaml", "x.yaml, profile ./p.yaml: workers: "),
-        ("workers:", "profile: ./p.yaml", "x.yaml, profile ./p.yaml: workers: "),
-        (
-            "workers: [{trace: t.txt}]",
-            "profile: ./p.yaml",
-            r"workers\[0\].trace: t.txt: cannot be read \(No such file",
-        ),
-        (PROFILE, "{profile: ./p.yaml, seed: -1}", "x.yaml: seed: "),
-        (PROFILE, "profile: [a]", "unknown cluster profile"),
+        ("workers: 3", "profile: ./p.yaml", "x.yaml profile ./p.yaml: workers:"),
+        ("workers:", "profile: ./p.yaml", "x.yaml profile ./p.yaml: workers:"),
+        ("workers: [{trace: t.txt}]", "profile: ./p.yaml", "workers[0].trace: t.txt:"),
+        (PROFILE, "{profile: ./p.yaml, seed: -1}", "x.yaml: seed:"),
+        (PROFILE, "profile: [a]", "profile"),
     ],
 )
 def test_what_is_wrong_with_a_profile_is_named(folder, profile, experiment, says):
     if profile is not None:
         write("p.yaml", profile)
-    with pytest.raises(ConfigError, match=says) as raised:
+    with pytest.raises(ConfigError, match=naming(says)) as raised:
         parse(experiment)
     assert len(str(raised.value).splitlines()) <= 2
 
@@ -191,7 +170,7 @@ def test_samples_of_a_jitter_are_numbers_or_a_file(folder):
     assert samples("workers: [{jitter: {distribution: empirical, samples: t.txt}}]") == (1, 2.5)
     assert samples("profile: far/p.yaml") == (4, 5)
     write("t.txt", "1\n-2")
-    with pytest.raises(ConfigError, match="line 2: samples must be above 0 and finite; got -2"):
+    with pytest.raises(ConfigError, match=naming("line 2: 0 -2")):
         samples("workers: [{jitter: {distribution: empirical, samples: t.txt}}]")
 
 
@@ -233,16 +212,16 @@ def test_what_is_wrong_with_a_trace_file_is_named(folder, text, says):
 @pytest.mark.parametrize(
     ("given", "says"),
     [
-        ("[1, -1]", "workers[0].trace: step 2 lasts -1 s"),
-        ("[1, '-1']", "workers[0].trace: step 2: '-1' is no number of seconds"),
-        ("[.nan]", "step 1 lasts nan s"),
-        ("[a]", "workers[0].trace: step 1: 'a' is no number of seconds"),
-        ("7", "workers[0].trace: must be seconds"),
-        (".", "cannot be read (Is a directory)"),
+        ("[1, -1]", "workers[0].trace: 2 -1"),
+        ("[1, '-1']", "workers[0].trace: 2: '-1'"),
+        ("[.nan]", "1 nan"),
+        ("[a]", "workers[0].trace: 1: 'a'"),
+        ("7", "workers[0].trace:"),
+        (".", "directory"),
     ],
 )
 def test_what_is_wrong_with_a_trace_in_the_file(folder, given, says):
     with pytest.raises(ConfigError) as raised:
         parse(f"workers: [{{trace: {given}}}]")
-    assert says in str(raised.value)
+    assert tells(str(raised.value), says)
     assert len(str(raised.value).splitlines()) == 1

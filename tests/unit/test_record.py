@@ -27,6 +27,7 @@ from raysync.training.initial_model import InitialModel
 from raysync.training.preparation import prepare
 from raysync.training.supervised import LanguageModel
 from tests.builders.journals import FAST, SLOW, journal
+from tests.builders.messages import naming
 from tests.builders.schedules import joins, simulate
 
 
@@ -381,7 +382,7 @@ def test_a_run_that_was_killed_leaves_a_readable_record(written, tmp_path):
 
 
 def test_a_folder_without_a_record(tmp_path):
-    with pytest.raises(ConfigError, match="not the record of a run"):
+    with pytest.raises(ConfigError, match=naming("record")):
         load(tmp_path)
 
 

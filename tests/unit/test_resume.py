@@ -21,6 +21,7 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.record import resumption
 from raysync.record.reader import load
 from raysync.resuming import prepare_to_resume
+from tests.builders.messages import naming, tells
 from tests.builders.reports import newer
 from tests.fakes.engines import SETTINGS, lost
 
@@ -90,26 +91,23 @@ def test_callbacks_and_watches_see_the_whole_run(engine, path):
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("workload.samples=3840", "workload.samples: 3840, but the run began with 1920"),
-        (
-            "workers.0.count=4",
-            r"workers\[0\].count: 4, but the run began with 3: in virtual time a run goes on",
-        ),
-        ("workers=[{count: 3}, {name: more}]", "workers: 2 of them, but the run began with 1 of"),
-        ("paradigm=bsp", "paradigm.name: 'bsp', but the run began with 'ssp'"),
-        ("seed=1", "seed: 1, but the run began with 0"),
-        ("engine=ray", "engine: 'ray'|timing: only"),
+        ("workload.samples=3840", "workload.samples: 3840 1920"),
+        ("workers.0.count=4", "workers[0].count: 4 3:"),
+        ("workers=[{count: 3}, {name: more}]", "workers: 2 1"),
+        ("paradigm=bsp", "paradigm.name: 'bsp' 'ssp'"),
+        ("seed=1", "seed: 1 0"),
+        ("engine=ray", "'ray'"),
         ("update.lr=0.5", "update.lr: 0.5"),
         ("cluster.server_shards=2", "cluster.server_shards: 2"),
         ("output=elsewhere", "output: 'elsewhere'"),
-        ("faults=[{kind: crash, worker: worker-0, at_s: 1}]", "faults: "),
-        ("checkpoint.every_s=0", "checkpoint.every_s: .*equal to 0.001; got 0"),
+        ("faults=[{kind: crash, worker: worker-0, at_s: 1}]", "faults:"),
+        ("checkpoint.every_s=0", "checkpoint.every_s: 0.001 0"),
     ],
 )
 def test_what_cannot_change_is_refused_by_name(engine, path, change, says):
     before = (path / "journal.jsonl").read_bytes()
     engine.former = "not begun"
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=naming(says)):
         raysync.resume(path, overrides=[change])
     assert engine.former == "not begun"
     assert (path / "journal.jsonl").read_bytes() == before
@@ -149,7 +147,7 @@ def with_workers(*groups, **more):
 )
 def test_on_ray_the_number_of_workers_and_groups_may_change(groups):
     check_changes(with_workers(OLD), with_workers(*groups), elastic=True)
-    with pytest.raises(ConfigError, match="workers.*but the run began with"):
+    with pytest.raises(ConfigError, match=naming("workers")):
         check_changes(with_workers(OLD), with_workers(*groups))  # of a comparison, or a sweep
 
 
@@ -158,7 +156,7 @@ def test_what_a_group_that_stays_is_may_not_change():
     with pytest.raises(ConfigError) as refused:
         check_changes(with_workers(OLD), changed, elastic=True)
     first, may = str(refused.value).splitlines()
-    assert first == ("workers[1].step_s: 0.2, but the run began with 0.1, and goes on as it began.")
+    assert tells(first, "workers[1].step_s: 0.2 0.1")
     assert may.startswith("What may change: the number of workers (workers.*.count) and whole")
 
 
@@ -166,7 +164,7 @@ def test_a_cut_network_keeps_its_workers():
     decoupled = {"paradigm": {"name": "decoupled", "modules": 2, "groups": 1}, "checkpoint": None}
     before = with_workers(OLD, **decoupled)
     after = with_workers({"name": "new", "count": 2}, **decoupled)
-    with pytest.raises(ConfigError, match="'new', but the run began with 'old': a cut network has"):
+    with pytest.raises(ConfigError, match=naming("'new' 'old':")):
         check_changes(before, after, elastic=True)
 
 
@@ -215,28 +213,28 @@ def with_a_damaged_header(path):
 @pytest.mark.parametrize(
     ("damage", "says"),
     [
-        (finished, "the run has finished; nothing is left to do"),
-        (of_a_newer_raysync, "written by a newer raysync: the journal has schema"),
-        (still_written, r"the run still goes on: its process, \d+, is there"),
-        (still_written_elsewhere, "the run still goes on: elsewhere wrote .* try again in"),
-        (without_checkpoints, "there is no checkpoint that it could go on from"),
-        (with_none_that_is_whole, "none of its checkpoints can be used"),
-        (without_journal, "not the record of a run"),
-        (with_a_damaged_header, "its first line is no header"),
+        (finished, "finished"),
+        (of_a_newer_raysync, "raysync:"),
+        (still_written, "process"),
+        (still_written_elsewhere, "elsewhere"),
+        (without_checkpoints, "checkpoint"),
+        (with_none_that_is_whole, "checkpoints"),
+        (without_journal, "record"),
+        (with_a_damaged_header, "header"),
     ],
 )
 def test_what_cannot_go_on(engine, path, damage, says):
     damage(path)
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=naming(says)):
         raysync.resume(path)
-    with pytest.raises(ConfigError, match="not the record of a run"):
+    with pytest.raises(ConfigError, match=naming("record")):
         raysync.resume(path.parent)
 
 
 def test_a_run_without_the_setting_says_so(engine, tmp_path):
     engine.every = 10**6
     path = lost(engine, tmp_path, checkpoint=None)
-    with pytest.raises(ConfigError, match=r"takes none: checkpoint: \{every_s: 60\}"):
+    with pytest.raises(ConfigError, match=naming("none: checkpoint: {every_s: 60}")):
         raysync.resume(path)
 
 
@@ -244,7 +242,7 @@ def test_a_diverged_run_is_over_also_where_only_the_journal_says_so(engine, path
     journal = path / "journal.jsonl"
     text = journal.read_text().rpartition("\n")[0]
     journal.write_text(text + '\n{"ended": {"status": "diverged", "at": 9.0}}\n')
-    with pytest.raises(ConfigError, match="the run has diverged; nothing is left to do"):
+    with pytest.raises(ConfigError, match=naming("diverged")):
         raysync.resume(path)
 
 
@@ -279,11 +277,9 @@ def test_what_was_given_as_an_object_is_given_again(engine, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         raysync.run({**SETTINGS, "output": str(tmp_path)}, model=Mine())
     [path] = (tmp_path / "tiny").iterdir()
-    with pytest.raises(
-        ConfigError, match=r"must be given again: raysync.resume\(path, model=...\)"
-    ):
+    with pytest.raises(ConfigError, match=naming("again: raysync.resume(path model=...")):
         raysync.resume(path)
-    with pytest.raises(ConfigError, match=r"the model of the run has 610 parameters, and .* 685"):
+    with pytest.raises(ConfigError, match=naming("610 parameters 685")):
         raysync.resume(path, model=Mine(9))
     assert raysync.resume(path, model=Mine()).summary["status"] == "finished"
 
@@ -297,7 +293,7 @@ def test_the_command(engine, path, call, tmp_path):
     assert (code, "update.momentum: 0.1, but the run began with" in err) == (2, True)
     code, out, err = call("run", str(file), "--resume", str(path.parents[1]))
     assert code == 0, err
-    assert "resumed from checkpoint 3 after" in err
+    assert tells(err, "checkpoint 3")
     assert f"Record: {path}" in out
     code, out, err = call("run", "--resume", str(path.parents[1]))
     assert (code, "the run has finished; nothing is left to do" in err) == (2, True)

@@ -9,6 +9,7 @@ import yaml
 from raysync.core.journal import Resumed
 from raysync.record.reader import load
 from raysync.record.storage import listdir
+from tests.builders.messages import tells
 from tests.fakes.engines import SETTINGS
 from tests.unit.test_resume import wrote
 
@@ -32,7 +33,7 @@ def begun(engine, call, tmp_path):
     engine.run = run
     code, _, err = call("compare", str(file))
     assert code == 130
-    assert "Go on: raysync compare --resume runs/tiny" in err
+    assert tells(err, "--resume runs/tiny")
     engine.run = runs
     folder = tmp_path / "runs" / "tiny"
     for record in records(folder):
@@ -61,7 +62,7 @@ def test_what_is_over_stays_what_was_lost_goes_on_and_the_rest_begins(begun, cal
     before = {file: file.stat().st_mtime_ns for file in first.path.iterdir()}
     code, out, err = call("compare", "--resume", "runs/tiny", "--set", "checkpoint.keep=3")
     assert code == 0, err
-    assert "1 of 4 runs are over, and stay as they are" in err
+    assert tells(err, "1 4 runs")
     assert "seeds 0, 1" in out
     assert f"Records: {begun}" in out
     assert ran(begun) == [
@@ -77,7 +78,7 @@ def test_what_is_over_stays_what_was_lost_goes_on_and_the_rest_begins(begun, cal
     whole = ran(begun)  # and again: nothing is left, and the table is the same
     again = call("compare", "--resume", "runs/tiny")
     assert (again[0], again[1]) == (0, out)
-    assert "4 of 4 runs are over" in again[2]
+    assert tells(again[2], "4 4 runs")
     assert ran(begun) == whole
 
 
@@ -87,12 +88,12 @@ def test_a_run_without_a_checkpoint_begins_anew_with_a_word(begun, call):
     lost.rename(lost.with_name(f"{lost.name[:15]}-a"))  # the other is of the same second
     code, _, err = call("compare", "--resume", str(begun))
     assert code == 0, err
-    assert "there is no checkpoint that it could go on from. It begins anew." in err
+    assert tells(err, "checkpoint")
     assert ran(begun) == sorted(
         [*((*run, "finished", []) for run in RUNS), ("ssp", 0, "stopped", [])]
     )
     code, _, err = call("compare", "--resume", str(begun))
-    assert "4 of 4 runs are over" in err, "the newest record of a run counts"
+    assert tells(err, "4 4 runs"), "the newest record of a run counts"
 
 
 def test_it_goes_on_where_its_folder_is_now_and_under_a_uri(begun, call, tmp_path):
@@ -110,14 +111,14 @@ def test_an_earlier_comparison_in_the_folder_is_another_one(begun, call, tmp_pat
     code, _, err = call("compare", "tiny.yaml", "--set", "output=copies", "--set", "seeds=[0]")
     assert code == 0, err
     code, _, err = call("compare", "--resume", "copies/tiny")
-    assert "2 of 2 runs are over" in err
+    assert tells(err, "2 2 runs")
 
 
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("paradigms=[bsp]", "paradigms: 1 of them, but the run began with 2 of them"),
-        ("seeds=[0, 2]", r"seeds[1]: 2, but the run began with 1"),
+        ("paradigms=[bsp]", "paradigms: 1 2"),
+        ("seeds=[0, 2]", "seeds[1]: 2 1"),
         ("update.lr=0.5", "update.lr: 0.5"),
         ("output=elsewhere", "output: 'elsewhere'"),
     ],
@@ -126,7 +127,7 @@ def test_what_cannot_change_is_refused_by_name(begun, call, change, says):
     before = ran(begun)
     for arguments in ([], ["tiny.yaml"]):
         code, _, err = call("compare", *arguments, "--resume", "runs/tiny", "--set", change)
-        assert (code, says in err) == (2, True), err
+        assert (code, tells(err, says)) == (2, True), err
     assert ran(begun) == before
 
 

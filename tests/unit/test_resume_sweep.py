@@ -18,6 +18,7 @@ from raysync.record.reader import load
 from raysync.record.storage import listdir
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
 from raysync.tuning import sweep
+from tests.builders.messages import naming, tells
 from tests.fakes.tuner import InThisProcess
 from tests.unit.test_resume import wrote
 
@@ -109,7 +110,7 @@ def test_a_trial_without_a_checkpoint_begins_anew(begun, call, capsys):
     path.rename(path.with_name(f"{path.name[:15]}-a"))  # the other is of the same second
     code, out, err = call("sweep", "--resume", str(begun))
     assert code == 0, err
-    assert "there is no checkpoint that it could go on from. It begins anew." in out + err
+    assert tells(out + err, "checkpoint")
     assert [len(each) for each in paths(begun).values()] == [1, 2, 1, 1]
     assert list(load_sweep(begun).table.status) == ["finished"] * 4
 
@@ -138,18 +139,18 @@ def test_it_goes_on_where_its_folder_is_now_and_under_a_uri(begun, call, tmp_pat
 @pytest.mark.parametrize(
     ("change", "says"),
     [
-        ("sweep.grid.seed=[0, 1, 2]", "sweep.grid.seed: 3 of them, but the run began with 2"),
-        ("update.lr=0.5", "update.lr: 0.5, but the run began with 0.05"),
-        ("output=elsewhere", "output: 'elsewhere', but the run began with 'runs'"),
+        ("sweep.grid.seed=[0, 1, 2]", "sweep.grid.seed: 3 2"),
+        ("update.lr=0.5", "update.lr: 0.5 0.05"),
+        ("output=elsewhere", "output: 'elsewhere' 'runs'"),
     ],
 )
 def test_what_cannot_change_is_refused_by_name(begun, call, change, says):
     before = paths(begun)
     code, _, err = call("sweep", "--resume", "runs/tiny", "--set", change)
-    assert (code, says in err) == (2, True), err
+    assert (code, tells(err, says)) == (2, True), err
     sets = ["--set", "output=runs", "--set", change]
     code, _, err = call("sweep", "tiny.yaml", "--resume", "runs/tiny", *sets)
-    assert (code, says in err) == (2, True), err
+    assert (code, tells(err, says)) == (2, True), err
     assert paths(begun) == before
 
 
@@ -255,7 +256,7 @@ def test_a_searcher_is_told_what_was_found_and_begins_anew_what_was_lost(
 def test_a_searcher_that_cannot_be_told_does_not_go_on(searched, monkeypatch):
     monkeypatch.setitem(SEARCH_ALG_IMPORT, "hyperopt", lambda: Untold)
     folder = searched("hyperopt").trials.folder
-    with pytest.raises(ConfigError, match=r"sweep\.search: hyperopt: .*optuna"):
+    with pytest.raises(ConfigError, match=naming("sweep.search: hyperopt: optuna")):
         sweep.plan(None, resume=folder)
     for trial in "ab":  # nothing has been found yet
         shutil.rmtree(folder / "records" / trial)

@@ -17,6 +17,7 @@ from raysync.record.sweeps import (
     write_table,
 )
 from raysync.tuning.progress import TuneCallback
+from tests.builders.messages import naming
 from tests.fakes.tuner import FakeTrial
 
 TIMING = {
@@ -86,8 +87,8 @@ def test_the_table_has_a_row_a_trial_whatever_became_of_it(folder):
 
 
 def test_a_folder_that_is_no_sweep_or_not_one_yet(tmp_path):
-    with pytest.raises(ConfigError, match="not the folder of a sweep"):
+    with pytest.raises(ConfigError, match=naming("sweep")):
         load_sweep(tmp_path)
     (tmp_path / FILE).write_text("name: mine", encoding="utf-8")
-    with pytest.raises(ConfigError, match="no sweep.parquet yet"):
+    with pytest.raises(ConfigError, match=naming("sweep.parquet")):
         load_sweep(tmp_path)

@@ -12,6 +12,7 @@ import yaml
 from raysync import cli, config
 from raysync.record.sweeps import FILE, RECORDS, TrialNote, write_note
 from raysync.tuning import switch_trials
+from tests.builders.messages import tells
 
 FILE_TEXT = """
 name: mine
@@ -125,7 +126,7 @@ def test_the_command(call, pretended):
     assert rows["1"] == ["(bsp", "alone)", "2", "90.05%", "110.0", "1.000"]
     assert rows["0.25"] == ["2", "90.05%", "yes", "35.0", "0.318"]
     assert rows["0.125"] == ["2", "88.05%", "no", "22.5", "0.205"]
-    assert "Switch at fraction 0.25: the smallest that was tried with at least 88.55%" in out
+    assert tells(out, "fraction 0.25: 88.55%")
     for name in ("cost", "amortisation", "effective"):
         assert f"{found[name]:.2f}" in out.partition("Search cost")[2]
     chosen = Path(out.rsplit("raysync run ", 1)[1].strip())
@@ -142,11 +143,11 @@ def test_a_second_call_goes_on_where_the_first_was_stopped(call, pretended, tmp_
     pretended.last = last
     code, _, err = call(*where)
     assert (code, pretended.asked) == (130, ALL[:last])
-    assert "The same command goes on." in err
+    assert tells(err, "command")
     pretended.last = 10**9
     code, out, err = call(*where)
     assert (code, pretended.asked) == (0, ALL), "nothing twice"
-    assert "This search began in" in err
+    assert tells(err, "search")
     assert result()[1]["fraction"] == 0.25
     assert call(*where)[:2] == (0, out)
     assert pretended.asked == ALL
@@ -159,7 +160,7 @@ def test_another_threshold_takes_the_trainings_that_are_there(call, pretended):
     )
     assert code == 0
     assert pretended.asked == [*ALL, (1.0, 2)]
-    assert "with another switch_search block; its trainings there are used" in err
+    assert tells(err, "switch_search")
     folder, found = result()
     assert found["fraction"] == 1.0, (
         "three runs of `first` alone are better on average than two of the others"
@@ -183,9 +184,9 @@ def test_another_experiment_is_another_search(call, pretended):
     code, _, err = call("--set", "update.lr=0.2")
     assert code == 0
     assert pretended.asked == ALL + ALL
-    assert "A new search: x.yaml trains something else than runs/mine/" in err
+    assert tells(err, "search: x.yaml runs/mine/")
     assert len(list(Path("runs/mine").iterdir())) == 2
-    assert "This search began in" in call()[2]
+    assert tells(call()[2], "search")
     assert pretended.asked == ALL + ALL
 
 
@@ -203,7 +204,7 @@ def test_all_of_the_first_phase_diverge(call, pretended):
     pretended.status = dict.fromkeys(FIRST, "diverged")
     code, out, err = call()
     assert (code, out) == (1, "")
-    assert "of 2 runs of `first` alone, 2 diverged: there is no final_accuracy to keep." in err
+    assert tells(err, "2 `first` 2 diverged: final_accuracy")
     assert pretended.asked == [*FIRST, *HALF]
 
 
@@ -211,7 +212,7 @@ def test_none_ever_converges(call, pretended):
     pretended.status = {FIRST[0]: "diverged"}
     code, _, err = call("--set", "switch_search.target=converged_accuracy")
     assert code == 1
-    assert "1 diverged and 1 never converged: there is no converged_accuracy to keep" in err
+    assert tells(err, "1 diverged 1 converged: converged_accuracy")
 
 
 def test_a_candidate_that_diverges_fails(call, pretended):
@@ -226,7 +227,7 @@ def test_nothing_is_saved(call, pretended):
     pretended.status = dict.fromkeys(HALF, "diverged")
     _, out, _ = call()
     assert "Stay with bsp" in out
-    assert "paid back after: never" in out
+    assert tells(out, "after:")
     assert result()[1]["amortisation"] is None
 
 
@@ -236,7 +237,7 @@ def test_a_recurring_job(call, pretended):
     assert result()[1]["cost"] == pytest.approx(2 * (60 + 35 + 22.5) / 100)
     assert "known" in out
     _, out, _ = call("--recurring", "--set", "switch_search.known={value: 0.9}")
-    assert "give known: {value: ..., seconds: ...}" in out
+    assert tells(out, "{value: seconds:")
     assert "0.25" in out
     assert result()[1]["cost"] is None
 
@@ -244,60 +245,33 @@ def test_a_recurring_job(call, pretended):
 def test_candidates_max(call, pretended):
     _, out, _ = call("--set", "switch_search.candidates_max=2")
     assert result()[1]["fraction"] == 0.25
-    assert "The next was not tried: candidates_max is 2" in out
+    assert tells(out, "tried: candidates_max 2")
 
 
 @pytest.mark.parametrize(
     ("setting", "says"),
     [
-        (
-            "switch_search=null",
-            "no `switch_search:` block in it; write switch_search: {target: final_accuracy}",
-        ),
-        (
-            "switch_search={}",
-            "give its target, which must not get worse: final_accuracy, converged_accuracy, best_a",
-        ),
-        (
-            "switch_search.target=accuracy",
-            "switch_search: target: must be converged_accuracy, or final_ or best_ and a metric of",
-        ),
-        ("switch_search.treshold=1", "unknown setting 'treshold'; did you mean 'threshold'?"),
-        (
-            "switch_search.threshold=1",
-            "switch_search: threshold: must be below 1, as accuracies; got 1",
-        ),
-        (
-            "switch_search.known=0.9",
-            "switch_search.known: must be settings, {name: value, ...}; got 0.9",
-        ),
-        (
-            "switch_search.threshold=-0.1",
-            "switch_search.threshold: Input should be greater than or equal to 0; got -0.1",
-        ),
+        ("switch_search=null", "`switch_search:` switch_search: {target: final_accuracy}"),
+        ("switch_search={}", "worse: final_accuracy converged_accuracy best_a"),
+        ("switch_search.target=accuracy", "switch_search: target: converged_accuracy final_ best_"),
+        ("switch_search.treshold=1", "'treshold' 'threshold'"),
+        ("switch_search.threshold=1", "switch_search: threshold: 1 1"),
+        ("switch_search.known=0.9", "switch_search.known: {name: 0.9"),
+        ("switch_search.threshold=-0.1", "switch_search.threshold: 0 -0.1"),
         ("switch_search.candidate_repeats=0", "switch_search.candidate_repeats"),
         ("switch_search.known={seconds: 3}", "switch_search.known.value"),
-        (
-            "switch_search.known=null",
-            "switch_search.known: --recurring needs the target of earlier runs",
-        ),
-        (
-            "paradigm=bsp",
-            (
-                "paradigm: bsp; the search is for the fraction of a switch: {name: sync-switch,"
-                " first"
-            ),
-        ),
+        ("switch_search.known=null", "switch_search.known: --recurring"),
+        ("paradigm=bsp", ("paradigm: bsp switch: {name:")),
         (
             "paradigm={name: sync-switch, then: [asp, bsp], fraction: [0.2, 0.3]}",
-            "paradigm.then: 2 switches; the search is",
+            "paradigm.then: 2",
         ),
-        ("timing=only", "timing: only trains nothing"),
+        ("timing=only", "timing:"),
     ],
 )
 def test_bad_input(call, pretended, setting, says):
     code, out, err = call("--recurring", "--set", setting)
     assert (code, out) == (2, "")
-    assert says in err
+    assert tells(err, says)
     assert len(err.strip().splitlines()) <= 2
     assert not Path("runs").exists()

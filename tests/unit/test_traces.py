@@ -12,6 +12,7 @@ from raysync.config.files import parse
 from raysync.config.step_tables import read_table
 from raysync.engine.step_time import StepTime
 from raysync.errors import ConfigError
+from tests.builders.messages import naming, tells
 
 WIDE = "fast,slow\n1,10\n2,20\n3,30\n"
 LONG = "worker,step,seconds\nrank10,1,2\nrank2,0,3\nrank10,0,1\nrank2,1,4\nrank2,2,5\n"
@@ -104,9 +105,9 @@ def test_what_is_wrong_with_a_table_is_named_with_its_line(tmp_path, text, says)
 @pytest.mark.parametrize(
     ("name", "data", "says"),
     [
-        ("t.csv", b"\xff\xfe\x00", "it is no text"),
-        ("t.parquet", b"not parquet", "t.parquet: "),
-        ("nowhere.csv", None, "nowhere.csv: cannot be read (No such file or directory)"),
+        ("t.csv", b"\xff\xfe\x00", "text"),
+        ("t.parquet", b"not parquet", "t.parquet:"),
+        ("nowhere.csv", None, "nowhere.csv:"),
         ("nowhere.parquet", None, "nowhere.parquet"),
     ],
 )
@@ -115,12 +116,12 @@ def test_a_file_that_is_no_table(tmp_path, name, data, says):
         (tmp_path / name).write_bytes(data)
     with pytest.raises(ConfigError, match=r"workers\[0\].trace: ") as raised:
         experiment(tmp_path, f"[{{trace: {name}}}]")
-    assert says in str(raised.value)
+    assert tells(str(raised.value), says)
 
 
 def test_a_row_of_parquet_is_named(tmp_path):
     pq.write_table(pa.table({"a": [1.0, None]}), tmp_path / "t.parquet")
-    with pytest.raises(ConfigError, match="row 2: worker 'a': no seconds; a step is missing"):
+    with pytest.raises(ConfigError, match=naming("2: 'a': seconds")):
         experiment(tmp_path, "[{trace: t.parquet}]")
 
 
@@ -145,26 +146,23 @@ def test_other_numbers_of_workers_are_refused_by_name(tmp_path):
     table(tmp_path, WIDE)
     with pytest.raises(ConfigError) as raised:
         experiment(tmp_path, "[{name: gpu, count: 3, trace: t.csv}]")
-    assert (
-        "t.csv has the steps of 2 workers (fast, slow), and group 'gpu' has 3; make them as many"
-        " (count: 2), or call columns after the group's workers: gpu-0, ..."
-    ) in str(raised.value)
+    assert tells(str(raised.value), "t.csv 2 'gpu' 3 count: 2 group's workers: gpu-0")
 
 
 @pytest.mark.parametrize(
     ("trace", "says"),
     [
-        ("[[1], [2], [3]]", "3 lists, one a worker, for 2 workers"),
-        ("[[1], []]", "worker 1 needs a list of seconds; got []"),
-        ("[[1], 2]", "worker 1 needs a list of seconds; got 2"),
-        ("[[1], [2, -3]]", "worker 1: step 2 lasts -3 s"),
-        ("[true, 1]", "step 1: True is no number of seconds"),
+        ("[[1], [2], [3]]", "3 2 workers"),
+        ("[[1], []]", "1 seconds"),
+        ("[[1], 2]", "1 seconds 2"),
+        ("[[1], [2, -3]]", "worker 1: 2 -3"),
+        ("[true, 1]", "1: seconds"),
     ],
 )
 def test_lists_in_the_file_have_one_for_each_worker(tmp_path, trace, says):
     with pytest.raises(ConfigError) as raised:
         experiment(tmp_path, f"[{{count: 2, trace: {trace}}}]")
-    assert says in str(raised.value)
+    assert tells(str(raised.value), says)
 
 
 def test_a_path_is_relative_to_the_experiment_file(tmp_path, monkeypatch):
@@ -208,4 +206,4 @@ def test_one_list_is_shared_and_the_command_says_so():
     settings = {"engine": "virtual", "timing": "only", "workload": {"samples": 64}}
     of = [{"count": 2, "trace": [1, 2]}, {"name": "b", "count": 2, "trace": [[1], [2]]}]
     [remark] = prepare(config.validate({**settings, "workers": of})).remarks
-    assert "The 2 workers of 'worker' share one list of 2 step times" in remark
+    assert tells(remark, "2 'worker' 2")

@@ -24,6 +24,7 @@ from raysync.training.gradient import GradientComputation
 from raysync.training.models import MODELS, ModelPlan
 from raysync.training.preparation import prepare
 from raysync.training.supervised import Classification
+from tests.builders.messages import naming, tells
 from tests.builders.models import built, half
 
 MNIST, CIFAR, DIGITS = (1, 28, 28), (3, 32, 32), (1, 8, 8)
@@ -112,32 +113,27 @@ def test_initial_weights_are_a_function_of_the_seed():
 @pytest.mark.parametrize(
     ("source", "shape", "parameters", "says"),
     [
-        ("lenet5", MNIST, {}, "unknown model 'lenet5'; did you mean 'lenet'?"),
-        ("lenet", DIGITS, {}, "does not take samples of shape (1, 8, 8)"),
-        ("convnet", (64,), {}, "cannot be built for samples of shape (64,)"),
-        ("mlp", DIGITS, {"hiden": [3]}, "unexpected keyword argument 'hiden'. It takes: hidden."),
-        ("mlp", DIGITS, {"hidden": ["many"]}, "cannot be built"),
-        ("mlp", DIGITS, {"hidden": 128}, "hidden: a list of widths, such as [128]; got 128"),
-        (
-            half,
-            DIGITS,
-            {},
-            "must return 10 logits per sample, shape (2, 10) for two samples; got (2, 5)",
-        ),
+        ("lenet5", MNIST, {}, "'lenet5' 'lenet'"),
+        ("lenet", DIGITS, {}, "samples 1 8 8"),
+        ("convnet", (64,), {}, "samples (64,)"),
+        ("mlp", DIGITS, {"hiden": [3]}, "'hiden'"),
+        ("mlp", DIGITS, {"hidden": ["many"]}, "built"),
+        ("mlp", DIGITS, {"hidden": 128}, "hidden: [128] 128"),
+        (half, DIGITS, {}, "10 2 10 samples 2 5"),
         (nn.Linear(8, 10), DIGITS, {}, "got (2, 1, 8, 10)"),
         ("tests.builders.models:half", DIGITS, {}, "got (2, 5)"),
-        (f"{__name__}:not_a_module", DIGITS, {}, "returned int, not an nn.Module"),
-        (f"{__name__}:nothing", DIGITS, {}, "has no 'nothing'"),
+        (f"{__name__}:not_a_module", DIGITS, {}, "nn.Module"),
+        (f"{__name__}:nothing", DIGITS, {}, "'nothing'"),
     ],
 )
 def test_models_that_do_not_fit(source, shape, parameters, says):
     with pytest.raises(ConfigError) as raised:
         build(source, shape, **parameters)
-    assert says in str(raised.value)
+    assert tells(str(raised.value), says)
 
 
 def test_parameters_must_be_float32_and_there():
-    with pytest.raises(ConfigError, match=r"float32, got torch\.float64"):
+    with pytest.raises(ConfigError, match=naming("float32 torch.float64")):
         FlatModel(nn.Linear(2, 2).double())
     with pytest.raises(ConfigError, match="no trainable parameter"):
         FlatModel(nn.Flatten())
@@ -179,20 +175,17 @@ def test_subsets_and_synthetic_sizes():
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        ({"name": "mnits"}, "unknown data set 'mnits'; did you mean 'mnist'?"),
-        ({"name": "mnist"}, "needs data.data_dir"),
-        (
-            {"name": "synthetic", "parameters": {"clases": 3}},
-            "unexpected keyword argument 'clases'",
-        ),
-        ({"name": "synthetic", "parameters": {"classes": 0}}, "must be at least 1"),
-        ({"name": f"{__name__}:not_a_module"}, "must return a raysync.DataSet, got int"),
+        ({"name": "mnits"}, "'mnits' 'mnist'"),
+        ({"name": "mnist"}, "data.data_dir"),
+        ({"name": "synthetic", "parameters": {"clases": 3}}, "'clases'"),
+        ({"name": "synthetic", "parameters": {"classes": 0}}, "1"),
+        ({"name": f"{__name__}:not_a_module"}, "raysync.DataSet"),
     ],
 )
 def test_data_that_is_not_there(settings, says):
     with pytest.raises(ConfigError) as raised:
         load(Data(**settings))
-    assert says in str(raised.value)
+    assert tells(str(raised.value), says)
 
 
 def test_a_missing_download_says_where_to_put_which_files(tmp_path, monkeypatch):
@@ -208,49 +201,29 @@ def test_a_missing_download_says_where_to_put_which_files(tmp_path, monkeypatch)
         load(Data(name="cifar10", data_dir=tmp_path / "new"))
     first, second = str(raised.value).splitlines()
     assert "no network here" in first
-    assert "data_batch_5, test_batch" in second
+    assert tells(second, "data_batch_5 test_batch")
     assert not (tmp_path / "new").exists(), "nothing is left behind"
 
 
 @pytest.mark.parametrize(
     ("train", "test", "says"),
     [
-        (
-            (np.zeros((4, 2)), np.zeros(3, int)),
-            (np.zeros((4, 2)), np.zeros(4, int)),
-            "4 samples and 3 labels",
-        ),
-        (
-            (np.zeros((4, 2)), np.zeros(4)),
-            (np.zeros((4, 2)), np.zeros(4, int)),
-            "whole numbers from 0",
-        ),
-        (
-            (np.zeros((4, 2)), -np.ones(4, int)),
-            (np.zeros((4, 2)), np.zeros(4, int)),
-            "whole numbers from 0",
-        ),
+        ((np.zeros((4, 2)), np.zeros(3, int)), (np.zeros((4, 2)), np.zeros(4, int)), "4 samples 3"),
+        ((np.zeros((4, 2)), np.zeros(4)), (np.zeros((4, 2)), np.zeros(4, int)), "numbers 0"),
+        ((np.zeros((4, 2)), -np.ones(4, int)), (np.zeros((4, 2)), np.zeros(4, int)), "numbers 0"),
         (
             (np.zeros((4, 2)), np.zeros(4, int)),
             (np.zeros((4, 3)), np.zeros(4, int)),
             "test samples (3,)",
         ),
-        (
-            (np.zeros((4, 2)), np.full(4, 9)),
-            (np.zeros((4, 2)), np.zeros(4, int)),
-            "label 9 is not below 3",
-        ),
-        (
-            (np.zeros(4), np.zeros(4, int)),
-            (np.zeros(4), np.zeros(4, int)),
-            "at least one dimension",
-        ),
+        ((np.zeros((4, 2)), np.full(4, 9)), (np.zeros((4, 2)), np.zeros(4, int)), "label 9 3"),
+        ((np.zeros(4), np.zeros(4, int)), (np.zeros(4), np.zeros(4, int)), "dimension"),
     ],
 )
 def test_ones_own_arrays_are_checked(train, test, says):
     with pytest.raises(ConfigError) as raised:
         data_set("mine", train, test, classes=3)
-    assert says in str(raised.value)
+    assert tells(str(raised.value), says)
 
 
 def test_ones_own_floats_are_used_as_they_are():
@@ -306,7 +279,7 @@ def test_shared_gives_everything_to_everybody():
 
 
 def test_partitions_that_cannot_be():
-    with pytest.raises(ConfigError, match="cannot be dealt out"):
+    with pytest.raises(ConfigError, match=naming("dealt")):
         dealt_out(Data(), np.arange(2), ["a", "b", "c"], 0)
     with pytest.raises(ConfigError, match="use a larger one"):
         dealt_out(Data(partition="dirichlet", alpha=1e-6), np.zeros(50, int), ["a", "b", "c"], 0)
@@ -393,7 +366,7 @@ def test_only_images_are_augmented():
     flat = data_set(
         "flat", (np.zeros((8, 4)), np.zeros(8, int)), (np.zeros((8, 4)), np.zeros(8, int))
     )
-    with pytest.raises(ConfigError, match="crop-flip is for images"):
+    with pytest.raises(ConfigError, match=naming("crop-flip images")):
         prepare(config.validate({"data": {"augment": "crop-flip"}, "batch_size": 4}), data=flat)
 
 
@@ -428,10 +401,7 @@ def test_a_larger_model_costs_more_a_step():
 
 
 def test_more_server_shards_than_parameters():
-    with pytest.raises(
-        ConfigError,
-        match="server_shards: 9000 servers cannot share the 4810 parameters that mlp has",
-    ):
+    with pytest.raises(ConfigError, match=naming("server_shards: 9000 4810 mlp")):
         prepare(config.validate({"cluster": {"server_shards": 9000}}))
 
 

@@ -18,6 +18,7 @@ from raysync.training.initial_model import InitialModel
 from raysync.training.preparation import prepare
 from raysync.training.supervised import Classification
 from raysync.users_code import users_code
+from tests.builders.messages import naming
 from tests.builders.tasks import Cut, Sums
 
 QUICK = {"engine": "virtual", "workload": {"samples": 32}, "batch_size": 4}
@@ -81,7 +82,7 @@ class Late(Cut):
 @pytest.mark.parametrize("method", ["criterion", "metrics"])
 def test_an_error_in_the_middle_of_a_run_has_the_users_line(method, tmp_path):
     settings = {"engine": "virtual", "output": str(tmp_path), "evaluation": {"marks": 20}}
-    with pytest.raises(raysync.RunFailed, match=r"KeyError: 'late'.*test_users_code\.py:\d+"):
+    with pytest.raises(raysync.RunFailed, match=naming("KeyError: 'late' test_users_code.py:")):
         raysync.run(settings | {"workload": {"epochs": 40}, "batch_size": 4}, task=Late(method))
 
 

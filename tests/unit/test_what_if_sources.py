@@ -16,6 +16,7 @@ import raysync
 from raysync.errors import ConfigError
 from raysync.what_if import trace_files
 from raysync.what_if.step_times import read
+from tests.builders.messages import naming, tells
 
 
 def profiled(folder, ranks=2, active=4):
@@ -49,7 +50,7 @@ def test_real_traces_of_torch_s_profiler(tmp_path):
     assert list(steps.steps) == ["rank0", "rank1"]
     for rank, of_rank in seconds.items():
         assert steps.steps[rank] == pytest.approx(of_rank, rel=0.2, abs=2e-3)
-    assert steps.source == "2 traces of torch's profiler"
+    assert tells(steps.source, "2 torch's")
     assert read([str(tmp_path)]).steps == steps.steps  # the folder of the traces
     for name in names:
         Path(f"{name}.gz").write_bytes(gzip.compress(Path(name).read_bytes()))
@@ -97,17 +98,13 @@ def test_the_gpu_s_part_of_a_step_is_not_another_step(tmp_path):
 @pytest.mark.parametrize(
     ("first", "second", "says"),
     [
-        ([step(0), step(1)], [step(1)], "b: ProfilerStep#0 is missing, which a has"),
-        ([step(0)], [step(0), step(1)], "a: ProfilerStep#1 is missing, which b has"),
-        ([step(0), step(0)], [step(0)], "a.json: ProfilerStep#0 is there twice."),
-        ([step(0, -5)], [step(0)], "a.json: ProfilerStep#0 lasts -5 us; it must be above 0 and"),
-        ([step(0)], [{"ph": "X", "name": "matmul"}], "b.json: a trace, but it has no events"),
-        ([step(0, "1")], [step(0)], "ProfilerStep#0 lasts '1' us"),
-        (
-            [{"ph": "X", "name": "matmul"}],
-            [step(0)],
-            "a.json: a trace, but it has no events ProfilerStep#N",
-        ),
+        ([step(0), step(1)], [step(1)], "b: ProfilerStep#0"),
+        ([step(0)], [step(0), step(1)], "a: ProfilerStep#1"),
+        ([step(0), step(0)], [step(0)], "a.json: ProfilerStep#0"),
+        ([step(0, -5)], [step(0)], "a.json: ProfilerStep#0 -5 0"),
+        ([step(0)], [{"ph": "X", "name": "matmul"}], "b.json:"),
+        ([step(0, "1")], [step(0)], "ProfilerStep#0 '1'"),
+        ([{"ph": "X", "name": "matmul"}], [step(0)], "a.json: ProfilerStep#N"),
         ([{"ph": "X", "cat": "task::T.step", "ts": 0, "dur": 1}], [step(0)], "one file, with the"),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
@@ -116,13 +113,13 @@ def test_what_is_wrong_with_traces(tmp_path, first, second, says):
     files = [trace(tmp_path, "a.json", *first), trace(tmp_path, "b.json", *second)]
     with pytest.raises(ConfigError) as raised:
         read(files)
-    assert says in str(raised.value)
+    assert tells(str(raised.value), says)
 
 
 def test_the_same_rank_twice(tmp_path):
     info = {"distributedInfo": {"rank": 0}}
     files = [trace(tmp_path, name, step(0), **info) for name in ("a.json", "b.json")]
-    with pytest.raises(ConfigError, match=r"b.json: ProfilerStep#0 is there twice, first in .*a.j"):
+    with pytest.raises(ConfigError, match=naming("b.json: ProfilerStep#0 a.j")):
         read(files)
 
 
@@ -171,19 +168,19 @@ def test_time_in_which_a_rank_only_communicates_is_taken_off_its_step(tmp_path, 
 
 def test_a_step_that_only_communicates_is_refused(tmp_path):
     path = trace(tmp_path, "a.json", step(0), work(0, 1000, "gloo:all_reduce"))
-    with pytest.raises(ConfigError, match="ProfilerStep#0 does nothing but communicate"):
+    with pytest.raises(ConfigError, match=naming("ProfilerStep#0")):
         read([path])
 
 
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("", "line 1: it is no trace"),
-        ('{"traceEvents": [\n1, }', "line 2: it is no trace"),
-        ("{}", "it has no list traceEvents"),
-        ("7", "it has no list traceEvents"),
-        ("[1, null]", "nor has it tasks of Ray"),
-        ("[" * 100_000, "it is no trace"),
+        ("", "line 1:"),
+        ('{"traceEvents": [\n1, }', "line 2:"),
+        ("{}", "traceEvents"),
+        ("7", "traceEvents"),
+        ("[1, null]", "tasks"),
+        ("[" * 100_000, "trace"),
     ],
     ids=["empty", "damaged", "object", "number", "list", "deep"],
 )
@@ -192,7 +189,7 @@ def test_a_file_that_is_no_trace(tmp_path, text, says):
     path.write_text(text)
     with pytest.raises(ConfigError, match=r"x\.json: ") as raised:
         read([str(path)])
-    assert says in str(raised.value)
+    assert tells(str(raised.value), says)
 
 
 def test_a_gz_that_is_none(tmp_path):
@@ -534,12 +531,12 @@ def test_several_methods_need_a_choice(tmp_path):
     path = timeline(tmp_path, *tasks)
     with pytest.raises(ConfigError, match=r"(?s)Say --event METHOD.*T.eval \(2 calls in 1 proc"):
         read([path])
-    with pytest.raises(ConfigError, match=r"unknown method 'T.stp'; did you mean 'T.step'"):
+    with pytest.raises(ConfigError, match=naming("'T.stp' 'T.step'")):
         read([path], "T.stp")
 
 
 def test_an_event_is_only_named_of_a_timeline(tmp_path):
-    with pytest.raises(ConfigError, match="--event: only of a Ray timeline"):
+    with pytest.raises(ConfigError, match=naming("--event:")):
         read([trace(tmp_path, "a.json", step(0))], "T.step")
 
 
@@ -569,7 +566,7 @@ def test_a_worker_whose_pushes_never_arrived_is_left_out_and_named(tmp_path):
     )
     steps = read([str(record.path)])
     assert list(steps.steps) == ["quick-0"]
-    assert steps.remarks[0] == "stuck-0 is left out: none of its pushes arrived."
+    assert tells(steps.remarks[0], "stuck-0 out:")
     assert steps.batch_size == 32
 
 
@@ -601,5 +598,5 @@ def test_a_decoupled_run_has_no_steps_of_whole_models(tmp_path):
             "output": str(tmp_path),
         }
     )
-    with pytest.raises(ConfigError, match="its steps are those of the stages of a decoupled run"):
+    with pytest.raises(ConfigError, match=naming("decoupled")):
         read([str(record.path)])

@@ -17,6 +17,7 @@ from raysync.config import Data
 from raysync.errors import ConfigError
 from raysync.training import datasets
 from raysync.training.preparation import prepare
+from tests.builders.messages import naming
 
 X, Y = np.zeros((8, 4), np.float32), np.arange(8) % 2
 GOOD = (X, Y)
@@ -75,22 +76,16 @@ def test_what_is_no_array_is_refused_wherever_it_is_given(kind):
 @pytest.mark.parametrize(
     ("train", "says"),
     [
-        (
-            (X, Y[:5]),
-            "8 samples and 5 labels; there must be as many labels as samples, and at least 1",
-        ),
-        ((X[:0], Y[:0]), "train has 0 samples and 0 labels"),
-        ((X, np.int64(1)), "train has 8 samples and no labels"),
-        (DATASET, "train is a torch Dataset, so all parts must be"),
+        ((X, Y[:5]), "8 samples 5 1"),
+        ((X[:0], Y[:0]), "0 samples 0"),
+        ((X, np.int64(1)), "8 samples"),
+        (DATASET, "train Dataset"),
         ((X, Y, Y), "got 3 things"),
-        (
-            ([[1, 2], [3]], [0, 1]),
-            r"samples of train must be numbers in an array, .* got list \(.*inhomogeneous",
-        ),
+        (([[1, 2], [3]], [0, 1]), "samples inhomogeneous"),
     ],
 )
 def test_what_is_wrong_is_said(train, says):
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=naming(says)):
         raysync.data_set("mine", train, GOOD)
 
 
@@ -147,23 +142,17 @@ def test_a_run_of_something_else_is_refused(arguments, tmp_path, monkeypatch):
 @pytest.mark.parametrize(
     ("settings", "says"),
     [
-        (
-            {"batch_size": 1438},
-            "batch_size: 1,438 is more than the 1,437 training samples of digits",
-        ),
-        ({"batch_size": 10**7}, "batch_size: 10,000,000 is more"),
-        (
-            {"batch_size": 33, "data": {"name": "digits", "train_samples": 32}},
-            "more than the 32 training samples",
-        ),
+        ({"batch_size": 1438}, "batch_size: 1,438 1,437"),
+        ({"batch_size": 10**7}, "batch_size: 10,000,000"),
+        ({"batch_size": 33, "data": {"name": "digits", "train_samples": 32}}, "32 training"),
         (
             {"paradigm": {"name": "sync-switch", "batch_sizes": {"asp": 2000}}},
-            r"batch_sizes.asp: 2,000 is more than",
+            "batch_sizes.asp: 2,000",
         ),
     ],
 )
 def test_a_batch_is_no_larger_than_the_training_set(settings, says):
-    with pytest.raises(ConfigError, match=says):
+    with pytest.raises(ConfigError, match=naming(says)):
         prepare(config.validate({"engine": "virtual", **settings}))
 
 
@@ -190,17 +179,11 @@ def test_a_file_that_is_cut_off_is_there_and_damaged(tmp_path, monkeypatch, kept
     monkeypatch.setattr(import_module("torchvision.datasets").MNIST, "download", never)
     file = folder / "t10k-images-idx3-ubyte"
     file.write_bytes(file.read_bytes()[:kept])
-    with pytest.raises(
-        ConfigError,
-        match="data mnist: the files in .*MNIST/raw are damaged, or not the official ones",
-    ):
+    with pytest.raises(ConfigError, match=naming("mnist: MNIST/raw")):
         datasets.load(Data(name="mnist", data_dir=tmp_path))
     file.unlink()
     monkeypatch.setattr(import_module("torchvision.datasets").MNIST, "download", _offline)
-    with pytest.raises(
-        ConfigError,
-        match="MNIST/raw lacks t10k-images-idx3-ubyte, and it cannot be downloaded here",
-    ):
+    with pytest.raises(ConfigError, match=naming("MNIST/raw t10k-images-idx3-ubyte")):
         datasets.load(Data(name="mnist", data_dir=tmp_path))
     assert (folder / "train-images-idx3-ubyte").exists(), "what is there is left alone"
 

@@ -2,7 +2,7 @@
 lines alone.
 """
 
-from raysync.core.decisions import Apply, Drop, Hold, Release
+from raysync.core.decisions import Apply, Drop, Hold, Release, Switch
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry
 from tests.builders.virtual import slot_of
@@ -134,6 +134,9 @@ class Checker:
             case Hold(worker=worker, why=why):
                 assert worker in self.held
                 assert why
+            case Switch():
+                pace = min(map(self.pace, self.clocks))
+                self.stale = {worker: clock - pace for worker, clock in self.clocks.items()}
 
 
 def checked(lines, paradigm, lead_bound, workload_samples):

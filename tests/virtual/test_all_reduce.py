@@ -16,6 +16,7 @@ from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from raysync.virtual.all_reduce import faster_s, ring_s, tree_s
 from raysync.virtual.engine import driver_of
+from tests.builders.messages import naming
 from tests.builders.plans import BYTES
 from tests.builders.virtual import (
     DATA,
@@ -157,19 +158,19 @@ def test_a_wrapper_passes_the_exchange_on(wrapper):
                 "faults": [{"kind": "bandwidth", "factor": 2}],
             },
             {"name": "bsp", "exchange": "ring"},
-            "bsp: faults: bandwidth: the seconds of an all-reduce",
+            "bsp: faults: bandwidth:",
         ),
-        ({}, {"name": "bsp", "exchange": "ring"}, "bsp: exchange: ring: on Ray"),
+        ({}, {"name": "bsp", "exchange": "ring"}, "bsp: exchange: ring:"),
         (
             {"engine": "virtual"},
             {"name": "decoupled", "modules": 2, "sync": {"name": "bsp", "exchange": "tree"}},
-            "decoupled: sync: exchange: tree: each stage",
+            "decoupled: sync: exchange: tree:",
         ),
     ],
     ids=["bandwidth", "ray", "stages"],
 )
 def test_who_has_no_collective_refuses_it(settings, paradigm, names):
-    with pytest.raises(ConfigError, match=names):
+    with pytest.raises(ConfigError, match=naming(names)):
         check(config.validate(settings), made(paradigm))
 
 

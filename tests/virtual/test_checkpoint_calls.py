@@ -19,6 +19,7 @@ from raysync.training.preparation import prepare
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.engine import driver_of
 from raysync.virtual.pipelined import PipelinedRun
+from tests.builders.messages import naming
 from tests.builders.virtual import DATA, cut_task, deep, weights_of
 
 
@@ -100,7 +101,7 @@ def test_stages_take_the_states_of_their_servers():
 
 
 def test_the_state_of_two_shards_is_none_of_one_server():
-    with pytest.raises(ConfigError, match="shards of a server: 2, in place of 1"):
+    with pytest.raises(ConfigError, match=naming("server: 2 1")):
         DataParallelRun(task(), make("asp"), {SERVER: [b"", b""]}).actor(SERVER)
 
 

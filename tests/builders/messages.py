@@ -1,0 +1,15 @@
+"""What a message must name: values, places and names, with any words between them."""
+
+import re
+
+
+def naming(facts):
+    """Return the pattern of a message that has these facts, in this order: words with spaces
+    between.
+    """
+    return "(?s)" + ".*".join(re.escape(fact) for fact in facts.split())
+
+
+def tells(message, facts):
+    """Say whether a message has these facts, in this order."""
+    return re.search(naming(facts), str(message)) is not None
