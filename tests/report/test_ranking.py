@@ -43,236 +43,128 @@ def led_by(collection):
     return leader.name, leader.sure
 
 
-def test_a_clear_winner(made):
-    """The pairs' ratios are 2.0, 2.1, 1.9: their geometric mean, and its t interval on the log
-    scale.
-    """
-    text = answer(made({"bsp": times(20, 42, 57), "asp": times(10, 20, 30)}))
-    ratio = paired_ratio({0: 20, 1: 42, 2: 57}, {0: 10, 1: 20, 2: 30})
-    assert (
-        text
-        == "asp reaches 90.0% first, after 20.0 s (95% interval 0.0 to 44.8); bsp, the next, takes"
-        f" 2.00 times as long (95% interval {ratio.low:.2f} to {ratio.high:.2f}). Its final"
-        " accuracy is 95.0%."
-    )
-    assert led_by(made({"bsp": times(20, 42, 57), "asp": times(10, 20, 30)})) == (
+CLEAR = {"bsp": times(20, 42, 57), "asp": times(10, 20, 30)}
+"""The pairs' ratios are 2.0, 2.1, 1.9."""
+NARROW = {"bsp": times(20, 20, 21), "asp": times(10, 20, 30)}
+NOBODY = {"bsp": times(None, status="failed")}
+UNMET = {"bsp": times(None, None, seconds=50.0), "asp": times(None, None, seconds=20.0)}
+SAME = {"bsp": times(10.01, 20.02, 30.03), "asp": times(10, 20, 30), "ssp": times(30, 60, 90)}
+LUCKY = {"bsp": times(20, 21, 22), "asp": times(10, 10.5, None), "ssp": times(40, 42, 44)}
+
+
+def scored(metric, **values):
+    """Summaries without a target: label -> the metric of each seed."""
+    return {
+        label: [{f"final_{metric}": one, "seconds": 10.0 + index} for one in found]
+        for index, (label, found) in enumerate(values.items())
+    }
+
+
+CASES = {
+    "a clear winner": (CLEAR, "asp", "at the target"),
+    "four that cannot be told apart": (
+        CLEAR | {"ssp": times(14, 16, 33), "x": times(12, 19, 33)},
+        "asp",
+        "not clear",
+    ),
+    # The next is steady and clearly behind; the third has a worse mean, but may be as fast.
+    "not of the next alone": (
+        {"asp": times(10, 20, 30), "ssp": times(12, 24, 37), "bsp": times(9, 30, 60)},
+        "asp",
+        "not clear",
+    ),
+    "the same to a reader": (SAME, "asp", "not clear"),
+    "one end of the interval is not enough": (
+        {"bsp": times(10.01, 20.04, 60), "asp": times(10, 20, 30)},
+        "asp",
+        "not clear",
+    ),
+    "one seed": ({"bsp": times(20), "asp": times(10)}, "asp", "one seed"),
+    "always before soon": (
+        {"bsp": times(20, 21, 22), "asp": times(10, None, 11), "ssp": times(None, None, None)},
+        "bsp",
+        "not clear",
+    ),
+    "in two repeats of three another took less": (LUCKY, "bsp", "not clear"),
+    "a mean over some": ({"asp": times(10, None, 12)}, "asp", "alone"),
+    "nobody else reached it": ({"bsp": times(None, None), "asp": times(10, 11)}, "asp", "alone"),
+    "nobody reached it": (
+        {
+            "bsp": times(None, None, accuracy=0.7),
+            "asp": times(None, None, accuracy=0.6, seconds=50.0),
+        },
+        "asp",
+        "with the work",
+    ),
+    "the accuracy that speed costs": (
+        {"bsp": times(20, 42, 57, accuracy=0.99), "asp": times(10, 20, 30)},
         "asp",
         "at the target",
-    )
-
-
-def test_who_cannot_be_told_apart_is_no_winner(made):
-    collection = made(
+    ),
+    "some did not finish": (
+        {"bsp": [*times(20, 21), times(None, status="diverged")[0]], "asp": times(10, 11, "lost")},
+        "asp",
+        "at the target",
+    ),
+    "all lost or failed": ({"bsp": times("lost", "lost"), "asp": NOBODY["bsp"]}, "", "none"),
+    "none finished": ({"bsp": times(None, status="unfinished")}, "", "none"),
+    "pairs in which one did not reach it": (
+        {"bsp": times(20, 41, 60, None), "asp": times(10, 20, None, 30)},
+        "asp",
+        "at the target",
+    ),
+    "no seed in common": ({"bsp": times(20, None), "asp": times(None, 10)}, "asp", "one seed"),
+    "no target": (
+        scored("accuracy", bsp=(0.91, 0.93, 0.92), asp=(0.90, 0.95, 0.90)),
+        "bsp",
+        "with the work",
+    ),
+    "perplexity": (
         {
-            "bsp": times(20, 42, 57),
-            "asp": times(10, 20, 30),
-            "ssp": times(14, 16, 33),
-            "x": times(12, 19, 33),
-        }
-    )
-    text = answer(collection)
-    assert "asp reaches 90.0% after 20.0 s" in text
-    assert (
-        "the best mean, but with 3 common seeds it cannot be told apart from ssp (1.07 times as"
-        " long, 95% " in text
-    )
-    assert "), x (1.08 times as long, 95% interval " in text
-    assert "; bsp takes 2.00 times as long (" in text
-    assert " first" not in text
-    assert led_by(collection) == ("asp", "not clear")
+            label: [
+                {"final_perplexity": value * seed, "seconds": 1.0, "tokens": True}
+                for seed in (1, 2, 3)
+            ]
+            for label, value in (("bsp", 4.0), ("asp", 3.0))
+        },
+        "bsp",
+        "not clear",
+    ),
+    "timing only": (
+        {"bsp": [{"seconds": 3.0}] * 2, "asp": [{"seconds": 2.0}] * 2},
+        "asp",
+        "with the work",
+    ),
+}
+SETTINGS = {
+    "no target": {"target": None},
+    "perplexity": {"target": None},
+    "timing only": {"timing": "only"},
+}
 
 
-def test_the_first_is_clearly_ahead_of_each_and_not_of_the_next_alone(made):
-    """The next is steady and clearly behind; the third has a worse mean, but varies so much that it
-    may be as fast.
-    """
-    collection = made({"asp": times(10, 20, 30), "ssp": times(12, 24, 37), "bsp": times(9, 30, 60)})
-    text = answer(collection)
-    assert "asp reaches 90.0% after 20.0 s" in text
-    assert "it cannot be told apart from bsp (" in text
-    assert "ssp takes 1.2" in text
-    assert led_by(collection) == ("asp", "not clear")
+@pytest.mark.parametrize("case", CASES)
+def test_who_leads_how_surely_and_how_it_is_said(made, snapshot, case):
+    results, name, sure = CASES[case]
+    collection = made(results, **SETTINGS.get(case, {}))
+    assert led_by(collection) == (name, sure)
+    assert f"{overall(collection)}\n{answer(collection)}" == snapshot
 
 
-def test_the_same_to_a_reader(made):
-    """However sure a difference of a thousandth is."""
-    results = {
-        "bsp": times(10.01, 20.02, 30.03),
-        "asp": times(10, 20, 30),
-        "ssp": times(30, 60, 90),
-    }
-    text = answer(made(results))
-    assert "asp reaches 90.0% first" in text
-    assert "and so does bsp, the same to 0.5%; ssp, the next, takes 3.00 times as long." in text
-    assert led_by(made(results)) == ("asp", "not clear"), "of the same nobody leads"
-    doubtful = answer(made({"bsp": times(10.01, 20.04, 60), "asp": times(10, 20, 30)}))
-    assert "the same" not in doubtful, "one end of the interval is not enough"
+def test_the_next_is_behind_by_the_mean_of_the_pairs_ratios(made):
+    """On the log scale, with its t interval; over the seeds that both have."""
+    [versus] = rank(made(CLEAR)).times.behind
+    assert versus.by == paired_ratio({0: 20, 1: 42, 2: 57}, {0: 10, 1: 20, 2: 30})
+    assert versus.by.mean == pytest.approx((2.0 * 2.1 * 1.9) ** (1 / 3))
+    [versus] = rank(made(CASES["pairs in which one did not reach it"][0])).times.behind
+    assert (versus.by.count, versus.by.mean) == (2, pytest.approx((2.0 * 2.05) ** 0.5))
 
 
-def test_one_seed_has_no_interval(made):
-    text = answer(made({"bsp": times(20), "asp": times(10)}))
-    assert text.startswith(
-        "asp reaches 90.0% first, after 10.0 s; bsp, the next, takes 2.00 times as long."
-    )
-    assert text.endswith("One seed: no interval, so a difference cannot be told from chance.")
-    assert "95% interval" not in text
-    assert led_by(made({"bsp": times(20), "asp": times(10)})) == ("asp", "one seed")
-
-
-def test_reaching_it_always_comes_before_reaching_it_soon(made):
-    text = answer(
-        made({"bsp": times(20, 21, 22), "asp": times(10, None, 11), "ssp": times(None, None, None)})
-    )
-    assert text.startswith(
-        "bsp reaches 90.0% after 21.0 s (95% interval 18.5 to 23.5); no other paradigm does so in"
-        " as many of its repeats. "
-    )
-    lucky = made({"bsp": times(20, 21, 22), "asp": times(10, 10.5, None), "ssp": times(40, 42, 44)})
-    assert led_by(lucky) == ("bsp", "not clear"), "in two repeats of three asp took less"
-    assert (
-        overall(lucky) == "bsp is the first to reach 90.0%, but not clearly: asp could be as fast."
-    )
-    assert (
-        "Not every repeat reached 90.0%: asp 2 of 3, ssp 0 of 3; the times are means over"
-        " those that did, and there asp took" in text
-    )
-
-
-def test_a_mean_over_some_says_so(made):
-    text = answer(made({"asp": times(10, None, 12)}))
-    assert "asp reaches 90.0% first" not in text
-    assert "2 of 3 repeats" in text
-    assert "there is no other paradigm to compare it with" in text
-
-
-def test_nobody_else_reached_it(made):
-    text = answer(made({"bsp": times(None, None), "asp": times(10, 11)}))
-    assert "asp reaches 90.0% after 10.5 s" in text
-    assert "; no other paradigm does." in text
-
-
-def test_nobody_reached_it(made):
-    text = answer(
-        made(
-            {
-                "bsp": times(None, None, accuracy=0.7),
-                "asp": times(None, None, accuracy=0.6, seconds=50.0),
-            }
-        )
-    )
-    assert text.startswith(
-        "No repeat reached 90.0% (0 of 4). bsp has the best final accuracy of 70.0% after the same"
-        " work; asp, the next, has 10 points less."
-    )
-    assert (
-        "asp finishes the whole work first, after 50.0 s; bsp, the next, takes 2.00 times as long."
-        in text
-    )
-
-
-def test_no_target(made):
-    accuracies = {"bsp": (0.91, 0.93, 0.92), "asp": (0.90, 0.95, 0.91)}
-    text = answer(
-        made(
-            {
-                label: [{"final_accuracy": one, "seconds": 10.0 + index} for one in found]
-                for index, (label, found) in enumerate(accuracies.items())
-            },
-            target=None,
-        )
-    )
-    assert text.startswith(
-        "No target was given. bsp has a final accuracy of 92.0% (95% interval 89.5% to 94.5%) after"
-        " the same work, the best mean, but with 3 common seeds it cannot be told apart from asp ("
-    )
-    assert (
-        "bsp finishes the whole work first, after 10.0 s; asp, the next, takes 1.10 times as long."
-        in text
-    )
-
-
-def test_perplexity(made):
-    summaries = {
-        label: [
-            {"final_perplexity": value * seed, "seconds": 1.0, "tokens": True} for seed in (1, 2, 3)
-        ]
-        for label, value in (("bsp", 4.0), ("asp", 3.0))
-    }
-    text = answer(made(summaries, target=None))
-    assert "asp has the best final perplexity of 6.00 (95% interval " in text
-    assert "bsp, the next, has 1.33 times that." in text
-
-
-def test_timing_only(made):
-    text = answer(
-        made({"bsp": [{"seconds": 3.0}] * 2, "asp": [{"seconds": 2.0}] * 2}, timing="only")
-    )
-    assert (
-        text
-        == "asp finishes the whole work first, after 2.00 s; bsp, the next, takes 1.50 times as"
-        " long."
-    )
-
-
-def test_the_accuracy_that_speed_costs(made):
-    text = answer(made({"bsp": times(20, 42, 57, accuracy=0.99), "asp": times(10, 20, 30)}))
-    assert text.endswith("Its final accuracy is 95.0%; bsp has 4 points more.")
-
-
-def test_what_did_not_finish_is_named(made):
-    results = {
-        "bsp": [*times(20, 21), times(None, status="diverged")[0]],
-        "asp": times(10, 11, "lost"),
-    }
-    text = answer(made(results))
-    assert "Diverged: bsp 1 of 3. Failed: asp 1 of 3." in text
-    assert "bsp 2 of 3" in text
-
-
-@pytest.mark.parametrize(
-    "results",
-    [
-        {"bsp": times("lost", "lost"), "asp": times(None, status="failed")},
-        {"bsp": times(None, status="unfinished")},
-    ],
-)
-def test_no_result_at_all(made, results):
-    text = answer(made(results))
-    assert "No run finished its work." in text
-    assert led_by(made(results)) == ("", "none")
-
-
-def test_pairs_in_which_one_did_not_reach_it(made):
-    text = answer(made({"bsp": times(20, 41, 60, None), "asp": times(10, 20, None, 30)}))
-    assert (
-        "bsp, the next, takes 2.02 times as long (95% interval 1.73 to 2.37, 2 of 4 common seeds)."
-        in text
-    )
-
-
-def test_no_seed_in_common(made):
-    collection = made({"bsp": times(20, None), "asp": times(None, 10)})
-    assert "asp is the next" in answer(collection) or "bsp is the next" in answer(collection)
-    assert "no seed has a result of both" in answer(collection)
-
-
-@pytest.mark.parametrize(
-    ("results", "says"),
-    [
-        (
-            {"bsp": times(20, 42, 57), "asp": times(10, 20, 30), "ssp": times(9, 40, 20)},
-            "asp is the first to reach 90.0%, but not clearly: ssp could be as fast.",
-        ),
-        (
-            {"bsp": times(20), "asp": times(10)},
-            "asp was the first to reach 90.0%; more common seeds would tell whether it always is.",
-        ),
-        ({"asp": times(10, 20, 30)}, ""),
-        ({"bsp": times(None, None), "asp": times(None, None)}, ""),
-    ],
-)
-def test_one_line_says_who_is_first_and_how_surely(made, results, says):
-    assert overall(made(results)) == says
+def test_who_is_the_same_or_clearly_behind(made):
+    same, far = rank(made(SAME)).times.behind
+    assert (same.other.paradigm, same.alike, same.clear) == ("bsp", True, False)
+    assert (far.other.paradigm, far.alike, far.clear) == ("ssp", False, True)
+    assert rank(made(LUCKY)).leader.doubtful == ("asp",)
 
 
 def together(made, **scenarios):
@@ -281,49 +173,29 @@ def together(made, **scenarios):
     return Collection(parts[0].paths, tuple(run for part in parts for run in part.runs))
 
 
-CLEAR = {"bsp": times(20, 42, 57), "asp": times(10, 20, 30)}
-NARROW = {"bsp": times(20, 20, 21), "asp": times(10, 20, 30)}
-NOBODY = {"bsp": times(None, status="failed")}
-UNMET = {"bsp": times(None, None, seconds=50.0), "asp": times(None, None, seconds=20.0)}
-
-
-def test_several_scenarios(made):
-    one, both = made(CLEAR, scenario="a=c"), together(made, c=CLEAR, n=NARROW)
-    assert overall(one) == "asp is clearly the first to reach 90.0%."
-    assert (
-        overall(both)
-        == "Of 2 scenarios: asp is clearly the first to reach the target in 1; in 1 the leaders"
-        " cannot be told apart."
-    )
-    assert [(ranking.scenario, sentences.answer(ranking)) for ranking in rank_all(both)] == [
-        ("a=c", answer(one, "a=c")),
-        ("a=n", answer(made(NARROW, scenario="a=n"), "a=n")),
-    ]
-    assert (
-        overall(together(made, x=NOBODY, y=NOBODY)) == "In none of 2 scenarios is there a result."
-    )
-
-
-def test_the_headline_counts_no_leader_that_the_sentences_below_do_not_have(made):
-    """Two seeds that cannot tell, a single seed, a single paradigm, and a target that no repeat
-    reached.
+def test_several_scenarios_are_summed_up_and_each_answered_as_by_itself(made, snapshot):
+    """Leaders that two seeds cannot tell, a single seed, a single paradigm, and a target that no
+    repeat reached, are not counted as clear.
     """
-    one_seed, alone = {"bsp": times(20), "asp": times(10)}, {"asp": times(10, 11, 12)}
-    assert (
-        overall(together(made, a=NARROW, b=one_seed))
-        == "In none of 2 scenarios is a paradigm clearly first: in 1 the leaders cannot be told"
-        " apart; in 1 fewer than two seeds are common, so chance cannot be ruled out."
-    )
-    assert (
-        overall(together(made, a=CLEAR, b=CLEAR, c=alone, d=alone, e=alone, f=NOBODY))
-        == "Of 6 scenarios: asp is clearly the first to reach the target in 2; in 3 only one"
-        " paradigm has a result; in 1 there is no result."
-    )
-    assert (
-        overall(together(made, a=UNMET, b=CLEAR))
-        == "Of 2 scenarios: asp is clearly the first to finish the whole work in 1; asp is clearly"
-        " the first to reach the target in 1."
-    )
+    one_seed, alone = CASES["one seed"][0], {"asp": times(10, 11, 12)}
+    summed = {
+        "clear and not": together(made, c=CLEAR, n=NARROW),
+        "nothing": together(made, x=NOBODY, y=NOBODY),
+        "none is clear": together(made, a=NARROW, b=one_seed),
+        "all kinds": together(made, a=CLEAR, b=CLEAR, c=alone, d=alone, e=alone, f=NOBODY),
+        "at the target and with the work": together(made, a=UNMET, b=CLEAR),
+    }
+    assert [
+        (ranking.scenario, *said_of(ranking)) for ranking in rank_all(summed["clear and not"])
+    ] == [
+        (f"a={name}", *said_of(rank(made(found, scenario=f"a={name}"), f"a={name}")))
+        for name, found in {"c": CLEAR, "n": NARROW}.items()
+    ]
+    assert {name: overall(collection) for name, collection in summed.items()} == snapshot
+
+
+def said_of(ranking):
+    return ranking.leader, sentences.answer(ranking)
 
 
 results = st.dictionaries(
