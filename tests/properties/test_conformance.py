@@ -50,7 +50,7 @@ def test_conformance(label):
     }
     run_state_machine_as_test(
         type(f"Conformance_{label}", (Counted,), attributes),
-        settings=settings(max_examples=settings().max_examples // 5, stateful_step_count=STEPS),
+        settings=settings(max_examples=settings().max_examples // 10, stateful_step_count=STEPS),
     )
 
 
@@ -68,5 +68,6 @@ class Nested(Counted):
 
 def test_conformance_of_nestings():
     run_state_machine_as_test(
-        Nested, settings=settings(max_examples=settings().max_examples, stateful_step_count=STEPS)
+        Nested,
+        settings=settings(max_examples=settings().max_examples // 2, stateful_step_count=STEPS),
     )

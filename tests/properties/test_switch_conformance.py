@@ -131,5 +131,5 @@ class SwitchConformance(Conformance):
 def test_conformance(name):
     fresh = staticmethod(partial(make, "sync-switch", **SWITCHES[name]))
     case = type(f"Switch_{name}", (SwitchConformance,), {"fresh": fresh})
-    few = settings(max_examples=settings().max_examples // 7, stateful_step_count=STEPS)
+    few = settings(max_examples=settings().max_examples // 12, stateful_step_count=STEPS)
     run_state_machine_as_test(case, settings=few)

@@ -31,9 +31,8 @@ from tests.builders.reports import BASE, cut
 from tests.report.damage import CALLS, NO_FILES, checkpoint_damaged, damage, put, signed
 
 pytestmark = pytest.mark.xdist_group("report")
-FUZZED_S = 6.0
-"""The fuzzer's bound in time; it tries most of its cases within. Thousands of seeds were tried
-beside the tests."""
+FUZZED = 20
+"""The fuzzer's cases; thousands of seeds were tried beside the tests."""
 
 TINY = BASE | {"workload": {"samples": 480}, "evaluation": {"marks": 3}}
 HARM = "tests.report.damage:called"
@@ -120,8 +119,8 @@ def test_a_damaged_record_is_answered_in_a_line_or_two(seed, tiny_records, tmp_p
     """Any damage to any file: exit status 0 or 2 (of a replay that differs 1), no traceback,
     nothing raw in the output.
     """
-    random, end = Random(seed), monotonic() + FUZZED_S / 2
-    for _ in range(60):
+    random = Random(seed)
+    for _ in range(FUZZED):
         copy = shutil.copytree(random.choice(tiny_records), tmp_path / "record")
         what = damage(copy, random)
         for arguments in commands(copy, tmp_path / "trace.json"):
@@ -140,8 +139,6 @@ def test_a_damaged_record_is_answered_in_a_line_or_two(seed, tiny_records, tmp_p
                 continue
         assert not CALLS, what
         shutil.rmtree(copy)
-        if monotonic() > end:
-            break
 
 
 READ_ALL = """
@@ -266,8 +263,8 @@ def test_a_damaged_checkpoint_is_answered_in_a_line_or_two(seed, lost_record, tm
     """Any damage to the newest checkpoint, with checksums that fit: another one is taken, or the
     run goes on, or it is refused before anything of the record has changed.
     """
-    random, end, ends = Random(seed), monotonic() + FUZZED_S, []
-    while len(ends) < 40 and monotonic() < end:
+    random, ends = Random(seed), []
+    for _ in range(FUZZED):
         copy = shutil.copytree(lost_record, tmp_path / "record")
         newest = max((copy / "checkpoints").iterdir())
         what = checkpoint_damaged(newest, random)
@@ -284,9 +281,12 @@ def test_a_damaged_checkpoint_is_answered_in_a_line_or_two(seed, lost_record, tm
     assert {0, 2} == set(ends)
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "state.json", "world-0.safetensors"])
-def test_what_is_no_file_in_a_checkpoint_leaves_it_out(name, lost_record, tmp_path, call):
-    for what in NO_FILES:
+@pytest.mark.parametrize(
+    ("name", "kinds"),
+    [("manifest.json", NO_FILES), ("state.json", ["pipe"]), ("world-0.safetensors", ["loop"])],
+)
+def test_what_is_no_file_in_a_checkpoint_leaves_it_out(name, kinds, lost_record, tmp_path, call):
+    for what in kinds:
         copy = shutil.copytree(lost_record, tmp_path / "record")
         newest = max((copy / "checkpoints").iterdir())
         put(what, newest / name)

@@ -179,49 +179,60 @@ def test_list(call, kind, names):
     assert all(name in out for name in names)
 
 
-WITHOUT_TORCH = """
+ALL_AFTER_ANOTHER = """
 import sys
-sys.modules["torch"] = None  # importing it raises ModuleNotFoundError
 from raysync.cli import main
-main()
+
+for words in {words!r}:
+    sys.argv = ["raysync", *words]
+    try:
+        main()
+    except SystemExit as ended:
+        print(f"<{{ended.code or 0}}>")
+        print("<end>", file=sys.stderr)
 """
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"),
-    [
-        ("paradigms", "lagtuner"),
-        ("clusters", "demo-4-unequal"),
-        ("models", None),
-        ("datasets", None),
-    ],
-)
-def test_list_without_torch(kind, name):
-    """Models and data sets are made of torch: they ask for it in a line."""
-    command = [sys.executable, "-c", WITHOUT_TORCH, "list", kind]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == (0 if name else 2), done.stderr
-    if name is None:
-        [line] = done.stderr.splitlines()
-        assert "pip install torch" in line
-    else:
-        assert name in done.stdout
-
-
-@pytest.mark.parametrize("command", [["compare"], ["list", "models"], ["--help"]])
-def test_a_terminal_that_knows_only_ascii(tmp_path, command):
-    settings = "{output: é, engine: virtual, timing: only, workload: {samples: 320}, seeds: [0, 1]}"
-    file = [write(tmp_path / "x.yaml", settings)] if command == ["compare"] else []
+def answers(commands, folder, before="", **variables):
+    """Exit status, output and errors of each command, in one process of its own."""
     done = subprocess.run(
-        [sys.executable, "-m", "raysync", *command, *file],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+        [sys.executable, "-c", before + ALL_AFTER_ANOTHER.format(words=commands)],
+        cwd=folder,
+        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[2])} | variables,
         capture_output=True,
-        check=False,
+        text=True,
+        check=True,
     )
-    assert done.returncode == 0, done.stderr.decode()
-    assert done.stdout.isascii()
-    assert b"Traceback" not in done.stderr
+    *outs, _ = re.split(r"<(\d)>\n", done.stdout)
+    *errors, _ = done.stderr.split("<end>\n")
+    return [
+        (int(code), out, err) for out, code, err in zip(outs[::2], outs[1::2], errors, strict=True)
+    ]
+
+
+def test_list_without_torch(tmp_path):
+    """Models and data sets are made of torch: they ask for it in a line."""
+    missing = "import sys; sys.modules['torch'] = None  # importing it raises ModuleNotFoundError"
+    kinds = ("paradigms", "clusters", "models", "datasets")
+    done = answers([["list", kind] for kind in kinds], tmp_path, missing)
+    assert [code for code, _, _ in done] == [0, 0, 2, 2]
+    assert "lagtuner" in done[0][1]
+    assert "demo-4-unequal" in done[1][1]
+    for _, _, err in done[2:]:
+        [line] = err.splitlines()
+        assert "pip install torch" in line
+
+
+def test_a_terminal_that_knows_only_ascii(tmp_path):
+    settings = "{output: é, engine: virtual, timing: only, workload: {samples: 320}, seeds: [0, 1]}"
+    write(tmp_path / "x.yaml", settings)
+    commands = [["compare", "x.yaml"], ["list", "models"], ["--help"]]
+    done = answers(commands, tmp_path, PYTHONIOENCODING="ascii")
+    assert len(done) == len(commands)
+    for code, out, err in done:
+        assert code == 0, err
+        assert out.strip()
+        assert "Traceback" not in err
 
 
 def test_replay_shows_a_difference_and_exits_with_1(call, tmp_path):

@@ -164,7 +164,7 @@ def take_away(away, line):
                     away.discard(worker)
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(
     plans(),
     st.one_of(st.sampled_from(list(VARIANTS)), st.sampled_from(list(SWITCHED))),

@@ -311,13 +311,13 @@ def test_a_kill_spares_the_run_that_is_over():
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_every_paradigm_survives_kills_at_any_moment(variant):
-    """A dozen schedules each, with a death in two to sixteen steps: each push is applied or dropped
+    """Eight schedules each, with a death in two to sixteen steps: each push is applied or dropped
     once, and the journal replays.
     """
     (name, parameters), pushes = VARIANTS[variant], 60
     choice = ParadigmChoice(name=name, **parameters)
     deaths = 0
-    for seed in range(12):
+    for seed in range(8):
         training = timed(
             seed=seed,
             workers=[
@@ -334,4 +334,4 @@ def test_every_paradigm_survives_kills_at_any_moment(variant):
         assert checker.ended.status == "finished"
         assert replayed(training, lines, choice).difference is None
         deaths += len(entries(lines, Left))
-    assert deaths > 100
+    assert deaths > 60

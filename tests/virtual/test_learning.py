@@ -325,8 +325,8 @@ DETERMINED = {
     "model": "mlp",
     "data": {"name": "digits", "train_samples": 400, "test_samples": 100},
     "paradigm": "asp",
-    "workload": {"epochs": 2},
-    "evaluation": {"marks": 4},
+    "workload": {"epochs": 1},
+    "evaluation": {"marks": 2},
     "workers": [
         {"name": "a", "count": 3, "step_s": 1, "jitter": {"sigma": 0.3}},
         {"name": "b", "step_s": 2},

@@ -48,7 +48,7 @@ def variants(*left_out):
     return st.one_of(st.sampled_from([*VARIANTS]), st.sampled_from(nested))
 
 
-@settings(max_examples=120)
+@settings(max_examples=80)
 @given(plans(), variants(), st.integers(1, 150))
 def test_nothing_illegal_happens(plan, paradigm, pushes):
     """And the journal replays to the same decisions, and the end is the last update or
@@ -74,7 +74,7 @@ def test_nothing_illegal_happens(plan, paradigm, pushes):
         assert left_for_good(plan) >= set(lives), "it fails only if every slot was taken away"
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(plans(), variants(*SUSPENDING))
 def test_nobody_is_stuck_once_the_faults_are_over(plan, paradigm):
     choice = ParadigmChoice.model_validate(PARADIGMS[paradigm])

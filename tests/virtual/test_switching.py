@@ -87,7 +87,7 @@ def test_a_worker_that_never_comes_back_is_found_and_left_behind():
     assert lines[-1].at < 200
 
 
-@settings(max_examples=60)
+@settings(max_examples=40)
 @given(plans(), st.sampled_from(list(SWITCHES)), st.integers(1, 150))
 def test_every_run_ends_whatever_happens(plan, name, pushes):
     """Random clusters and faults: it finishes unless every slot was taken away, and its journal
