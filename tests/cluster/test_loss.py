@@ -82,14 +82,6 @@ def test_workers_that_are_killed_or_frozen_come_back_and_the_run_waits_for_them(
 
 
 @pytest.mark.slow
-def test_an_actor_that_died_between_two_runs_is_replaced(ray_cluster, session, run):
-    run(paradigm="asp", workload={"samples": 80})
-    ray_cluster.kill(session._actor_group.workers[1])
-    again = run(paradigm="asp", workload={"samples": 80})
-    assert (again.summary["status"], len(again.summary["per_worker"])) == ("finished", 3)
-
-
-@pytest.mark.slow
 def test_waiting_costs_the_controller_nothing(ray_cluster, session, run):
     """No polling: its processor time is a small part of a run of long steps (a busy loop takes all
     of it).
@@ -182,17 +174,6 @@ def test_a_broken_update_is_reported_as_the_servers_error(run):
     assert record.summary["status"] == "failed"
     assert "AttributeError" in record.summary["error"]
     assert len(record.pushes) > 0
-
-
-@pytest.mark.slow
-def test_a_dead_server_is_not_taken_for_dead_workers(ray_cluster, run):
-    with pytest.raises(RunFailed, match="server: ActorDiedError"):
-        run(
-            **LONGER,
-            paradigm="asp",
-            cluster={"restarts": {"attempts": 0}},
-            strikes={0.1: lambda actor_group: ray_cluster.kill(actor_group.servers[0])},
-        )
 
 
 @pytest.mark.parametrize(

@@ -91,8 +91,7 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(
     assert resumed.summary["samples"] == undisturbed.summary["samples"]
 
 
-@pytest.mark.parametrize("transport", ["object-ref", "shared-memory"])
-def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_cluster, run, transport):
+def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_cluster, run):
     """Two shards, each killed once: the model is the same bit by bit, without any checkpoint."""
     settings = {
         "paradigm": "bsp",
@@ -103,7 +102,7 @@ def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_clust
             "server_shards": 2,
             "restarts": {"backoff_s": 0.1},
             "server_log_bytes": 2**18,
-            "transport": transport,
+            "transport": "shared-memory",
         },
     }
     undisturbed = run(**settings)
