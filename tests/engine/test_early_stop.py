@@ -18,7 +18,7 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import make, rebuild
 from raysync.runner import check_metrics
 from raysync.training.preparation import prepare
-from tests.builders.messages import naming
+from tests.builders.messages import Telling, naming
 from tests.builders.models import last_measured, measured
 from tests.builders.reports import BASE
 from tests.builders.virtual import DATA, TIMING, deep, learn, replayed, run
@@ -97,7 +97,7 @@ def test_seconds_alone_also_end_a_run_that_trains_nothing():
     lines = run(prepare(config.validate(settings | {"stop": {"after_s": 7.5}}), deep, DATA))
     assert not of(lines, Evaluation)
     *_, remark, ended = lines
-    assert remark == Remark(7.5, "The run stops early: 7.5 s are over.")
+    assert remark == Remark(7.5, Telling("early: 7.5"))
     assert (ended.status, ended.at) == ("finished", 7)
 
 

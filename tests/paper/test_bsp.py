@@ -3,6 +3,7 @@
 from raysync.core.capability import Capability
 from raysync.paradigms import make
 from raysync.testing.drive import Drive
+from tests.builders.messages import Telling
 from tests.builders.schedules import applied, holds, released
 
 
@@ -33,12 +34,10 @@ def test_fast_workers_wait_for_slow_ones_and_are_told_for_whom():
     1).
     """
     drive = Drive(make("bsp"), *(f"w-{i}#1" for i in range(6)))
-    assert holds(drive.push("w-0#1")) == {
-        "w-0#1": "the round ends when w-1#1, w-2#1, w-3#1 and 2 more have pushed"
-    }
+    assert holds(drive.push("w-0#1")) == {"w-0#1": Telling("w-1#1 w-2#1 w-3#1 2 pushed")}
     for i in range(1, 4):
         drive.push(f"w-{i}#1")
-    assert holds(drive.push("w-4#1")) == {"w-4#1": "the round ends when w-5#1 has pushed"}
+    assert holds(drive.push("w-4#1")) == {"w-4#1": Telling("w-5#1 pushed")}
 
 
 def test_a_newcomer_enters_the_round_in_progress():

@@ -8,7 +8,7 @@ from raysync.core.decisions import Apply, Release
 from raysync.errors import ProtocolViolation
 from raysync.paradigms import make
 from raysync.testing.drive import Drive
-from tests.builders.messages import naming
+from tests.builders.messages import Telling, naming
 from tests.builders.schedules import applied, dropped, holds, released
 
 
@@ -27,7 +27,7 @@ def published(decisions):
 def test_an_update_takes_k_pushes_and_exactly_their_workers_go_on():
     drive = hybrid("a#1", "b#1", "c#1", k=2, staleness_tolerance=3)
     answer = drive.push("b#1")
-    assert holds(answer) == {"b#1": "an update takes 2 pushes, 1 is there; computing: a#1, c#1"}
+    assert holds(answer) == {"b#1": Telling("2 1 computing: a#1 c#1")}
     answer = drive.push("a#1")
     assert applied(answer) == [(("b#1", 0), ("a#1", 0))], "in order of arrival"
     assert released(answer) == ["b#1", "a#1"]
@@ -43,7 +43,7 @@ def test_with_k_of_all_every_member_is_waited_for():
     }, "the synchronous baseline"
     drive.push("c#1")
     answer = drive.push("a#1")
-    assert holds(answer) == {"a#1": "an update takes 3 pushes, 2 are there; computing: b#1"}
+    assert holds(answer) == {"a#1": Telling("3 2 computing: b#1")}
     assert applied(drive.push("b#1")) == [(("c#1", 0), ("a#1", 0), ("b#1", 0))]
 
 
@@ -54,9 +54,7 @@ def test_a_push_beyond_the_tolerance_waits_for_the_slowest():
         assert applied(drive.push("fast#1")) == [(("fast#1", clock),)]
     answer = drive.push("fast#1")
     assert applied(answer) == []
-    assert holds(answer) == {
-        "fast#1": "its push is 2 clocks ahead of the slowest (slow#1); the tolerance is 1"
-    }
+    assert holds(answer) == {"fast#1": Telling("2 (slow#1) 1")}
     answer = drive.push("slow#1")
     assert applied(answer) == [(("slow#1", 0),), (("fast#1", 2),)], "an update each"
     assert released(answer) == ["slow#1", "fast#1"]
@@ -108,9 +106,7 @@ def test_without_a_bound_nobody_is_too_far_ahead():
         answer = drive.push("mid#1")
         assert len(applied(answer)) == 1
     answer = drive.push("fast#1")
-    assert holds(answer) == {
-        "fast#1": "an update takes 2 pushes, 1 is there; computing: slow#1, mid#1"
-    }
+    assert holds(answer) == {"fast#1": Telling("2 1 computing: slow#1 mid#1")}
 
 
 @pytest.mark.parametrize("interval", [1, 2, 3])

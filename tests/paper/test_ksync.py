@@ -6,7 +6,7 @@ from raysync.core.decisions import Drop, Release
 from raysync.core.machine import Machine
 from raysync.paradigms import make
 from raysync.testing.drive import Drive
-from tests.builders.messages import tells
+from tests.builders.messages import Telling, tells
 from tests.builders.schedules import applied, dropped, holds, joins, released, simulate
 
 LATE = "late: 1 update since its weights"
@@ -20,9 +20,7 @@ def test_a_round_ends_with_the_first_pushes_and_those_workers_begin_the_next(nam
     al.: n + b workers.
     """
     drive = Drive(make(name, **parameters), "a#1", "b#1", "c#1")
-    assert holds(drive.push("c#1")) == {
-        "c#1": "the round ends with the pushes of 2, 1 is there; computing: a#1, b#1"
-    }
+    assert holds(drive.push("c#1")) == {"c#1": Telling("2 1 computing: a#1 b#1")}
     answer = drive.push("a#1")
     assert applied(answer) == [(("c#1", 0), ("a#1", 0))]
     assert released(answer) == ["c#1", "a#1"], "b still computes"
@@ -75,9 +73,7 @@ def test_the_round_ends_when_the_one_that_all_waited_for_leaves(name, parameters
     drive = Drive(make(name, **parameters), "a#1", "b#1", "c#1")
     drive.push("a#1")
     answer = drive.push("b#1")
-    assert holds(answer) == {
-        "b#1": "the round ends with the pushes of 3, 2 are there; computing: c#1"
-    }
+    assert holds(answer) == {"b#1": Telling("3 2 computing: c#1")}
     answer = drive.leave("c#1")
     assert applied(answer) == [(("a#1", 0), ("b#1", 0))]
     assert released(answer) == ["a#1", "b#1"]

@@ -13,7 +13,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.paradigms.asp import ASP
 from raysync.testing.drive import Drive
-from tests.builders.messages import naming, tells
+from tests.builders.messages import Telling, naming, tells
 from tests.builders.schedules import applied, released
 from tests.builders.virtual import replayed, run, timed
 
@@ -35,7 +35,7 @@ def test_a_shorter_delay_than_r_is_applied_and_r_is_not():
     """
     assert applied(after(R - 1, "asp").push("b#1")) == [(("b#1", 0),)]
     assert after(R, "asp").push("b#1") == [
-        Drop(("b#1", 0), "stale: 3 updates since its weights; the bound is 2", "stale"),
+        Drop(("b#1", 0), Telling("stale: 3 2"), "stale"),
         Release("b#1", clock=1, version=R),
     ]
     assert tells(after(1, "asp", staleness=0).push("b#1")[0].why, "stale: 1 0")
@@ -128,7 +128,7 @@ def test_a_push_on_the_published_weights_is_never_dropped():
     assert drive.roster.published == drive.roster.version == 11
     answer = drive.push("b#1")
     assert answer == [
-        Drop(("b#1", 0), "stale: 11 updates since its weights; the bound is 2", "stale"),
+        Drop(("b#1", 0), Telling("stale: 11 2"), "stale"),
         Release("b#1", clock=1, version=11),
     ]
 

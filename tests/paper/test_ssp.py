@@ -4,6 +4,7 @@ import pytest
 
 from raysync.paradigms import make
 from raysync.testing.drive import Drive
+from tests.builders.messages import Telling
 from tests.builders.schedules import applied, holds, released
 
 
@@ -16,7 +17,7 @@ def test_fast_workers_may_proceed_a_bounded_distance_ahead():
     assert applied(answer) == [(("fast#1", 2),)], (
         "a push is applied at once, whether or not its worker goes on"
     )
-    assert holds(answer) == {"fast#1": "3 clocks ahead of the slowest (slow#1); the bound is 2"}
+    assert holds(answer) == {"fast#1": Telling("3 (slow#1) 2")}
 
 
 def test_the_gap_of_completed_pushes_reaches_s_plus_1_for_a_held_worker():

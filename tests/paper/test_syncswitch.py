@@ -13,7 +13,7 @@ from raysync.errors import ConfigError, IllegalDecision
 from raysync.paradigms import make
 from raysync.paradigms.bsp import BSP
 from raysync.testing.drive import SAMPLES, Drive
-from tests.builders.messages import naming, tells
+from tests.builders.messages import Telling, naming, tells
 from tests.builders.schedules import applied, dropped, holds, joins, released, simulate
 
 DETECT = "sync-switch: detect"
@@ -67,7 +67,7 @@ def test_start_the_training_with_bsp_and_then_switch_to_asp():
     drive = drive_of(A, B, pushes=8, fraction=0.5)
     assert phases(round_of(drive, A, B)) == ["bsp"]
     answer = round_of(drive, A, B)
-    assert of(Switch, answer) == [Switch("asp", "bsp has done its 50 % of the work")]
+    assert of(Switch, answer) == [Switch("asp", Telling("bsp 50"))]
     assert released(answer) == [A, B]
     assert phases(round_of(drive, A, A, B)) == ["asp"] * 3
     assert drive.roster.lead(A) == 1
@@ -121,7 +121,7 @@ def test_steps_under_way_go_on_and_their_pushes_are_the_new_rules():
     round_of(drive, A, A)
     assert drive.machine.paradigm.schedule.index == 1
     assert applied(drive.push(A)) == []
-    assert holds(drive.push(B)) == {B: "the round ends when c#1 has pushed"}
+    assert holds(drive.push(B)) == {B: Telling("c#1 pushed")}
     assert applied(drive.push(C)) == [((A, 2), (B, 0), (C, 0))]
 
 
@@ -133,7 +133,7 @@ def test_a_return_to_bsp_does_not_stall_and_the_new_rule_begins_afresh():
     for _ in range(5):
         answer = drive.push(A)
     assert released(answer) == [A]
-    assert holds(drive.push(A)) == {A: "1 clocks ahead of the slowest (b#1); the bound is 0"}
+    assert holds(drive.push(A)) == {A: Telling("1 slowest (b#1) 0")}
     assert released(drive.push(B)) == [A, B]
 
 
@@ -191,7 +191,7 @@ def test_a_share_completed_in_the_midst_of_several_decisions():
         "its timers are off, and those that it wanted are not set"
     )
     assert drive.machine.timers == {}
-    assert of(Switch, answer) == [Switch("bsp", "Hasty has done its 5 % of the work")]
+    assert of(Switch, answer) == [Switch("bsp", Telling("Hasty 5"))]
 
 
 def test_the_timers_of_the_phase_in_force_reach_it():
@@ -252,7 +252,7 @@ def test_greedy_switches_to_asp_when_a_straggler_is_detected_and_back():
     round_of(drive, A, B, C, at=7.0)
     answer = drive.tick(DETECT)
     assert notes(answer) == [("recovered", C)]
-    assert of(Switch, answer) == [Switch("bsp", "no straggler any more")]
+    assert of(Switch, answer) == [Switch("bsp", Telling("straggler"))]
 
 
 def test_what_is_applied_in_between_counts_as_progress_not_as_bsps_share():
@@ -281,7 +281,7 @@ def test_greedy_does_nothing_when_a_second_straggler_is_found():
 def test_an_update_of_what_was_there_may_complete_the_share():
     """Then ASP does not stand in: it is its turn, and nobody looks for stragglers any more."""
     drive, answer = stuck("greedy", A, B, C, pushes=10)
-    assert of(Switch, answer) == [Switch("asp", "bsp has done its 50 % of the work")]
+    assert of(Switch, answer) == [Switch("asp", Telling("bsp 50"))]
     assert (drive.machine.paradigm.schedule.index, drive.machine.paradigm.schedule.standing_in) == (
         1,
         False,
@@ -294,7 +294,7 @@ def test_when_the_straggler_leaves_bsp_comes_back_after_the_window():
     drive.leave(C)
     answer = drive.tick(DETECT)
     assert notes(answer) == [], "it has not recovered"
-    assert of(Switch, answer) == [Switch("bsp", "no straggler any more")]
+    assert of(Switch, answer) == [Switch("bsp", Telling("straggler"))]
 
 
 def test_the_next_phase_that_has_a_share_stands_in():
@@ -343,10 +343,8 @@ def test_the_push_of_a_suspended_worker_is_dropped_and_it_is_told_why_it_waits()
     drive, _ = stuck("elastic", A, B, C)
     answer = drive.push(C, at=7.0)
     assert dropped(answer) == [(C, 1)]
-    assert holds(answer) == {
-        C: "suspended as a straggler, until bsp has done its share of the work"
-    }
-    assert holds(drive.push(A)) == {A: "the round ends when b#1 has pushed"}, "c is not waited for"
+    assert holds(answer) == {C: Telling("suspended straggler bsp")}
+    assert holds(drive.push(A)) == {A: Telling("b#1 pushed")}, "c is not waited for"
 
 
 def test_once_bsp_is_fulfilled_the_cluster_is_restored():
@@ -387,7 +385,7 @@ def test_nobody_waits_for_a_restored_worker_before_it_has_come():
         assert released(round_of(drive, A, B)) == [A, B]
     drive.push(A)
     assert released(drive.push(C)) == [C], "it has come, at b's clock"
-    assert holds(drive.push(B)) == {B: "1 clocks ahead of the slowest (c#1); the bound is 0"}
+    assert holds(drive.push(B)) == {B: Telling("1 slowest (c#1) 0")}
     assert set(released(drive.push(C))) == {A, B, C}
 
 
@@ -438,7 +436,7 @@ def test_when_crashes_leave_fewer_than_two_everybody_is_restored_at_once():
     drive.push(A)
     answer = drive.leave(B)
     assert notes(answer) == [("restored", C)]
-    assert of(Switch, answer) == [Switch("bsp", "bsp has too few workers left")]
+    assert of(Switch, answer) == [Switch("bsp", Telling("bsp"))]
     assert applied(answer) == [((A, 2),)]
     assert set(released(answer)) == {A, C} or C in released(answer)
     assert applied(round_of(drive, A, C)) == [((A, 3), (C, 2))]
@@ -469,7 +467,7 @@ def test_a_suspension_may_complete_the_share_and_so_restore():
     """The round that ends without c is the last one of BSP."""
     drive, answer = stuck("elastic", A, B, C, pushes=10)
     assert notes(answer) == [("straggler", C), ("suspended", C), ("restored", C)]
-    assert of(Switch, answer) == [Switch("asp", "bsp has done its 50 % of the work")]
+    assert of(Switch, answer) == [Switch("asp", Telling("bsp 50"))]
     assert dropped(drive.push(C, at=9.0)) == [(C, 1)]
 
 

@@ -27,7 +27,7 @@ from raysync.training.initial_model import InitialModel
 from raysync.training.preparation import prepare
 from raysync.training.supervised import LanguageModel
 from tests.builders.journals import FAST, SLOW, journal
-from tests.builders.messages import naming
+from tests.builders.messages import Telling, naming
 from tests.builders.schedules import joins, simulate
 
 
@@ -236,7 +236,7 @@ def test_a_switch_is_followed_by_the_first_push_of_a_step_begun_after_it(phases,
 def test_a_switch_that_nothing_follows():
     lines = journal("sync-switch", 6, workload=12 * SAMPLES, first="bsp", fraction=0.5)
     assert measured(lines, workload=12 * SAMPLES)[0].summary()["switches"] == [
-        {"at_s": 9.0, "to": "asp", "why": "bsp has done its 50 % of the work", "first_push_s": None}
+        {"at_s": 9.0, "to": "asp", "why": Telling("bsp 50"), "first_push_s": None}
     ]
     assert measured(journal("bsp", 6))[0].summary()["switches"] == []
 

@@ -96,7 +96,7 @@ def test_callbacks_and_watches_see_the_whole_run(engine, path):
         ("workers=[{count: 3}, {name: more}]", "workers: 2 1"),
         ("paradigm=bsp", "paradigm.name: 'bsp' 'ssp'"),
         ("seed=1", "seed: 1 0"),
-        ("engine=ray", "'ray'"),
+        ("engine=ray", "timing:"),
         ("update.lr=0.5", "update.lr: 0.5"),
         ("cluster.server_shards=2", "cluster.server_shards: 2"),
         ("output=elsewhere", "output: 'elsewhere'"),
@@ -288,17 +288,17 @@ def test_the_command(engine, path, call, tmp_path):
     file = tmp_path / "mine.yaml"
     file.write_text((path / "config.yaml").read_text())
     code, out, err = call("run", "--resume", str(path), "--set", "seed=1")
-    assert (code, "seed: 1, but the run began with 0" in err) == (2, True)
+    assert (code, tells(err, "seed: 1 0")) == (2, True)
     code, out, err = call("run", str(file), "--resume", str(path), "--set", "update.momentum=0.1")
-    assert (code, "update.momentum: 0.1, but the run began with" in err) == (2, True)
+    assert (code, tells(err, "update.momentum: 0.1")) == (2, True)
     code, out, err = call("run", str(file), "--resume", str(path.parents[1]))
     assert code == 0, err
     assert tells(err, "checkpoint 3")
     assert f"Record: {path}" in out
     code, out, err = call("run", "--resume", str(path.parents[1]))
-    assert (code, "the run has finished; nothing is left to do" in err) == (2, True)
+    assert (code, tells(err, "finished")) == (2, True)
     code, out, err = call("run", "--resume", str(tmp_path / "nowhere"))
-    assert (code, "there is no such folder" in err) == (2, True)
+    assert (code, tells(err, "nowhere")) == (2, True)
     assert call("run")[0] == 2
 
 

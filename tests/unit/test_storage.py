@@ -18,7 +18,7 @@ import raysync
 from raysync.cli import app
 from raysync.errors import ConfigError, RunFailed
 from raysync.record import storage, uploader, writer
-from tests.builders.messages import naming, tells
+from tests.builders.messages import Telling, naming, tells
 
 TINY = {
     "name": "tiny",
@@ -177,7 +177,7 @@ def test_a_place_that_comes_back_gets_everything_and_the_summary_last(output, mo
     monkeypatch.setattr(uploader, "upload", shaky)
     said = []
     record = raysync.run({**TINY, "output": output}, notify=said.append)
-    assert said[1:] == ["The run goes on, but its record is not up to date: s3://shaky: not now."]
+    assert said[1:] == [Telling("s3://shaky: now")]
     assert set(storage.listdir(the_record(output))) == WHOLE
     assert sent[-1] == sorted(WHOLE, key=lambda name: (name == "summary.json", name)), (
         "the summary last, all by name"

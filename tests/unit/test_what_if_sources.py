@@ -16,7 +16,7 @@ import raysync
 from raysync.errors import ConfigError
 from raysync.what_if import trace_files
 from raysync.what_if.step_times import read
-from tests.builders.messages import naming, tells
+from tests.builders.messages import Telling, naming, tells
 
 
 def profiled(folder, ranks=2, active=4):
@@ -84,10 +84,7 @@ def test_ranks_are_known_by_their_traces_and_may_have_several_files(tmp_path):
     steps = read(files)
     assert list(steps.steps) == ["rank2", "rank10"]
     assert steps.steps["rank10"] == pytest.approx((0.003, 0.004, 0.009))
-    assert steps.remarks == (
-        "The profiler paused 1 time between steps 3 and 9: the steps around a pause are taken to"
-        " follow each other.",
-    )
+    assert steps.remarks == (Telling("1 3 9"),)
 
 
 def test_the_gpu_s_part_of_a_step_is_not_another_step(tmp_path):
@@ -548,9 +545,7 @@ def test_a_long_table_may_have_ranks_of_different_lengths_and_it_is_said(tmp_pat
     path.write_text("worker,step,seconds\na,0,1\na,1,2\nb,0,3\n")
     steps = read([str(path)])
     assert (steps.shortest, steps.longest) == (1, 2)
-    assert steps.remarks == (
-        "Ranks have 1 to 2 steps; one that is through with its own begins them again.",
-    )
+    assert steps.remarks == (Telling("1 2"),)
 
 
 def test_a_worker_whose_pushes_never_arrived_is_left_out_and_named(tmp_path):
@@ -583,7 +578,7 @@ def test_pushes_of_different_sizes_are_counted_and_not_their_samples(tmp_path):
     )
     steps = read([str(record.path)])
     assert steps.batch_size is None
-    assert steps.remarks == ("Its pushes have 32 to 64 samples, so steps are counted.",)
+    assert steps.remarks == (Telling("32 64"),)
 
 
 def test_a_decoupled_run_has_no_steps_of_whole_models(tmp_path):

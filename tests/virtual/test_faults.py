@@ -8,7 +8,7 @@ from raysync.core.decisions import Apply, Release
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry
 from raysync.engine.faults import FaultPlan
-from tests.builders.messages import tells
+from tests.builders.messages import Telling, tells
 from tests.builders.paradigms import VARIANTS, lead_bound
 from tests.builders.virtual import (
     DATA,
@@ -235,10 +235,7 @@ def test_what_nobody_met_is_told_and_recorded(tmp_path):
     ]
     assert record.summary["faults_without_effect"] == idle
     assert said == [
-        (
-            "After 3.0 s: b-0#1 is gone (crashed: faults[2] {kind: crash, worker: b-0, at_s: 3.0});"
-            " the run goes on without it."
-        ),
+        Telling("3.0 s: b-0#1 faults[2] {kind: crash, worker: b-0, at_s: 3.0}"),
         *(f"Fault never triggered: {fault}." for fault in idle),
     ]
     assert record.summary["samples"] == 10
