@@ -142,15 +142,14 @@ def test_actors_say_who_they_are_and_the_controller_logs_what_matters(ray_cluste
         name: ray_cluster.get(actor.__ray_call__.remote(repr)) for name, actor in actors.items()
     } == reprs
     log = logged(ray_cluster, actors[f"{actor_group}:controller"])
-    assert log[-2].endswith(
-        f" INFO controller at_s=0.0 kind=begin test/{record.path.name} begins: mlp on digits, "
-        "3 workers, 480 samples, seed 0, under bsp(exchange=server)"
+    assert tells(
+        log[-2], f"INFO controller at_s=0.0 kind=begin test/{record.path.name} 3 480 0 bsp"
     )
     assert ray_cluster.util.get_placement_group(actor_group) == session._actor_group.group
-    assert log[-1].endswith(" kind=ended the run has ended: finished")
+    assert tells(log[-1], "kind=ended finished")
     assert len(log) % 2 == 0, "each run has two lines"
     ready = logged(ray_cluster, actors[f"{actor_group}:worker-0 (fast-0)"])
-    assert ready[-1].endswith(" kind=ready ready to train mlp on cpu")
+    assert tells(ready[-1], "kind=ready mlp cpu")
 
 
 def logged(ray, actor):

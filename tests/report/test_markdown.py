@@ -12,7 +12,7 @@ from raysync.results.provenance import commands, configuration, dates, environme
 from raysync.results.ranking import rank
 from raysync.results.sentences import answer
 from raysync.results.tables import as_text, cell, columns, published_as_text, table
-from tests.builders.messages import tells
+from tests.builders.messages import Telling, tells
 
 
 def published_text(collection):
@@ -152,9 +152,7 @@ def test_runs_that_nobody_typed(own_copy):
 
 
 def test_notes(sweep):
-    assert notes(Collection(sweep.paths, sweep.runs, superseded=2)) == [
-        "2 earlier record(s) of the same scenario, paradigm and seed are left out."
-    ]
+    assert notes(Collection(sweep.paths, sweep.runs, superseded=2)) == [Telling("2 earlier")]
     many = notes(Collection(sweep.paths, sweep.runs, sweep.failed * 7))
     assert many[0].endswith("; and 2 more.")
 

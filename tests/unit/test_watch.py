@@ -389,9 +389,7 @@ def test_a_killed_run_says_for_how_long_nothing_was_written(record):
     gone = subprocess.Popen(["true"])
     gone.wait()
     (writer.folder / "environment.json").write_text(json.dumps(where | {"pid": gone.pid}))
-    assert "No output for 1 s: the process that wrote it is gone" in watched(
-        writer.folder, silent_s=1.0
-    )
+    assert tells(watched(writer.folder, silent_s=1.0), "1 s: process")
     (writer.folder / "environment.json").write_text(
         json.dumps(where | {"pid": gone.pid, "host": "elsewhere"})
     )
