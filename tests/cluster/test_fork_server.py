@@ -76,6 +76,11 @@ def test_a_worker_process_is_forked_with_the_files_of_the_one_that_asked(server,
     assert "usage: default_worker.py" in done.stderr  # of the fork: capturing ends when it does
 
 
+def test_the_threads_of_what_is_forked_block(server):
+    """As a server wants it: its variable is no hindrance, so it must have its effect."""
+    assert BLOCKING.items() <= psutil.Process(server.pid).environ().items()
+
+
 def test_what_the_command_has_imported_since_is_no_hindrance(server, bare):
     """The server is started before its imports, some of which set variables, and Ray after."""
     done = subprocess.run(
