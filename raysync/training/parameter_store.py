@@ -180,11 +180,15 @@ class ParameterStore:
             gradient = out
         return gradient
 
-    def _norm(self, gradient: Tensor) -> float:
+    @staticmethod
+    def _norm(gradient: Tensor) -> float:
         """Return the Euclidean norm of a gradient (P,)."""
-        block = NORM_BLOCK if gradient.device.type == "cpu" else max(1, len(gradient))
-        norms = [torch.linalg.vector_norm(each) for each in torch.split(gradient, block)]
-        return float(norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms)))
+        whole = len(gradient) // NORM_BLOCK * NORM_BLOCK
+        rest = torch.linalg.vector_norm(gradient[whole:])
+        if not whole:
+            return float(rest)
+        blocks = torch.linalg.vector_norm(gradient[:whole].view(-1, NORM_BLOCK), dim=1)
+        return float(torch.linalg.vector_norm(torch.cat([blocks, rest.view(1)])))
 
     def step(self, progress: float, norms: Sequence[float]) -> int:
         """Make one optimizer step along the combined gradient; return the new version.
