@@ -23,6 +23,7 @@ from raysync.cluster.actor_spec import ActorSpec, Role, server_role, worker_role
 from raysync.cluster.clock import ANSWER_S, now_s, within
 from raysync.cluster.controller import BESIDE, Controller
 from raysync.cluster.evaluator import Evaluator
+from raysync.cluster.fork_server import BLOCKING
 from raysync.cluster.layout import Layout
 from raysync.cluster.placement import Plan
 from raysync.cluster.receiver import Receiver
@@ -36,6 +37,8 @@ ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
 """The environment of the controller. Ray allocates in one thread what it frees in another: with
 glibc's many arenas the process grew by 110 to 250 bytes a push, all of it free memory; with one it
 levels off."""
+BLOCKING_THREADS = {"env_vars": BLOCKING}
+"""The environment of a server, which shares its cores with workers."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +154,7 @@ class ActorGroup:
                     index,
                     cluster.server_cpus,
                     threads=self.server_threads[number],
+                    runtime_env=BLOCKING_THREADS,
                 )
             )
         self.receivers = [
@@ -217,7 +221,7 @@ class ActorGroup:
             setup: references to what its `reset` takes.
         """
         index, role = self.plan.servers[number], server_role(first + number)
-        options = self.options(role, index, cpus)
+        options = self.options(role, index, cpus) | {"runtime_env": BLOCKING_THREADS}
         return self._spec(Server, options, self.server_threads[number], setup, role)
 
     def _spec(

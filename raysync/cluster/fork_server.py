@@ -59,9 +59,12 @@ READ_EARLY = (
 )
 """How the variables begin that a process reads when it starts, or when torch is imported: such as
 the allocator of a GPU's memory, and its sanitizer."""
-OF_IMPORTS = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE"}
-"""The variables of them that scikit-learn sets, where they are not, when it is imported: as the
-command may have done since the server was started."""
+BLOCKING = {"OMP_WAIT_POLICY": "passive"}
+"""The one of them with which torch's threads block while they wait for one another. By default they
+spin, and where they share a core with other processes, an operation takes many times as long."""
+ASSUMED = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE", **BLOCKING}
+"""Those that no worker process needs to have: what scikit-learn sets when it is imported, as the
+command may have done since the server was started, and what the server has of its own."""
 ARENAS, M_ARENA_MAX = "MALLOC_ARENA_MAX", -8
 """The one of them that can also be set later, and its number for `mallopt` (glibc)."""
 WORKERS_PROGRAM = "worker_path"
@@ -104,6 +107,7 @@ class ForkServer:
                 stdin=subprocess.PIPE,  # its end is the end of this process
                 pass_fds=[descriptor],
                 start_new_session=True,  # Ctrl-C is for the command alone
+                env=BLOCKING | os.environ,  # noqa: TID251
             )
 
     @property
@@ -256,7 +260,7 @@ class Request:
 
 
 def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
-    return OF_IMPORTS | {
+    return ASSUMED | {
         name: value
         for name, value in environment.items()
         if name.startswith(READ_EARLY) and name != ARENAS

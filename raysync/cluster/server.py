@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import numpy as np
 import numpy.typing as npt
 import ray
+import torch
 
 from raysync.cluster import serving
 from raysync.cluster.actor_errors import signed
@@ -23,14 +24,13 @@ from raysync.training.apply_plan import ApplyPlan
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange, ModelServer, shard_of
-from raysync.training.vector_threads import VectorThreads
 
 
 class ServerPlan(Protocol):
     """The part of the model that a server keeps in one run."""
 
-    def exchange(self, model: InitialModel, threads: VectorThreads) -> Exchange:
-        """Return that part with its initial weights and its update, which those threads share."""
+    def exchange(self, model: InitialModel) -> Exchange:
+        """Return that part with its initial weights and its update."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +44,10 @@ class ShardPlan:
     wire: str = "float32"
     """The format in which gradients arrive."""
 
-    def exchange(self, model: InitialModel, threads: VectorThreads) -> Exchange:
+    def exchange(self, model: InitialModel) -> Exchange:
         """See `ServerPlan.exchange`."""
         whole = FlatModel(model.build(self.seed))
-        return shard_of(whole, self.update, self.shard, self.shards, self.wire, threads)
+        return shard_of(whole, self.update, self.shard, self.shards, self.wire)
 
 
 class Server:
@@ -57,9 +57,10 @@ class Server:
 
     def __init__(self, threads: Threads, role: Role) -> None:
         use_threads(threads)
-        self._threads = VectorThreads(threads.of_updates(), threads.here())
-        self._role = role
+        self._threads, self._role = threads, role
         self._model: ModelServer | None = None
+        self._size = 0
+        """The length of its vectors."""
         self._exporter = Exporter()
         self._seconds = UpdateSeconds(self._exporter, None)
 
@@ -86,7 +87,8 @@ class Server:
             data: what `snapshot` returned; None: fresh weights and a fresh optimizer.
         """
         forget_all()
-        self._model = ModelServer(plan.exchange(model, self._threads))
+        exchange = plan.exchange(model)
+        self._model, self._size = ModelServer(exchange), len(exchange.weights(0))
         if data is not None:
             self._model.restore(data.tobytes())
         self._seconds = UpdateSeconds(self._exporter, labels)
@@ -99,8 +101,9 @@ class Server:
         Returns:
             This shard's part of the norm, for updates that clip the gradient.
         """
+        plan = self._plan(fields)
         with self._seconds.timed():
-            return self._ready.combine(ApplyPlan(*fields), incoming(*arrived))
+            return self._ready.combine(plan, incoming(*arrived))
 
     @signed
     def apply(self, fields: list[Any], *arrived: Any) -> int:
@@ -111,7 +114,7 @@ class Server:
             arrived: the gradients, and behind them, if delays are compensated, the weights that
                 each was computed on; or the norms that the shards' `combine` returned.
         """
-        plan = ApplyPlan(*fields)
+        plan = self._plan(fields)
         with self._seconds.timed():
             return self._ready.apply(plan, arrived if plan.combined else incoming(*arrived))
 
@@ -144,7 +147,7 @@ class Server:
         if into is None:
             return outgoing(weights)[0]
         with written(into) as slot:
-            self._threads.copy(weights, slot)
+            slot.copy_(weights)
         return into
 
     def forget(self, fields: list[str]) -> None:
@@ -174,6 +177,12 @@ class Server:
     def saved(self, fields: list[str]) -> Payload:
         """Return its part of a vector that was kept with the state; it can be asked for once."""
         return outgoing(self._ready.saved(*fields))[0]
+
+    def _plan(self, fields: list[Any]) -> ApplyPlan:
+        """Return the plan of an update, and give torch the threads for it."""
+        plan = ApplyPlan(*fields)
+        torch.set_num_threads(self._threads.of_update(len(plan.samples), self._size))
+        return plan
 
     @property
     def _ready(self) -> ModelServer:

@@ -46,7 +46,6 @@ from raysync.training.buffers import BufferLayout, layout_of
 from raysync.training.device import Device, try_kernels
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange
-from raysync.training.vector_threads import VectorThreads
 
 Activation = npt.NDArray[Any]
 """A tensor of shape (N, ...), as a payload: bfloat16, which NumPy does not have, as uint16."""
@@ -81,10 +80,10 @@ class StageServerPlan:
     update: Update
     stage: int
 
-    def exchange(self, model: InitialModel, threads: VectorThreads) -> Exchange:
+    def exchange(self, model: InitialModel) -> Exchange:
         """See `ServerPlan.exchange`."""
         part = parts_of(model, self.seed, self.paradigm)[self.stage - 1]
-        return exchange_of(self.paradigm, self.update, part, threads)
+        return exchange_of(self.paradigm, self.update, part)
 
 
 @dataclass(slots=True)

@@ -1,9 +1,8 @@
-"""How many threads an actor has: as asked for, or a fair share of its node's cores.
+"""How many threads torch has in an actor: as asked for, or a fair share of its node's cores.
 
-Those of torch spin while they wait for one another, so there are no more of them than cores that
-are an actor's own. A server updates long vectors in other threads (`training.vector_threads`),
-which block, and of these there may be one for each core: at a barrier all the workers wait
-meanwhile.
+By default they spin while they wait for one another, so there are no more of them than cores that
+are an actor's own. Those of a server block (`fork_server.BLOCKING`), and of these there may be one
+for each core: at a barrier all the workers wait meanwhile.
 """
 
 from __future__ import annotations
@@ -14,6 +13,10 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 import torch
+
+LEAST = 2**20
+"""The least elements that are worth a thread of their own: waking one takes as long as half as
+many."""
 
 
 class Threads(NamedTuple):
@@ -32,11 +35,18 @@ class Threads(NamedTuple):
         """Return the threads of torch in an actor that calls this."""
         return max(1, self.asked, self._share(self.sharers))
 
-    def of_updates(self) -> int:
-        """Return the threads that share an update of several gradients in a server that calls this;
-        one of a single gradient is shared by `here()` of them.
+    def of_update(self, gradients: int, size: int) -> int:
+        """Return the threads of torch for an update in a server that calls this.
+
+        The workers of several gradients wait while these are applied; that of a single one waits
+        alone, and the others compute on.
+
+        Args:
+            gradients: that it takes.
+            size: the length of its vectors.
         """
-        return max(self.here(), self._share(self.servers))
+        most = max(self.here(), self._share(self.servers)) if gradients > 1 else self.here()
+        return max(1, min(most, size // LEAST))
 
     def _share(self, sharers: int) -> int:
         """Return a share of the cores.

@@ -22,7 +22,6 @@ from raysync.training.model_server import Exchange, OneStore
 from raysync.training.parameter_groups import ParameterGroup, parameter_groups
 from raysync.training.parameter_store import ParameterStore
 from raysync.training.state_file import State, check_fits
-from raysync.training.vector_threads import VectorThreads
 
 
 class Gossip:
@@ -48,7 +47,6 @@ class Gossip:
         mix: str,
         every: int,
         groups: Sequence[ParameterGroup] = (),
-        threads: VectorThreads | None = None,
         slots: Slots | None = None,
     ) -> None:
         """
@@ -60,14 +58,10 @@ class Gossip:
             mix: `grad` or `weight`.
             every: H, in rounds.
             groups: as for the `ParameterStore`.
-            threads: likewise.
             slots: likewise.
         """
         scaled = _scaled(update, len(matrix))
-        self._stores = [
-            ParameterStore(initial, size, scaled, groups, threads=threads, slots=slots)
-            for _ in matrix
-        ]
+        self._stores = [ParameterStore(initial, size, scaled, groups, slots=slots) for _ in matrix]
         self._slots = slots or Slots(len(initial) - size)
         self._matrix = torch.tensor(matrix)  # (S, S)
         self._size, self._mix, self._every = size, mix, every
@@ -128,9 +122,7 @@ class Gossip:
         self._rounds = saved["rounds"]
 
 
-def exchange_of(
-    paradigm: Decoupled, update: Update, part: Part, threads: VectorThreads | None = None
-) -> Exchange:
+def exchange_of(paradigm: Decoupled, update: Update, part: Part) -> Exchange:
     """Build the updates of a stage with its initial weights: one optimizer for all replicas, or
     gossip.
     """
@@ -145,12 +137,9 @@ def exchange_of(
             paradigm.mix,
             paradigm.mix_every,
             groups,
-            threads,
             model.layout.slots,
         )
-    return OneStore(
-        model.initial(), model.size, update, groups, threads=threads, slots=model.layout.slots
-    )
+    return OneStore(model.initial(), model.size, update, groups, slots=model.layout.slots)
 
 
 def _scaled(update: Update, pushes: int) -> Update:

@@ -18,7 +18,6 @@ from raysync.training.parameter_groups import ParameterGroup, parameter_groups, 
 from raysync.training.parameter_store import ParameterStore, bounds_of, part_of
 from raysync.training.state_dict import legible
 from raysync.training.state_file import CHECKPOINT, State, check_fits, decode, encode
-from raysync.training.vector_threads import VectorThreads
 
 
 class MissedUpdate(RuntimeError):
@@ -64,7 +63,6 @@ class OneStore:
         update: Update,
         groups: Sequence[ParameterGroup] = (),
         wire: str = "float32",
-        threads: VectorThreads | None = None,
         slots: Slots | None = None,
     ) -> None:
         """
@@ -74,10 +72,9 @@ class OneStore:
             update: the settings of optimizer, schedule and combination.
             groups: as for the `ParameterStore`.
             wire: likewise.
-            threads: likewise.
             slots: likewise.
         """
-        self.store = ParameterStore(initial, size, update, groups, wire, threads, slots)
+        self.store = ParameterStore(initial, size, update, groups, wire, slots)
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         """Do the first half of an update; return this shard's part of the norm, if the gradient is
@@ -125,18 +122,13 @@ class OneStore:
 
 
 def shard_of(
-    model: FlatModel,
-    update: Update,
-    shard: int = 0,
-    shards: int = 1,
-    wire: str = "float32",
-    threads: VectorThreads | None = None,
+    model: FlatModel, update: Update, shard: int = 0, shards: int = 1, wire: str = "float32"
 ) -> OneStore:
     """Return a fresh store of a model, or of an even part of it."""
     groups = parameter_groups(update, model.parameters)
     own = within(groups, *bounds_of(model, shard, shards))
     initial, size, slots = part_of(model, shard, shards)
-    return OneStore(initial, size, update, own, wire, threads, slots)
+    return OneStore(initial, size, update, own, wire, slots)
 
 
 class ModelServer:

@@ -24,7 +24,6 @@ from raysync.training.parameter_groups import ParameterGroup, whole
 from raysync.training.staleness_correction import StalenessCorrection
 from raysync.training.state_file import State, check_fits
 from raysync.training.vector_parts import spans
-from raysync.training.vector_threads import VectorThreads
 from raysync.training.wire import gradient_of
 
 NEXT_TO_0 = ulp(0.0)
@@ -33,7 +32,7 @@ buffer unchanged, and use an old direction when the momentum rises again; this o
 float32, but not for torch."""
 
 NORM_BLOCK = 2**20
-"""The elements whose norm is taken at once: the bits of the whole norm depend on how it is cut."""
+"""The elements whose norm is taken at once: torch's sum of more squares in float32 is far off."""
 
 
 @with_config(ConfigDict(strict=True, arbitrary_types_allowed=True))
@@ -83,7 +82,6 @@ class ParameterStore:
         update: Update,
         groups: Sequence[ParameterGroup] = (),
         wire: str = "float32",
-        threads: VectorThreads | None = None,
         slots: Slots | None = None,
     ) -> None:
         """
@@ -94,7 +92,6 @@ class ParameterStore:
             update: the settings of optimizer, schedule and combination.
             groups: the parameter groups that tile (P,); default: one of them.
             wire: the format in which gradients arrive: see `training.wire`.
-            threads: share an update of vectors on the CPU; None: it has the caller's alone.
             slots: what of (Q,) is of which kind; None: all of it are floats.
         """
         self.update = update
@@ -122,11 +119,7 @@ class ParameterStore:
         corrects = update.staleness_scaling != "none" or update.delay_compensation is not None
         self._staleness_correction = StalenessCorrection(update, size, device) if corrects else None
         self._buffers: dict[str, Tensor] = {}
-        on_cpu = device.type == "cpu"
-        self._threads = threads if threads is not None and on_cpu else VectorThreads()
-        self._spans = self._threads.spans(size)
-        self._norm_block = NORM_BLOCK if on_cpu else max(1, size)
-        self._optimizer = FlatOptimizer(update, self._weights, groups or whole(size), self._threads)
+        self._optimizer = FlatOptimizer(update, self._weights, groups or whole(size))
         self._project()
 
     def enter(self, phase: str, progress: float) -> None:
@@ -162,10 +155,7 @@ class ParameterStore:
             0.
         """
         buffers, self._pushes = len(self._initial_buffers), len(vectors)
-        self._threads.enter(len(vectors))
-        gradient, *_ = self._threads.map(
-            lambda span: self._combine(span, vectors, samples, staleness, bases), self._spans
-        )
+        gradient = self._combine(vectors, samples, staleness, bases)
         for vector, worker in zip(vectors, workers, strict=True):
             if buffers and worker is not None:
                 self._buffers[worker] = vector[-buffers:].clone()
@@ -174,29 +164,31 @@ class ParameterStore:
 
     def _combine(
         self,
-        span: slice,
         vectors: Sequence[Tensor],
         samples: Sequence[int],
         staleness: Sequence[int],
         bases: Sequence[Tensor],
     ) -> Tensor:
-        """Combine gradients; return the vector (P,) that then has the result in that span."""
-        gradients = self._gradients(span, vectors, staleness, bases)
+        gradients = self._gradients(vectors, staleness, bases)
         gradient, seen, out = next(gradients), samples[0], self._combined
         for following, count in zip(gradients, samples[1:], strict=True):
             seen += count
             if self._settings.combine == "sum":
-                torch.add(gradient[span], following[span], out=out[span])
+                torch.add(gradient, following, out=out)
             else:  # the mean so far moves towards the next one: one pass over memory
-                torch.lerp(gradient[span], following[span], count / seen, out=out[span])
+                torch.lerp(gradient, following, count / seen, out=out)
             gradient = out
         return gradient
 
-    def _norm(self, gradient: Tensor) -> float:
+    @staticmethod
+    def _norm(gradient: Tensor) -> float:
         """Return the Euclidean norm of a gradient (P,)."""
-        blocks = torch.split(gradient, self._norm_block)
-        norms = self._threads.map(torch.linalg.vector_norm, blocks)
-        return float(norms[0] if len(norms) == 1 else torch.linalg.vector_norm(torch.stack(norms)))
+        whole = len(gradient) // NORM_BLOCK * NORM_BLOCK
+        rest = torch.linalg.vector_norm(gradient[whole:])
+        if not whole:
+            return float(rest)
+        blocks = torch.linalg.vector_norm(gradient[:whole].view(-1, NORM_BLOCK), dim=1)
+        return float(torch.linalg.vector_norm(torch.cat([blocks, rest.view(1)])))
 
     def step(self, progress: float, norms: Sequence[float]) -> int:
         """Make one optimizer step along the combined gradient; return the new version.
@@ -240,36 +232,26 @@ class ParameterStore:
         return self.step(progress, [self.combine(vectors, samples, workers, staleness, bases)])
 
     def _gradients(
-        self,
-        span: slice,
-        vectors: Sequence[Tensor],
-        staleness: Sequence[int],
-        bases: Sequence[Tensor],
+        self, vectors: Sequence[Tensor], staleness: Sequence[int], bases: Sequence[Tensor]
     ) -> Iterator[Tensor]:
-        """Yield K gradients (P,), of which that span is there, corrected one by one; each is valid
-        until the next.
-        """
+        """Yield K gradients (P,), corrected one by one; each is valid until the next."""
         weights, correction = self._weights, self._staleness_correction
-        plain = self._in_float32(span, vectors)
+        plain = self._in_float32(vectors)
         if correction is None:
             yield from plain
             return
         known: Sequence[Tensor | None] = bases or [None] * len(vectors)
         out = self._combined  # for the first one, which the others are added to
         for gradient, behind, base in zip(plain, staleness, known, strict=True):
-            yield correction.correct(span, gradient, behind, weights, base, out)
+            yield correction.correct(gradient, behind, weights, base, out)
             out = self._corrected
 
-    def _in_float32(self, span: slice, vectors: Sequence[Tensor]) -> Iterator[Tensor]:
-        """Yield the K gradients (P,) of vectors, of which that span is there; the first one stays
-        valid.
-        """
+    def _in_float32(self, vectors: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the K gradients (P,) of vectors; the first one stays valid."""
         for index, vector in enumerate(vectors):
             gradient = gradient_of(self._wire, vector, len(self._weights))
             if self._arrived:
-                arrived = self._arrived[min(index, 1)]
-                arrived[span].copy_(gradient[span])
-                gradient = arrived
+                gradient = self._arrived[min(index, 1)].copy_(gradient)
             yield gradient
 
     def _clip(self, longest: float, norm: Tensor) -> None:
@@ -280,11 +262,7 @@ class ParameterStore:
         scale = longest / (norm + 1e-6)
         assert self._gradient is not None, "step before combine"
         if scale < 1:
-            gradient, out = self._gradient, self._combined
-            self._threads.map(
-                lambda span: torch.mul(gradient[span], scale, out=out[span]), self._spans
-            )
-            self._gradient = out
+            self._gradient = torch.mul(self._gradient, scale, out=self._combined)
 
     def _project(self) -> None:
         """Move parameters outside of the ball to its nearest point; exact but for float32's

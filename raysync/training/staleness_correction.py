@@ -44,18 +44,11 @@ class StalenessCorrection:
         self._scratch = torch.empty(size, device=device) if adapts else None  # (P,)
 
     def correct(
-        self,
-        span: slice,
-        gradient: Tensor,
-        staleness: int,
-        weights: Tensor,
-        base: Tensor | None,
-        out: Tensor,
+        self, gradient: Tensor, staleness: int, weights: Tensor, base: Tensor | None, out: Tensor
     ) -> Tensor:
         """Return the corrected gradient, (P,): `out`, or the given one if it needs no correction.
 
         Args:
-            span: the part of all vectors that is read and written.
             gradient: the gradient of a push, (P,), which is not changed.
             staleness: versions applied since the weights that it was computed on.
             weights: the present weights, (P,).
@@ -66,22 +59,19 @@ class StalenessCorrection:
             assert base is not None, (
                 "delay compensation needs the weights that a gradient was computed on"
             )
-            self._compensate(span, gradient[span], weights[span], base[span], out[span])
+            self._compensate(gradient, weights, base[: len(weights)], out)
             gradient = out
         if self._divides and staleness > 1:
-            torch.div(gradient[span], staleness, out=out[span])
+            torch.div(gradient, staleness, out=out)
             gradient = out
         return gradient
 
-    def _compensate(
-        self, span: slice, gradient: Tensor, weights: Tensor, base: Tensor, out: Tensor
-    ) -> None:
-        """Write the compensated gradient of a span; all tensors are of that span."""
+    def _compensate(self, gradient: Tensor, weights: Tensor, base: Tensor, out: Tensor) -> None:
         assert self._compensation is not None, "delay compensation is off"
         torch.sub(weights, base, out=out).mul_(gradient)
         if self.mean_square is not None:
             assert self._scratch is not None, "it is made with the mean square"
-            mean_square, scratch = self.mean_square[span], self._scratch[span]
+            mean_square, scratch = self.mean_square, self._scratch
             mean_square.lerp_(
                 torch.mul(gradient, gradient, out=scratch), 1 - self._compensation.decay
             )

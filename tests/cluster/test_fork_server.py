@@ -13,7 +13,7 @@ from ray._private import services
 
 from raysync import config
 from raysync.cluster import fork_server, worker_process
-from raysync.cluster.fork_server import ForkServer, can_fork, forked_by, started_early
+from raysync.cluster.fork_server import BLOCKING, ForkServer, can_fork, forked_by, started_early
 
 HOLDER = """
 import sys
@@ -67,11 +67,18 @@ def asked(program: Path, **variables: str) -> subprocess.CompletedProcess[str]:
     )
 
 
-@pytest.mark.parametrize("variables", [{}, {"RAYSYNC_MARK": "1"}, {"MALLOC_ARENA_MAX": "1"}])
+@pytest.mark.parametrize(
+    "variables", [{}, {"RAYSYNC_MARK": "1"}, {"MALLOC_ARENA_MAX": "1"}, BLOCKING]
+)
 def test_a_worker_process_is_forked_with_the_files_of_the_one_that_asked(server, variables):
     done = asked(server.worker_program, **variables)
     assert done.returncode == 0
     assert "usage: default_worker.py" in done.stderr  # of the fork: capturing ends when it does
+
+
+def test_the_threads_of_what_is_forked_block(server):
+    """As a server wants it: its variable is no hindrance, so it must have its effect."""
+    assert BLOCKING.items() <= psutil.Process(server.pid).environ().items()
 
 
 def test_what_the_command_has_imported_since_is_no_hindrance(server, bare):
@@ -85,7 +92,7 @@ def test_what_the_command_has_imported_since_is_no_hindrance(server, bare):
 
 
 @pytest.mark.parametrize(
-    "variable", ["OMP_NUM_THREADS", "PYTORCH_CUDA_ALLOC_CONF", "TORCH_CUDA_SANITIZER"]
+    "variable", ["OMP_NUM_THREADS", *BLOCKING, "PYTORCH_CUDA_ALLOC_CONF", "TORCH_CUDA_SANITIZER"]
 )
 def test_a_variable_that_is_read_before_an_import_is_not_for_a_fork(server, variable):
     done = asked(server.worker_program, **{variable: "7"})

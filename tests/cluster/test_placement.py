@@ -24,9 +24,11 @@ from raysync.cluster.placement import (
     total,
 )
 from raysync.cluster.session import server_threads
-from raysync.cluster.threads import Threads, fair_threads, of_servers
+from raysync.cluster.threads import LEAST, Threads, fair_threads, of_servers
 from tests.builders.messages import tells
 
+LONG = 10**9
+"""Elements that any number of threads is worth."""
 TWO_NODES = [Node({"CPU": 10.1, "GPU": 1}, {"zone": "a"}), Node({"CPU": 10.1}, {"zone": "b"})]
 
 
@@ -278,7 +280,7 @@ def test_actors_have_the_threads_they_asked_for_or_their_share_of_their_node(bun
     st.integers(0, 20),
 )
 def test_servers_share_the_cores_of_their_node_for_updates(servers, there, workers):
-    """Which changes nothing of the threads of torch."""
+    """Which changes nothing for an update of one gradient."""
     own, nodes = zip(*servers, strict=True)
     cores = {"a": 16, "b": 3}
     bundles = [*nodes, *"a" * workers]
@@ -289,9 +291,12 @@ def test_servers_share_the_cores_of_their_node_for_updates(servers, there, worke
         assert [each.here() for each in after] == [each.here() for each in before]
         for each, node in zip(after, nodes, strict=True):
             share = min(cores[node], there) // nodes.count(node)
-            assert each.of_updates() == max(each.here(), share)
-        assert [each.of_updates() for each in before] == [each.here() for each in before]
-        assert [Threads(3, 16).here(), Threads(3, 16).of_updates()] == [3, 3]
+            assert each.of_update(1, LONG) == each.here()
+            assert each.of_update(2, LONG) == max(each.here(), share)
+            assert each.of_update(2, 3 * LEAST - 1) == max(1, min(2, each.of_update(2, LONG)))
+            assert each.of_update(2, LEAST) == 1
+        assert [each.of_update(2, LONG) for each in before] == [each.here() for each in before]
+        assert [Threads(3, 16).here(), Threads(3, 16).of_update(2, LONG)] == [3, 3]
 
 
 @pytest.mark.slow

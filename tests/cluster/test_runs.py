@@ -1,6 +1,7 @@
 """Whole runs on real Ray: few, short, and judged by their records."""
 
 import json
+import os
 from functools import partial
 from pathlib import Path
 
@@ -150,6 +151,16 @@ def test_actors_say_who_they_are_and_the_controller_logs_what_matters(ray_cluste
     assert len(log) % 2 == 0, "each run has two lines"
     ready = logged(ray_cluster, actors[f"{actor_group}:worker-0 (fast-0)"])
     assert tells(ready[-1], "kind=ready mlp cpu")
+
+
+def test_the_threads_of_a_server_block_also_after_a_restart(ray_cluster, session, run):
+    """Spinning ones would take the cores of workers."""
+    run(paradigm="bsp", workers=UNEQUAL)
+    group = session._actor_group
+    variables = group.servers[0].__ray_call__.remote(lambda self: dict(os.environ))
+    assert ray_cluster.get(variables)["OMP_WAIT_POLICY"] == "passive"
+    spec = group.server_spec(0, 0, 1.0)
+    assert spec.options["runtime_env"] == {"env_vars": {"OMP_WAIT_POLICY": "passive"}}
 
 
 def logged(ray, actor):

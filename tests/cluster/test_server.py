@@ -13,11 +13,10 @@ from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.server import Server
 from raysync.cluster.shared_memory import Mappings, Slots
-from raysync.cluster.threads import Threads
+from raysync.cluster.threads import LEAST, Threads
 from raysync.config import Update
 from raysync.training.apply_plan import MEAN, ApplyPlan
 from raysync.training.model_server import ModelServer, OneStore
-from raysync.training.vector_threads import LEAST
 
 PLAN = ApplyPlan(workers=["w#1"], samples=[1], progress=0.0, phase="", staleness=[0], version=1)
 GRADIENT = torch.ones(2).numpy()
@@ -33,30 +32,31 @@ def server():
     return server
 
 
-def test_updates_of_long_vectors_have_all_cores_and_torch_its_share(monkeypatch):
+def test_an_update_has_the_threads_that_it_is_worth(monkeypatch):
+    """Also the half of one that is clipped; several gradients leave cores idle, a single one does
+    not.
+    """
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    size, torchs = 2 * LEAST, torch.get_num_threads()
-    given = []
-
-    def exchange(model, threads):
-        given.append(threads)
-        return OneStore(torch.zeros(size), size, Update(lr=1.0), threads=threads)
-
-    server = Server(Threads(torchs, cores=8, servers=2), Role("server-0"))
-    plan = SimpleNamespace(exchange=exchange)
     monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
+    size, had = 2 * LEAST, []
+
+    class Noting(OneStore):
+        def combine(self, plan, vectors):
+            had.append(torch.get_num_threads())
+            return super().combine(plan, vectors)
+
+    server = Server(Threads(1, cores=8, servers=2), Role("server-0"))
+    plan = SimpleNamespace(exchange=lambda model: Noting(torch.zeros(size), size, Update(lr=1.0)))
     server.reset(plan, None, None)
-    assert torch.get_num_threads() == torchs
     gradients = [torch.full((size,), number).numpy() for number in (1.0, 3.0)]
     two = replace(PLAN, workers=["v#1", "w#1"], samples=[1, 1], staleness=[0, 0])
     slots, mappings = Slots(4 * size), Mappings()
     lease = slots.take()
     server.apply_and_publish(two.fields(), *gradients, into=lease.handle)
-    [threads] = given
-    assert len(threads.spans(8 * LEAST)) == max(4, torchs)
-    assert len(threads._pool._threads) >= 1
     weights = torch.frombuffer(bytearray(mappings.read(lease.handle)), dtype=torch.float32)
     assert torch.equal(weights, torch.full((size,), -4.0))
+    server.combine(replace(PLAN, version=2).fields(), gradients[0])
+    assert had == [2, 1]
 
 
 def test_weights_are_published_at_their_version(server):
@@ -110,9 +110,7 @@ def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch
     monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
     data, version = server.snapshot([["pushed"], 1], GRADIENT)
     assert version == 1
-    plan = SimpleNamespace(
-        exchange=lambda model, threads: OneStore(torch.zeros(2), 2, Update(lr=1.0))
-    )
+    plan = SimpleNamespace(exchange=lambda model: OneStore(torch.zeros(2), 2, Update(lr=1.0)))
     other = Server(Threads(torch.get_num_threads()), Role("server-0"))
     other.reset(plan, None, None, data)
     assert other.publish([1, MEAN]) == server.publish([1, MEAN])

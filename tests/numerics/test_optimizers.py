@@ -72,6 +72,22 @@ def test_fused_kernels_are_used_where_torch_has_them():
     assert len(ParameterStore(torch.ones(200_000), 200_000, Update())._optimizer.pieces[0]) == 1
 
 
+def test_a_state_is_that_of_torchs_optimizer_on_the_whole_vector():
+    store = ParameterStore(torch.zeros(1000), 1000, Update(optimizer="adamw"))
+    for _ in range(2):
+        store.apply([torch.ones(1000)], [8], ["w-0#1"], 0.0)
+    reference = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1000))], fused=True)
+    reference.param_groups[0]["params"][0].grad = torch.ones(1000)
+    reference.step()
+    own, expected = store.state()["optimizer"], reference.state_dict()
+    assert own["state"].keys() == {"0"}
+    assert {name: value.shape for name, value in own["state"]["0"].items()} == {
+        name: value.shape for name, value in expected["state"][0].items()
+    }
+    assert own["state"]["0"]["step"] == 2
+    assert [group["params"] for group in own["param_groups"]] == [[0]]
+
+
 @pytest.mark.parametrize(
     ("update", "says"),
     [

@@ -1,6 +1,8 @@
 """An update of a large model makes no vector of its size, writes to none that arrived, and gives
 the same bits with any number of threads; with every optimizer that torch has for a server."""
 
+import gc
+import weakref
 from functools import cache
 from itertools import accumulate
 
@@ -10,8 +12,10 @@ import torch
 
 from raysync.cluster.transport import incoming
 from raysync.config import Update
+from raysync.training import state_file
 from raysync.training.flat_optimizer import PIECE
-from raysync.training.parameter_store import ParameterStore
+from raysync.training.parameter_store import NORM_BLOCK, ParameterStore
+from raysync.training.wire import Wire
 from tests.builders.updates import UPDATES
 
 SIZE = 100_003
@@ -37,7 +41,8 @@ def apply(store, pushes, seed=0, received=lambda tensor: tensor):
     """An update of so many pushes, each of another staleness; `received` is how a vector lies in
     memory.
     """
-    gradients = [received(vector(seed + push)) for push in range(pushes)]
+    encode = Wire(store._wire, SIZE, 0).encode
+    gradients = [received(encode(vector(seed + push)).clone()) for push in range(pushes)]
     bases = [received(vector(seed + 100 + push)) for push in range(pushes)]
     compensates = store.update.delay_compensation is not None
     store.apply(
@@ -50,8 +55,8 @@ def apply(store, pushes, seed=0, received=lambda tensor: tensor):
     )
 
 
-def store_of(update):
-    return ParameterStore(vector(1000), SIZE, Update(lr=0.1, **update))
+def store_of(update, wire="float32"):
+    return ParameterStore(vector(1000), SIZE, Update(lr=0.1, **update), wire=wire)
 
 
 def peak_bytes(work):
@@ -96,20 +101,41 @@ def test_an_update_takes_no_memory_of_the_models_size(update, pushes):
 
 
 @every_update
-def test_the_number_of_threads_changes_no_bit(update):
+@pytest.mark.parametrize("wire", ["float32", "bf16"])
+def test_the_number_of_threads_changes_no_bit(update, wire):
+    """Of the weights, and of all that a checkpoint holds."""
     published = []
     before = torch.get_num_threads()
     try:
         for threads in (1, 3):
             torch.set_num_threads(threads)
-            store = store_of(update)
+            store = store_of(update, wire)
             for pushes in (1, 3, 2):
                 apply(store, pushes, seed=10 * pushes)
-            published.append(store.publish().clone())
+            published.append(state_file.encode(store.state()))
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(other, published[0]) for other in published)
-    assert published[0].isfinite().all()
+    assert all(other == published[0] for other in published)
+    assert store.publish().isfinite().all()
+
+
+def test_the_norm_of_a_long_gradient_is_that_of_its_blocks():
+    """A sum of so many squares in float32 is further off."""
+    size = 8 * NORM_BLOCK + 5
+    gradient = torch.randn(size, generator=torch.Generator().manual_seed(0))
+    store = ParameterStore(torch.zeros(size), size, Update(clip_norm=1.0))
+    exact = gradient.double().norm().item()
+    assert store.combine([gradient], [1], [None]) == pytest.approx(exact, rel=3e-5)
+
+
+@pytest.mark.parametrize("update", [{}, {"optimizer": "rmsprop"}])
+def test_vectors_that_arrived_are_free_once_they_are_applied(update):
+    store, arrived = store_of(update), torch.ones(SIZE)
+    is_there = weakref.ref(arrived)
+    store.apply([arrived], [1], [None], 0.0)
+    del arrived
+    gc.collect()
+    assert is_there() is None
 
 
 @every_update

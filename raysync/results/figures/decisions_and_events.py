@@ -20,6 +20,7 @@ from raysync.results.figures.primitives import (
     plain,
     row_names,
     rows_layout,
+    rule,
 )
 
 SECTION = "What was decided, what happened"
@@ -91,15 +92,6 @@ def _predicted(all_series: Sequence[Series]) -> list[Figure]:
     if not traces:
         return []
     top = max(value for trace in traces for axis_name in "xy" for value in trace[axis_name])
-    same = {
-        "type": "line",
-        "x0": 0,
-        "y0": 0,
-        "x1": top,
-        "y1": top,
-        "layer": "below",
-        "line": {"color": "$muted", "width": 1, "dash": "dot"},
-    }
     return [
         Figure(
             "predicted-wait",
@@ -111,7 +103,7 @@ def _predicted(all_series: Sequence[Series]) -> list[Figure]:
             {
                 "xaxis": axis("predicted wait (s)", rangemode="tozero"),
                 "yaxis": axis("actual wait (s)", rangemode="tozero"),
-                "shapes": [same],
+                "shapes": [rule((0, top), (0, top))],
             },
         )
     ]

@@ -23,11 +23,13 @@ from raysync.results.figures.primitives import (
     Trace,
     View,
     axis,
+    caption,
     curve,
     line,
     numbers,
     over_seeds,
     plain,
+    rule,
     started_at,
 )
 
@@ -125,30 +127,20 @@ def _against(all_series: Sequence[Series], success: Success, measure: Measure, x
             traces += _lone(series, run, *points(run, measure, x))
     of = "time" if x == "time" else "samples"
     unit = "seconds since the first release" if x == "time" else "samples applied"
-    shapes = _target_line(measure.target(success), "y")
+    target = measure.target(success)
+    shapes = [] if target is None else [rule((0, 1), (target, target), xref="paper")]
+    lone = any(series.others for series in all_series)
+    switched = any("diamond" in str(trace.get("marker")) for trace in traces)
     return Figure(
         f"{measure.key}-{of}",
         SECTION,
         f"{_title(measure)} against {of}",
-        " ".join(
-            filter(
-                None,
-                [
-                    f"Test {measure.name}{' in %' if measure.unit else ''} against {unit}.",
-                    over_seeds(all_series),
-                    (
-                        "Dotted, with a cross: a run that did not finish."
-                        if any(series.others for series in all_series)
-                        else ""
-                    ),
-                    (
-                        "Diamond: the paradigm switched."
-                        if any("diamond" in str(trace.get("marker")) for trace in traces)
-                        else ""
-                    ),
-                    "Dotted line across: the target." if shapes else "",
-                ],
-            )
+        caption(
+            f"Test {measure.name}{' in %' if measure.unit else ''} against {unit}.",
+            over_seeds(all_series),
+            "Dotted, with a cross: a run that did not finish." if lone else "",
+            "Diamond: the paradigm switched." if switched else "",
+            "Dotted line across: the target." if shapes else "",
         ),
         traces,
         {
@@ -230,25 +222,6 @@ def _switches(series: Series, x: Floats, y: Floats) -> list[Trace]:
     ]
 
 
-def _target_line(target: float | None, along: str) -> list[dict[str, Any]]:
-    """Draw a line across the figure."""
-    if target is None:
-        return []
-    other = "x" if along == "y" else "y"
-    return [
-        {
-            "type": "line",
-            f"{along}0": target,
-            f"{along}1": target,
-            f"{other}0": 0,
-            f"{other}1": 1,
-            f"{other}ref": "paper",
-            "layer": "below",
-            "line": {"color": "$muted", "width": 1, "dash": "dot"},
-        }
-    ]
-
-
 def times_to(x: Floats, y: Floats, targets: Floats, *, rises: bool) -> Floats:
     """Return when a curve first met each target; infinity where it did not.
 
@@ -289,26 +262,18 @@ def _time_to(all_series: Sequence[Series], success: Success, measure: Measure) -
                 curve(series, targets[met], times[:, met], hovertemplate=hover) if met.any() else []
             )
     direction: dict[str, Any] = {} if measure.rises else {"autorange": "reversed"}
-    shapes = _target_line(target, "x")
+    shapes = [] if target is None else [rule((target, target), (0, 1), yref="paper")]
     ends = "A curve ends at the best that every seed reached." if over_seeds(all_series) else ""
     return [
         Figure(
             f"time-to-{measure.key}",
             SECTION,
             f"Time to {measure.name}, for every target",
-            " ".join(
-                filter(
-                    None,
-                    [
-                        (
-                            f"Seconds from the first release until test {measure.name} first met"
-                            " each target."
-                        ),
-                        over_seeds(all_series),
-                        ends,
-                        "Dotted line: the experiment's target." if shapes else "",
-                    ],
-                )
+            caption(
+                f"Seconds from the first release until test {measure.name} first met each target.",
+                over_seeds(all_series),
+                ends,
+                "Dotted line: the experiment's target." if shapes else "",
             ),
             traces,
             {
@@ -342,9 +307,7 @@ def _work_done(all_series: Sequence[Series]) -> Figure:
         "samples-time",
         "How fast",
         "Work done against time",
-        " ".join(
-            ["Samples applied against seconds since the first release.", over_seeds(all_series)]
-        ).strip(),
+        caption("Samples applied against seconds since the first release.", over_seeds(all_series)),
         traces,
         {
             "xaxis": axis("seconds", rangemode="tozero"),

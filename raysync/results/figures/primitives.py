@@ -1,10 +1,10 @@
 """What all figures are made of: the runs of a paradigm, traces and layouts in Plotly's format, and
 numbers with as many digits as a screen shows.
 
-A figure is plain data for plotly.js (https://plotly.com/javascript/reference/), so nothing has to
-be installed to make a report; the tests check every one against the schema of the Python package
-`plotly`. Colours are names (`$0`, `$text`): the page gives them their value in the reader's theme,
-and `colours.painted` does for a picture.
+A figure is plain data for plotly.js (https://plotly.com/javascript/reference/). The Python package
+`plotly` would save no lines, and refuses the names of colours (`$0`, `$text`), to which the page
+gives their value in the reader's theme, and `colours.painted` in a picture. The tests check every
+figure against its schema.
 """
 
 from __future__ import annotations
@@ -273,6 +273,25 @@ def heading(series: Series, names: Mapping[str, str], at: Sequence[float]) -> Tr
         "textposition": "middle right",
         "textfont": {"color": "$text"},
     }
+
+
+def rule(x: tuple[float, float], y: tuple[float, float], **more: Any) -> dict[str, Any]:
+    """Return a dotted line from one point to another, below the traces."""
+    return {
+        "type": "line",
+        "x0": x[0],
+        "x1": x[1],
+        "y0": y[0],
+        "y1": y[1],
+        "layer": "below",
+        "line": {"color": "$muted", "width": 1, "dash": "dot"},
+        **more,
+    }
+
+
+def caption(*sentences: str) -> str:
+    """Return the sentences of a caption that say something."""
+    return " ".join(filter(None, sentences))
 
 
 def over_seeds(all_series: Sequence[Series]) -> str:

@@ -10,7 +10,16 @@ import numpy as np
 import pandas as pd
 
 from raysync.results.figures.downsample import POINTS, binned, shares_up_to
-from raysync.results.figures.primitives import Figure, Series, Trace, axis, curve, line, over_seeds
+from raysync.results.figures.primitives import (
+    Figure,
+    Series,
+    Trace,
+    axis,
+    caption,
+    curve,
+    line,
+    over_seeds,
+)
 
 SECTION = "How far apart, how stale"
 
@@ -84,7 +93,7 @@ def _over_time(
         f"{column}-time",
         SECTION,
         f"{title} over time",
-        f"{each} {title.lower()} in each stretch of the run: {what}. {over}".strip(),
+        caption(f"{each} {title.lower()} in each stretch of the run: {what}.", over),
         traces,
         {"xaxis": axis("seconds", rangemode="tozero"), "yaxis": axis(unit, rangemode="tozero")},
     )

@@ -36,6 +36,13 @@ ACTIVITIES = {
 }
 """Column -> its name, and how opaque it is drawn."""
 
+BARS_LAYOUT = {
+    "barmode": "group",
+    "bargroupgap": 0.05,
+    "xaxis": {"type": "category", "showgrid": False},
+}
+"""The layout of bars side by side for each worker."""
+
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
     """Return the figures of a scenario."""
@@ -174,17 +181,7 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
     many = _many(tables)
     if many:
         tables, sizes = [_by_group(table, "sum") for table in tables], _by_group(sizes, "sum")
-    traces: list[Trace] = [
-        {
-            **series.trace,
-            "type": "bar",
-            "marker": {"color": series.color},
-            "x": [plain(slot) for slot in table.index],
-            "y": numbers(100 * table.samples),
-            "hovertemplate": "%{y} % of the samples<br>%{x}",
-        }
-        for series, table in zip(all_series, tables, strict=True)
-    ]
+    traces = _shares(all_series, [table.samples for table in tables], "the samples")
     names = [plain(slot) for slot in sizes.index]
     for name, column, symbol in (
         ("share of speed", "speed", "diamond-open"),
@@ -214,13 +211,25 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
             "Share of the applied samples, in %. Diamond: its share of the workers' computing"
             " speed; line: an equal share.",
             traces,
-            {
-                "barmode": "group",
-                "bargroupgap": 0.05,
-                "xaxis": {"type": "category", "showgrid": False},
-                "yaxis": axis("% of samples", rangemode="tozero"),
-            },
+            BARS_LAYOUT | {"yaxis": axis("% of samples", rangemode="tozero")},
         )
+    ]
+
+
+def _shares(
+    all_series: Sequence[Series], shares: Sequence[pd.Series[float]], what: str
+) -> list[Trace]:
+    """Draw a share of each worker, a bar a paradigm."""
+    return [
+        {
+            **series.trace,
+            "type": "bar",
+            "marker": {"color": series.color},
+            "x": [plain(slot) for slot in share.index],
+            "y": numbers(100 * share),
+            "hovertemplate": f"%{{y}} % of {what}<br>%{{x}}",
+        }
+        for series, share in zip(all_series, shares, strict=True)
     ]
 
 
@@ -286,17 +295,7 @@ def _lost(all_series: Sequence[Series]) -> list[Figure]:
         return []
     many = _many(tables)
     tables = [_by_group(table, "sum") for table in tables] if many else tables
-    traces: list[Trace] = [
-        {
-            **series.trace,
-            "type": "bar",
-            "marker": {"color": series.color},
-            "x": [plain(slot) for slot in table.index],
-            "y": numbers(100 * table.dropped / table.pushes),
-            "hovertemplate": "%{y} % of its pushes<br>%{x}",
-        }
-        for series, table in zip(all_series, tables, strict=True)
-    ]
+    traces = _shares(all_series, [table.dropped / table.pushes for table in tables], "its pushes")
     whose = "group of workers" if many else "worker"
     return [
         Figure(
@@ -306,11 +305,6 @@ def _lost(all_series: Sequence[Series]) -> list[Figure]:
             f"Share of the {whose}'s own pushes, in %: unequal shares are a bias towards the data"
             " of those that lose less.",
             traces,
-            {
-                "barmode": "group",
-                "bargroupgap": 0.05,
-                "xaxis": {"type": "category", "showgrid": False},
-                "yaxis": axis("% of its pushes", rangemode="tozero"),
-            },
+            BARS_LAYOUT | {"yaxis": axis("% of its pushes", rangemode="tozero")},
         )
     ]
