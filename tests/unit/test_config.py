@@ -326,12 +326,9 @@ SLOW, CRASH, DRIFT = (
         (
             "kind: slowdown, factor: 2",
             r"faults\[0\]: unknown kind 'slowdown'; did you mean 'slow-down'\?\n"
-            "Allowed: bandwidth, crash, drift, kill, latency, slow-down, speed-drift.",
+            "Allowed: crash, drift, kill, latency, slow-down, speed-drift.",
         ),
-        (
-            "factor: 2",
-            r"x.yaml: faults\[0\]: give its kind: bandwidth, crash, drift, kill, latency",
-        ),
+        ("factor: 2", r"x.yaml: faults\[0\]: give its kind: crash, drift, kill, latency"),
         ("kind: slow-down", r"faults\[0\].factor: Field required"),
         (
             "kind: slow-down, factro: 2, factor: 2",
