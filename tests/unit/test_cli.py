@@ -123,7 +123,7 @@ def test_bad_input(call, tmp_path, monkeypatch, command, text, says):
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [
-        ("t.txt", "1 -2", "t.txt, line 1: step times must be above 0 and finite; got -2"),
+        ("t.txt", "1 -2", "t.txt, line 1: a step lasts -2 s"),
         ("t.txt", "1 quick", "t.txt must hold seconds and nothing else (line 1: "),
         (
             "p.yaml",
