@@ -26,9 +26,10 @@ class _Windows(_Selection):
     """The windows in which a fault affects its workers: by the run's seconds, or by the worker's
     clock.
 
-    A step is affected if its Release lies in a window. Without `times` and `mean_gap` there is one
-    window, from `start` on. Draws are hashed from (seed, fault, slot), so they are the same for
-    every paradigm and on both engines.
+    By clock, a fault meets the same steps under every paradigm; by seconds, the same stretch of
+    time. A step is affected if its Release lies in a window. Without `times` and `mean_gap` there
+    is one window, from `start` on. Draws are hashed from (seed, fault, slot), so they are the same
+    for every paradigm and on both engines.
     """
 
     start_s: float | None = Field(None, ge=0, description="when it begins; default: with the run")

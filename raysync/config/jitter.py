@@ -28,8 +28,9 @@ class Jitter(Strict):
         2.5,
         gt=1,
         description=(
-            "pareto: exponent of the tail; the share of factors above x falls as x to the power of"
-            " minus that, so a small one is heavy. Up to 2 the variance is infinite"
+            "pareto, for the rare, very long steps of machines that others use: exponent of the"
+            " tail; the share of factors above x falls as x to the power of minus that, so a small"
+            " one is heavy. Up to 2 the variance is infinite"
         ),
     )
     samples: tuple[Annotated[float, Field(strict=True, gt=0)], ...] = Field(

@@ -27,7 +27,8 @@ class Link(Strict):
 
 
 class Node(Strict):
-    """A machine whose workers share its link, in addition to the links that each has of its own.
+    """A machine whose workers share its link, as the GPUs of one server share its network card, in
+    addition to the links that each has of its own.
 
     What workers and servers on one node send each other does not go over it.
     """
