@@ -79,7 +79,6 @@ def test_without_a_barrier_rates_add_up():
     assert answer.mean("asp", "staleness_mean") > 0
     assert answer.final is None
     assert not answer.trained
-    assert "asp finishes its work first: 200 s." in report.sentences(answer)[0]
 
 
 def test_the_search_finds_shares_for_unequal_workers(monkeypatch):
@@ -108,13 +107,10 @@ def test_equal_paradigms_cannot_be_told_apart():
     answer = advise(world(**settings), asked(BSP, SSP0, seeds=3), Clock())
     labels = [each.paradigm for each in answer.time.ranked]
     assert report.alike(answer.time) == labels
-    assert (
-        f"These two cannot be told apart: {labels[0]} and {labels[1]}."
-        in (report.sentences(answer)[0])
-    )
+    assert all(label in report.sentences(answer)[0] for label in labels)
     answer = advise(world(**settings), asked(BSP, ASP, seeds=3), Clock())
     assert report.alike(answer.time) == ["asp"]
-    assert "It is ahead of each other one in 3 paired runs" in report.sentences(answer)[0]
+    assert "bsp" not in report.sentences(answer)[0]
 
 
 def test_seeds_are_common_and_one_says_nothing_of_how_sure():
@@ -123,7 +119,7 @@ def test_seeds_are_common_and_one_says_nothing_of_how_sure():
     assert all(sorted(runs) == [7, 8, 9] for runs in answer.outcomes.values())
     assert advise(world(seeds=[3, 1]), asked(BSP, seeds=3), Clock()).seeds == [1, 3, 4]
     alone = advise(world(), asked(BSP, ASP, seeds=1), Clock())
-    assert "One seed cannot say how sure that is." in report.sentences(alone)[0]
+    assert alone.time.leader.sure == "one seed"
 
 
 def test_servers_are_searched_only_where_they_take_time():
@@ -303,7 +299,7 @@ def test_the_answer_names_both_goals_and_its_files_run(learned, tmp_path):
     for words in ("accuracy at least 0.2", "on the validation set", "on the test set"):
         assert any(words in sentence for sentence in plain["answer"])
     page = (tmp_path / "advice.html").read_text()
-    assert report.sentences(learned)[-1] in page
+    assert all(sentence in page for sentence in report.sentences(learned))
     assert re.search(r"src=|href=.http", page.split("<script>")[0]) is None
 
 
@@ -319,7 +315,8 @@ def test_without_the_slowest_worker():
     assert changed.change.what == "without slow-0, the slowest worker"
     assert answer.time.first.value.mean == 400
     assert changed.now_s == 150
-    assert "2.67 times as fast as now" in report.sentences(answer)[2]
+    [_, table] = report.answer_of(answer).tables
+    assert table.frame().loc[changed.change.what].tolist() == ["bsp", "150", "2.67"]
 
 
 def test_one_more_worker_of_each_group():
@@ -484,7 +481,8 @@ def test_the_command_answers_and_writes(call, tmp_path):
     options = ["--processes", "1", "--paradigm", "bsp", "--paradigm", "asp", "--seeds", "2"]
     code, out, _ = call(*options)
     assert code == 0
-    assert "asp finishes its work first: 200 s." in out
+    assert out.startswith("asp ")
+    assert "200 s" in out
     assert "raysync run advice/advised.yaml" in out
     assert config.load(tmp_path / "advice" / "advised.yaml").paradigm.name == "asp"
     assert not list((tmp_path / "advice").glob("*.py"))
