@@ -6,6 +6,7 @@ import ast
 import json
 import re
 import sys
+from dataclasses import replace
 
 import pytest
 import yaml
@@ -23,6 +24,8 @@ from raysync.advice.world import world_of
 from raysync.config import ParadigmChoice, Target
 from raysync.core.metrics import ACCURACY
 from raysync.errors import ConfigError, RunFailed
+from raysync.results.ranking import Ranked, Standings
+from raysync.results.statistics import estimate
 from raysync.what_if.step_times import StepTimes
 
 pytest.importorskip("optuna")
@@ -317,6 +320,23 @@ def test_without_the_slowest_worker():
     assert changed.now_s == 150
     [_, table] = report.answer_of(answer).tables
     assert table.frame().loc[changed.change.what].tolist() == ["bsp", "150", "2.67"]
+
+
+def test_another_answer_needs_to_be_clearly_better():
+    """On a changed cluster today's best stays where it cannot be told apart from the first."""
+    answer = advise(world(), asked(BSP, ASP, seeds=3), Clock())
+
+    def changed(*asp_s):
+        ranked = [
+            Ranked(label, estimate(values), dict(enumerate(values)))
+            for label, values in (("bsp", [100.0, 101.0, 99.0]), ("asp", list(asp_s)))
+        ]
+        standings = Standings(answer.time.measure, tuple(ranked))
+        return replace(answer.changed[0], standings=standings)
+
+    for values, best in (((150, 90, 100), "asp"), ((200, 201, 202), "bsp")):
+        [_, table] = report.answer_of(replace(answer, changed=(changed(*values),))).tables
+        assert table.frame()["best"].tolist() == [best]
 
 
 def test_one_more_worker_of_each_group():

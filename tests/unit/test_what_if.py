@@ -113,8 +113,8 @@ def test_one_more_rank_is_what_a_larger_table_says():
     [larger] = plain.larger
     assert (larger.group, len(larger.predictions), plain.best) == ("", 1, list(plain.predictions))
     assert json.loads(report.as_json(plain))["with_one_more"][0]["paradigms"]
-    [_, table] = report.answer_of(plain).tables
-    assert len(table.frame()) == len(plain.larger)
+    [_, table] = report.answer_of(answer).tables
+    assert len(table.frame()) == sum(len(each.predictions) for each in answer.larger)
 
 
 def test_dropped_pushes_are_lost_by_pencil():

@@ -50,6 +50,14 @@ def test_one_worker_takes_its_pull_its_step_and_its_push(network, pull_s, push_s
     }
 
 
+def test_a_fault_adds_its_latency_to_each_way_of_a_round_trip():
+    """Three ways of 0.5 s until the weights are there, a step, and one way of its push."""
+    found = times(
+        network={"pull_round_trips": 1}, faults=[{"kind": "latency", "added_s": 0.5}], samples=2
+    )
+    assert found == {"worker-0": [3, 6]}
+
+
 def test_the_coordinator_takes_pushes_in_one_after_another_in_the_order_of_arrival():
     """a computes for 1 s and is taken in for 0.5 s: 1.5 s, 3 s, and it is there again at 4 s. b
     pulls for 1.5 s, computes until 2.5 s and is there at 4 s too. It was sent first, so it is taken
