@@ -99,7 +99,7 @@ def _how_sure(leader: Leader) -> str:
 
 
 def _better(final: Standings, name: str) -> list[str]:
-    """Return the paradigms whose models are clearly better than that of the one of this name."""
+    """Return the paradigms whose models are clearly better than the named one's."""
     own = next(entry for entry in final.ranked if entry.paradigm == name)
     return [
         entry.paradigm

@@ -40,7 +40,7 @@ def behind(standings: Standings) -> Column:
     """Return how far each paradigm is behind the first, over common seeds; rows are its labels."""
     measure = standings.measure
     how = {
-        "ratio": ("× the first", "times that of the first"),
+        "ratio": ("× the first", "as a multiple of the first"),
         "points": ("points behind", "percentage points worse than the first"),
         "difference": ("behind the first", "worse than the first"),
     }
