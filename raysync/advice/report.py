@@ -1,15 +1,11 @@
-"""The answer as sentences, as a table, as a page, as Markdown and as JSON; and its files."""
+"""What `raysync advise` has found: in words, in tables, as JSON; and its files."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
-
-import pandas as pd
-from markupsafe import Markup
 
 from raysync.advice.advise import Advice, Changed
 from raysync.advice.candidates import Candidate
@@ -24,10 +20,11 @@ from raysync.results.columns import (
     share_form,
     with_interval,
 )
-from raysync.results.markdown import plain
-from raysync.results.page import figure_json, render
-from raysync.results.ranking import Comparison, Standings
+from raysync.results.ranking import Standings
+from raysync.results.report_faces import Answer, Table
+from raysync.results.sentences import lead
 from raysync.results.statistics import CONFIDENCE
+from raysync.results.tables import Column, behind
 from raysync.training.evaluation import OF_THE_TEST_SET
 
 SCHEMA = 1
@@ -38,28 +35,37 @@ ADVISED, ADVISED_MODEL, PAGE, MARKDOWN, JSON = (
     "advice.md",
     "advice.json",
 )
+MOST_BATCHES = 8
+"""The most batch sizes that a cell shows."""
 LEGEND = (
     "±: half of the 95% interval of the mean over seeds. All have the same seeds, so the same"
     " batches, jitter and faults, and are compared in pairs."
 )
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of the table of the few best."""
+def answer_of(advice: Advice) -> Answer:
+    """Return the answer in words and tables."""
+    asked = advice.world.asked
+    return Answer(
+        "advise",
+        name=f"Advice for {asked.name}",
+        title=f"{asked.subject}, {asked.worker_count} workers",
+        question="What to run",
+        sentences=sentences(advice),
+        tables=[_of_candidates(advice), *([_of_changes(advice)] if advice.changed else [])],
+        legend=LEGEND,
+        labels=list(advice.contenders),
+        figures=figures_of(advice),
+        basis=list(basis(advice)),
+    )
 
-    heading: str
-    about: str
-    show: Callable[[str], str]
-    """It returns the cell of the candidate with that label."""
 
-
-def columns_of(advice: Advice) -> list[Column]:
-    """Return the columns, the ones that decide first."""
+def _of_candidates(advice: Advice) -> Table:
+    """Return the table of the few best; the columns that decide come first."""
     columns = []
     for standings in (advice.time, advice.final):
         if standings is not None:
-            columns += list(_of_standings(standings))
+            columns += [_value_of(standings), behind(standings)]
     columns += [
         Column("wait share", "of the workers' time, between push and release",
                lambda label: _mean(advice, label, "wait_fraction", share_form)),
@@ -75,42 +81,25 @@ def columns_of(advice: Advice) -> list[Column]:
             Column("dropped", "pushes that were computed and not applied",
                    lambda label: _mean(advice, label, "dropped", count_form))
         )  # fmt: skip
-    return columns
+    own = advice.world.plan.experiment.batch_sizes
+    if any(advice.shares(label) != own for label in advice.contenders):
+        columns.append(
+            Column("batches", "samples of an iteration at the end, of the workers in their order",
+                   lambda label: _batches(advice.shares(label)))
+        )  # fmt: skip
+    labels = [each.paradigm for each in advice.time.ranked]
+    return Table("candidate", columns, dict(zip(labels, labels, strict=True)))
 
 
-def _of_standings(standings: Standings) -> Iterator[Column]:
+def _value_of(standings: Standings) -> Column:
     measure = standings.measure
     values = {each.paradigm: each.value for each in standings.ranked}
 
-    def value(label: str) -> str:
+    def show(label: str) -> str:
         one = values[label]
         return with_interval(one.mean, one.low, one.high, one.count, one.total, measure.form)
 
-    yield Column(measure.heading, measure.about, value)
-    versus = {each.other.paradigm: each for each in standings.behind}
-
-    def against(label: str) -> str:
-        return "-" if label not in versus else _interval(versus[label])
-
-    how = "times that of the best" if measure.compared_by == "ratio" else "worse than the best"
-    yield Column("behind the best", f"{how}, with its 95% interval over common seeds", against)
-
-
-def _interval(versus: Comparison) -> str:
-    show = _show_ratio if versus.equal == 1.0 else _show_difference
-    if versus.by.mean is None:
-        return "?"
-    if versus.by.low is None or versus.by.high is None:
-        return show(versus.by.mean)
-    return f"{show(versus.by.mean)} ({show(versus.by.low)} to {show(versus.by.high)})"
-
-
-def _show_ratio(value: float) -> str:
-    return f"×{ratio_text(value)}"
-
-
-def _show_difference(value: float) -> str:
-    return f"{round(value, 6) + 0.0:.3g}"
+    return Column(measure.heading, measure.about, show)
 
 
 def _mean(advice: Advice, label: str, key: str, form: Callable[[float], str]) -> str:
@@ -118,119 +107,65 @@ def _mean(advice: Advice, label: str, key: str, form: Callable[[float], str]) ->
     return "-" if value is None else format(value, form(value))
 
 
-def alike(standings: Standings) -> list[str]:
-    """Return the labels that cannot be told apart from the best, with it: those whose paired
-    interval does not leave out that they are as good.
-    """
-    others = [
-        versus.other.paradigm
-        for versus in standings.behind
-        if versus.other.value.count and not versus.clear
+def _batches(shares: Mapping[str, int]) -> str:
+    sizes = list(map(str, shares.values()))
+    return " ".join(sizes[:MOST_BATCHES]) + (" ..." if len(sizes) > MOST_BATCHES else "")
+
+
+def _of_changes(advice: Advice) -> Table:
+    """Return the table of what changes of the cluster would do."""
+    best, show = advice.best.label, advice.time.measure.show
+    now_s = advice.time.first.value.mean or 0.0
+
+    def then(changed: Changed) -> str:
+        stays = best in alike(changed.standings)
+        return best if stays else changed.standings.first.paradigm
+
+    columns = [
+        Column("best", "today's best, unless another would be clearly better", then),
+        Column(
+            advice.time.measure.heading,
+            "its predicted seconds",
+            lambda changed: show(_mean_of(changed.standings, then(changed))),
+        ),
+        Column(
+            "× as fast",
+            "how many times as fast today's best would be as now",
+            lambda changed: ratio_text(now_s / changed.now_s),
+        ),
     ]
-    return [standings.first.paradigm, *others]
+    return Table("change", columns, {each.change.what: each for each in advice.changed})
+
+
+def _mean_of(standings: Standings, label: str) -> float:
+    return next(each.value.mean or 0.0 for each in standings.ranked if each.paradigm == label)
+
+
+def alike(standings: Standings) -> list[str]:
+    """Return the labels that cannot be told apart from the best, with it."""
+    return [standings.first.paradigm, *standings.leader.doubtful]
 
 
 def sentences(advice: Advice) -> list[str]:
-    """Return the answer in words."""
-    parts = [_of_time(advice)]
-    if advice.final is not None:
-        parts.append(_of_model(advice, advice.final))
-        parts.append(_tested(advice))
-    parts.append(_costs(advice, advice.best.label))
-    parts += [_of_change(advice, changed) for changed in advice.changed]
-    return [part for part in parts if part]
-
-
-def _of_time(advice: Advice) -> str:
-    standings, first = advice.time, advice.time.first
+    """Return what to run for each of the two goals, and how sure that is."""
     target = advice.world.plan.experiment.target
-    measured = standings.measure is not WHOLE_WORK and target is not None
-    what = f"reaches {target.words}" if measured and target else "finishes its work"
-    takes = f"{standings.measure.show(first.value.mean or 0.0)} s"
-    if first.value.count < first.value.total:
-        takes += f", in {first.value.count} of {first.value.total} runs"
-    return f"{first.paradigm} {what} first: {takes}. {_how_sure(advice, standings)}"
-
-
-def _of_model(advice: Advice, standings: Standings) -> str:
-    first = standings.first
-    if first.value.mean is None:
-        return "No run has a final model."
-    value = standings.measure.show(first.value.mean)
-    name = advice.world.plan.primary.name
-    return (
-        f"{first.paradigm} has the best final {name} on the validation set: {value}."
-        f" {_how_sure(advice, standings)}"
-    )
-
-
-def _how_sure(advice: Advice, standings: Standings) -> str:
-    if len(standings.ranked) == 1:
-        return "There is nothing to compare it with."
-    if len(advice.seeds) < 2:
-        return "One seed cannot say how sure that is."
-    same = alike(standings)
-    if len(same) == 1:
-        return f"It is ahead of each other one in {len(advice.seeds)} paired runs, surely."
-    names = ", ".join(same[:-1]) + f" and {same[-1]}"
-    return f"{NUMBERS.get(len(same), str(len(same)))} cannot be told apart: {names}."
-
-
-NUMBERS = {2: "These two", 3: "These three", 4: "These four", 5: "These five", 6: "These six"}
-
-
-def _tested(advice: Advice) -> str:
-    value = advice.mean(advice.best.label, OF_THE_TEST_SET)
-    if value is None:
-        return ""
+    measured = advice.time.measure is not WHOLE_WORK and target is not None
+    goal = f"reach {target.words}" if measured and target else "finish its work"
+    said = [lead(advice.time, f"is the first to {goal}", " s")]
+    if advice.final is None:
+        return said
+    if advice.final.first.value.mean is None:
+        return [*said, "No run has a final model."]
     primary = advice.world.plan.primary
-    shown = format(value, percent_form(value)) if primary.name == "accuracy" else f"{value:.4g}"
-    return (
-        f"The final {primary.name} of {advice.best.label} on the test set is {shown}; nothing was"
-        " chosen on that set."
-    )
-
-
-def _costs(advice: Advice, label: str) -> str:
-    wait = _mean(advice, label, "wait_fraction", share_form)
-    stale = _mean(advice, label, "staleness_mean", plain_form)
-    shares = advice.shares(label)
-    own = advice.world.plan.experiment.batch_sizes
-    sizes = (
-        ""
-        if shares == own
-        else " Its batches end at "
-        + ", ".join(f"{size} ({slot})" for slot, size in list(shares.items())[:8])
-        + (", ..." if len(shares) > 8 else "")
-        + "."
-    )
-    return (
-        f"With {label}, workers wait for {wait} of their time, and a gradient is {stale} versions"
-        f" old.{sizes}"
-    )
-
-
-def _of_change(advice: Advice, changed: Changed) -> str:
-    """Say whether a change of the cluster changes the answer."""
-    best, today = changed.standings.first, advice.best.label
-    what = changed.change.what
-    what = what[0].upper() + what[1:]
-    show = advice.time.measure.show
-    speed = _mean_of(advice, today) / changed.now_s
-    same = best.paradigm == today or today in alike(changed.standings)
-    if same:
-        return (
-            f"{what}, {today} stays among the best: {show(changed.now_s)} s are predicted,"
-            f" {ratio_text(speed)} times as fast as now."
+    said.append(lead(advice.final, f"has the best final {primary.name} on the validation set"))
+    value = advice.mean(advice.best.label, OF_THE_TEST_SET)
+    if value is not None:
+        shown = format(value, percent_form(value)) if primary.name == "accuracy" else f"{value:.4g}"
+        said.append(
+            f"The final {primary.name} of {advice.best.label} on the test set is {shown}; nothing"
+            " was chosen on that set."
         )
-    return (
-        f"{what}, the answer would be {best.paradigm}: {show(best.value.mean or 0.0)} s are"
-        f" predicted, and {show(changed.now_s)} s with {today}."
-    )
-
-
-def _mean_of(advice: Advice, label: str) -> float:
-    return next(each.value.mean or 0.0 for each in advice.time.ranked if each.paradigm == label)
+    return said
 
 
 def basis(advice: Advice) -> Iterator[str]:
@@ -260,55 +195,6 @@ def basis(advice: Advice) -> Iterator[str]:
     yield (
         "Each interval is for one pair alone; of many, one in twenty would mislead by chance."
         " An experiment's step times and network are taken as they are given."
-    )
-
-
-def rows_of(advice: Advice) -> list[str]:
-    """Return the labels in the order of the table."""
-    return [each.paradigm for each in advice.time.ranked]
-
-
-def markdown(advice: Advice) -> str:
-    """Return the answer as Markdown."""
-    columns = columns_of(advice)
-    frame = pd.DataFrame(
-        [[label, *(column.show(label) for column in columns)] for label in rows_of(advice)],
-        columns=["candidate", *(column.heading for column in columns)],
-    )
-    table = frame.map(lambda text: plain(text).replace("|", "\\|"))
-    parts = [
-        f"# Advice for {plain(advice.world.asked.name)}",
-        *map(plain, sentences(advice)),
-        str(table.to_markdown(index=False, disable_numparse=True)),
-        LEGEND,
-        "\n".join(f"- {plain(sentence)}" for sentence in basis(advice)),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def html(advice: Advice) -> str:
-    """Return the answer as a page that loads nothing from the network."""
-    labels = list(advice.contenders)
-    columns = columns_of(advice)
-    asked = advice.world.asked
-    return render(
-        "raysync.advice",
-        name=f"Advice for {asked.name}",
-        title=f"{asked.subject}, {asked.worker_count} workers",
-        answer=sentences(advice),
-        columns=columns,
-        rows=[
-            {
-                "label": label,
-                "index": labels.index(label),
-                "cells": [column.show(label) for column in columns],
-            }
-            for label in rows_of(advice)
-        ],
-        legend=LEGEND,
-        paradigms=labels,
-        figures=[(each, Markup(figure_json(each))) for each in figures_of(advice)],
-        basis=list(basis(advice)),
     )
 
 
@@ -391,12 +277,12 @@ def files_of(advice: Advice) -> dict[str, str]:
     The model of a second one is advised where the best for the final metric is surely better than
     the best for the time.
     """
-    best = advice.best
+    best, answer = advice.best, answer_of(advice)
     experiment = advice.world.advised(best)
     files = {
         ADVISED: experiment.to_yaml(),
-        PAGE: html(advice),
-        MARKDOWN: markdown(advice),
+        PAGE: answer.html(),
+        MARKDOWN: answer.markdown(),
         JSON: as_json(advice) + "\n",
     }
     model = advice.best_model

@@ -65,9 +65,6 @@ def _of_links(setting: Setting) -> Iterator[Cause]:
 
 def _of_shared_links(setting: Setting) -> Iterator[Cause]:
     network = setting.experiment.network
-    if setting.has_server and network.server_latency_s:
-        without = setting.change_network(server_latency_s=0.0)
-        yield Cause("server link", "the latency of the servers (server_latency_s)", without)
     if network.nodes:
         nodes = tuple(node.model_copy(update={"link": Link()}) for node in network.nodes)
         yield Cause("link", "the links of the nodes", setting.change_network(nodes=nodes))
@@ -89,7 +86,7 @@ def whole_network(setting: Setting) -> Iterator[Cause]:
     groups = setting.groups
     free = {slot: group.model_copy(update={"link": Link()}) for slot, group in groups.items()}
     without = setting.change_groups(free).change_network(
-        link=Link(), server_bandwidth_bytes_per_s=None, server_latency_s=0.0, nodes=()
+        link=Link(), server_bandwidth_bytes_per_s=None, nodes=()
     )
     if (regions := setting.experiment.network.regions) is not None:
         without = _without_limits(without, regions)

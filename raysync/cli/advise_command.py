@@ -8,18 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich import box
-from rich.markup import escape
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
-from rich.table import Table
 
 from raysync.cli.app import AsJson, OptionalFile, Processes, Settings, app, load_experiment
 from raysync.cli.console import console, errors, say
+from raysync.cli.table import print_answer
 from raysync.config import Experiment
-from raysync.errors import ConfigError, visible
+from raysync.errors import ConfigError
 
 if TYPE_CHECKING:
-    from raysync.advice.advise import Advice
     from raysync.advice.world import World
 
 MOST_SEEDS = 1000
@@ -99,7 +96,7 @@ def advise(
     if as_json:
         typer.echo(report.as_json(answer))
     else:
-        _print(answer)
+        print_answer(report.answer_of(answer))
     (errors if as_json else console).print_plain(
         f"The answer: {output / report.PAGE}\nRun it: raysync run {output / report.ADVISED}"
     )
@@ -131,21 +128,3 @@ def _measured(asked: Experiment) -> dict[str, Any]:
     settings = read_yaml(calibration.profile(asked, measured, "measured"), "what was measured")
     assert isinstance(settings, dict), "a profile that is no mapping"
     return {name: settings[name] for name in ("workers", "network")}
-
-
-def _print(answer: Advice) -> None:
-    from raysync.advice import report
-
-    columns = report.columns_of(answer)
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("candidate", overflow="fold")
-    for column in columns:
-        table.add_column(escape(column.heading), justify="right", no_wrap=True)
-    for label in report.rows_of(answer):
-        cells = [label, *(column.show(label) for column in columns)]
-        table.add_row(*(escape(visible(cell)) for cell in cells))
-    for sentence in report.sentences(answer):
-        console.print_plain(sentence)
-    console.print(table)
-    for sentence in (report.LEGEND, *report.basis(answer)):
-        console.print_plain(sentence)

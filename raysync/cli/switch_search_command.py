@@ -7,8 +7,6 @@ from collections import Counter
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich import box
-from rich.table import Table
 
 from raysync import config
 from raysync.cli.app import (
@@ -22,7 +20,7 @@ from raysync.cli.app import (
 )
 from raysync.cli.console import console, say
 from raysync.cli.progress_lines import TrialsLine
-from raysync.cli.table import seconds_text
+from raysync.cli.table import plain_table, seconds_text
 from raysync.errors import RunFailed
 
 if TYPE_CHECKING:
@@ -86,27 +84,20 @@ def switch_search(
 
 
 def _print_table(plan: SearchPlan, result: SearchResult, first: str) -> None:
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("fraction", no_wrap=True)
     target = plan.search.target.replace("_", "\n")
-    for name in ("runs", target, "passes", "seconds", f"of {first}\nalone"):
-        table.add_column(name, justify="right", no_wrap=True)
-    rows = [
-        (f"1 ({first} alone)", "", result.value, result.first_seconds, result.first),
-        *(
-            (f"{each.fraction:g}", PASSES[each.passes], each.value, each.seconds, each)
-            for each in result.candidates
-        ),
-    ]
-    for name, passes, value, seconds, candidate in rows:
-        whys = Counter(training.why for training in candidate.trainings if training.why)
+    table = plain_table("fraction", "runs", target, "passes", "seconds", f"of {first}\nalone")
+    for each in (result.first, *result.candidates):
+        is_first = each is result.first
+        whys = Counter(training.why for training in each.trainings if training.why)
+        name = f"1 ({first} alone)" if is_first else f"{each.fraction:g}"
+        seconds = result.first_seconds if is_first else each.seconds
         table.add_row(
             " ".join([name, *(f"[red]{count} {why}[/red]" for why, count in whys.items())]),
-            str(len(candidate.trainings) or "known"),
-            _value(plan, value),
-            passes,
+            str(len(each.trainings) or "known"),
+            _value(plan, result.value if is_first else each.value),
+            "" if is_first else PASSES[each.passes],
             "-" if seconds is None else seconds_text(seconds),
-            _number(result.ratio(candidate), ".3f"),
+            _number(result.ratio(each), ".3f"),
         )
     console.print(table)
 

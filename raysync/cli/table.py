@@ -7,7 +7,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from textwrap import fill
+from typing import TYPE_CHECKING, Any
 
 from rich import box
 from rich.markup import escape
@@ -16,6 +17,7 @@ from rich.table import Table
 from raysync.cli.console import console
 from raysync.config import Experiment
 from raysync.core.metrics import PrimaryMetric
+from raysync.errors import visible
 from raysync.results.collection import Success
 from raysync.results.columns import (
     OF_EVERY_RUN,
@@ -27,6 +29,9 @@ from raysync.results.columns import (
     with_interval,
 )
 from raysync.results.grouping import workers_text
+
+if TYPE_CHECKING:
+    from raysync.results.report_faces import Answer
 
 
 def seconds_form(value: float) -> str:
@@ -58,6 +63,35 @@ SHOWN_WITH = {
 """Key of a measure -> those of which some run has to have a share for it to be shown: without
 transfer and server, computing is what waiting leaves."""
 LEAST_SHARE = 0.005
+NARROWEST = 7
+"""The characters of a line of a heading."""
+
+
+def plain_table(first: str, *headings: str) -> Table:
+    """Return an empty table: of names, which are folded where they are long, and of numbers, which
+    are never cut.
+    """
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(first, overflow="fold", min_width=14)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
+
+
+def print_answer(answer: Answer) -> None:
+    """Print what a command has found: in words, in tables, and what it rests on."""
+    for sentence in answer.sentences:
+        console.print_plain(sentence)
+    for table in answer.tables:
+        columns = [column for column in table.columns if not column.only_in_pages]
+        headings = (fill(each.heading, NARROWEST, break_long_words=False) for each in columns)
+        printed = plain_table(escape(table.first), *map(escape, headings))
+        for label, row in table.rows.items():
+            cells = [label, *((column.brief or column.show)(row) for column in columns)]
+            printed.add_row(*(escape(visible(cell)) for cell in cells))
+        console.print(printed)
+    for sentence in (answer.legend, *answer.basis):
+        console.print_plain(sentence)
 
 
 def print_table(
@@ -80,11 +114,7 @@ def print_table(
         for measure in OF_EVERY_RUN
         if measure.key in NARROW and _says_something(measure.key, rows)
     ]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    # a long name is folded into several lines; numbers are never cut
-    table.add_column("paradigm", overflow="fold")
-    for measure in (*results, *others):
-        table.add_column(measure.heading, justify="right", no_wrap=True)
+    table = plain_table("paradigm", *(measure.heading for measure in (*results, *others)))
     for label, summaries in rows.items():
         bad = Counter(summary["status"] if summary else "failed" for summary in summaries)
         del bad["finished"]

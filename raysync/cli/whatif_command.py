@@ -4,31 +4,16 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-from rich import box
-from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-from rich.table import Table
 
 from raysync.cli.app import AsJson, Processes, app
 from raysync.cli.console import console, errors
-from raysync.errors import ConfigError, visible
+from raysync.cli.table import print_answer
+from raysync.errors import ConfigError
 
-if TYPE_CHECKING:
-    from raysync.what_if.prediction import WhatIf
-
-NARROW = {
-    " per s": "\nper s",
-    "wait ": "wait\n",
-    "lead ": "lead\n",
-    "lost ": "lost\n",
-    "staleness": "stale-\nness",
-    "dropped": "drop-\nped",
-    "worker-": "worker-\n",
-}
-"""Part of a heading -> what a terminal shows in its place."""
 LARGEST = 2**31
 """A bound for numbers of steps and samples that are counted."""
 
@@ -117,7 +102,7 @@ def whatif(
     if as_json:
         typer.echo(report.as_json(answer))
     else:
-        _print(answer)
+        print_answer(report.answer_of(answer))
     if output is not None:
         try:
             report.write(answer, output)
@@ -136,24 +121,3 @@ def _check(output: Path | None) -> None:
         raise ConfigError(f"--output {output}: the name of the file must end in .html or .md.")
     if not output.absolute().parent.is_dir():
         raise ConfigError(f"--output {output}: there is no folder {output.parent}.")
-
-
-def _print(answer: WhatIf) -> None:
-    from raysync.what_if import report
-
-    columns = [column for column in report.columns_of(answer) if not column.only_in_pages]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column("paradigm", overflow="fold", min_width=14)
-    for column in columns:
-        heading = column.heading
-        for long, short in NARROW.items():
-            heading = heading.replace(long, short)
-        table.add_column(escape(heading), justify="right", no_wrap=True)
-    for prediction in answer.by_rate:
-        cells = [(column.brief or column.show)(prediction) for column in columns]
-        table.add_row(*(escape(visible(cell)) for cell in (prediction.label, *cells)))
-    for sentence in report.sentences(answer):
-        console.print_plain(sentence)
-    console.print(table)
-    for sentence in (report.LEGEND, *report.basis(answer)):
-        console.print_plain(sentence)

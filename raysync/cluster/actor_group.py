@@ -59,8 +59,6 @@ class ActorGroupSpec:
     others run beside it."""
     server_threads: int | None
     """The torch threads of a server; None: as many as the others of its bundle have."""
-    evaluator_threads: int | None
-    """Those of the evaluator; None likewise."""
     task_events: bool
 
 
@@ -172,7 +170,6 @@ class ActorGroup:
             plan.evaluator,
             plan.evaluator_cpus,
             plan.evaluator_gpus,
-            threads=_given(self.spec.evaluator_threads),
             max_restarts=-1,
         )
         self.controller = start(

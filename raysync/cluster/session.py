@@ -265,11 +265,9 @@ class Session:
             for node, count in declared.items()
         }
 
-    def _threads(
-        self, experiment: Experiment
-    ) -> tuple[tuple[int, ...], bool, int | None, int | None]:
+    def _threads(self, experiment: Experiment) -> tuple[tuple[int, ...], bool, int | None]:
         """Return the torch threads of the actors in each bundle, whether they may become more, and
-        those of a server and the evaluator if they differ.
+        those of a server if they differ.
 
         On a cluster they are the CPUs of the bundle, or a fair share of its node's cores if that is
         more; on a private one a fair share of the cores.
@@ -281,7 +279,7 @@ class Session:
             for bundle in asked.bundles
         )
         servers = server_threads(asked, cores) if private else None
-        return threads, self._within is None, servers, experiment.evaluation.threads
+        return threads, self._within is None, servers
 
     def _begin(
         self,

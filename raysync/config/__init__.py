@@ -10,16 +10,7 @@ from __future__ import annotations
 from raysync.config.base import Named, ParadigmChoice
 from raysync.config.checkpoint import Checkpointing
 from raysync.config.experiment import STANDARD_COMPARISON, Experiment
-from raysync.config.faults import (
-    Bandwidth,
-    Crash,
-    Drift,
-    Fault,
-    Kill,
-    Latency,
-    SlowDown,
-    SpeedDrift,
-)
+from raysync.config.faults import Crash, Drift, Fault, Kill, Latency, SlowDown, SpeedDrift
 from raysync.config.files import load, parse, validate
 from raysync.config.jitter import Jitter
 from raysync.config.network import Link, Network, Node, Regions
@@ -44,7 +35,6 @@ from raysync.config.workers import START_DEADLINE_S, Cluster, Restarts, WorkerGr
 __all__ = [
     "STANDARD_COMPARISON",
     "START_DEADLINE_S",
-    "Bandwidth",
     "Checkpointing",
     "Cluster",
     "Crash",

@@ -54,7 +54,13 @@ class Checkpointing(Strict):
         ),
     )
     every_progress: float | None = Field(
-        None, gt=0, le=1, description="one after each such share of the workload: 0.1 for ten"
+        None,
+        gt=0,
+        le=1,
+        description=(
+            "one after each such share of the workload: 0.1 for ten, under every paradigm and on"
+            " both engines"
+        ),
     )
     keep: int = Field(
         2,

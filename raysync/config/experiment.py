@@ -22,7 +22,7 @@ from raysync.config.base import (
 )
 from raysync.config.checkpoint import Checkpointing, folder_or_uri, is_absolute
 from raysync.config.fault_targets import check_fault_targets
-from raysync.config.faults import Bandwidth, Drift, Fault, Latency
+from raysync.config.faults import Fault
 from raysync.config.network import Link, Network
 from raysync.config.network_fit import check_network
 from raysync.config.secret_masking import masked
@@ -325,15 +325,6 @@ class Experiment(Strict):
                     f"workers: {group.name!r} has a speed above 1 and no step_s, per_sample_s,"
                     " flops_per_s or trace: this machine cannot compute faster than it does"
                 )
-        for index, fault in enumerate(self.faults):
-            if isinstance(fault, Bandwidth) or (
-                isinstance(fault, Latency | Drift) and fault.shared
-            ):
-                what = "bandwidth" if isinstance(fault, Bandwidth) else "servers and nodes"
-                raise ValueError(
-                    f"faults[{index}]: {fault.kind}: faults of {what} need engine: virtual; on Ray"
-                    " only latency and drift of workers are emulated"
-                )
         return self
 
     @model_validator(mode="after")
@@ -421,13 +412,12 @@ class Experiment(Strict):
     @property
     def describes_all_reduce(self) -> bool:
         """Whether it is described how long an all-reduce takes: by the workers' own links. Over
-        links of nodes and between regions it is not computed, and not where the bandwidth changes,
-        or where gradients travel in another format than they are added in.
+        links of nodes and between regions it is not computed, and not where gradients travel in
+        another format than they are added in.
         """
-        changes = any(isinstance(fault, Bandwidth) and not fault.shared for fault in self.faults)
         shares = self.network.nodes or self.network.regions is not None
         is_plain = self.cluster.wire == "float32"
-        return self.has_links and is_plain and not shares and not changes
+        return self.has_links and is_plain and not shares
 
     @property
     def worker_count(self) -> int:

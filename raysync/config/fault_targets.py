@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from raysync.config.faults import Bandwidth, Crash, Drift, Fault, Latency
+from raysync.config.faults import Crash, Fault
 from raysync.errors import unknown_name
 
 if TYPE_CHECKING:
@@ -15,15 +15,12 @@ def check_fault_targets(experiment: Experiment) -> None:
     """Check that what faults name exists, and is as many as they ask for.
 
     Raises:
-        ConfigError: there is no such worker, group or node.
-        ValueError: a fault asks for more workers than there are, or for nodes where none are
-            described.
+        ConfigError: there is no such worker or group.
+        ValueError: a fault asks for more workers than there are.
     """
     for index, fault in enumerate(experiment.faults):
         where = f"faults[{index}]"
         _check_workers(experiment, fault, where)
-        if isinstance(fault, Latency | Drift | Bandwidth):
-            _check_nodes(experiment, fault.nodes, where)
         if not isinstance(fault, Crash) and fault.count is not None:
             most = len(experiment.slots_of(fault.workers))
             if fault.count > most:
@@ -42,12 +39,3 @@ def _check_workers(experiment: Experiment, fault: Fault, where: str) -> None:
                 for group, count in counts.items()
             ]
             raise unknown_name("worker", name, allowed, where=where, shown=shown)
-
-
-def _check_nodes(experiment: Experiment, nodes: tuple[str, ...], where: str) -> None:
-    known = [node.name for node in experiment.network.nodes]
-    if nodes and not known:
-        raise ValueError(f"{where}: nodes: {', '.join(nodes)}, but there are no network.nodes")
-    for name in nodes:
-        if name not in known:
-            raise unknown_name("node", name, known, where=where, shown=known)

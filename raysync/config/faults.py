@@ -26,9 +26,10 @@ class _Windows(_Selection):
     """The windows in which a fault affects its workers: by the run's seconds, or by the worker's
     clock.
 
-    A step is affected if its Release lies in a window. Without `times` and `mean_gap` there is one
-    window, from `start` on. Draws are hashed from (seed, fault, slot), so they are the same for
-    every paradigm and on both engines.
+    By clock, a fault meets the same steps under every paradigm; by seconds, the same stretch of
+    time. A step is affected if its Release lies in a window. Without `times` and `mean_gap` there
+    is one window, from `start` on. Draws are hashed from (seed, fault, slot), so they are the same
+    for every paradigm and on both engines.
     """
 
     start_s: float | None = Field(None, ge=0, description="when it begins; default: with the run")
@@ -121,37 +122,7 @@ class SlowDown(_Windows):
     factor: float = Field(ge=1, description="what the duration of a step is multiplied by")
 
 
-class _OfLinks(_Windows):
-    """A fault of the way between workers and servers: of the workers' own links or, on the virtual
-    engine, of those that they share. A shared link has one schedule, by the run's seconds; it holds
-    for the transfers that begin in a window.
-    """
-
-    servers: bool = Field(
-        False, description="it is the servers' link that is affected, not those of workers"
-    )
-    nodes: tuple[str, ...] = Field(
-        (), description="it is the links of these `network.nodes` that are affected"
-    )
-
-    @property
-    def shared(self) -> bool:
-        """Whether it affects links that workers share."""
-        return self.servers or bool(self.nodes)
-
-    @model_validator(mode="after")
-    def _one_kind_of_link(self) -> _OfLinks:
-        named = [name for name in ("workers", "servers", "nodes") if getattr(self, name)]
-        if len(named) > 1:
-            raise ValueError(f"give one of workers, servers and nodes; got {' and '.join(named)}")
-        if self.shared and self.count is not None:
-            raise ValueError(f"count is one of workers, not of {named[0]}")
-        if self.shared and self.by_clock:
-            raise ValueError(f"{named[0]}: a link has no clock; give the windows in seconds")
-        return self
-
-
-class Latency(_OfLinks):
+class Latency(_Windows):
     """Make each way between worker and server take longer (Sync-Switch, section VI-C3: 10 ms and
     30 ms).
     """
@@ -160,7 +131,7 @@ class Latency(_OfLinks):
     added_s: float = Field(gt=0, description="added to each way")
 
 
-class Drift(_OfLinks):
+class Drift(_Windows):
     """Add a latency that drifts, as in unstable networks, the first future work of LagTuner
     (section 7).
 
@@ -177,23 +148,6 @@ class Drift(_OfLinks):
     def _one_period(self) -> Drift:
         if (self.period_s is None) == (self.period_clocks is None):
             raise ValueError("give one of period_s and period_clocks")
-        if self.shared and self.period_s is None:
-            raise ValueError("a link has no clock; give period_s")
-        return self
-
-
-class Bandwidth(_OfLinks):
-    """Make transfers over a link take a multiple of their time, each way, where the transfer begins
-    in a window of the run's seconds; on the virtual engine.
-    """
-
-    kind: Literal["bandwidth"] = Field(description="the kind of this fault")
-    factor: float = Field(ge=1, description="what the bandwidth of the link is divided by")
-
-    @model_validator(mode="after")
-    def _by_seconds(self) -> Bandwidth:
-        if self.by_clock:
-            raise ValueError("a link has no clock; give the windows in seconds")
         return self
 
 
@@ -306,5 +260,5 @@ class Kill(_Selection):
 
 
 Fault = Annotated[
-    SlowDown | Latency | Drift | SpeedDrift | Bandwidth | Crash | Kill, Field(discriminator="kind")
+    SlowDown | Latency | Drift | SpeedDrift | Crash | Kill, Field(discriminator="kind")
 ]

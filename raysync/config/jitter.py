@@ -2,33 +2,11 @@
 
 from __future__ import annotations
 
-from math import inf
-from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import Field, model_validator
 
 from raysync.config.base import Strict
-from raysync.config.bounded_file import path_of
-from raysync.config.number_files import numbers_in
-from raysync.paradigms.class_loading import may_import
-
-
-def samples_of(samples: object) -> object:
-    """Read the numbers of a text file; anything but a path is returned as it is.
-
-    Raises:
-        ValueError: there is no such file, it holds no numbers, or one of them is not above 0.
-    """
-    if isinstance(samples, str | Path):
-        if not may_import():
-            raise ValueError(f"a record holds the numbers themselves; got {str(samples)!r}")
-        return numbers_in(path_of(samples), "samples", "numbers")
-    if isinstance(samples, list | tuple):
-        for number, sample in enumerate(samples, 1):
-            if isinstance(sample, int | float) and not 0 < sample < inf:
-                raise ValueError(f"sample {number} is {sample:g}; it must be above 0 and finite")
-    return samples
 
 
 class Jitter(Strict):
@@ -50,17 +28,16 @@ class Jitter(Strict):
         2.5,
         gt=1,
         description=(
-            "pareto: exponent of the tail; the share of factors above x falls as x to the power of"
-            " minus that, so a small one is heavy. Up to 2 the variance is infinite"
+            "pareto, for the rare, very long steps of machines that others use: exponent of the"
+            " tail; the share of factors above x falls as x to the power of minus that, so a small"
+            " one is heavy. Up to 2 the variance is infinite"
         ),
     )
-    samples: Annotated[
-        tuple[Annotated[float, Field(strict=True)], ...], BeforeValidator(samples_of)
-    ] = Field(
+    samples: tuple[Annotated[float, Field(strict=True, gt=0)], ...] = Field(
         (),
         description=(
-            "empirical: numbers, or a text file of them, such as measured step times: each step"
-            " draws one, over the mean of all"
+            "empirical: numbers such as measured step times: each step draws one, over the mean of"
+            " all"
         ),
     )
 

@@ -27,7 +27,8 @@ class Link(Strict):
 
 
 class Node(Strict):
-    """A machine whose workers share its link, in addition to the links that each has of its own.
+    """A machine whose workers share its link, as the GPUs of one server share its network card, in
+    addition to the links that each has of its own.
 
     What workers and servers on one node send each other does not go over it.
     """
@@ -110,11 +111,7 @@ class NetworkPhase(Strict):
     """
 
     link: Link | None = Field(None, description=AS_OUTSIDE)
-    server_latency_s: float | None = Field(None, ge=0, description=AS_OUTSIDE)
     server_bandwidth_bytes_per_s: float | None = Field(None, gt=0, description=AS_OUTSIDE)
-    upload_factor: float | None = Field(None, gt=0, description=AS_OUTSIDE)
-    download_factor: float | None = Field(None, gt=0, description=AS_OUTSIDE)
-    push_round_trips: int | None = Field(None, ge=0, description=AS_OUTSIDE)
     pull_round_trips: int | None = Field(None, ge=0, description=AS_OUTSIDE)
     push_s: float | None = Field(None, ge=0, description=AS_OUTSIDE)
     update_s: float | None = Field(None, ge=0, description=AS_OUTSIDE)
@@ -127,9 +124,6 @@ class Network(Strict):
     """
 
     link: Link = Field(Link(), description="the link of each worker, each way")
-    server_latency_s: float = Field(
-        0.0, ge=0, description="seconds that the servers' link adds to each way"
-    )
     server_bandwidth_bytes_per_s: float | None = Field(
         None,
         gt=0,
@@ -150,28 +144,13 @@ class Network(Strict):
             " with timing: only, where groups say how long a step takes"
         ),
     )
-    upload_bytes: float | None = Field(
-        None, gt=0, description="what a push sends to the servers; default: a gradient's size"
-    )
-    upload_factor: float = Field(
-        1.0, gt=0, description="likewise, times a gradient's size: 0.25 for 8 bits a value"
-    )
-    download_bytes: float | None = Field(
-        None, gt=0, description="what a pull brings from the servers; default: the weights' size"
-    )
-    download_factor: float = Field(
-        1.0, gt=0, description="likewise, times the weights' size: 2 if each is pulled twice"
-    )
-    push_round_trips: int = Field(
+    pull_round_trips: int = Field(
         0,
         ge=0,
         description=(
-            "round trips of a push beside the way of its bytes, such as those that open a"
-            " connection; each takes the latency there and back"
+            "round trips of a pull beside the way of its bytes, each of which takes the latency"
+            " there and back: 1 if a worker has to ask for the weights"
         ),
-    )
-    pull_round_trips: int = Field(
-        0, ge=0, description="likewise of a pull: 1 if a worker has to ask for the weights"
     )
     push_s: float = Field(
         0.0,
@@ -209,23 +188,8 @@ class Network(Strict):
         }
         return self.model_copy(update=changes | {"phases": {}})
 
-    def sent_bytes(self, push_bytes: float, pull_bytes: float) -> tuple[float, float]:
-        """Return the sizes of an upload and of a download, for a gradient and for weights of these
-        sizes.
-        """
-        return (
-            self.upload_bytes or push_bytes * self.upload_factor,
-            self.download_bytes or pull_bytes * self.download_factor,
-        )
-
     @model_validator(mode="after")
-    def _fits(self) -> Network:
-        for way in ("upload", "download"):
-            scaled = getattr(self, f"{way}_factor") != 1 or any(
-                getattr(phase, f"{way}_factor") is not None for phase in self.phases.values()
-            )
-            if getattr(self, f"{way}_bytes") is not None and scaled:
-                raise ValueError(f"give {way}_bytes or {way}_factor, not both")
+    def _names_differ(self) -> Network:
         names = [node.name for node in self.nodes]
         if len(set(names)) < len(names):
             raise ValueError(f"nodes need different names, got {', '.join(names)}")

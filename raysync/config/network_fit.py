@@ -37,7 +37,7 @@ def _check_vector_bytes(experiment: Experiment) -> None:
     if experiment.trains:
         raise ValueError(
             f"{where} needs timing: only; where something is trained, the model says how large"
-            " its gradients are (upload_factor and download_factor change what is sent)"
+            " its gradients are"
         )
     for group in experiment.workers:
         if not group.emulates_steps or group.flops_per_s:

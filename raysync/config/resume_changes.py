@@ -36,7 +36,6 @@ CHANGEABLE = (
     "workers.*.fallback_label_selectors",
     "workers.*.resources",
     "evaluation.deadline_s",
-    "evaluation.threads",
     "data.data_dir",
     "data.loader_workers",
     "track",

@@ -98,7 +98,12 @@ class Sweep(Strict):
         default_factory=dict, description="metric -> value at which a trial is stopped"
     )
     time_budget_s: float | None = Field(
-        None, gt=0, description="real seconds after which all trials are stopped"
+        None,
+        gt=0,
+        description=(
+            "real seconds after which all trials are stopped: for a search without an end of its"
+            " own, on machines that are paid by the hour"
+        ),
     )
     concurrent: int | None = Field(
         None, ge=1, description="most trials at once; default: as many as the cluster holds"

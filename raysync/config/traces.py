@@ -12,13 +12,14 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from raysync.config.bounded_file import PACKED, path_of
-from raysync.config.number_files import numbers_in
+from raysync.config.bounded_file import PACKED, path_of, read_text
 from raysync.paradigms.class_loading import may_import
 
 PARQUET = ".parquet"
 TABLES = (".csv", ".tsv", PARQUET)
 """The suffixes of tables, which may be in capital letters; `.gz` may follow them."""
+MOST_BYTES = 64_000_000
+"""The size of the largest text file of step times."""
 Numbers = tuple[float, ...]
 Steps = dict[str, Numbers]
 """Rank -> the seconds of its steps, in their order."""
@@ -45,7 +46,7 @@ def trace_of(trace: object, group: str, count: int) -> object:
         path = path_of(trace)
         if is_table(path):
             return _columns(path, group, count)
-        return numbers_in(path, "step times", "seconds")
+        return _numbers_in(path)
     if not isinstance(trace, list | tuple):
         raise ValueError(
             f"must be seconds, [..., ...], such a list for each worker, or the path of a file; got"
@@ -92,6 +93,23 @@ def _columns(path: Path, group: str, count: int) -> tuple[Numbers, ...]:
     return tuple(table.values())
 
 
+def _numbers_in(path: Path) -> list[float]:
+    """Read the seconds of a text file, which white space separates; `#` begins a comment."""
+    seconds: list[float] = []
+    for line, text in enumerate(read_text(path, MOST_BYTES).splitlines(), 1):
+        for word in text.partition("#")[0].split():
+            try:
+                seconds.append(float(word))
+            except ValueError as error:
+                raise ValueError(
+                    f"{path} must hold seconds and nothing else (line {line}: {error})"
+                ) from error
+            _check_duration(seconds[-1], f"{path}, line {line}: a step")
+    if not seconds:
+        raise ValueError(f"{path} holds no step times")
+    return seconds
+
+
 def _check_lists(trace: Sequence[Any], count: int) -> None:
     for number, steps in enumerate(trace):
         if not isinstance(steps, list | tuple) or not steps:
@@ -121,16 +139,13 @@ def _check_duration(seconds: float, step: str) -> None:
 
 
 def resolve(settings: dict[str, Any], folder: Path) -> None:
-    """Make the paths of measured numbers (`trace`, `jitter.samples`) in the settings of an
-    experiment, or of a profile, relative to the folder of the file that names them.
+    """Make the paths of traces in the settings of an experiment, or of a profile, relative to the
+    folder of the file that names them.
     """
     groups = settings.get("workers")
     for group in groups if isinstance(groups, list) else []:
-        if not isinstance(group, dict):
-            continue
-        for block, name in ((group, "trace"), (group.get("jitter"), "samples")):
-            if isinstance(block, dict) and isinstance(block.get(name), str):
-                block[name] = str(folder / path_of(block[name]))
+        if isinstance(group, dict) and isinstance(group.get("trace"), str):
+            group["trace"] = str(folder / path_of(group["trace"]))
 
 
 def steps_of(trace: Numbers | tuple[Numbers, ...], number: int, count: int) -> tuple[Numbers, int]:

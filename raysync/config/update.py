@@ -20,7 +20,11 @@ class Data(Strict):
         None, description="folder of torchvision's data sets; downloads go there"
     )
     partition: Literal["iid", "dirichlet", "shared"] = Field(
-        "iid", description="how workers share the training set"
+        "iid",
+        description=(
+            "how workers share the training set; dirichlet: with other classes for each worker, on"
+            " which local steps and stale gradients cost most"
+        ),
     )
     alpha: float = Field(
         0.5, gt=0, description="for `dirichlet`: a small value means few classes for each worker"
@@ -337,9 +341,6 @@ class EvaluationPlan(Strict):
     )
     deadline_s: float = Field(
         600, gt=0, description="an evaluation that takes longer is repeated by a new evaluator"
-    )
-    threads: int | None = Field(
-        None, gt=0, description="torch threads of the evaluator; default: a fair share"
     )
 
     def progress_marks(self) -> list[float]:

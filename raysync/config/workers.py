@@ -59,7 +59,8 @@ class WorkerGroup(Strict):
     fallback_label_selectors: tuple[LabelSelector, ...] = Field(
         (),
         description=(
-            "tried in this order, for the whole group, if the cluster cannot hold it otherwise"
+            "tried in this order, for the whole group, if the cluster cannot hold it otherwise:"
+            " where spot or preemptible nodes run out, others take their place"
         ),
     )
     resources: dict[str, Annotated[float, Field(gt=0, le=1e6)]] = Field(
@@ -285,7 +286,14 @@ class Cluster(Strict):
     server_label_selector: LabelSelector = Field(
         default_factory=dict, description="labels of the nodes where servers placed apart run"
     )
-    evaluator_cpus: float = Field(1, ge=0, description="CPUs reserved for the evaluator")
+    evaluator_cpus: float = Field(
+        1,
+        ge=0,
+        description=(
+            "CPUs reserved for the evaluator; 0 where the workers need every CPU, with which it"
+            " then shares them"
+        ),
+    )
     evaluator_gpus: float | None = Field(
         None,
         ge=0,
@@ -327,7 +335,12 @@ class Cluster(Strict):
         ),
     )
     placement_deadline_s: float = Field(
-        20, gt=0, description="how long to wait for resources that are in use"
+        20,
+        gt=0,
+        description=(
+            "how long to wait for resources that are in use; a cluster that starts nodes on demand"
+            " needs minutes"
+        ),
     )
     transport: Literal["object-ref", "shared-memory", "auto"] = Field(
         "object-ref",

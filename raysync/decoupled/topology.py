@@ -57,9 +57,7 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.MICRO_BATCHES: "a stage computes a batch at once",
         Capability.COMPILE: "the passes of a stage are not compiled",
         Capability.ALL_REDUCE: "each stage exchanges gradients through its server",
-        Capability.SEND_SIZES: (
-            "each stage has a size of its own; upload_factor and download_factor hold for all"
-        ),
+        Capability.SEND_SIZES: "each stage has a size of its own",
         Capability.REDUCED_WIRE: (
             "a stage pushes in float32; what goes from stage to stage has the precision of its"
             " workers"

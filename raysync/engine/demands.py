@@ -34,8 +34,6 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
     if not on_ray:
         yield from _demands_of(experiment.network)
     for fault in experiment.faults:
-        if fault.kind == "bandwidth" and not fault.shared:
-            yield Capability.CHANGE_BANDWIDTH, "faults: bandwidth"
         if fault.kind in ("latency", "drift") and on_ray:
             yield Capability.EMULATE_LINKS, f"faults: {fault.kind}"
     for group in experiment.workers:
@@ -66,7 +64,6 @@ ADDS_IN_FLOAT32 = (
     "an all-reduce adds in the format that it sends, and gradients are added in float32 here"
 )
 OVER_OWN_LINKS = "the seconds of an all-reduce are computed over the workers' own links alone"
-STEADY_BANDWIDTH = "the seconds of an all-reduce are computed with a bandwidth that stays"
 
 
 def refusals_of_data_parallel(
@@ -82,15 +79,13 @@ def refusals_of_data_parallel(
     return refusals | {
         Capability.REDUCED_WIRE: ADDS_IN_FLOAT32,
         Capability.SHARE_LINKS: OVER_OWN_LINKS,
-        Capability.CHANGE_BANDWIDTH: STEADY_BANDWIDTH,
     }
 
 
 def _demands_of(network: Network) -> Iterator[Demand]:
     """Yield what the described network demands; on Ray the real one takes its place."""
-    for name in ("vector_bytes", "upload_bytes", "download_bytes"):
-        if (size := getattr(network, name)) is not None:
-            yield Capability.SEND_SIZES, f"network.{name}: {size:g}"
+    if (size := network.vector_bytes) is not None:
+        yield Capability.SEND_SIZES, f"network.vector_bytes: {size:g}"
     for name in ("nodes", "regions"):
         if getattr(network, name):
             yield Capability.SHARE_LINKS, f"network.{name}"

@@ -9,24 +9,21 @@ end, to the faults that hold at its Release.
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from math import exp, inf, log
 from typing import Any
 
-from raysync.config import Bandwidth, Crash, Drift, Experiment, Kill, Latency, SlowDown, SpeedDrift
+from raysync.config import Crash, Drift, Experiment, Kill, Latency, SlowDown, SpeedDrift
 from raysync.config.yaml_reading import write_yaml
 from raysync.randomness import hashed_seed, standard_normal, uniform
 
-WindowedFault = SlowDown | Latency | Drift | SpeedDrift | Bandwidth
-LinkName = tuple[str, str]
-"""The name of a link: ("worker", slot), ("node", name) or `SERVERS`."""
-SERVERS: LinkName = ("servers", "")
+WindowedFault = SlowDown | Latency | Drift | SpeedDrift
 
 
 @dataclass(frozen=True, slots=True)
 class StepFault:
-    """The effect of faults on one step, or on one transfer over a link."""
+    """The effect of faults on one step."""
 
     factor: float = 1.0
     """The factor by which its duration is multiplied."""
@@ -103,7 +100,7 @@ class _SlotFault:
         fault = self.fault
         if not self.windows.hold_at(clock if fault.by_clock else at):
             return None
-        if isinstance(fault, SlowDown | Bandwidth):
+        if isinstance(fault, SlowDown):
             return StepFault(factor=fault.factor)
         if isinstance(fault, Latency):
             return StepFault(latency_s=fault.added_s)
@@ -131,7 +128,6 @@ class FaultPlan:
         self._experiment = experiment
         self._idle = dict.fromkeys(range(len(experiment.faults)))
         self._slot_faults: dict[str, list[_SlotFault]] = {}
-        self._link_faults: dict[LinkName, list[_SlotFault]] = {}
         self.crashes: dict[int, Crash] = {}
         """Index in the experiment file -> the crash."""
         self._to_come: dict[str, list[tuple[int, int]]] = {}
@@ -147,21 +143,13 @@ class FaultPlan:
                 if fault.at_clock is not None:
                     self._to_come.setdefault(fault.worker, []).append((fault.at_clock, index))
                 continue
-            if isinstance(fault, Latency | Drift | Bandwidth) and fault.shared:
-                for link in [("node", name) for name in fault.nodes] or [SERVERS]:
-                    found = _windowed(index, fault, purpose, seed, " ".join(link))
-                    self._link_faults.setdefault(link, []).append(found)
-                continue
             for slot in _victims(experiment, fault, purpose):
                 if isinstance(fault, Kill):
                     kills = SlotKills(index, fault, purpose, seed, slot)
                     self._kills.setdefault(slot, []).append(kills)
                     continue
                 slot_fault = _windowed(index, fault, purpose, seed, slot)
-                if isinstance(fault, Bandwidth):
-                    self._link_faults.setdefault(("worker", slot), []).append(slot_fault)
-                else:
-                    self._slot_faults.setdefault(slot, []).append(slot_fault)
+                self._slot_faults.setdefault(slot, []).append(slot_fault)
         for crashes in self._to_come.values():
             crashes.sort(reverse=True)
 
@@ -173,19 +161,8 @@ class FaultPlan:
             clock: the iteration.
             at: seconds since the run began.
         """
-        return self._effect(self._slot_faults.get(slot, ()), clock, at)
-
-    def of_link(self, link: LinkName) -> Callable[[float], StepFault] | None:
-        """Return a function from the moment at which a transfer begins, in seconds since the run
-        began, to the effect of the faults of a link on it; None: the link has none. A shared link
-        has no clock, and neither has a worker's as far as its bandwidth goes.
-        """
-        faults = self._link_faults.get(link)
-        return None if faults is None else lambda at: self._effect(faults, 0, at)
-
-    def _effect(self, faults: Sequence[_SlotFault], clock: int, at: float) -> StepFault:
         factor, latency_s = 1.0, 0.0
-        for slot_fault in faults:
+        for slot_fault in self._slot_faults.get(slot, ()):
             step_fault = slot_fault.step_fault(clock, at)
             if step_fault is not None:
                 self._idle.pop(slot_fault.index, None)
@@ -238,12 +215,11 @@ class FaultPlan:
         return tuple(self.described(index) for index in self._idle)
 
 
-def _windowed(index: int, fault: WindowedFault, purpose: str, seed: int, whose: str) -> _SlotFault:
-    """Return a fault on the worker of a slot, or on a shared link of that name."""
-    windows = FaultWindows(fault, purpose, seed, whose)
+def _windowed(index: int, fault: WindowedFault, purpose: str, seed: int, slot: str) -> _SlotFault:
+    windows = FaultWindows(fault, purpose, seed, slot)
     if isinstance(fault, SpeedDrift):
-        return _SlotFault(index, fault, windows, _walk(fault, seed, purpose, whose))
-    return _SlotFault(index, fault, windows, _drawer(seed, f"{purpose} drift", whose))
+        return _SlotFault(index, fault, windows, _walk(fault, seed, purpose, slot))
+    return _SlotFault(index, fault, windows, _drawer(seed, f"{purpose} drift", slot))
 
 
 def _victims(experiment: Experiment, fault: WindowedFault | Kill, purpose: str) -> list[str]:

@@ -247,10 +247,3 @@ def with_interval(
         half = format((high - low) / 2, digits)
         text += f" ± {half}" if half != format(0.0, digits) else ""
     return f"{text} ({count} of {total})" if count < total else text
-
-
-def interval_text(low: float | None, high: float | None, show: Callable[[float], str]) -> str:
-    """Return `95% interval 3.1 to 3.7`; "" where there is none, or where both ends read alike."""
-    if low is None or high is None or show(low) == show(high):
-        return ""
-    return f"95% interval {show(low)} to {show(high)}"

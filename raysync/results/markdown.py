@@ -14,7 +14,7 @@ from raysync.results.collection import Collection
 from raysync.results.provenance import commands, configuration, dates, environment, title
 from raysync.results.ranking import Ranking, rank_all
 from raysync.results.sentences import answer, bottlenecks, cautions, overall, resumptions
-from raysync.results.tables import as_text, columns, published_as_text, table
+from raysync.results.tables import as_text, behind_leaders, columns, published_as_text, table
 
 LISTED = 5
 """Trials without a record that are named; of more, only how many there are."""
@@ -44,7 +44,7 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
     settings = pd.Series(configuration(collection), name="value").rename_axis("setting").to_frame()
     parts += [
         "## Configuration",
-        _table(settings),
+        markdown_table(settings),
         plain(f"{dates(collection)}, {environment(collection)}."),
         _block(commands(collection)),
     ]
@@ -59,12 +59,12 @@ def _scenario(collection: Collection, ranking: Ranking, median: bool) -> list[st
     parts = [
         f"## {plain(scenario)}" if scenario else "",
         plain(answer(ranking)),
-        _table(as_text(numbers, measures)),
+        markdown_table(as_text(numbers, measures, {} if median else behind_leaders(ranking))),
         "\n".join(f"- {plain(text)}" for text in bottlenecks(collection, scenario)),
     ]
     if published is not None:
         means = table(collection, scenario) if median else numbers
-        parts.append(_table(published_as_text(means, measures, published)))
+        parts.append(markdown_table(published_as_text(means, measures, published)))
     return parts
 
 
@@ -114,7 +114,9 @@ def plain(text: str) -> str:
     return escaped.replace("](", "]\\(").replace("][", "]\\[")
 
 
-def _table(frame: pd.DataFrame) -> str:
+def markdown_table(frame: pd.DataFrame) -> str:
+    """Return a table of texts as Markdown; nothing in it is markup."""
+
     def escaped(value: object) -> str:
         return plain(str(value)).replace("|", "\\|")
 

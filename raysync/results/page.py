@@ -12,14 +12,14 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.resources import as_file, files
 from itertools import groupby
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
 
 from raysync.config import Published
@@ -33,7 +33,7 @@ from raysync.results.figures.downsample import POINTS
 from raysync.results.figures.primitives import layout_of
 from raysync.results.ranking import Ranking, rank_all
 from raysync.results.sentences import answer, bottlenecks, cautions, overall, resumptions
-from raysync.results.tables import cell, columns, table
+from raysync.results.tables import Column, behind_leaders, cell, columns, table
 
 PLOTLY = "vendor/plotly-basic.min.js"
 
@@ -57,14 +57,14 @@ def write_html(collection: Collection, path: Path) -> None:
     """
     rankings = rank_all(collection)
     scenarios = [_scenario(collection, ranking) for ranking in rankings]
-    measures = {measure.key: measure for each in scenarios for measure in each["measures"]}
+    shown = {column.heading: column for each in scenarios for column in each["columns"]}
     page = render(
-        "raysync.results",
+        "page.html",
         name=collection.name,
         title=provenance.title(collection),
         overall=overall(rankings),
         scenarios=scenarios,
-        columns=list(measures.values()),
+        columns=list(shown.values()),
         repeats=_repeats(collection),
         published=collection.published,
         paradigms=collection.paradigms,
@@ -81,19 +81,22 @@ def write_html(collection: Collection, path: Path) -> None:
     path.write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
-def render(package: str, **contents: Any) -> str:
-    """Fill `template/page.html` of a package, in the frame that pages share: `template/frame.html`
-    of this one, with its style, its script and plotly.js.
+def render(template: str, **contents: Any) -> str:
+    """Fill a page in the frame that pages share: `template/frame.html`, with its style, its script
+    and plotly.js.
 
     Args:
-        package: has the template.
+        template: the name of the file in `template`.
         contents: what the template names; the frame needs `name` and `title`.
     """
-    loaders = [PackageLoader(each, "template") for each in (package, "raysync.results")]
     pages = Environment(
-        loader=ChoiceLoader(loaders), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+        loader=PackageLoader("raysync.results", "template"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
     )
-    return pages.get_template("page.html").render(
+    pages.filters["parts"] = _parts
+    return pages.get_template(template).render(
         hues=HUES,
         colours=COLOURS,
         css=Markup(_part("template/page.css")),
@@ -109,13 +112,14 @@ def _scenario(collection: Collection, ranking: Ranking) -> dict[str, Any]:
     """
     frame = table(collection, ranking.scenario)
     measures = shown_columns(columns(collection, ranking.scenario), frame)
+    shown = _columns(measures, behind_leaders(ranking), collection.published)
     figures = figures_in(collection, ranking.scenario)
     return {
         "title": ranking.scenario or "all runs",
         "answer": answer(ranking),
         "bottlenecks": bottlenecks(collection, ranking.scenario),
-        "measures": measures,
-        "rows": _rows(collection, frame, measures),
+        "columns": shown,
+        "rows": _rows(collection, frame, shown),
         "sections": [
             (section, [(figure, Markup(figure_json(figure))) for figure in of_section])
             for section, of_section in groupby(figures, key=lambda figure: figure.section)
@@ -207,25 +211,43 @@ def figure_json(figure: Figure) -> str:
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
 
+def _columns(
+    measures: Sequence[Measure], behind: Mapping[str, Column], published: Published | None
+) -> list[Column]:
+    """Return the columns of the page, whose rows are those of `table`.
+
+    Below a measure that ranks the paradigms stands how far each is behind the first.
+    """
+    found = []
+    for measure in measures:
+        about = measure.about or measure.key
+        about += f" ({measure.unit})" if measure.unit else ""
+        distance = behind.get(measure.key)
+
+        def show(
+            row: pd.Series[Any], measure: Measure = measure, distance: Column | None = distance
+        ) -> str:
+            text = "-" if distance is None else distance.show(row)
+            sign = "×" if measure.compared_by == "ratio" else "behind "
+            notes = [] if text == "-" else [f"{sign}{text}"]
+            return "\n".join([cell(row, measure), *notes, *_notes(row, measure, published)])
+
+        if distance is not None:
+            about += f"; below it: {distance.about}"
+        found.append(Column(measure.heading, about, show))
+    return found
+
+
 def _rows(
-    collection: Collection, frame: pd.DataFrame, measures: Sequence[Measure]
+    collection: Collection, frame: pd.DataFrame, shown: Sequence[Column]
 ) -> list[dict[str, Any]]:
-    """Return the table of paradigms as the page shows it."""
-    published = collection.published
+    """Return the rows of the table of paradigms as the page shows them."""
     return [
         {
-            "paradigm": paradigm,
             "index": collection.paradigms.index(str(paradigm)),
             "statuses": row["statuses"],
             "label": _breakable(str(paradigm)),
-            "cells": [
-                {
-                    "key": measure.key,
-                    "parts": _parts(cell(row, measure)),
-                    "notes": _notes(row, measure, published),
-                }
-                for measure in measures
-            ],
+            "cells": [column.show(row) for column in shown],
         }
         for paradigm, row in frame.iterrows()
     ]

@@ -23,9 +23,8 @@ ALIKE = 0.005
 """Two times are the same to a reader, however sure the difference is, if their ratio and its whole
 interval are closer to 1 than this."""
 
-Sure = Literal["at the target", "with the work", "not clear", "one seed", "alone", "none"]
-"""How sure it is which paradigm leads a scenario: clear, by one of two measures, or why it is not
-clear."""
+Sure = Literal["clear", "not clear", "one seed", "alone", "none"]
+"""How sure it is which paradigm leads: clearly, or why not."""
 
 
 @dataclass(frozen=True)
@@ -67,6 +66,17 @@ class Comparison:
 
 
 @dataclass(frozen=True)
+class Leader:
+    """The paradigm that is first by a measure, and how surely."""
+
+    name: str
+    """"" where no run has a result."""
+    sure: Sure
+    doubtful: tuple[str, ...] = ()
+    """Other paradigms that could be as good."""
+
+
+@dataclass(frozen=True)
 class Standings:
     """The paradigms of a scenario by one measure."""
 
@@ -84,13 +94,25 @@ class Standings:
         """The others against the first one, in the order of the ranking."""
         return tuple(self.compare(self.first, other) for other in self.ranked[1:])
 
-    @property
-    def as_often(self) -> tuple[Comparison, ...]:
-        """The comparisons of `behind` with paradigms that have a value in as large a share of their
-        repeats as the first one.
+    @cached_property
+    def leader(self) -> Leader:
+        """The first paradigm, and how surely it is.
+
+        It leads clearly where it is ahead of each other paradigm that has a value, even of those
+        that have one in fewer of their repeats: a mean over the lucky repeats can be the smaller
+        one.
         """
-        share = self.first.share
-        return tuple(versus for versus in self.behind if versus.other.share == share)
+        if self.first.value.count == 0:
+            return Leader("", "none")
+        name = self.first.paradigm
+        others = [versus for versus in self.behind if versus.other.value.count]
+        doubtful = tuple(versus.other.paradigm for versus in others if not versus.clear)
+        if not others:
+            return Leader(name, "alone")
+        if not doubtful:
+            return Leader(name, "clear")
+        no_interval = all(versus.by.low is None for versus in others)
+        return Leader(name, "one seed" if no_interval else "not clear", doubtful)
 
     def compare(self, better: Ranked, worse: Ranked) -> Comparison:
         """Compare two paradigms over their common seeds."""
@@ -98,17 +120,6 @@ class Standings:
             return Comparison(worse, paired_ratio(worse.seeds, better.seeds), 1.0)
         large, small = (better, worse) if self.measure.rises else (worse, better)
         return Comparison(worse, paired_difference(large.seeds, small.seeds), 0.0)
-
-
-@dataclass(frozen=True)
-class Leader:
-    """The paradigm that is first in a scenario, and how surely."""
-
-    name: str
-    """"" where no run has a result."""
-    sure: Sure
-    doubtful: tuple[str, ...] = ()
-    """Other paradigms that could be as fast."""
 
 
 @dataclass(frozen=True)
@@ -144,27 +155,6 @@ class Ranking:
     def target(self) -> str:
         """The target in words; "" where there is none, or where no repeat reached it."""
         return target_text(self.success) if self.times is self.to_target else ""
-
-    @cached_property
-    def leader(self) -> Leader:
-        """The paradigm that reaches the target first; without a target that one did reach, the
-        first to finish.
-
-        It leads clearly where it is ahead of each other paradigm that has a time, even of those
-        that have one in fewer of their repeats: a mean over the lucky repeats can be the smaller
-        one.
-        """
-        if self.times.first.value.count == 0:
-            return Leader("", "none")
-        name = self.times.first.paradigm
-        others = [versus for versus in self.times.behind if versus.other.value.count]
-        doubtful = tuple(versus.other.paradigm for versus in others if not versus.clear)
-        if not others:
-            return Leader(name, "alone")
-        if not doubtful:
-            return Leader(name, "at the target" if self.target else "with the work")
-        no_interval = all(versus.by.low is None for versus in others)
-        return Leader(name, "one seed" if no_interval else "not clear", doubtful)
 
 
 def rank_all(collection: Collection) -> list[Ranking]:

@@ -1,22 +1,18 @@
-"""A ranking in a sentence or two, with its uncertainty: never more than the numbers allow."""
+"""What a reader may conclude, in words: who leads and how surely, what limits a run, what keeps
+runs from being compared. The tables have the numbers.
+"""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raysync.record.event_text import seconds
 from raysync.results.collection import CODE_SHOWN, Collection
-from raysync.results.columns import Measure, interval_text, ratio_text, target_text
-from raysync.results.ranking import ALIKE, Comparison, Ranking, Standings, Sure
-from raysync.results.statistics import Estimate
+from raysync.results.columns import target_text, with_interval
+from raysync.results.ranking import Leader, Ranking, Standings, Sure
 
-CLEARLY: dict[Sure, str] = {
-    "at the target": "is clearly the first to reach the target",
-    "with the work": "is clearly the first to finish the whole work",
-}
 WHY_NOT: dict[Sure, str] = {
     "not clear": "the leaders cannot be told apart",
     "alone": "only one paradigm has a result",
@@ -30,47 +26,86 @@ NAMED = 3
 
 
 def overall(rankings: Sequence[Ranking]) -> str:
-    """Summarise all scenarios in a line that never says more than the sentences below it.
-
-    Of one scenario it says which paradigm is first at the target, and how surely ("" without a
-    target, or without another paradigm to compare). Of several it says which is clearly first in
-    how many of them, and what keeps the others from having a leader.
+    """Summarise several scenarios in a line: which paradigm is clearly first in how many of them,
+    and what keeps the others from having a leader; "" for one scenario.
     """
     if len(rankings) == 1:
-        return _headline(rankings[0])
-    leaders = [ranking.leader for ranking in rankings]
-    if all(leader.sure == "none" for leader in leaders):
-        return f"In none of {len(rankings)} scenarios is there a result."
-    clear = Counter((leader.name, leader.sure) for leader in leaders if leader.sure in CLEARLY)
-    unclear = Counter(leader.sure for leader in leaders if leader.sure in WHY_NOT)
-    parts = [f"{name} {CLEARLY[sure]} in {count}" for (name, sure), count in clear.most_common()]
-    parts += [f"in {count} {WHY_NOT[sure]}" for sure, count in unclear.most_common()]
-    opening = f"Of {len(rankings)} scenarios"
-    if not clear:
-        opening = f"In none of {len(rankings)} scenarios is a paradigm clearly first"
-    return f"{opening}: {'; '.join(parts)}."
+        return ""
+    clear: Counter[str] = Counter()
+    unclear: Counter[str] = Counter()
+    for ranking in rankings:
+        leader = ranking.times.leader
+        if leader.sure == "clear":
+            what = "reach the target" if ranking.target else "finish the whole work"
+            clear[f"{leader.name} is clearly the first to {what}"] += 1
+        else:
+            unclear[WHY_NOT[leader.sure]] += 1
+    parts = [f"{text} in {count}" for text, count in clear.most_common()]
+    parts += [f"in {count} {why}" for why, count in unclear.most_common()]
+    return f"Of {len(rankings)} scenarios: {'; '.join(parts)}."
 
 
 def answer(ranking: Ranking) -> str:
-    """Say which paradigm reaches the target first, by how much, how good its model is; or why that
-    cannot be said.
+    """Say which paradigm reaches the target first, and how surely; or why that cannot be said.
 
     Without a target, and where no repeat reached it: which model is best after the same work, and
-    which paradigm finishes that first.
+    which paradigm finishes that first. The tables say by how much.
     """
-    reached = ranking.times is ranking.to_target
-    sentences = []
-    if ranking.to_target is not None and not reached:
-        repeats = sum(ranked.value.total for ranked in ranking.to_target.ranked)
-        sentences.append(f"No repeat reached {target_text(ranking.success)} (0 of {repeats}).")
-    elif ranking.to_target is None and ranking.final is not None:
-        sentences.append("No target was given.")
-    if reached:
-        sentences += [_first(ranking), _partial(ranking), _quality_of_first(ranking)]
-    else:
-        sentences += [_best_model(ranking.final), _first(ranking)]
-    sentences += [_unfinished(ranking), _one_seed(ranking)]
-    return " ".join(filter(None, sentences))
+    times, final = ranking.times, ranking.final
+    parts = []
+    if not ranking.target and final is not None:
+        target = target_text(ranking.success)
+        parts.append(f"No repeat reached {target}." if target else "No target was given.")
+        if final.leader.sure != "none":
+            parts.append(lead(final, f"has the best {final.measure.heading}"))
+    if times.leader.sure == "none":
+        return " ".join([*parts, "No run finished its work."])
+    what = f"reach {ranking.target}" if ranking.target else "finish the whole work"
+    parts.append(lead(times, f"is the first to {what}", " s"))
+    if ranking.target and not all(entry.value.complete for entry in times.ranked):
+        parts.append(
+            f"Not every repeat reached {ranking.target}; the times are means over those that did."
+        )
+    if ranking.target and final is not None and (better := _better(final, times.leader.name)):
+        has = "have" if len(better) > 1 else "has"
+        parts.append(f"{listed(better)} {has} a clearly better {final.measure.heading}.")
+    return " ".join(parts)
+
+
+def lead(standings: Standings, does: str, unit: str = "") -> str:
+    """Say which paradigm is first by a measure, with its value, and how surely.
+
+    Args:
+        standings: of which at least one paradigm has a value.
+        does: `is the first to reach 90.0%`.
+        unit: of the value, with a space before it.
+    """
+    value, leader = standings.first.value, standings.leader
+    text = with_interval(value.mean, value.low, value.high, 1, 1, standings.measure.form)
+    of = "" if value.complete else f" ({value.count} of {value.total} repeats)"
+    return f"{leader.name} {does}: {text}{unit}{of}. {_how_sure(leader)}"
+
+
+def _how_sure(leader: Leader) -> str:
+    if leader.sure == "clear":
+        return "It is clearly ahead of each other one."
+    if leader.sure == "alone":
+        return "There is no other result to compare it with."
+    if leader.sure == "one seed":
+        return "Fewer than two seeds are common, so that can be chance."
+    more = len(leader.doubtful) - NAMED
+    named = [*leader.doubtful[:NAMED], *([f"{more} more"] if more > 0 else [])]
+    return f"It cannot be told apart from {listed(named)}."
+
+
+def _better(final: Standings, name: str) -> list[str]:
+    """Return the paradigms whose models are clearly better than the named one's."""
+    own = next(entry for entry in final.ranked if entry.paradigm == name)
+    return [
+        entry.paradigm
+        for entry in final.ranked
+        if entry is not own and final.compare(entry, own).clear
+    ]
 
 
 def resumptions(collection: Collection) -> list[str]:
@@ -95,8 +130,8 @@ def _codes(collection: Collection) -> Iterator[str]:
             if part.endswith(name):
                 described[name] = _code(code)
     if described:
-        listed = "; ".join(f"{name} ({text})" if text else name for name, text in described.items())
-        yield f"Runs of the same settings have different code, and are kept apart: {listed}."
+        codes = "; ".join(f"{name} ({text})" if text else name for name, text in described.items())
+        yield f"Runs of the same settings have different code, and are kept apart: {codes}."
 
 
 def _code(code: Mapping[str, Any]) -> str:
@@ -113,10 +148,10 @@ def _batch_metrics(collection: Collection) -> Iterator[str]:
             sizes.setdefault(name, set()).add(run.record.config.evaluation.batch_size)
     for name, each in sizes.items():
         if len(each) > 1:
-            listed = _listed([f"{size:,}" for size in sorted(each)])
+            shown = listed([f"{size:,}" for size in sorted(each)])
             yield (
                 f"{name} depends on the batch that it is measured on: it cannot be compared between"
-                f" evaluation.batch_size {listed}."
+                f" evaluation.batch_size {shown}."
             )
 
 
@@ -216,243 +251,14 @@ def _makes_the_same_updates(one: Mapping[str, Any], other: Mapping[str, Any]) ->
 
 
 def _resumed(name: str, summary: Mapping[str, Any]) -> str:
-    count = summary["resumptions"]
-    often = {1: "once", 2: "twice"}.get(count, f"{count:,} times")
-    pushes = _counted(summary.get("lost_pushes") or 0, "push", "pushes")
     lost, away = seconds(summary.get("lost_s")), seconds(summary.get("away_s"))
     return (
-        f"{name} was resumed {often}; {lost} of training and {pushes} were lost and done again, and"
-        f" it was away for {away}, which no measure of time contains but the seconds on the wall."
+        f"{name} was resumed {summary['resumptions']:,} ×: {lost} of training and"
+        f" {summary.get('lost_pushes') or 0:,} pushes were lost and done again, and it was away for"
+        f" {away}, which no measure of time contains but the seconds on the wall."
     )
 
 
-def _headline(ranking: Ranking) -> str:
-    leader = ranking.leader
-    if not ranking.target or leader.sure == "alone":
-        return ""
-    first = f"the first to reach {ranking.target}"
-    if leader.sure == "at the target":
-        return f"{leader.name} is clearly {first}."
-    if leader.sure == "one seed":
-        return f"{leader.name} was {first}; more common seeds would tell whether it always is."
-    others = _listed(leader.doubtful)
-    return f"{leader.name} is {first}, but not clearly: {others} could be as fast."
-
-
-def _first(ranking: Ranking) -> str:
-    """Say which paradigm is first, after how long, and how far behind the others are."""
-    times, best = ranking.times, ranking.times.first
-    if best.value.mean is None:
-        return "No run finished its work."
-    reaches = f"reaches {ranking.target}" if ranking.target else "finishes the whole work"
-    after = f"after {_with_interval(best.value, times.measure, ' s')}"
-    if not times.as_often:
-        alone = "there is no other paradigm to compare it with"
-        if len(times.ranked) > 1:
-            as_often = " so in as many of its repeats" if times.ranked[1].value.count else ""
-            alone = f"no other paradigm does{as_often}"
-        return f"{best.paradigm} {reaches} {after}; {alone}."
-    return _compared(
-        times,
-        wins=f"{reaches} first, {after}",
-        leads=f"{reaches} {after}",
-        amount=lambda by: f"{ratio_text(by)} times as long",
-        verb="takes",
-    )
-
-
-def _best_model(final: Standings | None) -> str:
-    """Say which paradigm has the best model after the same work."""
-    if final is None or final.first.value.mean is None:
-        return ""
-    word = final.measure.heading.removeprefix("final ")
-    value = f"{word} of {_with_interval(final.first.value, final.measure)} after the same work"
-    if not final.as_often:
-        return f"{final.first.paradigm} has a final {value}."
-    return _compared(
-        final,
-        wins=f"has the best final {value}",
-        leads=f"has a final {value}",
-        amount=_worse_by(final.measure),
-        verb="has",
-    )
-
-
-def _compared(
-    standings: Standings, *, wins: str, leads: str, amount: Callable[[float], str], verb: str
-) -> str:
-    """Say how the leader stands against the next one; where it is not clearly ahead of each, which
-    could be as good, and which is not.
-
-    Args:
-        standings: with at least one other paradigm that has a value as often as the first.
-        wins: what the leader does, if it is clearly ahead.
-        leads: what it does, if it is not.
-        amount: shows by how much another is worse.
-        verb: what that one does in `amount`.
-    """
-    measure = standings.measure
-    alike = [versus.other.paradigm for versus in standings.as_often if versus.alike]
-    rest = [versus for versus in standings.as_often if not versus.alike]
-    doubtful = [versus for versus in rest if not versus.clear and versus.by.low is not None]
-    does = f"{leads}, the best mean" if doubtful else wins
-    text = f"{standings.first.paradigm} {does}"
-    if alike:
-        do = "do" if len(alike) > 1 else "does"
-        text += f", and so {do} {_listed(alike)}, the same to {ALIKE:.1%}"
-    if not rest:
-        return f"{text}."
-    after = rest[0].other.paradigm
-    if rest[0].by.mean is None:
-        return f"{text}; {after} is the next, but no seed has a result of both."
-    if not doubtful:
-        return f"{text}; {after}, the next, {verb} {_by(rest[0], measure, amount, ' (', ')')}."
-    named = ", ".join(
-        f"{versus.other.paradigm} ({_by(versus, measure, amount, ', ')})"
-        for versus in doubtful[:NAMED]
-    )
-    more = f" and {len(doubtful) - NAMED} more" if len(doubtful) > NAMED else ""
-    seeds = _counted(doubtful[0].by.count, "common seed")
-    text += f", but with {seeds} it cannot be told apart from {named}{more}"
-    clear = next((versus for versus in rest if versus.clear), None)
-    if clear is None:
-        return f"{text}."
-    return f"{text}; {clear.other.paradigm} {verb} {_by(clear, measure, amount, ' (', ')')}."
-
-
-def _by(
-    versus: Comparison,
-    measure: Measure,
-    amount: Callable[[float], str],
-    opening: str,
-    closing: str = "",
-) -> str:
-    """`1.16 times as long (95% interval 1.05 to 1.28)`."""
-    if versus.by.mean is None:
-        return "no seed has a result of both"
-    number = ratio_text if versus.equal == 1 else _difference(measure)
-    interval = interval_text(versus.by.low, versus.by.high, number)
-    pairs = "" if versus.by.complete else f"{versus.by.count} of {versus.by.total} common seeds"
-    inside = ", ".join(filter(None, (interval, pairs)))
-    uncertainty = f"{opening}{inside}{closing}" if inside else ""
-    return f"{amount(versus.by.mean)}{uncertainty}"
-
-
-def _partial(ranking: Ranking) -> str:
-    """Say which paradigms did not always reach the target, and which of them took less time where
-    they did.
-    """
-    ranked, best = ranking.times.ranked, ranking.times.first
-    partial = [entry for entry in ranked if not entry.value.complete]
-    if not partial:
-        return ""
-    listed = ", ".join(
-        f"{entry.paradigm} {entry.value.count} of {entry.value.total}" for entry in partial
-    )
-    quicker = [
-        entry.paradigm
-        for entry in partial
-        if entry.value.mean is not None
-        and best.value.mean is not None
-        and entry.share < best.share
-        and entry.value.mean < best.value.mean
-    ]
-    took_less = f", and there {_listed(quicker)} took less" if quicker else ""
-    return (
-        f"Not every repeat reached {ranking.target}: {listed}; the times are means over those"
-        f" that did{took_less}."
-    )
-
-
-def _quality_of_first(ranking: Ranking) -> str:
-    """Say how good the first one's model became, and whether another's is clearly better."""
-    final = ranking.final
-    if final is None:
-        return ""
-    first = next(entry for entry in final.ranked if entry.paradigm == ranking.times.first.paradigm)
-    if first.value.mean is None:
-        return ""
-    text = f"Its {final.measure.heading} is {_with_interval(first.value, final.measure)}"
-    for other in final.ranked:
-        versus = final.compare(other, first)
-        if other is not first and versus.clear and versus.by.mean is not None:
-            by = 1 / versus.by.mean if versus.equal else versus.by.mean
-            gap = _better_by(final.measure)(by)
-            return f"{text}; {other.paradigm} has {gap}."
-    return f"{text}."
-
-
-def _with_interval(value: Estimate, measure: Measure, unit: str = "") -> str:
-    """`3.42 s (95% interval 3.10 to 3.74; 2 of 3 repeats)`, with the mean's digits; no time below
-    0, no share above 1. Metrics of other tasks can be negative.
-    """
-    assert value.mean is not None
-    form = measure.form(value.mean)
-    most = 1.0 if form.endswith("%") else inf
-    least = -inf if measure.compared_by == "difference" else 0.0
-    interval = interval_text(
-        value.low, value.high, lambda end: format(min(max(end, least), most), form)
-    )
-    of = "" if value.complete else f"{value.count} of {_counted(value.total, 'repeat')}"
-    inside = "; ".join(filter(None, (interval, of)))
-    uncertainty = f" ({inside})" if inside else ""
-    return f"{format(value.mean, form)}{unit}{uncertainty}"
-
-
-def _unfinished(ranking: Ranking) -> str:
-    """Say how many runs did not finish, and how they ended."""
-    by_status: dict[str, list[str]] = {}
-    for paradigm, statuses in ranking.statuses.items():
-        for status, count in statuses.items():
-            if status != "finished":
-                text = f"{paradigm} {count} of {statuses.total()}"
-                by_status.setdefault(status, []).append(text)
-    return " ".join(
-        f"{status.capitalize()}: {', '.join(parts)}." for status, parts in by_status.items()
-    )
-
-
-def _one_seed(ranking: Ranking) -> str:
-    """Say what cannot be concluded from single runs."""
-    if ranking.most_runs == 1:
-        return "One seed: no interval, so a difference cannot be told from chance."
-    return ""
-
-
-def _worse_by(measure: Measure) -> Callable[[float], str]:
-    """Return what says how much worse another model is."""
-    return _amount(measure, "less" if measure.rises else "more")
-
-
-def _better_by(measure: Measure) -> Callable[[float], str]:
-    """Return what says how much better another model is."""
-    return _amount(measure, "more" if measure.rises else "less")
-
-
-def _amount(measure: Measure, direction: str) -> Callable[[float], str]:
-    if measure.compared_by == "ratio":
-        return _times_that
-    number, unit = _difference(measure), " points" * (measure.compared_by == "points")
-    return lambda value: f"{number(value)}{unit} {direction}"
-
-
-def _difference(measure: Measure) -> Callable[[float], str]:
-    """Return what shows the difference of two values."""
-    return _points if measure.compared_by == "points" else measure.show
-
-
-def _points(value: float) -> str:
-    return f"{100 * value:.2g}"
-
-
-def _times_that(value: float) -> str:
-    return f"{ratio_text(value)} times that"
-
-
-def _listed(words: Sequence[str]) -> str:
-    """`a`, `a and b`, `a, b and c`."""
+def listed(words: Sequence[str]) -> str:
+    """Return `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
-
-
-def _counted(count: int, noun: str, plural: str = "") -> str:
-    return f"{count:,} {noun if count == 1 else plural or f'{noun}s'}"

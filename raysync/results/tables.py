@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import pandas as pd
@@ -18,7 +19,72 @@ from raysync.results.columns import (
     ratio_text,
     with_interval,
 )
+from raysync.results.ranking import Ranking, Standings
 from raysync.results.statistics import Estimate, estimate, median_run, paired_ratio
+
+
+@dataclass(frozen=True)
+class Column:
+    """A column of a table."""
+
+    heading: str
+    about: str
+    show: Callable[[Any], str]
+    """It returns the cell of a row."""
+    brief: Callable[[Any], str] | None = None
+    """What a terminal shows in its place, which has no room for each interval; None: the same."""
+    only_in_pages: bool = False
+
+
+def behind(standings: Standings) -> Column:
+    """Return how far each paradigm is behind the first, over common seeds; rows are its labels."""
+    measure = standings.measure
+    how = {
+        "ratio": ("× the first", "as a multiple of the first"),
+        "points": ("points behind", "percentage points worse than the first"),
+        "difference": ("behind the first", "worse than the first"),
+    }
+    heading, about = how[measure.compared_by]
+    texts = {each.other.paradigm: _behind_text(each.by, measure) for each in standings.behind}
+    return Column(
+        heading,
+        f"{about}, over common seeds, with the 95% interval of one pair",
+        lambda label: texts.get(label, "-"),
+    )
+
+
+def _behind_text(by: Estimate, measure: Measure) -> str:
+    """`2.00 (1.85 to 2.15; 3 of 4 seeds)`."""
+    shows: dict[str, Callable[[float], str]] = {
+        "ratio": ratio_text,
+        "points": lambda value: f"{100 * value:.2g}",
+        "difference": measure.show,
+    }
+    show = shows[measure.compared_by]
+    if by.mean is None:
+        return "-"
+    inside = []
+    if by.low is not None and by.high is not None and show(by.low) != show(by.high):
+        inside.append(f"{show(by.low)} to {show(by.high)}")
+    if not by.complete:
+        inside.append(f"{by.count} of {by.total} seeds")
+    return show(by.mean) + (f" ({'; '.join(inside)})" if inside else "")
+
+
+def behind_leaders(ranking: Ranking) -> dict[str, Column]:
+    """Return, of each measure that ranks the paradigms, how far they are behind its first; rows are
+    those of `table`.
+    """
+    found = {}
+    for standings in (ranking.times, ranking.final):
+        if standings is not None and any(each.by.mean is not None for each in standings.behind):
+            column = behind(standings)
+
+            def show(row: pd.Series[Any], of: Column = column) -> str:
+                return of.show(str(row.name))
+
+            found[standings.measure.key] = replace(column, show=show)
+    return found
 
 
 def columns(collection: Collection, scenario: str = "") -> list[Measure]:
@@ -132,20 +198,26 @@ def cell(row: pd.Series[Any], measure: Measure) -> str:
     )
 
 
-def as_text(numbers: pd.DataFrame, measures: Sequence[Measure]) -> pd.DataFrame:
+def as_text(
+    numbers: pd.DataFrame, measures: Sequence[Measure], behind: Mapping[str, Column] = {}
+) -> pd.DataFrame:
     """Return the table of paradigms as text: a row a paradigm, a column a measure. Measures without
     a single value are left out.
 
     Args:
         numbers: as `table` returns them.
         measures: the columns.
+        behind: key of a measure -> a column that stands behind it.
     """
-    present = [measure for measure in measures if numbers[f"{measure.key}_count"].any()]
     rows = [row for _, row in numbers.iterrows()]
-    text = pd.DataFrame(
-        {measure.heading: [cell(row, measure) for row in rows] for measure in present},
-        index=numbers.index,
-    )
+    text = pd.DataFrame(index=numbers.index)
+    for measure in measures:
+        if numbers[f"{measure.key}_count"].any():
+            cells = [cell(row, measure) for row in rows]
+            text.insert(len(text.columns), measure.heading, cells)
+            if column := behind.get(measure.key):
+                cells = [column.show(row) for row in rows]
+                text.insert(len(text.columns), column.heading, cells, allow_duplicates=True)
     bad = [f" ({row.statuses})" if row.statuses else "" for row in rows]
     text.insert(0, "repeats", [f"{row.repeats}{end}" for row, end in zip(rows, bad, strict=True)])
     if "seed" in numbers:

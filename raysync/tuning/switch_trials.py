@@ -32,6 +32,7 @@ from raysync.record.storage import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
 from raysync.training.task_loading import metrics_of, primary_of
+from raysync.tuning.grid import Point
 from raysync.tuning.progress import Notify, Show
 from raysync.tuning.sweep import Plan, cpus_of, train_all
 from raysync.tuning.switch_search import FIRST_ALONE, Candidate, SearchResult, Training, search
@@ -127,14 +128,19 @@ def run(
     connection = Connection(notify, address)
 
     def train(stage: Plan) -> int:
+        begin(_text_of(stage.points), stage.count)
         connection.open(stage.experiment.cluster, cpus_of(stage))
         return train_all(stage, notify=notify, show=show, verbose=verbose)
 
-    trainings = _Trainings(plan, begin, train)
     try:
         of_first = {} if plan.known else {FIRST_ALONE: settings.first_repeats}
-        trainings.make(of_first | {BEGIN_WITH: settings.candidate_repeats})
-        result = search(settings, trainings, plan.known, rises=plan.rises)
+        _trained(plan, of_first | {BEGIN_WITH: settings.candidate_repeats}, train)
+        result = search(
+            settings,
+            lambda fraction, repeats: _trained(plan, {fraction: repeats}, train),
+            plan.known,
+            rises=plan.rises,
+        )
     finally:
         connection.close()
     for name, text in (
@@ -157,65 +163,50 @@ def chosen(experiment: Experiment, fraction: float) -> Experiment:
     )
 
 
-class _Trainings:
-    """Runs the trainings that the search asks for; those that exist are not run again."""
+def _trained(
+    plan: SearchPlan, repeats: dict[float, int], train: Callable[[Plan], int]
+) -> list[Training]:
+    """Return the trainings of fractions; those that are missing are run first, side by side.
 
-    def __init__(self, plan: SearchPlan, begin: Begin, train: Callable[[Plan], int]) -> None:
-        self._plan, self._begin, self._train = plan, begin, train
-        self._existing = self._read()
+    Args:
+        plan: the search.
+        repeats: fraction -> its number of trainings.
+        train: runs the trials of a plan, and returns how many ended.
 
-    def __call__(self, fraction: float, repeats: int) -> list[Training]:
-        return [self._existing[key] for key in self.make({fraction: repeats})]
-
-    def make(self, repeats: dict[float, int]) -> list[Key]:
-        """Run the trainings that are missing, side by side; return the keys of all.
-
-        Args:
-            repeats: fraction -> its number of trainings.
-
-        Raises:
-            KeyboardInterrupt: the user has stopped it.
-            RunFailed: a training failed.
-        """
-        seed = self._plan.experiment.seed
-        keys = [(each, seed + more) for each, count in repeats.items() for more in range(count)]
-        if missing := [key for key in keys if key not in self._existing]:
-            fractions = dict.fromkeys(f"{fraction:g}" for fraction, _ in missing)
-            self._begin(f"fraction {', '.join(fractions)}", len(missing))
-            try:
-                ended = self._train(self._stage(missing))
-            finally:
-                self._existing = self._read()
-            if ended < len(missing):
-                raise KeyboardInterrupt  # Tune has swallowed it
-        if failed := set(keys) - self._existing.keys():
-            raise RunFailed(
-                f"{len(failed)} of {len(missing)} trainings failed; the others are kept, and the"
-                " same command runs these again"
-            )
-        return keys
-
-    def _read(self) -> dict[Key, Training]:
-        """Write the table of all trainings, and return those that ended."""
-        folder, target = self._plan.trials.folder, self._plan.search.target
-        if not notes(folder):
-            return {}
-        write_table(folder)
-        rows: list[Any] = load_sweep(folder).table.to_dict("records")
-        return {
-            (row[VARIED + FRACTION], row[VARIED + SEED]): _training(row, target)
-            for row in rows
-            if row["status"] in ("finished", "diverged")
-        }
-
-    def _stage(self, missing: list[Key]) -> Plan:
-        points = tuple(
-            {"trial": f"{fraction:g}-{seed}", FRACTION: fraction, SEED: seed}
-            for fraction, seed in missing
+    Raises:
+        KeyboardInterrupt: the user has stopped it.
+        RunFailed: a training failed.
+    """
+    seed = plan.experiment.seed
+    keys = [(each, seed + more) for each, count in repeats.items() for more in range(count)]
+    existing = _existing(plan)
+    if missing := [key for key in keys if key not in existing]:
+        try:
+            ended = train(_stage(plan, missing))
+        finally:
+            existing = _existing(plan)
+        if ended < len(missing):
+            raise KeyboardInterrupt  # Tune has swallowed it
+    if failed := set(keys) - existing.keys():
+        raise RunFailed(
+            f"{len(failed)} of {len(missing)} trainings failed; the others are kept, and the same"
+            " command runs these again"
         )
-        grid = {name: [point[name] for point in points] for name in (FRACTION, SEED)}
-        sweep = Sweep.model_validate({"grid": grid, "concurrent": self._plan.search.concurrent})
-        return Plan(self._plan.experiment, sweep, self._plan.trials, points, points, len(points))
+    return [existing[key] for key in keys]
+
+
+def _existing(plan: SearchPlan) -> dict[Key, Training]:
+    """Write the table of all trainings, and return those that ended."""
+    folder = plan.trials.folder
+    if not notes(folder):
+        return {}
+    write_table(folder)
+    rows: list[Any] = load_sweep(folder).table.to_dict("records")
+    return {
+        (row[VARIED + FRACTION], row[VARIED + SEED]): _training(row, plan.search.target)
+        for row in rows
+        if row["status"] in ("finished", "diverged")
+    }
 
 
 def _training(row: dict[str, Any], target: str) -> Training:
@@ -224,6 +215,20 @@ def _training(row: dict[str, Any], target: str) -> Training:
     if pd.isna(row.get(target)):
         return Training(None, row["seconds"], "never converged")
     return Training(row[target], row["seconds"])
+
+
+def _stage(plan: SearchPlan, missing: list[Key]) -> Plan:
+    points = tuple(
+        {"trial": f"{fraction:g}-{seed}", FRACTION: fraction, SEED: seed}
+        for fraction, seed in missing
+    )
+    grid = {name: [point[name] for point in points] for name in (FRACTION, SEED)}
+    sweep = Sweep.model_validate({"grid": grid, "concurrent": plan.search.concurrent})
+    return Plan(plan.experiment, sweep, plan.trials, points, points, len(points))
+
+
+def _text_of(points: Iterable[Point]) -> str:
+    return f"fraction {', '.join(dict.fromkeys(f'{point[FRACTION]:g}' for point in points))}"
 
 
 def _check(experiment: Experiment, source: str) -> None:
@@ -297,11 +302,10 @@ def _result_json(plan: SearchPlan, result: SearchResult) -> dict[str, Any]:
     """Return the contents of `search.json`: seconds, and costs in trainings of `first`."""
 
     def of(candidate: Candidate) -> dict[str, Any]:
-        names = ("fraction", "passes", "value", "seconds")
-        return {name: getattr(candidate, name) for name in names} | {
-            "ratio": result.ratio(candidate),
-            "runs": [asdict(training) for training in candidate.trainings],
-        }
+        known = asdict(candidate)
+        runs = known.pop("trainings")
+        values = {"value": candidate.value, "seconds": candidate.seconds}
+        return known | values | {"ratio": result.ratio(candidate), "runs": runs}
 
     names = ("value", "fraction", "cost", "amortisation", "effective", "seconds", "first_seconds")
     return {
@@ -310,5 +314,5 @@ def _result_json(plan: SearchPlan, result: SearchResult) -> dict[str, Any]:
         "recurring": plan.known is not None,
         **{name: getattr(result, name) for name in names},
         "first": of(result.first),
-        "candidates": [of(each) for each in result.candidates],
+        "candidates": list(map(of, result.candidates)),
     }

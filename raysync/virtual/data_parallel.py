@@ -53,13 +53,13 @@ class DataParallelRun:
         self._trainer = Trainer(training) if self._trains else None
         self._times = UpdateTimes()
 
-    def networks(self, faults: FaultPlan) -> Callable[[str], PhaseNetwork]:
+    def networks(self) -> Callable[[str], PhaseNetwork]:
         """Return a function that makes the network that of a phase, and returns it. Without a
         server there are no ways.
         """
         training, described = self._training, self._training.experiment.network
         has_server = not self._paradigm.collective
-        links = Links(training.experiment, training.groups, faults)
+        links = Links(training.experiment, training.groups)
         slots = {slot: slot for slot in training.groups} if has_server else {}
         servers = training.experiment.cluster.server_shards if has_server else 1
 

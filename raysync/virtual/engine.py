@@ -140,7 +140,7 @@ def driver_of(
     trains = experiment.timing == "with-gradients"
     slots = experiment.slots()
     backend = VirtualBackend(
-        run.networks(faults),
+        run.networks(),
         run.actor,
         phase=paradigm.phase,
         computes=trains,

@@ -14,9 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from raysync.config import Experiment, Link, Network, WorkerGroup
-from raysync.engine.faults import SERVERS, FaultPlan, LinkName
 from raysync.errors import ConfigError
-from raysync.virtual.network import Effect, LongPath, Path, SharedLink, Way
+from raysync.virtual.network import LongPath, Path, SharedLink, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,23 +32,20 @@ class _End:
 class Links:
     """The links of one run. What is shared stays the same link in all phases of a paradigm."""
 
-    def __init__(
-        self, experiment: Experiment, groups: Mapping[str, WorkerGroup], faults: FaultPlan
-    ) -> None:
+    def __init__(self, experiment: Experiment, groups: Mapping[str, WorkerGroup]) -> None:
         """
         Args:
             experiment: describes the network.
             groups: worker slot -> its group, whose links it has.
-            faults: of links.
         """
-        self._experiment, self._groups, self._faults = experiment, groups, faults
+        self._experiment, self._groups = experiment, groups
         self._nodes = {node.name: node for node in experiment.network.nodes}
         self._node_of = {
             slot: node.name
             for node in experiment.network.nodes
             for slot in experiment.slots_of(node.workers)
         }
-        self._shared: dict[tuple[LinkName, str, str], SharedLink] = {}
+        self._shared: dict[tuple[str, str, str], SharedLink] = {}
         self._has_latency = any(fault.kind in ("latency", "drift") for fault in experiment.faults)
 
     def of_server(
@@ -71,22 +67,21 @@ class Links:
         """
         hosts = self._hosts(list(slots.values()))
         servers = self._experiment.cluster.server_shards
-        up_bytes, down_bytes = network.sent_bytes(push_bytes, pull_bytes)
         server_bandwidth = self._server_bandwidth(network, hosts)
         home = self._experiment.server_region
         s_per_byte = 1 / server_bandwidth if server_bandwidth else 0.0
-        end = _End((Link(latency_s=network.server_latency_s),), home, None)
+        end = _End((), home, None)
 
         def ways_of(slot: str, away: float) -> list[Way | None]:
             worker, ways = self._end(network, slot), []
             for source, target, sent_bytes, trips, direction in (
-                (worker, end, up_bytes, network.push_round_trips, "up"),
-                (end, worker, down_bytes, network.pull_round_trips, "down"),
+                (worker, end, push_bytes, 0, "up"),
+                (end, worker, pull_bytes, network.pull_round_trips, "down"),
             ):
                 shared = self._node_shares(source, target, away * sent_bytes)
-                link = self._link(SERVERS, server, direction)
+                link = self._link("server", server, direction)
                 shared.append((link, away * sent_bytes / servers * s_per_byte))
-                ways.append(self._way(source, target, away * sent_bytes, shared, trips, (slot,)))
+                ways.append(self._way(source, target, away * sent_bytes, shared, trips))
             return ways
 
         paths: dict[str, dict[str, Way]] = {server: {}}
@@ -96,8 +91,7 @@ class Links:
             away = 1 - self._beside(slot, hosts) / servers
             if not away:
                 continue  # all servers are on its node
-            has_faults = self._faults.of_link(("worker", slot)) is not None
-            kind = slot if has_faults else (id(self._groups[slot]), self._node_of.get(slot), away)
+            kind = (id(self._groups[slot]), self._node_of.get(slot), away)
             if kind not in alike:
                 alike[kind] = ways_of(slot, away)
             up, down = alike[kind]
@@ -119,9 +113,7 @@ class Links:
             begin, end = replace(begin, node=None), replace(end, node=None)
         # The links of the network are alike: a value passes the limit of `network.link` once.
         end = replace(end, links=end.links[1:])
-        return self._way(
-            begin, end, size_bytes, self._node_shares(begin, end, size_bytes), 0, (source, target)
-        )
+        return self._way(begin, end, size_bytes, self._node_shares(begin, end, size_bytes), 0)
 
     def _end(self, network: Network, slot: str) -> _End:
         group, node = self._groups[slot], self._node_of.get(slot)
@@ -134,7 +126,6 @@ class Links:
         size_bytes: float,
         shared: list[tuple[SharedLink, float]],
         trips: int,
-        slots: tuple[str, ...],
     ) -> Way | None:
         """Return a way with round trips beside it, or None if it takes no time."""
         links = [*source.links, *target.links, *self._between_regions(source, target)]
@@ -146,12 +137,11 @@ class Links:
         latency_s += trips * (latency_s + _latency(back) + node_s)
         rates = [link.bandwidth_bytes_per_s for link in links if link.bandwidth_bytes_per_s]
         transfer_s = size_bytes / min(rates) if rates else 0.0
-        effect = self._own_effect(slots)
-        shared = [each for each in shared if each[1] or each[0].effect is not None]
-        if not (latency_s or transfer_s or shared or self._has_latency or effect):
+        shared = [each for each in shared if each[1]]
+        if not (latency_s or transfer_s or shared or self._has_latency):
             return None
-        if len(shared) > 1 or trips or effect or any(link.effect for link, _ in shared):
-            return LongPath(latency_s, transfer_s, tuple(shared), 1 + 2 * trips, effect)
+        if len(shared) > 1 or trips:
+            return LongPath(latency_s, transfer_s, tuple(shared), 1 + 2 * trips)
         return Path(latency_s, transfer_s, *(shared[0] if shared else ()))
 
     def _between_regions(self, source: _End, target: _End) -> list[Link]:
@@ -167,13 +157,6 @@ class Links:
             )
         return [link]
 
-    def _own_effect(self, slots: Iterable[str]) -> Effect | None:
-        """Return the effect of the faults of workers' own links."""
-        effects = [effect for slot in slots if (effect := self._faults.of_link(("worker", slot)))]
-        if len(effects) < 2:
-            return effects[0] if effects else None
-        return lambda at: max((effect(at) for effect in effects), key=lambda each: each.factor)
-
     def _node_shares(
         self, source: _End, target: _End, size_bytes: float
     ) -> list[tuple[SharedLink, float]]:
@@ -184,14 +167,12 @@ class Links:
         for end, direction in ((source, "out"), (target, "in")):
             if end.node is not None:
                 rate = self._nodes[end.node].link.bandwidth_bytes_per_s
-                link = self._link(("node", end.node), "", direction)
+                link = self._link("node", end.node, direction)
                 shares.append((link, size_bytes / rate if rate else 0.0))
         return shares
 
-    def _link(self, name: LinkName, of: str, direction: str) -> SharedLink:
-        if (name, of, direction) not in self._shared:
-            self._shared[name, of, direction] = SharedLink(effect=self._faults.of_link(name))
-        return self._shared[name, of, direction]
+    def _link(self, kind: str, name: str, direction: str) -> SharedLink:
+        return self._shared.setdefault((kind, name, direction), SharedLink())
 
     def _hosts(self, slots: list[str]) -> Counter[str]:
         """Return the slots that servers are placed with -> how many."""

@@ -10,26 +10,10 @@ passes the links are free. All values from one site to another have the same siz
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Protocol
-
-
-class TransferFault(Protocol):
-    """The effect of faults on one transfer."""
-
-    @property
-    def factor(self) -> float:
-        """The factor by which its seconds on the link are multiplied."""
-
-    @property
-    def latency_s(self) -> float:
-        """The seconds that are added to its way."""
-
-
-Effect = Callable[[float], TransferFault]
-"""The moment at which a transfer begins -> the effect of a link's faults on it."""
 
 
 @dataclass(slots=True)
@@ -38,8 +22,6 @@ class SharedLink:
 
     free_at: float = 0.0
     """The time at which it has done all transfers so far, in seconds since the run began."""
-    effect: Effect | None = None
-    """The effect of its faults; None: it has none."""
 
 
 class Way(Protocol):
@@ -56,9 +38,7 @@ class Way(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The way over the two ends' own links, and at most one shared link without faults: the usual
-    one.
-    """
+    """The way over the two ends' own links, and at most one shared link: the usual one."""
 
     latency_s: float
     transfer_s: float
@@ -82,7 +62,7 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class LongPath:
-    """A way over any number of shared links, with round trips, whose links may have faults."""
+    """A way over any number of shared links, with round trips."""
 
     latency_s: float
     """The latency of the way itself and of its round trips."""
@@ -92,22 +72,13 @@ class LongPath:
     """The shared links, each with the seconds that the value takes of it."""
     ways: int = 1
     """How often the latency of faults is added: once, and twice for each round trip."""
-    effect: Effect | None = None
-    """The effect of the faults of the links that are not shared; None: they have none."""
 
     def arrival(self, begin: float, added_s: float) -> float:
         """See `Way.arrival`."""
         if begin == inf:
             return begin  # what never comes holds up nothing
-        arrival, transfer_s = begin, self.transfer_s
-        if self.effect is not None:
-            transfer_s *= self.effect(begin).factor
-        arrival += transfer_s
+        arrival = begin + self.transfer_s
         for link, link_s in self.shared:
-            if link.effect is not None:
-                fault = link.effect(begin)
-                added_s += fault.latency_s
-                link_s *= fault.factor
             link.free_at = max(begin, link.free_at) + link_s
             arrival = max(arrival, link.free_at)
         return arrival + self.latency_s + self.ways * added_s

@@ -136,12 +136,12 @@ class PipelinedRun:
         self._parts = plan.parts() if self._trains else []
         self._stages = {plan.name(stage_id): stage_id for stage_id in plan.slots}
 
-    def networks(self, faults: FaultPlan) -> Callable[[str], PhaseNetwork]:
+    def networks(self) -> Callable[[str], PhaseNetwork]:
         """Return a function to the network, which is the same in all phases, between stages and
         their servers, and between a stage and the next.
         """
         plan, experiment = self._plan, self._plan.training.experiment
-        network, links = experiment.network, Links(experiment, plan.training.groups, faults)
+        network, links = experiment.network, Links(experiment, plan.training.groups)
         paths: dict[str, dict[str, Way]] = {}
         for stage in plan.shares:
             slots = {plan.name(each): slot for each, slot in plan.slots.items() if each[1] == stage}

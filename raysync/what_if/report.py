@@ -1,23 +1,19 @@
-"""The answer as sentences, as a table, as Markdown, as a page and as JSON."""
+"""What `raysync whatif` has found: in words, in tables, as JSON; and its file."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-import pandas as pd
-from markupsafe import Markup
-
 from raysync.results.columns import plain_form, ratio_text, seconds_form, share_form, with_interval
-from raysync.results.markdown import plain
-from raysync.results.page import figure_json, render
+from raysync.results.report_faces import Answer, Table
+from raysync.results.tables import Column
 from raysync.what_if.figures import figures_of
 from raysync.what_if.intervals import CONFIDENCE, Interval
-from raysync.what_if.prediction import Larger, Prediction, WhatIf, is_hidden, slowest
+from raysync.what_if.prediction import Prediction, WhatIf, is_hidden, slowest
 
 BASELINE = "bsp"
 """What most trainers do: others are compared with it."""
@@ -28,16 +24,24 @@ LEGEND = (
 )
 
 
-@dataclass(frozen=True)
-class Column:
-    """A column of the table of paradigms."""
-
-    heading: str
-    about: str
-    show: Callable[[Prediction], str]
-    brief: Callable[[Prediction], str] | None = None
-    """What a terminal shows in its place, which has no room for each interval; None: the same."""
-    only_in_pages: bool = False
+def answer_of(answer: WhatIf) -> Answer:
+    """Return the answer in words and tables."""
+    rows = {each.label: each for each in answer.by_rate}
+    return Answer(
+        "whatif",
+        name="What if?",
+        title=f"{len(answer.times.steps)} ranks, {answer.times.source}",
+        question="Which paradigm?",
+        sentences=sentences(answer),
+        tables=[
+            Table("paradigm", columns_of(answer), rows),
+            *([_with_another(answer)] if answer.larger else []),
+        ],
+        legend=LEGEND,
+        labels=[each.label for each in answer.predictions],
+        figures=figures_of(answer),
+        basis=list(basis(answer)),
+    )
 
 
 def columns_of(answer: WhatIf) -> list[Column]:
@@ -127,21 +131,9 @@ def sentences(answer: WhatIf) -> list[str]:
     """Return the answer in words: what is fastest, what is fastest without staleness, and which
     rank the others wait for.
     """
-    first, baseline = answer.by_rate[0], _baseline(answer)
-    compared = ""
-    if baseline is not None and baseline is not first:
-        times = ratio_text(first.steps_per_s.value / baseline.steps_per_s.value)
-        compared = f", {times} times as many as {baseline.label}"
-    parts = [
-        f"{first.label} is the fastest: {_rate(first)} {unit_of(answer)} per second{compared}."
-    ]
-    for fresh in answer.best[1:]:
-        dropped = f", and {fresh.dropped:,} dropped pushes" if fresh.dropped else ""
-        parts.append(
-            f"Without stale gradients it is {fresh.label}: {_rate(fresh)}"
-            f" {unit_of(answer)} per second, a wait share of {fresh.wait_fraction.value:.0%}"
-            f"{dropped}."
-        )
+    first = answer.by_rate[0]
+    parts = [f"{first.label} is the fastest: {_rate(first)} {unit_of(answer)} per second."]
+    parts += [f"Without stale gradients it is {fresh.label}." for fresh in answer.best[1:]]
     rank, ratio = slowest(answer.times)
     count = len(answer.times.steps)
     if is_hidden(answer.times):
@@ -155,19 +147,26 @@ def sentences(answer: WhatIf) -> list[str]:
             f"The slowest rank is {rank}: its steps take {ratio_text(ratio)} times as long as those"
             f" of {other}."
         )
-    return [*parts, *(_with_another(answer, larger) for larger in answer.larger)]
+    return parts
 
 
-def _with_another(answer: WhatIf, larger: Larger) -> str:
-    """Say what one more rank gives."""
+def _with_another(answer: WhatIf) -> Table:
+    """Return the table of what one more rank gives."""
     before = {each.label: each.steps_per_s.value for each in answer.predictions}
-    gains = " and ".join(
-        f"{each.label} {_rate(each)}, {ratio_text(each.steps_per_s.value / before[each.label])}"
-        " times as many"
-        for each in larger.predictions
-    )
-    what = f"one more of group {larger.group}" if larger.group else "one more rank"
-    return f"With {what}, {unit_of(answer)} per second are: {gains}."
+    unit = unit_of(answer)
+    columns = [
+        Column(f"{unit} per s", f"{unit} applied per second", _rate),
+        Column(
+            "× now",
+            "how many times as many as now",
+            lambda p: ratio_text(p.steps_per_s.value / before[p.label]),
+        ),
+    ]
+    rows: dict[str, Prediction] = {}
+    for larger in answer.larger:
+        what = f"one more of group {larger.group}" if larger.group else "one more rank"
+        rows |= {f"{what}, {each.label}": each for each in larger.predictions}
+    return Table("with", columns, rows)
 
 
 def basis(answer: WhatIf) -> Iterator[str]:
@@ -193,56 +192,11 @@ def basis(answer: WhatIf) -> Iterator[str]:
     )
 
 
-def markdown(answer: WhatIf) -> str:
-    """Return the answer as Markdown."""
-    columns = columns_of(answer)
-    frame = pd.DataFrame(
-        [[each.label, *(column.show(each) for column in columns)] for each in answer.by_rate],
-        columns=["paradigm", *(column.heading for column in columns)],
-    )
-    table = frame.map(lambda text: plain(text).replace("|", "\\|"))
-    parts = [
-        "# What if?",
-        *map(plain, sentences(answer)),
-        str(table.to_markdown(index=False, disable_numparse=True)),
-        LEGEND,
-        "\n".join(f"- {plain(sentence)}" for sentence in basis(answer)),
-    ]
-    return "\n\n".join(parts) + "\n"
-
-
-def html(answer: WhatIf) -> str:
-    """Return the answer as a page that loads nothing from the network."""
-    labels = [each.label for each in answer.predictions]
-    columns = columns_of(answer)
-    return render(
-        "raysync.what_if",
-        name="What if?",
-        title=f"{len(answer.times.steps)} ranks, {answer.times.source}",
-        answer=sentences(answer),
-        columns=columns,
-        rows=[
-            {
-                "label": each.label,
-                "index": labels.index(each.label),
-                "cells": [column.show(each) for column in columns],
-            }
-            for each in answer.by_rate
-        ],
-        legend=LEGEND,
-        paradigms=labels,
-        figures=[(each, Markup(figure_json(each))) for each in figures_of(answer)],
-        basis=list(basis(answer)),
-    )
-
-
-WRITERS: dict[str, Callable[[WhatIf], str]] = {".html": html, ".md": markdown}
-"""Suffix -> what writes such a file."""
-
-
 def write(answer: WhatIf, path: Path) -> None:
     """Write the answer to a page or a Markdown file, by its suffix."""
-    path.write_text(WRITERS[path.suffix](answer), encoding="utf-8", errors="backslashreplace")
+    faces = answer_of(answer)
+    text = faces.html() if path.suffix == ".html" else faces.markdown()
+    path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def as_json(answer: WhatIf) -> str:

@@ -165,7 +165,7 @@ class World:
         """Calls as they were issued, as they were performed, and who was killed."""
         self._run, self._misfortunes = run, misfortunes
         self._backend = VirtualBackend(
-            run.networks(faults), self._make, computes=True, ends=misfortunes.ends
+            run.networks(), self._make, computes=True, ends=misfortunes.ends
         )
         self.restarts, self.spawned = 0, []
         self._gradients = {}

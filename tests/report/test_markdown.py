@@ -11,7 +11,7 @@ from raysync.results.markdown import markdown, notes
 from raysync.results.provenance import commands, configuration, dates, environment, title
 from raysync.results.ranking import rank
 from raysync.results.sentences import answer
-from raysync.results.tables import as_text, cell, columns, published_as_text, table
+from raysync.results.tables import as_text, behind_leaders, cell, columns, published_as_text, table
 from tests.builders.messages import Telling, tells
 
 
@@ -35,14 +35,18 @@ def test_the_report_of_a_sweep(sweep):
             measure for measure in columns(sweep, scenario) if frame[f"{measure.key}_count"].any()
         ]
         begin = lines.index(answer(rank(sweep, scenario))) + 2
-        assert cells(lines[begin]) == [
-            "paradigm",
-            "repeats",
-            *(measure.heading for measure in shown),
-        ]
+        behind = behind_leaders(rank(sweep, scenario))
+        headings, shows = [], []
+        for measure in shown:
+            headings.append(measure.heading)
+            shows.append(lambda row, measure=measure: cell(row, measure))
+            if measure.key in behind:
+                headings.append(behind[measure.key].heading)
+                shows.append(behind[measure.key].show)
+        assert cells(lines[begin]) == ["paradigm", "repeats", *headings]
         for line, (label, row) in zip(lines[begin + 2 :], frame.iterrows(), strict=False):
             assert cells(line)[0] == label
-            assert cells(line)[2:] == [cell(row, measure) for measure in shown]
+            assert cells(line)[2:] == [show(row) for show in shows]
     assert "5 (1 diverged, 1 failed)" in text
     assert tells(lines, "record: update.lr=0.2 asp 4:")
     assert f"raysync sweep {sweep.sweep.path}/sweep.yaml" in lines

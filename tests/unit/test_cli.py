@@ -67,7 +67,7 @@ def test_bad_input(call, tmp_path, monkeypatch, command, text, says):
 @pytest.mark.parametrize(
     ("file", "text", "says"),
     [
-        ("t.txt", "1 -2", "t.txt line 1: 0 -2"),
+        ("t.txt", "1 -2", "t.txt line 1: -2"),
         ("t.txt", "1 quick", "t.txt line 1:"),
         ("p.yaml", "{about: mine, worker: []}", "p.yaml: worker: 'worker' 'workers'"),
         ("p.yaml", "workers: [{speed: -1}]", "x.yaml p.yaml: workers[0].speed:"),

@@ -124,7 +124,7 @@ from tests.builders.messages import naming
         ),
         ("workers: [{jitter: {distribution: empirical}}]", "distribution: empirical 0"),
         ("workers: [{jitter: {samples: [1, 2]}}]", "distribution: 2 samples"),
-        ("workers: [{jitter: {distribution: empirical, samples: [1, 0]}}]", "sample 2 0 0"),
+        ("workers: [{jitter: {distribution: empirical, samples: [1, 0]}}]", "samples[1] 0 0"),
         ("workers: [{jitter: {distribution: pareto, tail: 1}}]", "tail: 1"),
         ("faults: [{kind: speed-drift, sigma: 0.1}]", "faults[0] period_s period_clocks"),
         ("workers: [{fixed_s: 0.1, step_s: 1}]", "fixed_s: 0.1 per_sample_s"),

@@ -114,7 +114,8 @@ def test_one_more_rank_is_what_a_larger_table_says():
     [larger] = plain.larger
     assert (larger.group, len(larger.predictions), plain.best) == ("", 1, list(plain.predictions))
     assert json.loads(report.as_json(plain))["with_one_more"][0]["paradigms"]
-    assert len(report.sentences(plain)) == 3
+    [_, table] = report.answer_of(answer).tables
+    assert len(table.frame()) == sum(len(each.predictions) for each in answer.larger)
 
 
 def test_dropped_pushes_are_lost_by_pencil():
@@ -338,9 +339,7 @@ def test_the_command_prints_a_table_and_what_it_rests_on(call, table, monkeypatc
     monkeypatch.setattr(console, "_width", 120)  # no label is folded
     code, out, err = call("whatif", "steps.csv", "--batch-size", "32", "--price-per-hour", "2")
     assert (code, err) == (0, "")
-    assert re.search(
-        r"^asp is the fastest: [\d.]+ ± [\d.]+ samples per second, [\d.]+ times as", out
-    )
+    assert re.search(r"^asp is the fastest: [\d.]+ ± [\d.]+ samples per second", out)
     assert tells(out, "slowest c:")
     for label in (choice.label for choice in standard_paradigms(4)):
         assert label in out
@@ -408,7 +407,6 @@ def test_figures_are_valid_and_show_the_numbers(table):
 def test_without_bsp_nothing_is_compared_with_it(table):
     answer = predict(read([str(table)]), Options(), [ASP])
     assert "× bsp" not in [column.heading for column in report.columns_of(answer)]
-    assert "times as many" not in report.sentences(answer)[0]
 
 
 @pytest.mark.parametrize(

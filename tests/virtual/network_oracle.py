@@ -59,8 +59,8 @@ class Cluster:
         return min([rate for rate in rates if rate], default=None)
 
     def one_way_latency(self, name, is_up):
-        group, total = self.workers[name], self.net["server_latency_s"]
-        total += self.net["link"]["latency_s"] + group["link"]["latency_s"]
+        group = self.workers[name]
+        total = self.net["link"]["latency_s"] + group["link"]["latency_s"]
         if name in self.node:
             total += self.node[name]["link"]["latency_s"]
         if (regions := self.net["regions"]) is not None:
@@ -73,10 +73,7 @@ class Cluster:
         """Send a vector; return when its last byte is there."""
         group, net = self.workers[name], self.net
         direction = "up" if is_up else "down"
-        size = net.get(f"{direction}load_bytes")
-        if size is None:
-            size = self.size * net.get(f"{direction}load_factor", 1)
-        size *= self.travels(name)
+        size = self.size * self.travels(name)
         if not size:
             return begin
         ends = [begin]
@@ -95,7 +92,7 @@ class Cluster:
             ends.append(self.occupy(self.node[name]["name"], direction, begin, seconds))
         there = self.one_way_latency(name, is_up)
         back = self.one_way_latency(name, not is_up)
-        trips = net["push_round_trips" if is_up else "pull_round_trips"]
+        trips = 0 if is_up else net["pull_round_trips"]
         return max(ends) + there + trips * (there + back)
 
     def occupy(self, link, direction, begin, seconds):

@@ -151,15 +151,6 @@ def test_a_wrapper_passes_the_exchange_on(wrapper):
 @pytest.mark.parametrize(
     ("settings", "paradigm", "names"),
     [
-        (
-            {
-                "engine": "virtual",
-                "network": {"link": LINK},
-                "faults": [{"kind": "bandwidth", "factor": 2}],
-            },
-            {"name": "bsp", "exchange": "ring"},
-            "bsp: faults: bandwidth:",
-        ),
         ({}, {"name": "bsp", "exchange": "ring"}, "bsp: exchange: ring:"),
         (
             {"engine": "virtual"},
@@ -167,7 +158,7 @@ def test_a_wrapper_passes_the_exchange_on(wrapper):
             "decoupled: sync: exchange: tree:",
         ),
     ],
-    ids=["bandwidth", "ray", "stages"],
+    ids=["ray", "stages"],
 )
 def test_who_has_no_collective_refuses_it(settings, paradigm, names):
     with pytest.raises(ConfigError, match=naming(names)):
@@ -206,7 +197,6 @@ def test_it_stands_in_the_default_comparison_where_links_are_described():
         {"network": {"link": link}},
         {"engine": "virtual", "network": {"update_s": 1}},
         {"engine": "virtual", "workers": [{"link": link}]},
-        described | {"faults": [{"kind": "bandwidth", "factor": 2}]},
     ):
         assert config.validate(other).paradigms == STANDARD_COMPARISON
     assert len(config.validate(described | {"paradigms": ["asp"]}).paradigms) == 1

@@ -7,7 +7,6 @@ import yaml
 from hypothesis import given, settings, strategies as st
 
 from raysync import config
-from raysync.engine.faults import FaultPlan
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
@@ -30,13 +29,10 @@ def times(paradigm="asp", samples=3, workers=ONE, **described):
 @pytest.mark.parametrize(
     ("network", "pull_s", "push_s"),
     [
-        ({"server_latency_s": 0.25}, 0.25, 0.25),
-        ({"upload_factor": 0.25, "link": {"bandwidth_bytes_per_s": BYTES}}, 1, 0.25),
-        ({"download_factor": 2, "link": {"bandwidth_bytes_per_s": BYTES}}, 2, 1),
-        ({"upload_bytes": BYTES / 2, "server_bandwidth_bytes_per_s": BYTES}, 1, 0.5),
-        ({"download_bytes": 3 * BYTES, "server_bandwidth_bytes_per_s": BYTES}, 3, 1),
-        # There, and there and back for each round trip: 3 and 5 ways of 0.5 s.
-        ({"link": {"latency_s": 0.5}, "push_round_trips": 1, "pull_round_trips": 2}, 2.5, 1.5),
+        ({"link": {"bandwidth_bytes_per_s": BYTES / 2}}, 2, 2),
+        ({"server_bandwidth_bytes_per_s": BYTES}, 1, 1),
+        # There, and there and back for each round trip: 5 ways of 0.5 s, and one.
+        ({"link": {"latency_s": 0.5}, "pull_round_trips": 2}, 2.5, 0.5),
         ({"push_s": 0.5}, 0, 0.5),
         ({"nodes": [{"name": "n", "workers": ["worker"],
                      "link": {"latency_s": 0.5, "bandwidth_bytes_per_s": BYTES}}]}, 1.5, 1.5),
@@ -53,6 +49,14 @@ def test_one_worker_takes_its_pull_its_step_and_its_push(network, pull_s, push_s
     assert times(workers=workers, network=network) == {
         "worker-0": [cycle_s, 2 * cycle_s, 3 * cycle_s]
     }
+
+
+def test_a_fault_adds_its_latency_to_each_way_of_a_round_trip():
+    """Three ways of 0.5 s until the weights are there, a step, and one way of its push."""
+    found = times(
+        network={"pull_round_trips": 1}, faults=[{"kind": "latency", "added_s": 0.5}], samples=2
+    )
+    assert found == {"worker-0": [3, 6]}
 
 
 def test_the_coordinator_takes_pushes_in_one_after_another_in_the_order_of_arrival():
@@ -107,8 +111,7 @@ def test_each_phase_has_its_network():
 @pytest.mark.parametrize("phases", [{}, {"asp": {"push_s": 1}}])
 def test_values_are_delivered_where_a_later_phase_may_have_ways(phases):
     training = timed(paradigm="sync-switch", network={"phases": phases})
-    faults = FaultPlan(training.experiment)
-    network = DataParallelRun(training, make("sync-switch")).networks(faults)("bsp")
+    network = DataParallelRun(training, make("sync-switch")).networks()("bsp")
     assert network.changes == bool(phases)
 
 
@@ -122,53 +125,6 @@ def test_what_was_pushed_before_a_switch_does_not_travel_again_after_it():
     )
     found = push_times(run(training, "sync-switch", fraction=1 / 3))
     assert found == {"worker-0": [1, 4, 7], "worker-1": [1, 4, 7]}
-
-
-@pytest.mark.parametrize(
-    ("fault", "pushes"),
-    [
-        # Two of its transfers begin between 3 s and 6 s: the pull at 3 s and the push at 6 s, the
-        # end, is none of them.
-        ({"kind": "bandwidth", "factor": 3, "start_s": 3, "lasts_s": 3},
-         [3, 8, 11]),
-        ({"kind": "bandwidth", "factor": 3, "servers": True, "start_s": 3, "lasts_s": 3},
-         [3, 8, 11]),
-        ({"kind": "bandwidth", "factor": 3, "nodes": ["n"], "start_s": 3, "lasts_s": 3},
-         [3, 8, 11]),
-        ({"kind": "latency", "added_s": 1.5, "servers": True, "start_s": 3, "lasts_s": 2.5},
-         [3, 7.5, 10.5]),
-        ({"kind": "latency", "added_s": 1.5, "nodes": ["n"], "start_s": 3, "lasts_s": 2.5},
-         [3, 7.5, 10.5]),
-    ],
-)  # fmt: skip
-def test_faults_of_links_hold_for_transfers_that_begin_in_a_window(fault, pushes):
-    """1 s for each way and each step. The fault meets the pull at 3 s alone."""
-    link = {"bandwidth_bytes_per_s": BYTES}
-    network = {"nodes": [{"name": "n", "workers": ["worker"]}]}
-    if fault.get("nodes"):
-        network["nodes"][0]["link"] = link
-    elif fault.get("servers"):
-        network["server_bandwidth_bytes_per_s"] = BYTES
-    else:
-        network["link"] = link
-    training = timed(workers=ONE, workload={"samples": 3}, network=network, faults=[fault])
-    lines = run(training, "asp")
-    assert push_times(lines) == {"worker-0": pushes}
-    assert lines[-1].faults_without_effect == ()
-
-
-def test_a_fault_of_the_servers_link_is_one_for_all_workers():
-    """Drawn once: all four pull at the same moment, and all meet it or none."""
-    fault = {"kind": "drift", "added_s": 1, "period_s": 0.5, "servers": True}
-    found = times("bsp", samples=40, workers=[{"count": 4, "step_s": 1}], faults=[fault])
-    assert len({tuple(each) for each in found.values()}) == 1
-    assert (
-        len({later - sooner for sooner, later in zip(*_pairs(found["worker-0"]), strict=True)}) > 5
-    )
-
-
-def _pairs(values):
-    return values[:-1], values[1:]
 
 
 def test_a_vector_has_a_size_without_a_model():
@@ -237,23 +193,10 @@ SQUARE = {"names": ["x", "y"], "server": "x", "bandwidth_bytes_per_s": [[1, 2], 
         ({"network": {"nodes": [{"name": "n", "workers": ["wroker"]}]}}, "'worker'"),
         ({"network": {"nodes": [{"name": "n", "workers": ["worker", "worker-0"]},
                                 {"name": "m", "workers": ["worker-0"]}]}}, "'n' already"),
-        ({"network": {"upload_bytes": 1, "upload_factor": 2}}, "upload_bytes upload_factor"),
         ({"network": {"vector_bytes": 8}}, "step_s per_sample_s"),
         ({"network": {"vector_bytes": 8}, "timing": "with-gradients"}, "timing:"),
         ({"network": {"phases": {"asp": {}}}}, "phases"),
         ({"network": {"phases": {"bps": {}}}, "paradigm": "sync-switch"}, "'bps'"),
-        ({"faults": [{"kind": "bandwidth", "factor": 2, "nodes": ["n"]}]}, "network.nodes"),
-        ({"faults": [{"kind": "bandwidth", "factor": 2, "nodes": ["m"]}],
-          "network": {"nodes": [{"name": "n", "workers": ["worker"]}]}}, "unknown node 'm'"),
-        ({"faults": [{"kind": "bandwidth", "factor": 2, "start_clock": 1}]}, "clock"),
-        ({"faults": [{"kind": "latency", "added_s": 2, "servers": True, "start_clock": 1}]},
-         "link clock"),
-        ({"faults": [{"kind": "latency", "added_s": 2, "servers": True, "workers": ["worker"]}]},
-         "workers servers"),
-        ({"faults": [{"kind": "bandwidth", "factor": 2}], "engine": "ray",
-          "timing": "with-gradients"}, "engine:"),
-        ({"faults": [{"kind": "latency", "added_s": 2, "servers": True}], "engine": "ray",
-          "timing": "with-gradients"}, "engine:"),
     ],
 )  # fmt: skip
 def test_what_does_not_fit_is_refused(settings, message):
@@ -261,9 +204,11 @@ def test_what_does_not_fit_is_refused(settings, message):
         config.validate(TIMING | settings)
 
 
-@pytest.mark.parametrize("network", [{"upload_bytes": 8}, {"phases": {"bsp": {"push_s": 1}}}])
+@pytest.mark.parametrize("network", [{"vector_bytes": 8}, {"phases": {"bsp": {"push_s": 1}}}])
 def test_a_network_in_stages_refuses_what_it_cannot_hold(network):
-    training = cut_task(2, 1, network=network, paradigms=["sync-switch"])
+    workers = [{"count": 2, "step_s": 1}]
+    settings = {"workers": workers, "network": network, "paradigms": ["sync-switch"]}
+    training = cut_task(2, 1, **(TIMING | settings))
     with pytest.raises(ConfigError, match=rf"network\.{next(iter(network))}"):
         run(training, **CUT)
 
@@ -316,15 +261,11 @@ def described(draw):
             hosts.append({"name": f"n{number}", "workers": free, "link": draw(links)})
     network = {
         "link": draw(links),
-        "server_latency_s": draw(seconds),
         "server_bandwidth_bytes_per_s": draw(st.one_of(st.none(), rates)),
         "nodes": hosts,
         "regions": {"names": ["x", "y"], "server": draw(st.sampled_from("xy")),
                     "bandwidth_bytes_per_s": draw(square), "latency_s": draw(square)}
         if regions else None,
-        **draw(st.sampled_from([{"upload_factor": 0.3}, {"upload_bytes": BYTES / 3}, {}])),
-        **draw(st.sampled_from([{"download_factor": 1.7}, {"download_bytes": BYTES * 2}, {}])),
-        "push_round_trips": draw(st.integers(0, 2)),
         "pull_round_trips": draw(st.integers(0, 2)),
         "push_s": draw(st.one_of(st.just(0.0), seconds)),
         "update_s": draw(st.one_of(st.just(0.0), seconds)),

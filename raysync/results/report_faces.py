@@ -1,0 +1,84 @@
+"""An answer in words and tables, and its faces: Markdown and a page; `cli.table` prints it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from raysync.results.figures import Figure
+from raysync.results.markdown import markdown_table, plain
+from raysync.results.page import figure_json, render
+from raysync.results.tables import Column
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table whose rows have names."""
+
+    first: str
+    """The heading of the column of names."""
+    columns: Sequence[Column]
+    rows: Mapping[str, Any]
+    """Name -> what the columns show of it."""
+
+    def frame(self) -> pd.DataFrame:
+        """Return the cells of all columns as text."""
+        cells = [[column.show(row) for column in self.columns] for row in self.rows.values()]
+        headings = [column.heading for column in self.columns]
+        return pd.DataFrame(cells, pd.Index(self.rows, name=self.first), headings)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command has found."""
+
+    command: str
+    name: str
+    title: str
+    question: str
+    sentences: Sequence[str]
+    tables: Sequence[Table]
+    """The first is of `labels`."""
+    legend: str
+    labels: Sequence[str]
+    """The paradigms, in the order of their colours."""
+    figures: Sequence[Figure]
+    basis: Sequence[str]
+    """What the answer rests on, and what it does not say."""
+
+    def markdown(self) -> str:
+        """Return the answer as Markdown."""
+        parts = [
+            f"# {plain(self.name)}",
+            *map(plain, self.sentences),
+            *(markdown_table(table.frame()) for table in self.tables),
+            self.legend,
+            "\n".join(f"- {plain(sentence)}" for sentence in self.basis),
+        ]
+        return "\n\n".join(parts) + "\n"
+
+    def html(self) -> str:
+        """Return the answer as a page that loads nothing from the network."""
+        return render(
+            "answer.html",
+            name=self.name,
+            title=self.title,
+            answer=self,
+            tables=[(table, self._rows(table)) for table in self.tables],
+            figures=[(each, Markup(figure_json(each))) for each in self.figures],
+        )
+
+    def _rows(self, table: Table) -> list[dict[str, Any]]:
+        return [
+            {
+                "label": label,
+                "index": self.labels.index(label) if label in self.labels else None,
+                "statuses": "",
+                "cells": [column.show(row) for column in table.columns],
+            }
+            for label, row in table.rows.items()
+        ]
