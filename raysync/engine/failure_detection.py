@@ -58,7 +58,8 @@ class FailureDetector:
         """Lose the worker, or the server, that is to blame for a failed step.
 
         Raises:
-            RunFailed: a server is to blame, or the worker's own code.
+            RunFailed: a server is to blame, the worker's own code, or the run cannot go on without
+                the worker.
         """
         if step.arriving is not None and failure.kind == "lost":
             self._lose(step.release.worker, "its gradient was lost on its way")

@@ -2,7 +2,8 @@
 
     joined      a worker is there, at the clock of the slowest member
     crashed     a fault of the experiment has taken it away; it comes back if the fault says so
-    lost        its process or node is gone, or it is late; `rejoin` brings its next life
+    lost        its process or node is gone, or it is late; `rejoin` brings its next life, unless
+                the topology cannot go on without it
     preempted   its node is about to be taken away: it leaves at its next release
     done        it has nothing left to do, and others would wait for it
 
@@ -12,7 +13,7 @@ the journal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from raysync.config import START_DEADLINE_S, Experiment
@@ -29,8 +30,6 @@ from raysync.engine.topology import Step, Topology
 
 DONE = "its group has no batch left"
 """The reason with which a worker leaves that has nothing left to do."""
-STUCK = "its pipeline and another one waited for each other"
-"""The reason with which a worker leaves, and comes back, so that others go on."""
 
 
 class Run(Protocol):
@@ -44,9 +43,6 @@ class Run(Protocol):
 
     def release(self, release: Release) -> None:
         """Let a worker begin its next iteration, if it may."""
-
-    def begin(self, steps: Iterable[Step]) -> None:
-        """Take in that these steps are under way."""
 
     def remark(self, text: str) -> None:
         """Write a sentence into the journal."""
@@ -183,7 +179,6 @@ class Membership:
             # Those that begin the run are there from its first moment on.
             self._plan_kill(worker, self._backend.now if WorkerId(worker).life > 1 else -1.0)
         self._run.handle(Joined(at=self._backend.now, worker=worker), report)
-        self.dismiss()
         self._quorum.joined()
 
     def admits(self, release: Release) -> bool:
@@ -231,14 +226,13 @@ class Membership:
         if worker not in self._topology.roster_of(worker).live:
             return  # it has left already
         self._faults.took_effect(index)
-        is_planned = crash.rejoin_after_s is not None
         if crash.rejoin_after_s is not None:
             self.comebacks.plan(worker, crash.rejoin_after_s)
         else:
             self._stays_away.add(WorkerId(worker).slot)
         why = f"crashed: {self._faults.described(index)}"
         self._remove(worker, {"why": why})
-        self._go_on_without(worker, f"the last was {worker}: {why}", is_back=is_planned)
+        self._need_workers(f"the last was {worker}: {why}")
 
     def _not_started(self, worker: str, why: str, again_in_s: float | None) -> None:
         what = f"{worker} did not start: {why}"
@@ -248,7 +242,7 @@ class Membership:
             else f"it is started anew in {again_in_s:g} s"
         )
         self._run.remark(f"{what}; {then}.")
-        self._go_on_without(worker, what, is_back=again_in_s is not None)
+        self._need_workers(what)
 
     def _no_room(self, worker: str) -> None:
         self._run.remark(
@@ -261,7 +255,11 @@ class Membership:
             self.lose(worker, DRAINED)
 
     def lose(self, worker: str, why: str) -> None:
-        """Go on without a worker that was lost, until it is back."""
+        """Go on without a worker that was lost, until it is back.
+
+        Raises:
+            RunLost: the run cannot.
+        """
         self._stays_away.discard(WorkerId(worker).slot)
         again_in_s = self.comebacks.restart(worker)
         report = {"why": why} if again_in_s is None else {"why": why, "restart_in_s": again_in_s}
@@ -272,25 +270,7 @@ class Membership:
                 " a row, and none of its pushes arrived; the run goes on without it."
             )
             self._run.remark(text)
-        self._go_on_without(worker, f"the last was {worker}: {why}", is_back=again_in_s is not None)
-
-    def _go_on_without(self, worker: str, last: str, *, is_back: bool) -> None:
-        """Go on after the loss of a worker, without its partners unless it comes back."""
-        if self._run.status:
-            return
-        if not is_back and (partners := self._topology.partners(worker)):
-            slot = WorkerId(worker).slot
-            for partner in partners:
-                if slot in self._stays_away:
-                    self._stays_away.add(partner)
-                self.comebacks.give_up(partner)
-                other = self.lives[partner]
-                if other in self._topology.roster_of(other).live:
-                    self._remove(other, {"why": f"it can do nothing without {slot}"})
-            if not self._run.status:
-                self._run.begin(self._topology.given_up(worker))
-        self._need_workers(last)
-        self.dismiss()
+        self._need_workers(f"the last was {worker}: {why}")
 
     def _remove(self, worker: str, report: Mapping[str, Any]) -> None:
         """End a worker's actor, and let it leave."""
@@ -301,10 +281,7 @@ class Membership:
         """Let a worker leave that has no actor."""
         self._steps.pop(worker, None)
         self.comebacks.unproven.pop(worker, None)
-        for partner in self._topology.left(worker):
-            self._steps.pop(partner, None)
-        if worker not in self._topology.roster_of(worker).live:
-            return  # it was done, and its process was still of use to others
+        self._topology.left(worker, report["why"])
         self._quorum.leaves(worker)
         self._run.handle(Left(at=self._backend.now, worker=worker), report)
 
@@ -317,27 +294,12 @@ class Membership:
         them.
         """
         topology = self._topology
-        if not topology.drains:
+        if not topology.is_pipelined:
             return
         while not self._run.status and (leavers := topology.leavers(self._steps)):
             for worker in leavers:
                 self._stays_away.add(WorkerId(worker).slot)
                 left = Left(at=self._backend.now, worker=worker)
                 self._run.handle(left, {"why": DONE, "done": True})
-        if self._run.status or len(self.comebacks):
-            return
-        if not self._steps:
-            self._backend.schedule(self._backend.now, self._free, None)
-        if not any(roster.live for roster in topology.rosters):
+        if not self._run.status and not any(roster.live for roster in topology.rosters):
             self._run.drained()
-
-    def _free(self, _: None) -> None:
-        """Let workers go that wait for each other in a circle, so that the others go on; they come
-        back.
-        """
-        timers = self._topology.machine.timers
-        if self._run.status or self._steps or len(self.comebacks) or timers:
-            return
-        for worker in self._topology.stuck():
-            if not self._run.status and worker in self._topology.roster_of(worker).live:
-                self.lose(worker, STUCK)

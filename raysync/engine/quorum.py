@@ -119,9 +119,8 @@ class Quorum:
 
     def _renewed(self, release: Release) -> Release:
         """Return the release as it is carried out now: it pulls what is published now."""
-        return (
-            replace(release, version=self._topology.roster.published) if release.pull else release
-        )
+        published = self._topology.roster_of(release.worker).published
+        return replace(release, version=published) if release.pull else release
 
     def _too_few(self, there: int, coming: int) -> str:
         if self._min_workers == 1:
