@@ -95,6 +95,7 @@ class Recoveries:
     def _recover(self, loss: RunLost, writer: RecordWriter) -> tuple[Checkpoint, Reports]:
         """Let the run go on from its newest checkpoint; return that, and the further reports."""
         why: Exception = loss
+        writer.flush()  # where the run goes on depends on how far it came
         while True:
             try:
                 checkpoint = newest_checkpoint(writer.folder, self._notify, self._output)

@@ -210,7 +210,7 @@ class Driver:
                     yield self._take_lines()
         except RunLost as loss:
             if self.checkpointer.exists:
-                self.remark(f"{loss}.")  # until when the run came, the journal then tells
+                self.remark("The run cannot go on from here.")  # so the journal tells when
                 yield self._take_lines()
                 raise
             error = str(loss)

@@ -79,7 +79,7 @@ class VirtualEngine:
             driver.faults.outlive(checkpoint.state.get(OUTLIVED_S, -1.0))
             [data] = files_of(checkpoint, WORLD, 1)
             reenact(driver, checkpoint.state, data, history(), checkpoint.at)
-            driver.checkpointer.number = checkpoint.number
+            driver.checkpointer.number, driver.checkpointer.exists = checkpoint.number, True
         self.models = driver.models
         return _reports(driver)
 

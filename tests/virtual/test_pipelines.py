@@ -473,7 +473,7 @@ RUN = {
         (
             {"cluster": {"min_workers": 2}},
             TWO,
-            "decoupled: cluster.min_workers: 2: a pipeline always waits",
+            "decoupled: cluster.min_workers: 2: a pipeline needs all",
         ),
         ({"update": {"delay_compensation": "constant"}}, {"modules": 2, "groups": 2}, "use shrink"),
         (
@@ -497,6 +497,11 @@ RUN = {
             {"engine": "ray", "workers": [{"count": 4, "link": {"latency_s": 1}}]},
             TWO,
             "worker: link: .*on Ray",
+        ),
+        (
+            {"faults": [{"kind": "crash", "worker": "worker-1", "at_s": 1}]},
+            TWO,
+            "faults: crash: no stage can be spared",
         ),
         (
             {"engine": "ray", "faults": [{"kind": "latency", "added_s": 1}]},
