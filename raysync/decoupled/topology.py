@@ -23,7 +23,7 @@ from raysync.config import Experiment, WorkerGroup
 from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Push, Release
 from raysync.core.ids import WorkerId, worker_id
-from raysync.core.roster import Roster
+from raysync.core.roster import Member, Roster
 from raysync.decoupled.pipelines import Pass, Pipelines, StageId
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
@@ -162,14 +162,6 @@ class Pipelined:
         """See `Topology.rosters`: one a stage; the last one has the loss."""
         return [machine.roster for machine in self.machine.machines.values()]
 
-    def roster_of(self, worker: str) -> Roster:
-        """See `Topology.roster_of`."""
-        return self.machine.machines[WorkerId(worker).stage].roster
-
-    def server_of(self, worker: str) -> ParameterServer:
-        """See `Topology.server_of`."""
-        return self.servers[WorkerId(worker).stage - 1]
-
     def released(self, release: Release) -> Iterable[Step]:
         """See `Topology.released`."""
         worker = self._worker(release.worker)
@@ -195,9 +187,15 @@ class Pipelined:
     def _worker(self, name: str) -> _Worker:
         return self._slots[WorkerId(name).slot]
 
+    def _roster(self, worker: _Worker) -> Roster:
+        return self.machine.machines[worker.stage_id[1]].roster
+
+    def _member(self, worker: _Worker) -> Member | None:
+        return self._roster(worker).live.get(worker.name)
+
     def _pushed(self, worker: _Worker, taken: Sequence[int]) -> int:
         """Return how many batches a stage has pushed, given how many each group has taken."""
-        member = self.roster_of(worker.name).live.get(worker.name)
+        member = self._member(worker)
         return taken[worker.stage_id[0]] if member is None else member.clock
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
@@ -238,7 +236,7 @@ class Pipelined:
         for (group, stage), worker in self._stages.items():
             # It may have to compute again what it has pushed, without another release.
             worker.weights, worker.is_behind = self.servers[stage - 1].weights(group), True
-            worker.version = self.roster_of(worker.name).published
+            worker.version = self._roster(worker).published
         taken = state["taken"]
         batches = {each: self._pushed(worker, taken) for each, worker in self._stages.items()}
         steps = [*self._carry_out(self._pipelines.begin_anew(taken, batches))]
@@ -265,15 +263,14 @@ class Pipelined:
         for its whole group, which is known to take as long as the slowest of its devices would
         take for the whole network.
         """
-        group, _ = self._worker(step.release.worker).stage_id
-        at, clock = issued_at(self.roster_of(step.release.worker), step), step.release.clock
+        own, clock = self._worker(step.release.worker), step.release.clock
+        group, at = own.stage_id[0], issued_at(self._roster(own), step)
         heard_at, known_s = [at], [0.0]
         for (other, _), worker in self._stages.items():
             if other != group:
                 continue
             known_s.append(self._known.seconds(worker.slot, clock, self._batch_size, at))
-            member = self.roster_of(worker.name).live.get(worker.name)
-            if member is not None:
+            if (member := self._member(worker)) is not None:
                 heard_at.append(member.telemetry.pushed_at or 0.0)
         return max(heard_at) + max(known_s)
 

@@ -79,6 +79,8 @@ from raysync.engine.topology import (
     Topology,
     in_order_of_slots,
     pulls_next,
+    roster_of,
+    server_for,
 )
 from raysync.errors import IllegalDecision, RunFailed, RunLost
 
@@ -341,7 +343,7 @@ class Driver:
         self._early_stop.load_state(state["early_stop"])
         for release, samples, has_base in state["pushed"]:
             push = release["worker"], release["clock"]
-            server = self.topology.server_of(push[0])
+            server = server_for(self.topology, push[0])
             base = server.saved(_base_name(push)) if has_base else None
             call = server.saved(_push_name(push))
             self._pushed[push] = Step(Release(**release), samples, call, server, base, NO_REPORT)
@@ -351,7 +353,7 @@ class Driver:
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
         self.members.plan_again()
         for worker, batch_size in state["batch_sizes"].items():
-            member = self.topology.roster_of(worker).live[worker]
+            member = roster_of(self.topology, worker).live[worker]
             self.release(Release(worker, member.clock, member.version, batch_size=batch_size))
         self.members.resume(state)
 

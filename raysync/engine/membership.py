@@ -26,7 +26,7 @@ from raysync.engine.faults import FaultPlan
 from raysync.engine.preemption import DRAINED, Preemptions
 from raysync.engine.quorum import Quorum
 from raysync.engine.rejoin import Comebacks, next_life_of
-from raysync.engine.topology import Step, Topology
+from raysync.engine.topology import Step, Topology, roster_of
 
 DONE = "its group has no batch left"
 """The reason with which a worker leaves that has nothing left to do."""
@@ -130,7 +130,7 @@ class Membership:
         for slot, worker in self.lives.items():
             if slot not in slots:
                 continue  # the run was resumed without it
-            if worker in self._topology.roster_of(worker).live or slot in self._stays_away:
+            if worker in roster_of(self._topology, worker).live or slot in self._stays_away:
                 workers[slot] = worker
             elif coming := self.comebacks.next_life(slot):
                 workers[slot] = coming
@@ -157,7 +157,7 @@ class Membership:
         leaving = [
             worker
             for worker in state.get(LEAVING, ())
-            if worker in self._topology.roster_of(worker).live
+            if worker in roster_of(self._topology, worker).live
         ]
         self._leaving.update(leaving)
         for worker in leaving:
@@ -187,7 +187,7 @@ class Membership:
         if self._leaving and worker in self._leaving:
             return False  # the others' leaving has released it
         if worker in self.preemptions.due:  # after the decisions in hand have been carried out
-            now = self._topology.roster_of(worker).now
+            now = roster_of(self._topology, worker).now
             self._backend.schedule(now, self._leave_in_order, worker)
             return False
         if self._quorum.is_waiting:
@@ -196,7 +196,7 @@ class Membership:
         if self._has_faults:
             crash = self._faults.crash_at_clock(WorkerId(worker).slot.place, release.clock)
             if crash is not None:  # likewise
-                now = self._topology.roster_of(worker).now
+                now = roster_of(self._topology, worker).now
                 self._backend.schedule(now, self._crash, crash)
                 return False
         return True
@@ -213,7 +213,7 @@ class Membership:
 
     def _kill_strikes(self, victim: tuple[str, int]) -> None:
         worker, index = victim
-        if not self._run.status and worker in self._topology.roster_of(worker).live:
+        if not self._run.status and worker in roster_of(self._topology, worker).live:
             self._faults.took_effect(index)
 
     def _crash(self, index: int) -> None:
@@ -223,7 +223,7 @@ class Membership:
         [worker] = [
             life for life in self.lives.values() if WorkerId(life).slot.place == crash.worker
         ]
-        if worker not in self._topology.roster_of(worker).live:
+        if worker not in roster_of(self._topology, worker).live:
             return  # it has left already
         self._faults.took_effect(index)
         if crash.rejoin_after_s is not None:
@@ -251,7 +251,7 @@ class Membership:
         )
 
     def _leave_in_order(self, worker: str) -> None:
-        if not self._run.status and worker in self._topology.roster_of(worker).live:
+        if not self._run.status and worker in roster_of(self._topology, worker).live:
             self.lose(worker, DRAINED)
 
     def lose(self, worker: str, why: str) -> None:
@@ -290,8 +290,8 @@ class Membership:
             self._quorum.check(last)
 
     def dismiss(self) -> None:
-        """Let workers leave that have nothing left to do, where a run drains: others would wait for
-        them.
+        """Let workers leave that have nothing left to do, where a run is pipelined: others would wait
+        for them.
         """
         topology = self._topology
         if not topology.is_pipelined:

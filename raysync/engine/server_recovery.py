@@ -24,7 +24,7 @@ from collections.abc import Callable
 from raysync.config import START_DEADLINE_S, Restarts
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.parameter_server import VERDICT_S, ParameterServer
-from raysync.engine.topology import HELD_BACK, Step, Topology
+from raysync.engine.topology import HELD_BACK, Step, Topology, roster_of
 from raysync.errors import RunLost
 
 
@@ -115,7 +115,7 @@ class ServerRecovery:
                 continue
             if (call := self._topology.issued_again(step, repeated)) is not None:
                 self._steps[worker] = again = step.copy(call)
-                released_at = self._topology.roster_of(worker).live[worker].telemetry.released_at
+                released_at = roster_of(self._topology, worker).live[worker].telemetry.released_at
                 assert released_at is not None, f"{step.release} of a worker never released"
                 again.report = {**step.report, HELD_BACK: now - released_at}
                 self._backend.watch(again.call, self._answered, again)

@@ -123,15 +123,9 @@ class Topology(Protocol):
 
     @property
     def rosters(self) -> Sequence[Roster]:
-        """All rosters; a live worker is in one of them. The progress and the version of the model
-        are those of the last one.
+        """The rosters, in the order of the stages; the last one has the progress and the version of
+        the model.
         """
-
-    def roster_of(self, worker: str) -> Roster:
-        """Return the roster that the worker is in."""
-
-    def server_of(self, worker: str) -> ParameterServer:
-        """Return the server that the worker pulls from."""
 
     def released(self, release: Release) -> Iterable[Step]:
         """Issue the calls of an iteration; return the steps that are then under way."""
@@ -243,14 +237,6 @@ class DataParallel:
         """See `Topology.rosters`."""
         return (self.roster,)
 
-    def roster_of(self, worker: str) -> Roster:
-        """See `Topology.roster_of`."""
-        return self.roster
-
-    def server_of(self, worker: str) -> ParameterServer:
-        """See `Topology.server_of`."""
-        return self.server
-
     def released(self, release: Release) -> Iterable[Step]:
         """See `Topology.released`."""
         worker, clock, pulls = release.worker, release.clock, release.pull
@@ -357,6 +343,16 @@ class DataParallel:
     def _fields(self, apply: Apply, steps: Sequence[Step]) -> list[Any]:
         counting = self.roster.live
         return apply_plan(apply, steps, counting.__contains__, self._workload_samples).fields()
+
+
+def roster_of(topology: Topology, worker: str) -> Roster:
+    """Return the roster that a worker is in."""
+    return topology.rosters[WorkerId(worker).stage - 1]  # where the network is whole, stage 0: -1
+
+
+def server_for(topology: Topology, worker: str) -> ParameterServer:
+    """Return the server that a worker pulls from."""
+    return topology.servers[WorkerId(worker).stage - 1]
 
 
 def issued_at(roster: Roster, step: Step) -> float:
