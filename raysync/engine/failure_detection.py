@@ -139,9 +139,8 @@ class FailureDetector:
             return  # it may wait for that
         if step.arriving is None:
             worker, pulled = self._suspect(step)
-            if server_for(self._topology, worker).check(
-                pulled, late
-            ):  # it does not wait for weights
+            server = server_for(self._topology, worker)
+            if server.check(pulled, late):  # it does not wait for weights
                 self._lose(worker, late)
         elif self._backend.is_done(step.arriving.first):  # a shard has not taken its part
             raise RunLost(f"{step.server.actor}: {late}")

@@ -290,8 +290,8 @@ class Membership:
             self._quorum.check(last)
 
     def dismiss(self) -> None:
-        """Let workers leave that have nothing left to do, where a run is pipelined: others would wait
-        for them.
+        """Let the stages of pipelines leave that have nothing left to do: others would wait for
+        them.
         """
         topology = self._topology
         if not topology.is_pipelined:
