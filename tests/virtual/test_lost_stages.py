@@ -9,6 +9,7 @@ from tempfile import TemporaryDirectory
 import pytest
 import torch
 from hypothesis import event, given, settings, strategies as st
+from torch import nn
 
 from raysync import config
 from raysync.config import ParadigmChoice
@@ -24,7 +25,7 @@ from raysync.resuming import prepare_to_resume
 from raysync.runner import run_in
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine, driver_of
-from tests.builders.virtual import DATA, TIMING, deep, interrupted, replayed, resumed
+from tests.builders.virtual import DATA, TIMING, cut_task, deep, interrupted, replayed, resumed
 
 MOST_EVENTS = 20_000
 """No run here has a tenth of that."""
@@ -82,6 +83,20 @@ def ran(driver, until=lambda: False):
     return driver
 
 
+def first_passes(driver):
+    """Stage -> whether its first pass gets weights, beside what comes from its neighbour."""
+    firsts, send, last = {}, driver.backend.call, len(driver.topology.servers)
+
+    def call(actor, method, fields, inputs=()):
+        if method in ("forward", "backward"):
+            is_alone = WorkerId(actor).stage == 1 and (method == "forward" or last == 1)
+            firsts.setdefault(actor, len(inputs) == (1 if is_alone else 2))
+        return send(actor, method, fields, inputs)
+
+    driver.backend.call = call
+    return firsts
+
+
 def check(task, choice, lines):
     """See that the history is possible, that nothing is lost or counted twice, and that each stage
     has pushed every batch once.
@@ -113,6 +128,7 @@ def test_a_run_in_stages_goes_on_from_any_cut(choice, cuts):
     lines, checkpoint = [], None
     for after in cuts:
         driver = driver_of(task, choice.make(), checkpoint)
+        firsts = first_passes(driver)
         driver.start()
         ran(driver, iter([*[False] * after, True]).__next__)
         driver.checkpointer.request()
@@ -123,11 +139,32 @@ def test_a_run_in_stages_goes_on_from_any_cut(choice, cuts):
         assert for_workers_of(checkpoint, task.experiment) is checkpoint
         upto = driver.lines.index(Checkpointed(checkpoint.at, checkpoint.number))
         lines += [*driver.lines[: upto + 1], Resumed(checkpoint.at, checkpoint.number)]
-    driver = ran(driver_of(task, choice.make(), checkpoint))
+        assert all(firsts.values())
+    driver = driver_of(task, choice.make(), checkpoint)
+    firsts = first_passes(driver)
+    ran(driver)
+    assert all(firsts.values()), "a new process that has been sent no weights"
     lines += [line for lines in driver.run() for line in lines]
     assert isinstance(lines[-1], Ended)
     assert lines[-1].status == "finished", lines[-1]
     check(task, choice, lines)
+
+
+def normed():
+    layers = [[nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU()], [nn.Linear(6, 6), nn.BatchNorm1d(6)]]
+    return nn.Sequential(*layers[0], *layers[1], nn.ReLU(), nn.Linear(6, 4))
+
+
+def test_the_processes_of_a_run_that_goes_on_have_the_buffers_of_the_stages():
+    choice = ParadigmChoice(name="decoupled", modules=2, groups=2)
+    task = prepare(cut_task(2, 2).experiment, normed, DATA)
+    _, checkpoint = interrupted(task, choice, 150)
+    driver = ran(driver_of(task, choice.make(), checkpoint))
+    for stage_id in plan_of(task, choice.make()).slots:
+        actor = driver.backend._processes[driver.topology._stages[stage_id].name].actor
+        for name, buffer in actor._work._computation._module.named_buffers():
+            if name.endswith("num_batches_tracked"):
+                assert buffer >= 30, "as many as the stage has pushed in both lives"
 
 
 def kill(worker, at_s):
