@@ -1,7 +1,7 @@
 """Where a run that was lost goes on; and one that has lost what it cannot do without goes on inside
 the same command.
 
-A server, the controller, or all of a node: new processes take up the newest checkpoint, as
+A server, a stage, the controller, or all of a node: new processes take up the newest checkpoint, as
 `raysync run --resume` would. The measure of how often is that of workers (`cluster.restarts`): so
 many attempts in a row, each after a longer wait, and a further checkpoint sets the count back.
 """
@@ -95,6 +95,7 @@ class Recoveries:
     def _recover(self, loss: RunLost, writer: RecordWriter) -> tuple[Checkpoint, Reports]:
         """Let the run go on from its newest checkpoint; return that, and the further reports."""
         why: Exception = loss
+        writer.flush()  # where the run goes on depends on how far it came
         while True:
             try:
                 checkpoint = newest_checkpoint(writer.folder, self._notify, self._output)
@@ -104,7 +105,8 @@ class Recoveries:
                 self._attempts, self._number = 0, checkpoint.number
             if self._attempts >= self._restarts.attempts:
                 raise loss
-            wait_s = self._restarts.wait_s(self._attempts)
+            # in virtual time nothing has to come back
+            wait_s = 0.0 if self._exact else self._restarts.wait_s(self._attempts)
             self._attempts += 1
             reason = str(why).splitlines()[0].rstrip(".")
             self._notify(

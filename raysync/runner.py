@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import datetime
 from functools import partial
 from itertools import chain
@@ -22,13 +22,15 @@ from raysync.core.journal import Ended, Entry, Line, Remark, Resumed
 from raysync.core.metrics import PrimaryMetric, known
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
+from raysync.engine.checkpoint_state import OUTLIVED_S
 from raysync.engine.early_stop import stop_metric
 from raysync.engine.elastic import for_workers_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, unknown_name
+from raysync.paradigms.decoupled import Decoupled
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.event_text import gone, is_rare, texts_of
-from raysync.record.journal_cut import lines_before
+from raysync.record.journal_cut import came_to, lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.reader import RunRecord, load
@@ -236,6 +238,9 @@ def run_in(
             stream = engine.run(training, training.make(choice), labels)
         else:
             checkpoint = for_workers_of(checkpoint, experiment)
+            if isinstance(training.make(choice), Decoupled):
+                state = {**checkpoint.state, OUTLIVED_S: came_to(folder / JOURNAL)}
+                checkpoint = replace(checkpoint, state=state)
             history = partial(lines_before, folder / JOURNAL, checkpoint)
             stream = engine.run(training, training.make(choice), labels, checkpoint, history)
         return chain([next(stream)], stream)

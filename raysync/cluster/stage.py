@@ -2,7 +2,6 @@
 
     forward(fields, [weights], [x])         -> y                                for the next stage
     backward(fields, [weights], dy)         -> gradient, dx, report   the last one: x, not dy
-    begin_anew(fields)                      throws away the batches between their two passes
 
 What goes between stages are return values, passed on as top-level references from neighbour to
 neighbour, nothing of it through the controller. An actor works its calls off in order, which is the
@@ -178,12 +177,6 @@ class StageActor:
             return step
 
         warm_up((model.name, device, plan.stage_id[1], precision, plan.batch_size), make)
-
-    @signed
-    def begin_anew(self, fields: Sequence[bool]) -> None:
-        """Throw the batches in flight away; see `StageWork.begin_anew`."""
-        self._busy_s = 0.0
-        self._work.begin_anew(*fields)
 
     @signed
     def forward(self, fields: Sequence[float], *arrived: Any) -> Activation:

@@ -178,7 +178,7 @@ class SpeedDrift(_Windows):
 
 class Crash(Strict):
     """Take a worker away, at the beginning of an iteration or at a time, as planned: it comes back
-    if and when the fault says so.
+    if and when the fault says so. Not under `decoupled`, where no stage can be spared.
     """
 
     kind: Literal["crash"] = Field(description="the kind of this fault")
@@ -204,7 +204,9 @@ class Kill(_Selection):
     """Kill the process of a worker, which the run learns of as of any other death: it comes back by
     `cluster.restarts`, or stays gone.
 
-    A worker is spared that is not there at that moment. Draws are hashed as those of windows are.
+    A worker is spared that is not there at that moment. Under `decoupled` the run goes back to its
+    newest checkpoint, and meets no kill again that it had come to. Draws are hashed as those of
+    windows are.
     """
 
     kind: Literal["kill"] = Field(description="the kind of this fault")

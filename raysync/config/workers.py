@@ -235,8 +235,8 @@ class Restarts(Strict):
         description=(
             "how often in a row a lost worker is started anew, until the run goes on without it; a"
             " push of the worker sets the count back; 0: a lost worker stays gone. Likewise a lost"
-            " server, until the run has failed or goes back to its newest checkpoint. The server of"
-            " a stage of `decoupled` is not started anew: its loss takes the run back at once"
+            " server, until the run has failed or goes back to its newest checkpoint. A stage of"
+            " `decoupled` and its server are not: their loss takes the run back at once"
         ),
     )
     backoff_s: float = Field(
@@ -330,8 +330,8 @@ class Cluster(Strict):
         ge=1,
         description=(
             "while fewer workers than this are there, and others are on their way back, the run"
-            " waits; if too few are on their way it fails. Not with `decoupled`, where a pipeline"
-            " always waits for its stages"
+            " waits; if too few are on their way it fails. Not with `decoupled`, which needs all of"
+            " its stages"
         ),
     )
     placement_deadline_s: float = Field(

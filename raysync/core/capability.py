@@ -19,6 +19,8 @@ class Capability(Enum):
     BATCH_SIZE = auto()
     """An iteration whose batch size is not the experiment's: `Release(batch_size=...)`, or that of
     a group of workers."""
+    LEAVE = auto()
+    """A worker leaves for a time, or for good, and the others go on."""
     WAIT_FOR_WORKERS = auto()
     """The run waits while fewer workers are there than it is to go on with."""
     CORRECT_STALENESS = auto()

@@ -13,16 +13,16 @@ A forward pass needs the output of the stage before it (the first stage: a batch
 backward pass the gradient from the stage behind it. Once the pool is empty, iterations have no
 forward pass any more: the pipelines drain.
 
-A pipeline that has lost a stage, or goes on from a checkpoint, *begins anew* behind the last batch
-that all of its stages have pushed. Stages near the loss have pushed more than that. They compute
-these batches again, since the stages before them need the gradients, but do not push them again: so
-each stage learns once from every batch. Such passes belong to iterations that are over, and need
-no release.
+A run that goes on from a checkpoint, where nothing in flight is kept, *begins anew* behind the last
+batch that all stages of a pipeline have pushed. Its last stages have pushed more than that. They
+compute these batches again, since the stages before them need the gradients, but do not push them
+again: so each stage learns once from every batch. Such passes belong to iterations that are over,
+and need no release.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -56,7 +56,7 @@ class Counts:
     backwards_done: int = 0
     """Backward passes whose gradient the stage before has, or will have."""
     pushed: int = 0
-    """The batches that it had pushed when its pipeline began anew."""
+    """The batches that it had pushed when the run began anew."""
 
 
 @dataclass
@@ -76,11 +76,6 @@ class Pipelines:
     counts: dict[StageId, Counts] = field(init=False)
     taken: list[int] = field(init=False)
     """Group -> the batches that it has taken from the pool."""
-    stopped: set[int] = field(default_factory=set)
-    """The groups whose pipelines do not run, since they lack a stage."""
-    closed: set[int] = field(default_factory=set)
-    """The groups that take no more batches: a stage of theirs was done and has left, or is lost for
-    good."""
 
     def __post_init__(self) -> None:
         self.schedule = Locked(self.stages) if self.locked else Schedule(self.stages)
@@ -130,59 +125,28 @@ class Pipelines:
             reached = [(group, stage - 1)] if stage > 1 else []
         return [following for stage_id in reached for following in self._next(stage_id)]
 
-    def stop(self, group: int) -> None:
-        """Begin no more passes of a group, until it begins anew."""
-        self.stopped.add(group)
-
-    def lose(self, stage_id: StageId, pushed: int) -> None:
-        """Take in that a stage is lost, which had pushed so many batches; its group has stopped."""
-        counts = self.counts[stage_id]
-        counts.releases = counts.pushed = pushed
-
-    def begin_anew(self, group: int, pushed: Mapping[int, int]) -> list[Pass]:
-        """Begin a stopped pipeline anew, behind the last batch that all of its stages have pushed.
+    def begin_anew(self, taken: Sequence[int], pushed: Mapping[StageId, int]) -> list[Pass]:
+        """Begin behind the last batch that all stages of a group have pushed.
 
         Args:
-            group: the pipeline.
-            pushed: stage -> the batches that it has pushed.
+            taken: group -> the batches that it has taken from the pool.
+            pushed: stage of a group -> the batches that it has pushed.
         """
-        self.stopped.discard(group)
-        behind = min(pushed.values())
-        for stage, batches in pushed.items():
-            releases = self.counts[group, stage].releases
-            self.counts[group, stage] = Counts(releases, behind, behind, behind, behind, batches)
-        return [following for stage in pushed for following in self._next((group, stage))]
-
-    def close(self, group: int) -> None:
-        """Let a group take no more batches."""
-        self.closed.add(group)
-
-    def give_up(self, group: int, done: int) -> list[Pass]:
-        """Take in that a group that has stopped is lost for good: the batches that it has taken,
-        beyond the first `done`, go back to the pool. Return what others may begin.
-        """
-        self.closed.add(group)
-        self.taken[group] = done
+        self.taken = list(taken)
+        for (group, stage), batches in pushed.items():
+            behind = min(pushed[group, each] for each in range(1, self.stages + 1))
+            self.counts[group, stage] = Counts(batches, behind, behind, behind, behind, batches)
         return [following for stage_id in self.counts for following in self._next(stage_id)]
-
-    def takes(self, group: int) -> bool:
-        """Say whether the group may take another batch from the pool."""
-        return not self.is_empty and group not in self.closed
 
     def is_drained(self, stage_id: StageId) -> bool:
         """Say whether the stage has run backward all batches that its group will ever get."""
         group, _ = stage_id
-        return not self.takes(group) and self.counts[stage_id].backwards_done == self.taken[group]
+        return self.is_empty and self.counts[stage_id].backwards_done == self.taken[group]
 
     @property
     def is_empty(self) -> bool:
         """Whether the pool is empty."""
-        return self.left == 0
-
-    @property
-    def left(self) -> int:
-        """The batches that are left in the pool."""
-        return self.batches - sum(self.taken)
+        return sum(self.taken) == self.batches
 
     def _next(self, stage_id: StageId) -> list[Pass]:
         """Return what the stage may begin now, in its order, and also what others may begin if it
@@ -210,8 +174,6 @@ class Pipelines:
     def _following(self, stage_id: StageId) -> Pass | None:
         """Return the next pass of the stage if it may begin now."""
         (group, stage), counts = stage_id, self.counts[stage_id]
-        if group in self.stopped:
-            return None
         batch = counts.backwards + 1
         if counts.releases < batch:
             # It is not released yet for the iteration that ends with that batch. But after a new
@@ -223,7 +185,7 @@ class Pipelines:
             stage_id
         ):
             has_input = (
-                counts.forwards < self.taken[group] or self.takes(group)
+                counts.forwards < self.taken[group] or not self.is_empty
                 if stage == 1
                 else self.counts[group, stage - 1].forwards_done > counts.forwards
             )
@@ -239,4 +201,4 @@ class Pipelines:
 
     def _has_all(self, stage_id: StageId) -> bool:
         group, _ = stage_id
-        return not self.takes(group) and self.counts[stage_id].forwards == self.taken[group]
+        return self.is_empty and self.counts[stage_id].forwards == self.taken[group]

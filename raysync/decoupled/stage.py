@@ -265,7 +265,8 @@ class StageWork:
         self._mark = device.mark if device is not None else _no_mark
         self._span: tuple[Any, Any] = (None, None)
         """The marks before and after the last pass."""
-        self._takes_buffers = False
+        self._takes_buffers = True
+        """Whether it takes the buffers of the next weights, too: it has none of a run so far."""
         self.not_finite: Finding | None = None
         """What was not finite in the last backward pass; None: everything was."""
 
@@ -275,15 +276,6 @@ class StageWork:
         has been copied from there; 0 on a CPU, which computes while one waits for it.
         """
         return seconds_between(*self._span)
-
-    def begin_anew(self, takes_buffers: bool) -> None:
-        """Throw the batches in flight away: the pipeline begins anew.
-
-        Args:
-            takes_buffers: whether to take the buffers that come with the next weights, too.
-        """
-        self._computation.stashed.clear()
-        self._takes_buffers = takes_buffers
 
     def forward(self, batch: int, inputs: Sequence[Tensor]) -> Tensor:
         """Run a batch forward; return the activation for the next stage, (N, ...).

@@ -27,6 +27,9 @@ from raysync.core.stages import machine_of, rosters_in
 from raysync.errors import ConfigError, ProtocolViolation
 
 CLOSED = with_config(ConfigDict(extra="forbid", strict=True))
+OUTLIVED_S = "outlived_s"
+"""The entry of a checkpoint's state with the moment, in seconds since the run began, up to which
+workers are not killed again."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -43,8 +46,6 @@ class _WholeNetwork(TypedDict):
 class _Stages(TypedDict):
     machine: str
     taken: list[int]
-    closed: list[int]
-    stages: list[tuple[str, int, int | None, bool]]
 
 
 class _Models(TypedDict):
@@ -72,7 +73,9 @@ class _Faults(TypedDict):
 
 @CLOSED
 class _DriverState(TypedDict):
-    """What `Driver` writes down; `leaving` is added where other workers go on."""
+    """What `Driver` writes down; `leaving` is added where other workers go on, and `outlived_s`
+    where a run in stages does.
+    """
 
     comebacks: _Comebacks
     stays_away: list[str]
@@ -89,6 +92,7 @@ class _DriverState(TypedDict):
     progress: Finite
     version: int
     leaving: NotRequired[list[str]]
+    outlived_s: NotRequired[Finite]
 
 
 class _Roster(TypedDict):

@@ -34,6 +34,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
     if not on_ray:
         yield from _demands_of(experiment.network)
     for fault in experiment.faults:
+        if fault.kind == "crash":
+            yield Capability.LEAVE, "faults: crash"
         if fault.kind in ("latency", "drift") and on_ray:
             yield Capability.EMULATE_LINKS, f"faults: {fault.kind}"
     for group in experiment.workers:

@@ -23,20 +23,19 @@ What happens when something is lost:
   than `cluster.min_workers`: see `quorum`. A worker that a planned crash has taken away comes back
   only if the crash says so; a kill is a loss like any other. An error of a worker's own code ends
   the run: it would come again.
-* Where workers need each other (the stages of a pipeline), the partners of one that was lost wait
-  for its next life; where none comes any more, they leave, too.
 * An evaluator only measures: see `evaluations`.
 * A lost server comes back with the weights that it had: see `server_recovery`. The others go on
-  meanwhile. The server of a stage does not come back.
-* A server that does not come back, and the loss of the process of this driver, end the driver.
-  Where there is a checkpoint (see `checkpointing`) the run goes on from there, in new processes.
+  meanwhile.
+* A server that does not come back, a stage of a pipeline or its server, and the loss of the process
+  of this driver, end the driver. Where there is a checkpoint (see `checkpointing`) the run goes on
+  from there, in new processes.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict
 from math import isfinite, nextafter
 from typing import Any, assert_never
@@ -61,6 +60,7 @@ from raysync.core.journal import Ended, Evaluation, Line, Remark, entry_of
 from raysync.core.machine import last_line_called
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.engine.backend import Backend, Call, Failure
+from raysync.engine.checkpoint_state import OUTLIVED_S
 from raysync.engine.checkpointing import Checkpointer, Cut
 from raysync.engine.divergence import NOT_FINITE, why_diverged
 from raysync.engine.early_stop import EarlyStop
@@ -79,6 +79,8 @@ from raysync.engine.topology import (
     Topology,
     in_order_of_slots,
     pulls_next,
+    roster_of,
+    server_for,
 )
 from raysync.errors import IllegalDecision, RunFailed, RunLost
 
@@ -177,13 +179,13 @@ class Driver:
                     self._stepped,
                     self.remark,
                 )
-        self._drains = topology.drains
+        self._is_pipelined = topology.is_pipelined
         self._last_server = topology.servers[-1]
         self._last_updates = LastUpdates(backend, topology.servers, deadline_s, self._updated_last)
         self._progress = 0.0
         self._version = 0
         """The progress and the version of the model after the latest Apply."""
-        workload = topology.roster.workload_samples
+        workload = topology.rosters[-1].workload_samples
         assert workload is not None, "a run without a workload"
         self._workload_samples = workload
 
@@ -210,6 +212,7 @@ class Driver:
                     yield self._take_lines()
         except RunLost as loss:
             if self.checkpointer.exists:
+                self.remark("The run cannot go on from here.")  # so the journal tells when
                 yield self._take_lines()
                 raise
             error = str(loss)
@@ -270,10 +273,12 @@ class Driver:
         self.checkpointer.begin(self._progress)
 
     def _drain(self, actor: str) -> None:
-        """Take in that the node of a worker or a server will be taken away: a worker leaves in
-        order; what a server has, and the driver, which runs beside one, is in a checkpoint.
+        """Take in that the node of a worker or a server will be taken away: a worker that can be
+        spared leaves in order; what a server has, and the driver, which runs beside one, is in a
+        checkpoint.
         """
-        if all(actor != server.actor for server in self.topology.servers):
+        is_server = any(actor == server.actor for server in self.topology.servers)
+        if not is_server and not self._is_pipelined:
             self.members.preemptions.announce(actor)
         elif self._experiment.checkpoint is not None and not self.status:
             self.remark(f"The node of {actor} is drained: preemption. A checkpoint is taken.")
@@ -295,8 +300,10 @@ class Driver:
         ]
         if self.status:
             return None
-        releases = {**self.topology.under_way(self._steps), **self.members.held_back}
-        if len(releases) != len(under_way):
+        releases = {worker: step.release for worker, step in self._steps.items()}
+        releases |= self.members.held_back
+        # a stage may be released before there is a pass that ends its iteration
+        if len(releases) != len(under_way) and not self._is_pipelined:
             self.checkpointer.request()
             return None
         cut = Cut()
@@ -304,7 +311,10 @@ class Driver:
             cut.keep(_push_name(push), step.server, step.call)
             if step.weights is not None:
                 cut.keep(_base_name(push), step.server, step.weights)
-        sizes = {worker: releases[worker].batch_size for worker in under_way}
+        sizes = {
+            worker: releases[worker].batch_size if worker in releases else None
+            for worker in under_way
+        }
         state = {
             **self.members.state(),
             "topology": self.topology.state(cut),
@@ -329,10 +339,11 @@ class Driver:
         self.last_at = state["last_at"]
         self._progress, self._version = state["progress"], state["version"]
         self.faults.load_state(state["faults"])
+        self.faults.outlive(state.get(OUTLIVED_S, -1.0))
         self._early_stop.load_state(state["early_stop"])
         for release, samples, has_base in state["pushed"]:
             push = release["worker"], release["clock"]
-            server = self.topology.server_of(push[0])
+            server = server_for(self.topology, push[0])
             base = server.saved(_base_name(push)) if has_base else None
             call = server.saved(_push_name(push))
             self._pushed[push] = Step(Release(**release), samples, call, server, base, NO_REPORT)
@@ -342,7 +353,7 @@ class Driver:
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
         self.members.plan_again()
         for worker, batch_size in state["batch_sizes"].items():
-            member = self.topology.roster_of(worker).live[worker]
+            member = roster_of(self.topology, worker).live[worker]
             self.release(Release(worker, member.clock, member.version, batch_size=batch_size))
         self.members.resume(state)
 
@@ -420,7 +431,7 @@ class Driver:
             self._diverges(event, report, not_finite)
             return
         self.handle(event, report)
-        if self._drains:
+        if self._is_pipelined:
             self.members.dismiss()
 
     def _diverges(
@@ -510,7 +521,7 @@ class Driver:
         self._version = decision.version
         self.last_at = self.backend.now
         self._progress = progress = samples / self._workload_samples
-        if self._drains:
+        if self._is_pipelined:
             progress = min(progress, BEFORE_THE_END)
         if progress >= self._evaluations.next_mark:
             self._evaluate(progress)
@@ -521,12 +532,9 @@ class Driver:
 
     def release(self, release: Release) -> None:
         """Let a worker begin its next iteration, if it may."""
-        if self.members.admits(release):
-            self.begin(self.topology.released(release))
-
-    def begin(self, steps: Iterable[Step]) -> None:
-        """Take in that these steps are under way."""
-        for step in steps:
+        if not self.members.admits(release):
+            return
+        for step in self.topology.released(release):
             self._steps[step.release.worker] = step
             if not self._failures.is_looking:
                 self._failures.look_later()

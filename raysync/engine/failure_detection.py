@@ -13,7 +13,7 @@ from contextlib import suppress
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Backend, Failure
 from raysync.engine.parameter_server import VERDICT_S
-from raysync.engine.topology import Step, Topology
+from raysync.engine.topology import Step, Topology, roster_of, server_for
 from raysync.errors import RunFailed, RunLost
 
 NODE_LOST_S = 70.0
@@ -58,7 +58,8 @@ class FailureDetector:
         """Lose the worker, or the server, that is to blame for a failed step.
 
         Raises:
-            RunFailed: a server is to blame, or the worker's own code.
+            RunFailed: a server is to blame, the worker's own code, or the run cannot go on without
+                the worker.
         """
         if step.arriving is not None and failure.kind == "lost":
             self._lose(step.release.worker, "its gradient was lost on its way")
@@ -112,7 +113,7 @@ class FailureDetector:
             is_at_server = self._backend.is_done(step.arriving.first)
             return step.server.actor if is_at_server else step.release.worker
         worker, pulled = self._suspect(step)
-        server = self._topology.server_of(worker)
+        server = server_for(self._topology, worker)
         try:
             server.failure(pulled, 0)
         except TimeoutError:
@@ -124,7 +125,7 @@ class FailureDetector:
         worker = self._topology.suspect(step)
         if worker == step.release.worker:
             return worker, step.release.version
-        member = self._topology.roster_of(worker).live.get(worker)
+        member = roster_of(self._topology, worker).live.get(worker)
         return worker, 0 if member is None else member.version
 
     def _has_arrived(self, step: Step) -> bool:
@@ -138,7 +139,8 @@ class FailureDetector:
             return  # it may wait for that
         if step.arriving is None:
             worker, pulled = self._suspect(step)
-            if self._topology.server_of(worker).check(pulled, late):  # it does not wait for weights
+            server = server_for(self._topology, worker)
+            if server.check(pulled, late):  # it does not wait for weights
                 self._lose(worker, late)
         elif self._backend.is_done(step.arriving.first):  # a shard has not taken its part
             raise RunLost(f"{step.server.actor}: {late}")

@@ -11,6 +11,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from math import exp, inf, log
 from typing import Any
 
@@ -188,6 +189,15 @@ class FaultPlan:
         coming = [(kills.after(after), kills.index) for kills in self._kills.get(slot, ())]
         at, index = min(coming, default=(inf, 0))
         return (at, index) if at < inf else None
+
+    def outlive(self, until_s: float) -> None:
+        """Let no kill strike up to that moment, in seconds since the run began: those before it
+        have, and the run went back to a checkpoint.
+        """
+        for kills in chain.from_iterable(self._kills.values()):
+            if kills.after(-1.0) <= until_s:
+                kills.after(until_s)
+                self.took_effect(kills.index)
 
     def took_effect(self, index: int) -> None:
         """Record that the crash or the kill took effect."""

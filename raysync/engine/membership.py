@@ -2,7 +2,8 @@
 
     joined      a worker is there, at the clock of the slowest member
     crashed     a fault of the experiment has taken it away; it comes back if the fault says so
-    lost        its process or node is gone, or it is late; `rejoin` brings its next life
+    lost        its process or node is gone, or it is late; `rejoin` brings its next life, unless
+                the topology cannot go on without it
     preempted   its node is about to be taken away: it leaves at its next release
     done        it has nothing left to do, and others would wait for it
 
@@ -12,7 +13,7 @@ the journal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 from raysync.config import START_DEADLINE_S, Experiment
@@ -25,12 +26,10 @@ from raysync.engine.faults import FaultPlan
 from raysync.engine.preemption import DRAINED, Preemptions
 from raysync.engine.quorum import Quorum
 from raysync.engine.rejoin import Comebacks, next_life_of
-from raysync.engine.topology import Step, Topology
+from raysync.engine.topology import Step, Topology, roster_of
 
 DONE = "its group has no batch left"
 """The reason with which a worker leaves that has nothing left to do."""
-STUCK = "its pipeline and another one waited for each other"
-"""The reason with which a worker leaves, and comes back, so that others go on."""
 
 
 class Run(Protocol):
@@ -44,9 +43,6 @@ class Run(Protocol):
 
     def release(self, release: Release) -> None:
         """Let a worker begin its next iteration, if it may."""
-
-    def begin(self, steps: Iterable[Step]) -> None:
-        """Take in that these steps are under way."""
 
     def remark(self, text: str) -> None:
         """Write a sentence into the journal."""
@@ -134,7 +130,7 @@ class Membership:
         for slot, worker in self.lives.items():
             if slot not in slots:
                 continue  # the run was resumed without it
-            if worker in self._topology.roster_of(worker).live or slot in self._stays_away:
+            if worker in roster_of(self._topology, worker).live or slot in self._stays_away:
                 workers[slot] = worker
             elif coming := self.comebacks.next_life(slot):
                 workers[slot] = coming
@@ -161,7 +157,7 @@ class Membership:
         leaving = [
             worker
             for worker in state.get(LEAVING, ())
-            if worker in self._topology.roster_of(worker).live
+            if worker in roster_of(self._topology, worker).live
         ]
         self._leaving.update(leaving)
         for worker in leaving:
@@ -183,7 +179,6 @@ class Membership:
             # Those that begin the run are there from its first moment on.
             self._plan_kill(worker, self._backend.now if WorkerId(worker).life > 1 else -1.0)
         self._run.handle(Joined(at=self._backend.now, worker=worker), report)
-        self.dismiss()
         self._quorum.joined()
 
     def admits(self, release: Release) -> bool:
@@ -192,7 +187,7 @@ class Membership:
         if self._leaving and worker in self._leaving:
             return False  # the others' leaving has released it
         if worker in self.preemptions.due:  # after the decisions in hand have been carried out
-            now = self._topology.roster_of(worker).now
+            now = roster_of(self._topology, worker).now
             self._backend.schedule(now, self._leave_in_order, worker)
             return False
         if self._quorum.is_waiting:
@@ -201,7 +196,7 @@ class Membership:
         if self._has_faults:
             crash = self._faults.crash_at_clock(WorkerId(worker).slot.place, release.clock)
             if crash is not None:  # likewise
-                now = self._topology.roster_of(worker).now
+                now = roster_of(self._topology, worker).now
                 self._backend.schedule(now, self._crash, crash)
                 return False
         return True
@@ -218,7 +213,7 @@ class Membership:
 
     def _kill_strikes(self, victim: tuple[str, int]) -> None:
         worker, index = victim
-        if not self._run.status and worker in self._topology.roster_of(worker).live:
+        if not self._run.status and worker in roster_of(self._topology, worker).live:
             self._faults.took_effect(index)
 
     def _crash(self, index: int) -> None:
@@ -228,17 +223,16 @@ class Membership:
         [worker] = [
             life for life in self.lives.values() if WorkerId(life).slot.place == crash.worker
         ]
-        if worker not in self._topology.roster_of(worker).live:
+        if worker not in roster_of(self._topology, worker).live:
             return  # it has left already
         self._faults.took_effect(index)
-        is_planned = crash.rejoin_after_s is not None
         if crash.rejoin_after_s is not None:
             self.comebacks.plan(worker, crash.rejoin_after_s)
         else:
             self._stays_away.add(WorkerId(worker).slot)
         why = f"crashed: {self._faults.described(index)}"
         self._remove(worker, {"why": why})
-        self._go_on_without(worker, f"the last was {worker}: {why}", is_back=is_planned)
+        self._need_workers(f"the last was {worker}: {why}")
 
     def _not_started(self, worker: str, why: str, again_in_s: float | None) -> None:
         what = f"{worker} did not start: {why}"
@@ -248,7 +242,7 @@ class Membership:
             else f"it is started anew in {again_in_s:g} s"
         )
         self._run.remark(f"{what}; {then}.")
-        self._go_on_without(worker, what, is_back=again_in_s is not None)
+        self._need_workers(what)
 
     def _no_room(self, worker: str) -> None:
         self._run.remark(
@@ -257,11 +251,15 @@ class Membership:
         )
 
     def _leave_in_order(self, worker: str) -> None:
-        if not self._run.status and worker in self._topology.roster_of(worker).live:
+        if not self._run.status and worker in roster_of(self._topology, worker).live:
             self.lose(worker, DRAINED)
 
     def lose(self, worker: str, why: str) -> None:
-        """Go on without a worker that was lost, until it is back."""
+        """Go on without a worker that was lost, until it is back.
+
+        Raises:
+            RunLost: the run cannot.
+        """
         self._stays_away.discard(WorkerId(worker).slot)
         again_in_s = self.comebacks.restart(worker)
         report = {"why": why} if again_in_s is None else {"why": why, "restart_in_s": again_in_s}
@@ -272,25 +270,7 @@ class Membership:
                 " a row, and none of its pushes arrived; the run goes on without it."
             )
             self._run.remark(text)
-        self._go_on_without(worker, f"the last was {worker}: {why}", is_back=again_in_s is not None)
-
-    def _go_on_without(self, worker: str, last: str, *, is_back: bool) -> None:
-        """Go on after the loss of a worker, without its partners unless it comes back."""
-        if self._run.status:
-            return
-        if not is_back and (partners := self._topology.partners(worker)):
-            slot = WorkerId(worker).slot
-            for partner in partners:
-                if slot in self._stays_away:
-                    self._stays_away.add(partner)
-                self.comebacks.give_up(partner)
-                other = self.lives[partner]
-                if other in self._topology.roster_of(other).live:
-                    self._remove(other, {"why": f"it can do nothing without {slot}"})
-            if not self._run.status:
-                self._run.begin(self._topology.given_up(worker))
-        self._need_workers(last)
-        self.dismiss()
+        self._need_workers(f"the last was {worker}: {why}")
 
     def _remove(self, worker: str, report: Mapping[str, Any]) -> None:
         """End a worker's actor, and let it leave."""
@@ -301,10 +281,7 @@ class Membership:
         """Let a worker leave that has no actor."""
         self._steps.pop(worker, None)
         self.comebacks.unproven.pop(worker, None)
-        for partner in self._topology.left(worker):
-            self._steps.pop(partner, None)
-        if worker not in self._topology.roster_of(worker).live:
-            return  # it was done, and its process was still of use to others
+        self._topology.left(worker, report["why"])
         self._quorum.leaves(worker)
         self._run.handle(Left(at=self._backend.now, worker=worker), report)
 
@@ -313,31 +290,16 @@ class Membership:
             self._quorum.check(last)
 
     def dismiss(self) -> None:
-        """Let workers leave that have nothing left to do, where a run drains: others would wait for
+        """Let the stages of pipelines leave that have nothing left to do: others would wait for
         them.
         """
         topology = self._topology
-        if not topology.drains:
+        if not topology.is_pipelined:
             return
         while not self._run.status and (leavers := topology.leavers(self._steps)):
             for worker in leavers:
                 self._stays_away.add(WorkerId(worker).slot)
                 left = Left(at=self._backend.now, worker=worker)
                 self._run.handle(left, {"why": DONE, "done": True})
-        if self._run.status or len(self.comebacks):
-            return
-        if not self._steps:
-            self._backend.schedule(self._backend.now, self._free, None)
-        if not any(roster.live for roster in topology.rosters):
+        if not self._run.status and not any(roster.live for roster in topology.rosters):
             self._run.drained()
-
-    def _free(self, _: None) -> None:
-        """Let workers go that wait for each other in a circle, so that the others go on; they come
-        back.
-        """
-        timers = self._topology.machine.timers
-        if self._run.status or self._steps or len(self.comebacks) or timers:
-            return
-        for worker in self._topology.stuck():
-            if not self._run.status and worker in self._topology.roster_of(worker).live:
-                self.lose(worker, STUCK)

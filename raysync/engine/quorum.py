@@ -18,7 +18,7 @@ from dataclasses import replace
 from raysync.core.decisions import Release
 from raysync.engine.backend import Backend
 from raysync.engine.rejoin import Comebacks
-from raysync.engine.topology import HELD_BACK, Step, Topology
+from raysync.engine.topology import HELD_BACK, Step, Topology, roster_of
 from raysync.errors import RunFailed
 
 
@@ -119,9 +119,8 @@ class Quorum:
 
     def _renewed(self, release: Release) -> Release:
         """Return the release as it is carried out now: it pulls what is published now."""
-        return (
-            replace(release, version=self._topology.roster.published) if release.pull else release
-        )
+        published = roster_of(self._topology, release.worker).published
+        return replace(release, version=published) if release.pull else release
 
     def _too_few(self, there: int, coming: int) -> str:
         if self._min_workers == 1:

@@ -102,12 +102,6 @@ class Comebacks:
         """Expect none of them any more: the run is over."""
         self._coming.clear()
 
-    def give_up(self, slot: str) -> None:
-        """Expect no worker of that slot any more."""
-        for worker in [each for each in self._coming if WorkerId(each).slot == slot]:
-            if self._coming.pop(worker).call is not None:
-                self._backend.kill(worker)
-
     def state(self) -> dict[str, Any]:
         """Return what a checkpoint needs of them, JSON-native."""
         return {

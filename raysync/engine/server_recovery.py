@@ -24,7 +24,7 @@ from collections.abc import Callable
 from raysync.config import START_DEADLINE_S, Restarts
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.parameter_server import VERDICT_S, ParameterServer
-from raysync.engine.topology import HELD_BACK, Step, Topology
+from raysync.engine.topology import HELD_BACK, Step, Topology, roster_of
 from raysync.errors import RunLost
 
 
@@ -111,9 +111,11 @@ class ServerRecovery:
         for worker, step in list(self._steps.items()):
             if step.server is not self._server or self._steps.get(worker) is not step:
                 continue
-            if step.arriving is None and self._topology.pulled(worker) in repeated:
-                self._steps[worker] = again = step.copy(self._topology.issued_again(step))
-                released_at = self._topology.roster_of(worker).live[worker].telemetry.released_at
+            if step.arriving is not None:  # it has ended
+                continue
+            if (call := self._topology.issued_again(step, repeated)) is not None:
+                self._steps[worker] = again = step.copy(call)
+                released_at = roster_of(self._topology, worker).live[worker].telemetry.released_at
                 assert released_at is not None, f"{step.release} of a worker never released"
                 again.report = {**step.report, HELD_BACK: now - released_at}
                 self._backend.watch(again.call, self._answered, again)

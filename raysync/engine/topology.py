@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Protocol
+from typing import Any, Protocol
 
 from raysync.config import Experiment, WorkerGroup
-from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.events import Event
 from raysync.core.fast_init import maker
@@ -117,38 +116,23 @@ class Topology(Protocol):
         """The servers, in the order of the stages."""
 
     @property
-    def drains(self) -> bool:
-        """Whether a run continues, beyond its workload, until every worker has left."""
-
-    @property
-    def refusals(self) -> Mapping[Capability, str]:
-        """The demands that it cannot carry out, and why."""
-
-    @property
-    def roster(self) -> Roster:
-        """The roster that the progress and the version of the model are read from."""
+    def is_pipelined(self) -> bool:
+        """Whether each worker has a part of the model: none can be spared, and a run continues,
+        beyond its workload, until all have left.
+        """
 
     @property
     def rosters(self) -> Sequence[Roster]:
-        """All rosters; a live worker is in one of them."""
-
-    def roster_of(self, worker: str) -> Roster:
-        """Return the roster that the worker is in."""
-
-    def server_of(self, worker: str) -> ParameterServer:
-        """Return the server that the worker pulls from."""
+        """The rosters, in the order of the stages; the last one has the progress and the version of
+        the model.
+        """
 
     def released(self, release: Release) -> Iterable[Step]:
         """Issue the calls of an iteration; return the steps that are then under way."""
 
-    def pulled(self, worker: str) -> Value:
-        """Return the weights that the latest step of a worker needed, if its server keeps a log;
-        None: none.
-        """
-
-    def issued_again(self, step: Step) -> Call:
-        """Issue a step again that never began, since the weights that it needed were lost; they are
-        being made again. Return its call.
+    def issued_again(self, step: Step, lost: Collection[Call]) -> Call | None:
+        """Issue a step again if it never began, since the weights that it needs are among those
+        that were lost and are being made again. Return its call; None: it needs others.
         """
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
@@ -160,32 +144,12 @@ class Topology(Protocol):
             is_pulled: whether a release pulls the new weights before the next update.
         """
 
-    def left(self, worker: str) -> Sequence[str]:
-        """Forget a worker that is lost and is about to leave; return the workers whose steps under
-        way are void now, beside its own.
-        """
-
-    def partners(self, worker: str) -> Sequence[str]:
-        """Return the slots of the workers that can do nothing while the slot of that one is
-        empty.
-        """
-
-    def given_up(self, worker: str) -> Iterable[Step]:
-        """Take in that the slot of a worker that has left stays empty, and that its partners have
-        left, too; return the steps that others then begin.
+    def left(self, worker: str, why: str) -> None:
+        """Forget a worker that is lost, or has no process any more, and is about to leave.
 
         Raises:
-            RunFailed: nobody is left who could do what they had to do.
+            RunLost: the run cannot go on without it.
         """
-
-    def stuck(self) -> Sequence[str]:
-        """Return the workers that are to leave and come back when no step is under way, and none
-        will ever be: since their decisions are made stage by stage, workers may wait for each other
-        in a circle.
-        """
-
-    def under_way(self, steps: Mapping[str, Step]) -> dict[str, Release]:
-        """Return worker -> the release of its iteration under way, given the steps that are."""
 
     def state(self, cut: Cut) -> dict[str, Any]:
         """Return what a checkpoint needs of it, JSON-native; the cut keeps its values."""
@@ -237,8 +201,7 @@ class DataParallel:
     Apply   -> apply_and_publish(server, gradients)                          leaves the weights
     """
 
-    drains = False
-    refusals: ClassVar[Mapping[Capability, str]] = {}
+    is_pipelined = False
 
     def __init__(
         self, backend: Backend, plan: DataParallelPlan, experiment: Experiment, faults: FaultPlan
@@ -274,14 +237,6 @@ class DataParallel:
         """See `Topology.rosters`."""
         return (self.roster,)
 
-    def roster_of(self, worker: str) -> Roster:
-        """See `Topology.roster_of`."""
-        return self.roster
-
-    def server_of(self, worker: str) -> ParameterServer:
-        """See `Topology.server_of`."""
-        return self.server
-
     def released(self, release: Release) -> Iterable[Step]:
         """See `Topology.released`."""
         worker, clock, pulls = release.worker, release.clock, release.pull
@@ -309,19 +264,17 @@ class DataParallel:
             self._restored.pop(worker, None)
         return (step_of(release, size, call, self.server, base, report),)
 
-    def pulled(self, worker: str) -> Value:
-        """See `Topology.pulled`."""
-        return self._pulled.get(worker)
-
-    def issued_again(self, step: Step) -> Call:
+    def issued_again(self, step: Step, lost: Collection[Call]) -> Call | None:
         """See `Topology.issued_again`."""
         worker, clock = step.release.worker, step.release.clock
+        if (weights := self._pulled.get(worker)) not in lost:
+            return None
         if worker in self._restored:
             self._backend.call(worker, "restore", [], [self._restored[worker]])
         fields: list[Any] = [clock, step.samples]
         if self._faults is not None:
             fields += self._faulty(worker, clock)
-        return self._backend.call(worker, "step", fields, (self._pulled[worker],))
+        return self._backend.call(worker, "step", fields, (weights,))
 
     def _faulty(self, worker: str, clock: int) -> Sequence[float]:
         """Return the further fields of a step that a fault befalls."""
@@ -343,29 +296,12 @@ class DataParallel:
         fields = self._fields(apply, steps) if self._backend.computes else NOTHING
         self.server.apply(apply, fields, vectors, is_pulled)
 
-    def left(self, worker: str) -> Sequence[str]:
+    def left(self, worker: str, why: str) -> None:
         """See `Topology.left`: others go on."""
         self._pulled.pop(worker, None)
         self._resumed.pop(worker, None)
         self._restored.pop(worker, None)
         self.server.forget(worker)
-        return ()
-
-    def partners(self, worker: str) -> Sequence[str]:
-        """Return no workers: each computes alone."""
-        return ()
-
-    def given_up(self, worker: str) -> Iterable[Step]:
-        """Return no steps: the batches of the others do not change."""
-        return ()
-
-    def stuck(self) -> Sequence[str]:
-        """Return no workers: a machine never holds them all."""
-        return ()
-
-    def under_way(self, steps: Mapping[str, Step]) -> dict[str, Release]:
-        """See `Topology.under_way`."""
-        return {worker: step.release for worker, step in steps.items()}
 
     def state(self, cut: Cut) -> dict[str, Any]:
         """See `Topology.state`."""
@@ -407,6 +343,16 @@ class DataParallel:
     def _fields(self, apply: Apply, steps: Sequence[Step]) -> list[Any]:
         counting = self.roster.live
         return apply_plan(apply, steps, counting.__contains__, self._workload_samples).fields()
+
+
+def roster_of(topology: Topology, worker: str) -> Roster:
+    """Return the roster that a worker is in."""
+    return topology.rosters[WorkerId(worker).stage - 1]  # where the network is whole, stage 0: -1
+
+
+def server_for(topology: Topology, worker: str) -> ParameterServer:
+    """Return the server that a worker pulls from."""
+    return topology.servers[WorkerId(worker).stage - 1]
 
 
 def issued_at(roster: Roster, step: Step) -> float:

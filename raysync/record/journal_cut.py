@@ -13,7 +13,7 @@ from typing import Any
 
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Pushed
-from raysync.core.journal import Checkpointed, Entry, Line, Resumed, decode, read
+from raysync.core.journal import Checkpointed, Entry, Line, Remark, Resumed, decode, read
 from raysync.errors import ConfigError
 from raysync.record.journal_file import JournalFile
 from raysync.record.journal_text import encode
@@ -65,6 +65,29 @@ def lines_before(journal: Path, checkpoint: Checkpoint) -> list[Line]:
     with JournalFile(journal, errors="replace") as file:
         lines = takewhile(lambda line: line != cut_line(checkpoint), read(file)[1])
         return list(lines)
+
+
+def came_to(journal: Path) -> float:
+    """Return the latest moment, in seconds since the run began, that a run has ever come to, also
+    where it went back from there.
+
+    Raises:
+        OSError: the journal cannot be read.
+    """
+    with JournalFile(journal, errors="replace") as file:
+        return max(_moments(file), default=0.0)
+
+
+def _moments(texts: Iterable[str]) -> Iterator[float]:
+    for text in texts:
+        with suppress(ConfigError):
+            match decode(text):
+                case Entry(event=event):
+                    yield event.at
+                case Resumed(at=at, lost_s=lost_s):
+                    yield at + lost_s
+                case Remark(at=at):
+                    yield at
 
 
 def cut_line(checkpoint: Checkpoint) -> Checkpointed:
@@ -130,6 +153,8 @@ def _lost(texts: Iterable[str], since: float) -> tuple[float, int, list[Resumed]
             if isinstance(line, Entry):
                 last_at = max(last_at, line.event.at)
                 pushes += isinstance(line.event, Pushed)
+            elif isinstance(line, Remark):
+                last_at = max(last_at, line.at)
             elif isinstance(line, Resumed):
                 resumptions.append(line)
     return last_at - since, pushes, resumptions

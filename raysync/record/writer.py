@@ -258,6 +258,12 @@ class RecordWriter:
             self.folder / f"{PUSHES}{NEW}", schema_of(PushRow), use_dictionary=TEXTS
         )
 
+    def flush(self) -> None:
+        """Bring all lines of the journal so far to disk."""
+        with self._keeping_failure():
+            if self._texts and not self.failure:
+                self._flush_lines()
+
     def resume(self, checkpoint: Checkpoint, *, exact: bool = False) -> None:
         """Go back to a checkpoint of this record: cut the journal off behind it, remove what the
         end of the run has left, and write on from there, with fresh `measures`. However often that
@@ -272,8 +278,7 @@ class RecordWriter:
             ConfigError: the journal has no line of that checkpoint, or is damaged before it.
         """
         with self._keeping_failure():
-            if self._texts and not self.failure:
-                self._flush_lines()
+            self.flush()
             self._close_files()
             _remove(self.folder / SUMMARY)
             self.resumed = cut_off(self.folder / JOURNAL, checkpoint, exact=exact)

@@ -15,7 +15,7 @@ from raysync.core.json_values import is_whole
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
 from raysync.decoupled.plan import check, plan_of
-from raysync.engine.checkpoint_state import files_of
+from raysync.engine.checkpoint_state import OUTLIVED_S, files_of
 from raysync.engine.checkpointing import Snapshot
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
@@ -76,9 +76,10 @@ class VirtualEngine:
         driver.checkpointer.snapshot = partial(_snapshot, driver, training.experiment)
         if checkpoint is not None:
             _check_state(training.experiment, checkpoint.state)
+            driver.faults.outlive(checkpoint.state.get(OUTLIVED_S, -1.0))
             [data] = files_of(checkpoint, WORLD, 1)
             reenact(driver, checkpoint.state, data, history(), checkpoint.at)
-            driver.checkpointer.number = checkpoint.number
+            driver.checkpointer.number, driver.checkpointer.exists = checkpoint.number, True
         self.models = driver.models
         return _reports(driver)
 

@@ -28,7 +28,7 @@ from raysync.training.buffers import layout_of
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.model_file import encoded
 from raysync.training.state_file import State
-from raysync.virtual.actors import NO_COST, Computed, EvaluatorActor, ServerActor, UpdateTimes
+from raysync.virtual.actors import Computed, EvaluatorActor, ServerActor, UpdateTimes
 from raysync.virtual.backend import Actor, Cost, VirtualBackend
 from raysync.virtual.data_parallel import model_server, set_times
 from raysync.virtual.links import Links
@@ -72,9 +72,6 @@ class StageActor:
 
     def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`."""
-        if method == "begin_anew":
-            self._busy_s = 0.0
-            return NO_COST
         forward_s, backward_s = (self._seconds(fields, part) for part in self._parts(method))
         self._busy_s += forward_s
         self._busy_s += backward_s
@@ -101,9 +98,6 @@ class StageActor:
     def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
         assert self._work is not None, "nothing to train with"
-        if method == "begin_anew":
-            self._work.begin_anew(*fields)
-            return (), None
         if method == "forward":
             return (self._work.forward(fields[0], inputs),), None
         loss, gradient, dx = self._work.backward(fields[0], inputs)

@@ -1,6 +1,5 @@
 """Decoupled runs on real Ray: the same numbers as in virtual time, and a run that loses a stage,
-the server of another, and its command. How a stage's death or silence is repaired is told in the
-stories of tests/engine, and at random moments in tests/virtual/test_lost_stages.py.
+the server of another, and its command. Losses at random moments: tests/virtual/test_lost_stages.py.
 """
 
 import os
@@ -11,7 +10,7 @@ import pytest
 
 from raysync import config
 from raysync.cluster.session import Session
-from raysync.core.events import Joined, Pushed
+from raysync.core.events import Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Resumed
 from raysync.core.replay import replay
@@ -121,6 +120,41 @@ def test_stages_are_kept_for_the_next_run_and_one_that_breaks_ends_it_with_its_r
     assert not actor_group.whole, "the next run gets others"
 
 
+def pushes_by_stage(lines):
+    events = [line.event for line in lines if hasattr(line, "event")]
+    pushes = [event for event in events if isinstance(event, Pushed)]
+    return Counter(WorkerId(push.worker).stage for push in pushes)
+
+
+def test_a_run_that_loses_a_stage_goes_on_from_its_checkpoint_in_the_same_command(
+    ray_cluster, session, tmp_path
+):
+    choice = config.ParadigmChoice(name="decoupled", modules=2, groups=2)
+    changed = {
+        "output": str(tmp_path),
+        "paradigm": choice.model_dump(),
+        "workload": {"samples": 8 * 2 * 40},
+        "checkpoint": {"every_progress": 0.1},
+        "cluster": {"restarts": {"backoff_s": 0.1}},
+    }
+    killed = []
+
+    def watch(measures):
+        if measures.progress >= 0.5 and not killed:
+            killed.append(pid_of(ray_cluster, session._actor_group.workers[1]))
+            psutil.Process(killed[0]).kill()
+
+    record = run_in(session, prepare(config.validate(TINY | changed)), choice, watch=watch)
+    assert killed
+    assert record.summary["status"] == "finished"
+    lines = list(record.journal())
+    [resumed] = [line for line in lines if isinstance(line, Resumed)]
+    assert resumed.lost_pushes > 0
+    assert pushes_by_stage(lines) == {1: 80, 2: 80}
+    with (record.path / "journal.jsonl").open() as file:
+        assert replay(file, rebuild).difference is None
+
+
 class Failing:
     """A callback that ends the run when most of it is done."""
 
@@ -171,8 +205,5 @@ def test_a_run_in_stages_survives_stages_a_server_the_controller_and_its_command
     with (path / "journal.jsonl").open() as file:
         assert replay(file, rebuild).difference is None
     lines = list(record.journal())
-    assert sum(isinstance(line, Resumed) for line in lines) == 3
-    events = [line.event for line in lines if hasattr(line, "event")]
-    assert any(isinstance(event, Joined) and WorkerId(event.worker).life == 2 for event in events)
-    pushes = [event for event in events if isinstance(event, Pushed)]
-    assert Counter(WorkerId(push.worker).stage for push in pushes) == {1: 240, 2: 240}
+    assert sum(isinstance(line, Resumed) for line in lines) == 5
+    assert pushes_by_stage(lines) == {1: 240, 2: 240}

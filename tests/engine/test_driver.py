@@ -643,18 +643,11 @@ def test_what_befalls_a_pipeline_is_named(shape, weights, locked, sync, data):
     _, lines = run_in(training, rule_of(training), f"{who} {how} at {at}")
     ended = lines[-1]
     event(f"{ended.status} {who[:6]} {how}")
-    assert ended.status in ("finished", "failed")
     why = "its actor died" if how == "dies" else "no answer for 20 s"
     if ended.status == "failed":
-        assert who in servers
         assert ended.error.startswith(f"{who}: {why}")
     else:
-        lost = [
-            entry
-            for entry in of(lines, Entry)
-            if isinstance(entry.event, Left) and "done" not in entry.report
-        ]
-        assert [(entry.event.worker, entry.report["why"]) for entry in lost] in ([], [(who, why)])
+        assert ended.status == "finished"
         last = of(lines, Evaluation)[-1]
         updates = [
             one for one in decided(lines, Apply) if one.pushes[0][0].startswith(f"m{modules}/")

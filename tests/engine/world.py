@@ -77,8 +77,6 @@ class Performer:
             case "step":
                 [self._weights] = inputs or [self._weights]
                 return (self._weights,), (0.5, answer[1], None)
-            case "begin_anew":
-                return (), None
             case "forward" | "backward":
                 return (torch.tensor(0.0),) * 2, answer and (None, answer[1], None)
         return self._actor.compute(method, fields, inputs, answer)

@@ -2,6 +2,8 @@
 may ask for.
 """
 
+from contextlib import suppress
+
 import pytest
 from hypothesis import given, strategies as st
 
@@ -193,6 +195,34 @@ def test_groups_share_the_pool_and_every_batch_goes_all_the_way(
         fed += len(backward[0])
     assert fed == batches
     assert all(pipelines.is_drained(stage) for stage in pipelines.counts)
+
+
+@given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 20), st.booleans(), st.data())
+def test_what_was_begun_before_a_cut_is_begun_again(stages, groups, batches, locked, data):
+    """With the releases under way alone: also by a stage that a paradigm holds."""
+    before, anew = (Pipelines(groups, stages, batches, locked) for _ in range(2))
+    picks = data.draw(st.integers(0, 60))
+
+    def choose(ready):
+        nonlocal picks
+        picks -= 1
+        if picks < 0:
+            raise InterruptedError
+        return data.draw(st.sampled_from(ready))
+
+    with suppress(InterruptedError):
+        drive(before, choose)
+    pushed = {stage: counts.backwards_done for stage, counts in before.counts.items()}
+    passes = anew.begin_anew(before.taken, pushed)
+    for stage, counts in before.counts.items():
+        if counts.releases > pushed[stage]:
+            passes += anew.released(stage)
+    while passes:
+        passes += anew.done(passes.pop(0))
+    for stage, counts in before.counts.items():
+        again = anew.counts[stage]
+        assert again.forwards >= counts.forwards
+        assert again.backwards >= counts.backwards
 
 
 def test_what_cannot_have_happened_is_refused():

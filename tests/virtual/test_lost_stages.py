@@ -1,27 +1,31 @@
-"""Pipelines that lose stages, and runs in stages that go on from a checkpoint: each stage learns
-once from every batch, nobody is stuck, and the journal tells a possible history.
+"""Runs in stages that go on from a checkpoint, as they do where a stage is lost: each stage learns
+once from every batch, and in virtual time all is as if nothing had happened.
 """
 
 from collections import Counter
+from dataclasses import replace
+from tempfile import TemporaryDirectory
 
 import pytest
 import torch
 from hypothesis import event, given, settings, strategies as st
+from torch import nn
 
 from raysync import config
 from raysync.config import ParadigmChoice
-from raysync.core.events import Left, Pushed
+from raysync.core.events import Pushed
 from raysync.core.ids import WorkerId
-from raysync.core.journal import Checkpointed, Ended, Entry, Resumed
+from raysync.core.journal import Checkpointed, Ended, Resumed
 from raysync.decoupled.plan import plan_of
+from raysync.engine.checkpoint_state import OUTLIVED_S
 from raysync.engine.elastic import for_workers_of
-from raysync.errors import RunFailed
+from raysync.errors import RunFailed, RunLost
 from raysync.record.reader import load
 from raysync.resuming import prepare_to_resume
 from raysync.runner import run_in
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine, driver_of
-from tests.builders.virtual import DATA, TIMING, deep, replayed
+from tests.builders.virtual import DATA, TIMING, cut_task, deep, interrupted, replayed, resumed
 
 MOST_EVENTS = 20_000
 """No run here has a tenth of that."""
@@ -57,38 +61,11 @@ def choices(draw, syncs=SYNCS):
     )
 
 
-def faults_of(workers):
-    """Kills at random moments, and crashes that come back."""
-    crash = st.fixed_dictionaries(
-        {
-            "kind": st.just("crash"),
-            "worker": st.sampled_from([f"gpu-{number}" for number in range(workers)]),
-            "rejoin_after_s": st.floats(0, 3),
-        }
-    )
-    when = st.one_of(
-        st.builds(lambda at: {"at_s": at}, st.floats(0.1, 8)),
-        st.builds(lambda clock: {"at_clock": clock}, st.integers(0, 8)),
-    )
-    crashes = st.lists(st.builds(lambda a, b: a | b, crash, when), max_size=3)
-    kills = st.lists(
-        st.builds(
-            lambda times, until: {"kind": "kill", "times": times, "start_s": 0.1, "end_s": until},
-            st.integers(1, 2),
-            st.floats(2, 9),
-        ),
-        max_size=1,
-    )
-    return st.builds(lambda a, b: a + b, crashes, kills)
-
-
-def task_of(choice, faults, batches=8, **more):
+def task_of(choice, batches=8, **more):
     workers = choice.make().modules * choice.make().groups
     given = {
         "workers": [{"name": "gpu", "count": workers, "step_s": 0.9, "jitter": {"sigma": 0.3}}],
         "workload": {"samples": batches * choice.make().groups},
-        "cluster": {"restarts": {"attempts": 50, "backoff_s": 0.3}, "step_deadline_s": 100},
-        "faults": faults,
         "paradigm": choice.model_dump(),
     }
     return prepare(config.validate(TIMING | given | more), deep, DATA)
@@ -106,7 +83,21 @@ def ran(driver, until=lambda: False):
     return driver
 
 
-def check(task, choice, lines, *, is_whole=True):
+def first_passes(driver):
+    """Stage -> whether its first pass gets weights, beside what comes from its neighbour."""
+    firsts, send, last = {}, driver.backend.call, len(driver.topology.servers)
+
+    def call(actor, method, fields, inputs=()):
+        if method in ("forward", "backward"):
+            is_alone = WorkerId(actor).stage == 1 and (method == "forward" or last == 1)
+            firsts.setdefault(actor, len(inputs) == (1 if is_alone else 2))
+        return send(actor, method, fields, inputs)
+
+    driver.backend.call = call
+    return firsts
+
+
+def check(task, choice, lines):
     """See that the history is possible, that nothing is lost or counted twice, and that each stage
     has pushed every batch once.
     """
@@ -118,46 +109,26 @@ def check(task, choice, lines, *, is_whole=True):
         roster = machine.roster
         assert roster.received == roster.applied + roster.dropped + len(roster.buffered)
         assert not roster.live
-    if is_whole:
-        stages = Counter(WorkerId(push.worker).stage for push in pushes)
-        paradigm = choice.make()
-        expected = plan_of(task, paradigm).batches
-        assert stages == dict.fromkeys(range(1, paradigm.modules + 1), expected)
-        slots = Counter(WorkerId(push.worker).slot for push in pushes)
-        groups = {
-            tuple(slots[plan_of(task, paradigm).name((group, stage))] for stage in stages)
-            for group in range(paradigm.groups)
-        }
-        assert all(len(set(group)) == 1 for group in groups), "a stage has missed a batch"
-
-
-@settings(max_examples=30, deadline=None)
-@given(st.data(), choices(SYNCS | DROPPING))
-def test_a_pipeline_goes_on_behind_the_last_batch_that_is_complete(data, choice):
+    stages = Counter(WorkerId(push.worker).stage for push in pushes)
     paradigm = choice.make()
-    faults = data.draw(faults_of(paradigm.modules * paradigm.groups))
-    task = task_of(choice, faults)
-    driver = ran(driver_of(task, paradigm))
-    lines = [line for lines in driver.run() for line in lines]
-    assert lines[-1].status == "finished", lines[-1]
-    lost = [
-        line
-        for line in lines
-        if isinstance(line, Entry) and isinstance(line.event, Left) and "done" not in line.report
-    ]
-    event(f"{min(len(lost), 3)} lost")
-    check(task, choice, lines)
+    plan = plan_of(task, paradigm)
+    assert stages == dict.fromkeys(range(1, paradigm.modules + 1), plan.batches)
+    slots = Counter(WorkerId(push.worker).slot for push in pushes)
+    groups = {
+        tuple(slots[plan.name((group, stage))] for stage in stages)
+        for group in range(paradigm.groups)
+    }
+    assert all(len(set(group)) == 1 for group in groups), "a stage has missed a batch"
 
 
 @settings(max_examples=25, deadline=None)
-@given(st.data(), choices(), st.lists(st.integers(0, 120), min_size=1, max_size=3))
-def test_a_run_in_stages_goes_on_from_any_cut(data, choice, cuts):
-    paradigm = choice.make()
-    faults = data.draw(faults_of(paradigm.modules * paradigm.groups))
-    task = task_of(choice, faults)
+@given(choices(SYNCS | DROPPING), st.lists(st.integers(0, 120), min_size=1, max_size=3))
+def test_a_run_in_stages_goes_on_from_any_cut(choice, cuts):
+    task = task_of(choice)
     lines, checkpoint = [], None
     for after in cuts:
         driver = driver_of(task, choice.make(), checkpoint)
+        firsts = first_passes(driver)
         driver.start()
         ran(driver, iter([*[False] * after, True]).__next__)
         driver.checkpointer.request()
@@ -168,67 +139,112 @@ def test_a_run_in_stages_goes_on_from_any_cut(data, choice, cuts):
         assert for_workers_of(checkpoint, task.experiment) is checkpoint
         upto = driver.lines.index(Checkpointed(checkpoint.at, checkpoint.number))
         lines += [*driver.lines[: upto + 1], Resumed(checkpoint.at, checkpoint.number)]
-    driver = ran(driver_of(task, choice.make(), checkpoint))
+        assert all(firsts.values())
+    driver = driver_of(task, choice.make(), checkpoint)
+    firsts = first_passes(driver)
+    ran(driver)
+    assert all(firsts.values()), "a new process that has been sent no weights"
     lines += [line for lines in driver.run() for line in lines]
     assert isinstance(lines[-1], Ended)
     assert lines[-1].status == "finished", lines[-1]
     check(task, choice, lines)
 
 
+def normed():
+    layers = [[nn.Linear(3, 6), nn.BatchNorm1d(6), nn.ReLU()], [nn.Linear(6, 6), nn.BatchNorm1d(6)]]
+    return nn.Sequential(*layers[0], *layers[1], nn.ReLU(), nn.Linear(6, 4))
+
+
+def test_the_processes_of_a_run_that_goes_on_have_the_buffers_of_the_stages():
+    choice = ParadigmChoice(name="decoupled", modules=2, groups=2)
+    task = prepare(cut_task(2, 2).experiment, normed, DATA)
+    _, checkpoint = interrupted(task, choice, 150)
+    driver = ran(driver_of(task, choice.make(), checkpoint))
+    for stage_id in plan_of(task, choice.make()).slots:
+        actor = driver.backend._processes[driver.topology._stages[stage_id].name].actor
+        for name, buffer in actor._work._computation._module.named_buffers():
+            if name.endswith("num_batches_tracked"):
+                assert buffer >= 30, "as many as the stage has pushed in both lives"
+
+
+def kill(worker, at_s):
+    return {"kind": "kill", "workers": [worker], "at_s": at_s}
+
+
+def told(record):
+    """What the journal tells, beside where the run went back and its end; and how often it did."""
+    lines = list(record.journal())
+    assert lines[-1].status == "finished"
+    went_back = sum(isinstance(line, Resumed) for line in lines)
+    return [line for line in lines if not isinstance(line, Resumed | Ended)], went_back
+
+
+DEATHS = st.lists(st.tuples(st.integers(0, 11), st.floats(1.5, 6)), min_size=1, max_size=3)
+
+
+@settings(max_examples=8, deadline=None)
+@given(choices(), DEATHS)
+def test_a_run_that_loses_stages_goes_as_if_it_had_not(choice, deaths):
+    slots = [f"gpu-{number}" for number in range(choice.make().modules * choice.make().groups)]
+    faults = [kill(slots[victim % len(slots)], at_s) for victim, at_s in deaths]
+    stories = []
+    for more in ({}, {"faults": faults}):
+        with TemporaryDirectory() as folder:
+            task = task_of(choice, output=folder, checkpoint={"every_s": 0.5}, **more)
+            stories.append(told(run_in(VirtualEngine(), task, choice)))
+    (expected, never), (got, went_back) = stories
+    assert never == 0
+    event(f"{went_back} times back")
+    assert got == expected
+
+
 class Failing:
-    """A callback that ends the run when most of it is done."""
+    """A callback that ends a run soon after it went back."""
 
     def on_progress(self, measures):
-        if measures.progress > 0.8:
+        if measures.resumptions and measures.progress > 0.4:
             raise ValueError("enough")
 
 
-def test_a_record_in_stages_goes_on_as_if_it_had_never_ended(tmp_path):
-    choice = ParadigmChoice(name="decoupled", modules=3, groups=2)
-    kill = {"kind": "crash", "worker": "gpu-3", "at_s": 2, "rejoin_after_s": 1}
-    more = {"timing": "with-gradients", "checkpoint": {"every_progress": 0.1}}
-    task = task_of(choice, [kill], output=str(tmp_path / "a"), evaluation={"marks": 2}, **more)
-    undisturbed = run_in(VirtualEngine(), task, choice)
+def test_its_weights_are_those_of_an_undisturbed_run_also_where_the_command_ends_behind_a_loss(
+    tmp_path,
+):
+    """The run goes back to its first checkpoint, the command ends before the moment of that loss,
+    and what resumes it goes back once more: no loss happens again.
+    """
+    choice = ParadigmChoice(name="decoupled", modules=3, groups=2, sync="bsp")
+    more = {"timing": "with-gradients", "evaluation": {"marks": 2}, "batches": 40}
+    more |= {"output": str(tmp_path), "checkpoint": {"every_progress": 0.35}}
+    undisturbed = run_in(VirtualEngine(), task_of(choice, **more), choice)
+    seconds = undisturbed.summary["seconds"]
+    faults = [kill("gpu-3", 0.5 * seconds), kill("gpu-1", 0.55 * seconds)]
+    task, heard = task_of(choice, faults=faults, **more), []
     with pytest.raises(RunFailed, match="enough"):
-        run_in(VirtualEngine(), task, choice, callbacks=[Failing()])
-    [path] = (each for each in (tmp_path / "a").glob("*/*") if each != undisturbed.path)
+        run_in(VirtualEngine(), task, choice, callbacks=[Failing()], notify=heard.append)
+    assert [word[:10] for word in heard if word.startswith("m")] == ["m1/gpu-3#1"]
+    [path] = (each for each in tmp_path.glob("*/*") if each != undisturbed.path)
     failed = load(path, trust=True)
     _, goes_on = prepare_to_resume(failed, failed.config, lambda text: None, deep, DATA)
-    record = run_in(VirtualEngine(), task, choice, goes_on=goes_on)
+    record = run_in(VirtualEngine(), task, choice, goes_on=goes_on, notify=heard.append)
+    assert [word[:10] for word in heard if word.startswith("m")] == ["m1/gpu-3#1", "m2/gpu-1#1"]
     lines = list(record.journal())
-    assert sum(isinstance(line, Resumed) for line in lines) == 1
-    assert lines[-1].status == "finished"
     check(task, choice, lines)
+    assert told(record) == (told(undisturbed)[0], 3)
+    assert {line.number for line in lines if isinstance(line, Resumed)} == {1}
+    assert lines[-1].faults_without_effect == ()
+    assert record.summary["lost_s"] > 0
     mine, others = record.state_dict(), undisturbed.state_dict()
     assert all(torch.equal(mine[name], others[name]) for name in others)
 
 
-def test_a_group_that_cannot_come_back_leaves_its_batches_to_the_others():
-    choice = ParadigmChoice(name="decoupled", modules=3, groups=2)
-    task = task_of(choice, [{"kind": "crash", "worker": "gpu-1", "at_s": 1}])
-    driver = ran(driver_of(task, choice.make()))
-    lines = [line for lines in driver.run() for line in lines]
-    assert lines[-1].status == "finished"
-    check(task, choice, lines, is_whole=False)
-    last = [
-        line
-        for line in lines
-        if isinstance(getattr(line, "event", None), Pushed)
-        and WorkerId(line.event.worker).stage == 3
-    ]
-    assert len(last) == 16, "each batch has been through the whole of one pipeline"
-    gone = {
-        line.event.worker: line.report["why"]
-        for line in lines
-        if isinstance(getattr(line, "event", None), Left) and "done" not in line.report
-    }
-    assert gone["m1/gpu-0#1"] == gone["m3/gpu-2#1"] == "it can do nothing without m2/gpu-1"
-
-
-@pytest.mark.parametrize("at_s", [1, 1.9])
-def test_without_a_pipeline_left_the_run_fails(at_s):
+def test_a_loss_before_the_checkpoint_is_no_loss_behind_it():
+    """Where the driver goes on from its own state, as on Ray."""
     choice = ParadigmChoice(name="decoupled", modules=2, groups=1)
-    task = task_of(choice, [{"kind": "crash", "worker": "gpu-0", "at_s": at_s}])
-    *_, ended = [line for lines in driver_of(task, choice.make()).run() for line in lines]
-    assert ended.status == "failed"
-    assert "m1/gpu-0#1" in ended.error
+    task = task_of(choice, batches=40, faults=[kill("gpu-0", 9)])
+    _, checkpoint = interrupted(task, choice, 2)
+    assert checkpoint.at < 9
+    with pytest.raises(RunLost, match="gpu-0"):
+        resumed(task, choice, checkpoint)
+    outlived = replace(checkpoint, state=checkpoint.state | {OUTLIVED_S: 9.0})
+    ended = resumed(task, choice, outlived)[-1]
+    assert (ended.status, ended.faults_without_effect) == ("finished", ())

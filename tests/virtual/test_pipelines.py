@@ -479,6 +479,7 @@ RUN = {
             TWO,
             "worker: link:",
         ),
+        ({"faults": [{"kind": "crash", "worker": "worker-1", "at_s": 1}]}, TWO, "faults: crash:"),
         ({"engine": "ray", "faults": [{"kind": "latency", "added_s": 1}]}, TWO, "latency:"),
     ],
 )
