@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from raysync.config import Target
-from raysync.core.decisions import Note, Release, Switch
+from raysync.core.decisions import Note, Release
 from raysync.core.events import Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line
@@ -74,7 +74,7 @@ class Collector:
         self._phases = {phase}
         """All phases so far."""
         self._loss: float | None = None
-        self._samples = self._updates = 0
+        self._samples = self._updates = self._switches = 0
         """Those that the counters contain so far."""
         self._waited_s: dict[str, float] = {}
         """Worker -> the seconds of waiting that its counter contains so far."""
@@ -94,6 +94,7 @@ class Collector:
                 self._pushed(row, collected)
             if isinstance(line, Entry):
                 self._decided(line, collected)
+        self._switch(collected)
         self._count_totals(collected)
         self._set_gauges(collected.gauges)
         return collected
@@ -132,14 +133,17 @@ class Collector:
             match decision:
                 case Release(worker=worker) if worker not in self._waited_s:
                     self._begin(worker, collected)
-                case Switch(to=to):
-                    self._phase = to
-                    self._phases.add(to)
-                    collected.add(("raysync_switches", (*self._run, to)), 1)
                 case Note():
                     self._noted(decision, collected)
         if isinstance(entry.event, Left):
             self._forget(entry.event.worker)
+
+    def _switch(self, collected: Collected) -> None:
+        for switch in self._measures.switches[self._switches :]:
+            self._phase = switch.to
+            self._phases.add(switch.to)
+            collected.add(("raysync_switches", (*self._run, switch.to)), 1)
+        self._switches = len(self._measures.switches)
 
     def _begin(self, worker: str, collected: Collected) -> None:
         """Start the counters of a worker at 0.

@@ -98,7 +98,7 @@ class Measures:
         self.resumptions: list[Resumed] = []
         """Each time that the run went on from a checkpoint."""
         self._rows = PushRows(workload_samples)
-        self._switches: list[SwitchMeasures] = []
+        self.switches: list[SwitchMeasures] = []
         self._uncounted: list[Row] = []
         """The rows that the totals do not contain yet."""
 
@@ -162,7 +162,7 @@ class Measures:
                 self.started_at = at
             self._totals.begin(worker, at)
         seen.begun.clear()
-        self._switches += [SwitchMeasures(at, each.to, each.why) for at, each in seen.switches]
+        self.switches += [SwitchMeasures(at, each.to, each.why) for at, each in seen.switches]
         seen.switches.clear()
 
     def share(self, roster: Roster) -> None:
@@ -216,7 +216,7 @@ class Measures:
             columns = {name: values[known:] for name, values in columns.items()}
         self._totals.add(columns)
         self._outcomes.update(columns["outcome"])
-        if self._switches:
+        if self.switches:
             steps = zip(
                 columns["released_at_s"].tolist(), columns["pushed_at_s"].tolist(), strict=True
             )
@@ -225,7 +225,7 @@ class Measures:
 
     def _measure_switch(self, released_at_s: float, pushed_at_s: float) -> None:
         """Count a step for the latest switch before its release. Steps come in any order."""
-        for switch in reversed(self._switches):
+        for switch in reversed(self.switches):
             if released_at_s >= switch.at_s:
                 after_s = pushed_at_s - switch.at_s
                 switch.first_push_s = (
@@ -418,7 +418,7 @@ class Measures:
             "staleness_mean": self.staleness_mean,
             "staleness_max": self.staleness_max,
             "lead_max": self.lead_max,
-            "switches": [asdict(switch) for switch in self._switches],
+            "switches": [asdict(switch) for switch in self.switches],
             "per_worker": [
                 {
                     "id": name,
