@@ -19,6 +19,7 @@ from raysync.config import START_DEADLINE_S, Experiment
 from raysync.core.decisions import Release
 from raysync.core.events import Event, Joined, Left
 from raysync.core.ids import WorkerId
+from raysync.core.journal import Report
 from raysync.engine.backend import Backend
 from raysync.engine.elastic import LEAVING, WHY
 from raysync.engine.faults import FaultPlan
@@ -39,7 +40,7 @@ class Run(Protocol):
     status: str
     """The way in which the training ended; "" until then."""
 
-    def handle(self, event: Event, report: Mapping[str, Any]) -> None:
+    def handle(self, event: Event, report: Report) -> None:
         """Pass an event on to the machine, and carry its decisions out."""
 
     def release(self, release: Release) -> None:
@@ -166,7 +167,7 @@ class Membership:
         self._leaving.update(leaving)
         for worker in leaving:
             if not self._run.status:
-                self._leave(worker, {"why": WHY})
+                self._leave(worker, Report(why=WHY))
         self._leaving.clear()
         for worker in state["joining"]:
             self.join(worker)
@@ -237,7 +238,7 @@ class Membership:
         else:
             self._stays_away.add(WorkerId(worker).slot)
         why = f"crashed: {self._faults.described(index)}"
-        self._remove(worker, {"why": why})
+        self._remove(worker, Report(why=why))
         self._go_on_without(worker, f"the last was {worker}: {why}", is_back=is_planned)
 
     def _not_started(self, worker: str, why: str, again_in_s: float | None) -> None:
@@ -264,8 +265,7 @@ class Membership:
         """Go on without a worker that was lost, until it is back."""
         self._stays_away.discard(WorkerId(worker).slot)
         again_in_s = self.comebacks.restart(worker)
-        report = {"why": why} if again_in_s is None else {"why": why, "restart_in_s": again_in_s}
-        self._remove(worker, report)
+        self._remove(worker, Report(why=why, restart_in_s=again_in_s))
         if again_in_s is None and (attempts := self._restarts.attempts) and not self._run.status:
             text = (
                 f"{WorkerId(worker).slot} was started anew {attempts} time{'s' * (attempts > 1)} in"
@@ -286,18 +286,18 @@ class Membership:
                 self.comebacks.give_up(partner)
                 other = self.lives[partner]
                 if other in self._topology.roster_of(other).live:
-                    self._remove(other, {"why": f"it can do nothing without {slot}"})
+                    self._remove(other, Report(why=f"it can do nothing without {slot}"))
             if not self._run.status:
                 self._run.begin(self._topology.given_up(worker))
         self._need_workers(last)
         self.dismiss()
 
-    def _remove(self, worker: str, report: Mapping[str, Any]) -> None:
+    def _remove(self, worker: str, report: Report) -> None:
         """End a worker's actor, and let it leave."""
         self._backend.kill(worker)
         self._leave(worker, report)
 
-    def _leave(self, worker: str, report: Mapping[str, Any]) -> None:
+    def _leave(self, worker: str, report: Report) -> None:
         """Let a worker leave that has no actor."""
         self._steps.pop(worker, None)
         self.comebacks.unproven.pop(worker, None)
@@ -323,7 +323,7 @@ class Membership:
             for worker in leavers:
                 self._stays_away.add(WorkerId(worker).slot)
                 left = Left(at=self._backend.now, worker=worker)
-                self._run.handle(left, {"why": DONE, "done": True})
+                self._run.handle(left, Report(why=DONE, done=True))
         if self._run.status or len(self.comebacks):
             return
         if not self._steps:

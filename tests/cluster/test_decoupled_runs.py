@@ -48,7 +48,7 @@ def session(ray_cluster):
 def losses(lines):
     """(worker, clock) -> loss of the last module."""
     return {
-        (line.event.worker, line.event.clock): line.report["loss"]
+        (line.event.worker, line.event.clock): line.report.loss
         for line in lines
         if "loss" in getattr(line, "report", {})
     }

@@ -279,7 +279,7 @@ def test_a_loss_that_is_not_finite_ends_the_run_as_diverged(run):
     *_, last = lines = list(record.journal())
     assert last.status == "diverged"
     [found] = [
-        (line.event, line.report["not_finite"])
+        (line.event, line.report.not_finite)
         for line in lines
         if isinstance(line, Entry) and "not_finite" in line.report
     ]
@@ -294,7 +294,7 @@ def test_weights_that_an_update_has_made_not_finite_are_told(run, shards):
     record = run(update=TOO_FAST, paradigm="asp", cluster={"server_shards": shards})
     assert record.summary["status"] == "diverged"
     [found] = [
-        line.report["not_finite"]
+        line.report.not_finite
         for line in record.journal()
         if isinstance(line, Entry) and "not_finite" in line.report
     ]
@@ -366,5 +366,5 @@ def test_pushes_carry_what_the_worker_measured(run):
         for entry in record.journal()
         if isinstance(entry, Entry) and isinstance(entry.event, Pushed)
     ]
-    assert all(entry.report["loss"] > 0 for entry in entries)
+    assert all(entry.report.loss > 0 for entry in entries)
     assert record.pushes.loss.iloc[-20:].mean() < record.pushes.loss.iloc[:20].mean()

@@ -653,7 +653,7 @@ def test_what_befalls_a_pipeline_is_named(shape, weights, locked, sync, data):
             for entry in of(lines, Entry)
             if isinstance(entry.event, Left) and "done" not in entry.report
         ]
-        assert [(entry.event.worker, entry.report["why"]) for entry in lost] in ([], [(who, why)])
+        assert [(entry.event.worker, entry.report.why) for entry in lost] in ([], [(who, why)])
         last = of(lines, Evaluation)[-1]
         updates = [
             one for one in decided(lines, Apply) if one.pushes[0][0].startswith(f"m{modules}/")

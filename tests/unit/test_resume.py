@@ -32,7 +32,7 @@ def path(engine, tmp_path):
     (folder / "summary.json").unlink()
     journal = folder / "journal.jsonl"
     *lines, last = journal.read_text().splitlines(keepends=True)
-    assert last.startswith('{"ended"')
+    assert last.startswith('{"type":"Ended"')
     journal.write_text("".join(lines) + '{"event": "Push')
     wrote(folder, pid=2**30)
     return folder

@@ -23,7 +23,7 @@ from raysync.cli.run_view import RunView
 from raysync.cli.watch import QUIET_S, Watcher, newest
 from raysync.core.decisions import Drop, Note
 from raysync.core.events import Joined, Left, Pushed
-from raysync.core.journal import Ended, Entry, Evaluation, Remark, encode, header
+from raysync.core.journal import Ended, Entry, Evaluation, Remark, Report, encode, header
 from raysync.core.machine import Machine
 from raysync.core.metrics import PERPLEXITY
 from raysync.errors import ConfigError
@@ -158,14 +158,14 @@ def test_what_is_rare_is_told_apart():
     texts = {news.kind: news.text for news in told(lines, rare=True)}
     assert texts["left"] == "a-0#1 is gone (its actor died); the run goes on without it"
     assert texts["joined"] == "a-0#2 has joined, in the place of the one that left"
-    leave = Entry(Left(at=3.0, worker=FAST), (), {"why": "its actor died", "restart_in_s": 1.5})
+    leave = Entry(Left(at=3.0, worker=FAST), (), Report(why="its actor died", restart_in_s=1.5))
     [row] = standing_of([Entry(Joined(at=0.0, worker=FAST), ()), leave]).rows()
     assert row.state == "gone after 3.00 s: its actor died, is started anew"
     [lost] = texts_of(leave)
     assert lost.text == (
         f"{FAST} is gone (its actor died); the run goes on without it, and starts it anew in 1.50 s"
     )
-    [back] = texts_of(Entry(Joined(at=8.25, worker="a-0#2"), (), {"away_s": 5.25}))
+    [back] = texts_of(Entry(Joined(at=8.25, worker="a-0#2"), (), Report(away_s=5.25)))
     assert back.text == "a-0#2 came back 5.25 s after its slot had lost its worker"
     assert texts["switch"] == "switch to asp: bsp has done its 70 % of the work"
     assert texts["straggler"].startswith(
@@ -286,7 +286,7 @@ def test_waits_under_way_and_staleness_by_hand():
 
 
 def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
-    left = Entry(Left(at=4.5, worker="b-0#1"), (), {"why": "its actor died"})
+    left = Entry(Left(at=4.5, worker="b-0#1"), (), Report(why="its actor died"))
     lines = lines_of("ssp", 9, workers=(FAST, SLOW, "b-0#1"), staleness=0)
     more = lines_of("ssp", 60, staleness=0)
     status = standing_of([*lines, left])
@@ -405,7 +405,7 @@ def test_a_run_is_followed_to_its_end(record):
                 lines_of("ssp", 30, staleness=3)[9:16],
                 [],
                 [SCORE],
-                [Entry(Left(at=30.0, worker=SLOW), (), {"why": "no answer for 1 s"})],
+                [Entry(Left(at=30.0, worker=SLOW), (), Report(why="no answer for 1 s"))],
                 [Ended("stopped", 31.0)],
             ]
         )

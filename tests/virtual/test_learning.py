@@ -237,7 +237,7 @@ def test_each_group_computes_in_its_own_precision():
             task_of(plain, workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1} | more]),
             "bsp",
         )
-        return [entry.report["loss"] for entry in entries(lines, Pushed)[:2]]
+        return [entry.report.loss for entry in entries(lines, Pushed)[:2]]
 
     (a, b), (same, rounded) = first_losses(), first_losses(precision="bf16")
     assert a == same
@@ -264,7 +264,7 @@ def test_dropout_is_a_function_of_slot_and_clock():
 
     def losses(model, paradigm, **settings):
         lines, _ = learn(task_of(model, update={"lr": 1e-30}, **settings), paradigm)
-        return {(e.event.worker, e.event.clock): e.report["loss"] for e in entries(lines, Pushed)}
+        return {(e.event.worker, e.event.clock): e.report.loss for e in entries(lines, Pushed)}
 
     def dropping():
         return net(dropout=0.5, norm=False)
@@ -587,7 +587,7 @@ def told(lines):
     """The push with which a run diverged, and what its report says of that."""
     assert lines[-1].status == "diverged"
     [entry] = [entry for entry in entries(lines, Pushed) if "not_finite" in entry.report]
-    event, found = entry.event, entry.report["not_finite"]
+    event, found = entry.event, entry.report.not_finite
     assert entries(lines, Pushed)[-1] is entry, "it ends the run"
     for each in (event.worker, str(event.clock), found["parameter"], found["first"]):
         assert each in lines[-1].error

@@ -218,7 +218,7 @@ def test_a_group_that_cannot_come_back_leaves_its_batches_to_the_others():
     ]
     assert len(last) == 16, "each batch has been through the whole of one pipeline"
     gone = {
-        line.event.worker: line.report["why"]
+        line.event.worker: line.report.why
         for line in lines
         if isinstance(getattr(line, "event", None), Left) and "done" not in line.report
     }
