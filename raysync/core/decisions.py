@@ -64,6 +64,8 @@ class Release(Message, frozen=True):
     """If False, the worker continues with the weights that it has."""
     batch_size: Whole | None = None
     """The number of samples of this iteration; None is the experiment's own batch size."""
+    lead: Whole = -1
+    """Stamped: the worker's lead over the slowest that takes part, in clocks."""
 
 
 class Hold(Message, frozen=True):

@@ -58,8 +58,6 @@ class Member(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The model version of its latest push."""
     pull: bool = True
     """Whether its latest Release pulled."""
-    lead: Whole = 0
-    """Its lead over the slowest at its latest Release, in clocks."""
     arrival: Whole = 0
     """The number of pushes received from all workers up to its latest push, or else up to its
     joining."""
@@ -354,8 +352,7 @@ class Roster:
             assert version >= 0, f"{worker} never pulled: its first Release must"
         member.version, member.pull = version, pull
         member.telemetry.released_at = self.now
-        member.lead = pace - self.slow
-        return Release(worker, clock, version, pull, decision.batch_size)
+        return Release(worker, clock, version, pull, decision.batch_size, pace - self.slow)
 
     def _push_apart(self, event: Pushed) -> None:
         """End the step of a worker that is no member; if it was restored, it becomes one."""

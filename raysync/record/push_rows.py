@@ -227,14 +227,13 @@ class PushRows:
                 self._waited(state, at, completed)
         for decision in entry.decisions:
             if follows:
-                roster.execute(decision)
+                decision = roster.execute(decision)
             if isinstance(decision, Release):
-                worker = decision.worker
-                state, lead = workers[worker], roster.live[worker].lead
+                state, lead = workers[decision.worker], decision.lead
                 if state.waiting is not None:
                     self._waited(state, at, completed)
                 elif state.released_at is None:
-                    self.begun.append((worker, at))
+                    self.begun.append((decision.worker, at))
                 state.released_at, state.lead = at, lead
                 if lead > self.lead_max:
                     self.lead_max = lead

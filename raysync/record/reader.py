@@ -183,7 +183,7 @@ class RunRecord:
         with legible(self.path), open_plain(self.path / JOURNAL) as file:
             file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
             *_, last, rest = [b"", *file.read().split(b"\n")]
-            return last.startswith(b'{"ended"') and not rest
+            return last.startswith(b'{"type":"Ended"') and not rest
 
     def journal(self) -> Iterator[Line]:
         """Yield events with their decisions, evaluations and the end, in order."""

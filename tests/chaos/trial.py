@@ -396,7 +396,7 @@ def figures(struck: Outcome, undisturbed: Outcome) -> dict[str, Any]:
     away = [
         line.report.away_s
         for line in lines
-        if isinstance(line, Entry) and isinstance(line.event, Joined) and "away_s" in line.report
+        if isinstance(line, Entry) and isinstance(line.event, Joined) and line.report.away_s is not None
     ]
     faults = len(struck.struck)
     return {

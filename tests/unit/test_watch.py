@@ -23,7 +23,7 @@ from raysync.cli.run_view import RunView
 from raysync.cli.watch import QUIET_S, Watcher, newest
 from raysync.core.decisions import Drop, Note
 from raysync.core.events import Joined, Left, Pushed
-from raysync.core.journal import Ended, Entry, Evaluation, Remark, Report, encode, header
+from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Remark, Report, encode, header
 from raysync.core.machine import Machine
 from raysync.core.metrics import PERPLEXITY
 from raysync.errors import ConfigError
@@ -62,8 +62,8 @@ def driven(name, pushes, churn=(), workers=(FAST, SLOW), workload=None, **parame
         machine, [*joins(*workers), *churn], lambda worker, _: STEP_S.get(worker, 1.0), pushes
     )
     for event, decisions in events:
-        why = {Left: {"why": "its actor died"}, Pushed: {"loss": 0.5}}.get(type(event), {})
-        yield machine, Entry(event, tuple(decisions), why)
+        report = {Left: Report(why="its actor died"), Pushed: Report(loss=0.5)}
+        yield machine, Entry(event, tuple(decisions), report.get(type(event), NO_REPORT))
 
 
 def lines_of(*arguments, **parameters):
@@ -617,7 +617,7 @@ def test_damage_is_named(call, record, monkeypatch):
             [good[0].replace("workload_samples", "x"), *good[1:]],
             "the header of the journal is damaged",
         ),
-        ([good[0].replace('"journal": 2', '"journal": 9'), *good[1:]], "has schema 9"),
+        ([good[0].replace('"journal":1', '"journal":9'), *good[1:]], "has schema 9"),
     ):
         journal.write_text("".join(lines))
         code, out, err = call("watch", "--once", str(writer.folder))

@@ -6,7 +6,7 @@ import raysync
 from raysync.config import ParadigmChoice
 from raysync.core.decisions import Apply, Release
 from raysync.core.events import Joined, Left
-from raysync.core.journal import Entry
+from raysync.core.journal import Entry, Report
 from raysync.engine.faults import FaultPlan
 from tests.builders.paradigms import VARIANTS, lead_bound
 from tests.builders.virtual import (
@@ -89,9 +89,9 @@ def test_a_crash_at_a_time_and_a_rejoin():
     assert push_times(lines) == {"a-0": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "b-0": [2, 4, 8.5, 10.5]}
     assert [clock for worker, clock in busy(lines) if worker == "b-0#2"] == [6, 7]
     [left] = entries(lines, Left)
-    assert left.report == {
-        "why": "crashed: faults[0] {kind: crash, worker: b-0, at_s: 5.0, rejoin_after_s: 1.5}"
-    }
+    assert left.report == Report(
+        why="crashed: faults[0] {kind: crash, worker: b-0, at_s: 5.0, rejoin_after_s: 1.5}"
+    )
     assert lines[-1].faults_without_effect == ()
 
 

@@ -143,7 +143,7 @@ def test_a_pipeline_goes_on_behind_the_last_batch_that_is_complete(data, choice)
     lost = [
         line
         for line in lines
-        if isinstance(line, Entry) and isinstance(line.event, Left) and "done" not in line.report
+        if isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.done
     ]
     event(f"{min(len(lost), 3)} lost")
     check(task, choice, lines)
@@ -220,7 +220,7 @@ def test_a_group_that_cannot_come_back_leaves_its_batches_to_the_others():
     gone = {
         line.event.worker: line.report.why
         for line in lines
-        if isinstance(getattr(line, "event", None), Left) and "done" not in line.report
+        if isinstance(getattr(line, "event", None), Left) and not line.report.done
     }
     assert gone["m1/gpu-0#1"] == gone["m3/gpu-2#1"] == "it can do nothing without m2/gpu-1"
 

@@ -422,8 +422,8 @@ def test_a_network_that_diverges_says_so():
     assert lines[-1].status == "diverged"
     [entry] = [entry for entry in entries(lines, Pushed) if "not_finite" in entry.report]
     found = entry.report.not_finite
-    assert found["first"] in ("weights", "activations", "loss", "gradient")
-    assert len(found["samples"]) == entry.event.samples
+    assert found.first in ("weights", "activations", "loss", "gradient")
+    assert len(found.samples) == entry.event.samples
     assert entry.event.worker in lines[-1].error
 
 

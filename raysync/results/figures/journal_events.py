@@ -23,8 +23,8 @@ TELLING = (
     '"Switch"',
     '"Joined"',
     '"Left"',
-    '"remark"',
-    '"resumed"',
+    '"Remark"',
+    '"Resumed"',
 )
 """Lines with one of these words are read to the end of a journal."""
 
