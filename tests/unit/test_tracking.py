@@ -366,8 +366,7 @@ def children_since(before):
 
 
 def remarks(record):
-    lines = (record.path / "journal.jsonl").read_text().splitlines()
-    return [line.text for line in map(decode, lines) if isinstance(line, Remark)]
+    return [line.text for line in record.journal() if isinstance(line, Remark)]
 
 
 def test_a_tracker_that_fails_is_turned_off(stand_in, settings):

@@ -207,7 +207,7 @@ def test_a_leavers_push_counts_under_bsp_and_its_successor_enters_the_round():
         d.pushes for e in lines if isinstance(e, Entry) for d in e.decisions if isinstance(d, Apply)
     ]
     assert updates[0] == (("a-0#1", 0), ("b-0#1", 0), ("a-0#2", 0))
-    assert entries(lines, Joined)[-1].decisions[0] == Release("a-0#2", clock=0, version=0)
+    assert entries(lines, Joined)[-1].decisions[0] == Release("a-0#2", clock=0, version=0, lead=0)
 
 
 def test_what_nobody_met_is_told_and_recorded(tmp_path):

@@ -586,7 +586,7 @@ class Spiked(nn.Module):
 def told(lines):
     """The push with which a run diverged, and what its report says of that."""
     assert lines[-1].status == "diverged"
-    [entry] = [entry for entry in entries(lines, Pushed) if "not_finite" in entry.report]
+    [entry] = [entry for entry in entries(lines, Pushed) if entry.report.not_finite]
     event, found = entry.event, entry.report.not_finite
     assert entries(lines, Pushed)[-1] is entry, "it ends the run"
     for each in (event.worker, str(event.clock), found.parameter, found.first):

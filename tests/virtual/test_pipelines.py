@@ -420,7 +420,7 @@ def test_a_network_that_diverges_says_so():
     training = cut_task(2, 1, update=TOO_FAST)
     lines = decoupled(training, 2, 1)
     assert lines[-1].status == "diverged"
-    [entry] = [entry for entry in entries(lines, Pushed) if "not_finite" in entry.report]
+    [entry] = [entry for entry in entries(lines, Pushed) if entry.report.not_finite]
     found = entry.report.not_finite
     assert found.first in ("weights", "activations", "loss", "gradient")
     assert len(found.samples) == entry.event.samples
