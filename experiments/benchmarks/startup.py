@@ -55,8 +55,8 @@ def first_push_s(forks: bool) -> float:
                 for line in journal.read_text().splitlines(keepends=True)
                 if line.endswith("\n")
             ]
-            events = [line for line in lines if "event" in line]
-            pushed = [line["at"] for line in events if line["event"] == "Pushed"]
+            events = [line["event"] for line in lines if "event" in line]
+            pushed = [line["at"] for line in events if line["type"] == "Pushed"]
             # the journal is written a few times a second
             times = [seen - (events[-1]["at"] - pushed[0])] if pushed else []
         command.communicate()

@@ -35,7 +35,7 @@ def starts_s(record: RunRecord) -> list[float]:
     """Return the seconds that each restarted process took to start."""
     backoff_s = record.config.cluster.restarts.backoff_s
     return [
-        line.report["away_s"] - backoff_s
+        line.report.away_s - backoff_s
         for line in record.journal()
         if isinstance(line, Entry) and isinstance(line.event, Joined) and "away_s" in line.report
     ]

@@ -261,7 +261,7 @@ class Watcher:
 
     @property
     def _about(self) -> dict[str, Any]:
-        return dict((self._journal.head or {}).get("about", {}))
+        return {} if self._journal.head is None else dict(self._journal.head.about)
 
     @property
     def _silence_s(self) -> float:

@@ -524,4 +524,4 @@ def _is_loss(line: Line) -> bool:
     Even if it came back: the actor in its place belongs to the controller, and the group's handle
     is that of the dead one. So the next run gets new actors.
     """
-    return isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.get("done")
+    return isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.done

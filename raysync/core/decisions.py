@@ -8,12 +8,13 @@ Release of the same list.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal, get_args
 
-from raysync.core.fast_init import fast_init, maker
+from msgspec import field
 
-Push = tuple[str, int]
+from raysync.core.structs import Message, Whole
+
+Push = tuple[str, Whole]
 """The name of a push: (worker, clock)."""
 
 DropReason = Literal["late", "stale", "suspended", "restored", "left", "other"]
@@ -25,15 +26,13 @@ stale when it arrives does not count in its worker's lead."""
 DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 
 
-@fast_init
-@dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(Message, frozen=True):
     """Make one optimizer step with the sample-weighted mean gradient of these pushes."""
 
     pushes: tuple[Push, ...]
-    version: int = -1
+    version: Whole = -1
     """Stamped: the model version that this update produces."""
-    samples_before: int = -1
+    samples_before: Whole = -1
     """Stamped: the number of samples in the pushes that were applied before this update."""
     phase: str = ""
     """The phase whose `update` settings hold, for paradigms that switch; other paradigms have only
@@ -43,8 +42,7 @@ class Apply:
     update."""
 
 
-@dataclass(frozen=True, slots=True)
-class Drop:
+class Drop(Message, frozen=True):
     """Discard this push without applying it."""
 
     push: Push
@@ -53,29 +51,24 @@ class Drop:
     reason: DropReason = "other"
 
 
-@fast_init
-@dataclass(frozen=True, slots=True)
-class Release:
+class Release(Message, frozen=True):
     """Let a worker compute its next iteration."""
 
     worker: str
-    clock: int = -1
+    clock: Whole = -1
     """Stamped: the iteration that it computes."""
-    version: int = -1
+    version: Whole = -1
     """Stamped: the oldest model version that it may read; with `pull=False` the version of its last
     pull."""
     pull: bool = True
     """If False, the worker continues with the weights that it has."""
-    batch_size: int | None = None
+    batch_size: Whole | None = None
     """The number of samples of this iteration; None is the experiment's own batch size."""
-    lead: int = field(default=-1, compare=False)
-    """Stamped: the worker's lead over the slowest that takes part, in clocks. It is not in the text
-    of a journal: the roster that follows one stamps it again."""
+    lead: Whole = -1
+    """Stamped: the worker's lead over the slowest that takes part, in clocks."""
 
 
-@fast_init
-@dataclass(frozen=True, slots=True)
-class Hold:
+class Hold(Message, frozen=True):
     """State that a worker waits, and why. The machine stamps it with the answer of
     `Paradigm.explain`.
     """
@@ -84,8 +77,7 @@ class Hold:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetTimer:
+class SetTimer(Message, frozen=True):
     """Request TimerFired(key) at that time. A new time replaces the old one; `at=None` cancels the
     timer.
     """
@@ -94,8 +86,7 @@ class SetTimer:
     at: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class Switch:
+class Switch(Message, frozen=True):
     """Begin another phase: every member's lead becomes 0, and `Paradigm.on_switch` decides about
     the held workers.
     """
@@ -104,8 +95,7 @@ class Switch:
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Suspend:
+class Suspend(Message, frozen=True):
     """Continue without a worker, as if it had left: `Paradigm.on_leave` is called after this
     answer.
 
@@ -118,8 +108,7 @@ class Suspend:
     """The reason, worded so that it completes "it was suspended ..."."""
 
 
-@dataclass(frozen=True, slots=True)
-class Restore:
+class Restore(Message, frozen=True):
     """Let a suspended worker take part again; it is held, at the pace of the slowest member.
 
     If it still computes, it was released before the others continued without it: that push is
@@ -129,8 +118,7 @@ class Restore:
     worker: str
 
 
-@dataclass(frozen=True, slots=True)
-class Note:
+class Note(Message, frozen=True):
     """Keep information in the journal. A note is replayed like any decision, but never executed."""
 
     kind: str
@@ -138,9 +126,5 @@ class Note:
     values: Mapping[str, Any] = field(default_factory=dict)
     """JSON-native values by name."""
 
-
-apply, release, hold = maker(Apply), maker(Release), maker(Hold)
-"""They make a decision from its fields, in their order, in half of the time; paradigms make those
-that come with each push that way."""
 
 Decision = Apply | Drop | Release | Hold | SetTimer | Switch | Suspend | Restore | Note

@@ -4,62 +4,51 @@ engine learned of it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
-from raysync.core.fast_init import fast_init, maker
+from raysync.core.structs import Message, Seconds, Whole
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Joined:
+class Joined(Message, frozen=True, kw_only=True):
     """A worker is ready for its first release."""
 
-    at: float
+    at: Seconds
     """Seconds since the run began."""
     worker: str
     """`slot#n`, where n counts the lives of that slot; an id is used once in a run."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Left:
+class Left(Message, frozen=True, kw_only=True):
     """A worker died, froze or left. If a push of it is still in flight, that push will be
     dropped.
     """
 
-    at: float
+    at: Seconds
     """Seconds since the run began."""
     worker: str
 
 
-@fast_init
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Pushed:
+class Pushed(Message, frozen=True, kw_only=True):
     """The gradient of one iteration has arrived: its bytes are where they will be applied."""
 
-    at: float
+    at: Seconds
     """Seconds since the run began: when it had arrived."""
     worker: str
-    clock: int
+    clock: Whole
     """The iteration, as given by the Release that started it."""
-    base: int
+    base: Whole
     """The model version that the gradient was computed on."""
-    samples: int
+    samples: Whole
     """The size of the batch."""
-    busy_s: float
+    busy_s: Seconds
     """Seconds of computation alone, without transfers."""
-    computed_at: float | None = None
+    computed_at: Seconds | None = None
     """Seconds since the run began: when the gradient was computed, and its upload began; None: it
     was there at once."""
 
 
-pushed = maker(Pushed)
-"""Makes a `Pushed` of all its fields, in their order."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TimerFired:
+class TimerFired(Message, frozen=True, kw_only=True):
     """A timer that a SetTimer requested has run out."""
 
-    at: float
+    at: Seconds
     """Seconds since the run began."""
     key: str
 

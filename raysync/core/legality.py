@@ -24,8 +24,8 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
-from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.roster import Roster
+from raysync.core.structs import JSON_NATIVE, not_native
 
 
 def _why_not_applied(decision: Apply, roster: Roster) -> str:

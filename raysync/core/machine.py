@@ -31,21 +31,21 @@ The Ray engine and the virtual engine drive the same object. Its contract:
 
 from __future__ import annotations
 
-import json
 from math import inf
 from pathlib import Path
 from traceback import extract_tb
 from typing import Any, assert_never
 
-from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch, hold
+import msgspec
+
+from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.legality import CHECKS, location, why_no_decision
 from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
-from raysync.core.roster import EXECUTE, Roster
+from raysync.core.roster import EXECUTE, Roster, RosterState
+from raysync.core.structs import JSON_NATIVE, decode, encode, is_native, not_native
 from raysync.errors import IllegalDecision, ProtocolViolation
 
-SNAPSHOT_SCHEMA = 2
 METHODS: dict[type[Event], str] = {
     Joined: "on_join",
     Left: "on_leave",
@@ -180,7 +180,7 @@ class Machine:
             raise self._illegal(
                 "explain", f"returns {why!r}; it says in a str why {worker!r} waits"
             )
-        return hold(worker, why)
+        return Hold(worker, why)
 
     def _is_stuck(self) -> bool:
         """Say whether workers wait and nothing will release them, given that none computes."""
@@ -276,15 +276,11 @@ class Machine:
         """Return the whole state as JSON. `restore(snapshot())` behaves identically from here
         on.
         """
-        return json.dumps(
-            {
-                "snapshot": SNAPSHOT_SCHEMA,
-                "paradigm": describe(self.paradigm),
-                "state": self.paradigm.state(),
-                "timers": self.timers,
-                "roster": self.roster.dump(),
-            }
-        )
+        return encode(
+            Snapshot(
+                describe(self.paradigm), self.paradigm.state(), self.timers, self.roster.dump()
+            )
+        ).decode()
 
     @classmethod
     def restore(cls, text: str, paradigm: Paradigm) -> Machine:
@@ -295,24 +291,43 @@ class Machine:
             paradigm: fresh, of the same class and parameters; a snapshot names these, but its names
                 are never imported.
         """
-        state = json.loads(text)
-        assert state["snapshot"] == SNAPSHOT_SCHEMA, f"a snapshot of schema {state['snapshot']}"
-        assert state["paradigm"] == describe(paradigm), f"a snapshot of {state['paradigm']}"
+        snapshot = decode(text, Snapshot)
+        if not is_native(snapshot.state):
+            raise ValueError("the state of its paradigm is nested too deep, or too large")
+        assert snapshot.paradigm == describe(paradigm), f"a snapshot of {snapshot.paradigm}"
         machine = cls(paradigm)
-        machine.paradigm.load_state(state["state"])
-        machine.timers = state["timers"]
-        machine.roster = Roster.load(state["roster"])
+        machine.paradigm.load_state(snapshot.state)
+        machine.timers = snapshot.timers
+        machine.roster = Roster.load(snapshot.roster)
         return machine
+
+
+class Description(msgspec.Struct, forbid_unknown_fields=True):
+    """A paradigm as data."""
+
+    reference: str = msgspec.field(name="class")
+    """Its class as `package.module:Name`."""
+    parameters: dict[str, Any]
+
+
+class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
+    """The state of a machine."""
+
+    paradigm: Description
+    state: dict[str, Any]
+    """What `Paradigm.state` returned."""
+    timers: dict[str, float]
+    roster: RosterState
 
 
 def roster_in(snapshot: str) -> Roster:
     """Return the roster of a machine's snapshot."""
-    return Roster.load(json.loads(snapshot)["roster"])
+    return Roster.load(decode(snapshot, Snapshot).roster)
 
 
-def describe(paradigm: AnyParadigm) -> dict[str, Any]:
-    """Return class and parameters as JSON-native data."""
-    return {"class": reference_to(type(paradigm)), "parameters": paradigm.parameters()}
+def describe(paradigm: AnyParadigm) -> Description:
+    """Return class and parameters of a paradigm."""
+    return Description(reference_to(type(paradigm)), paradigm.parameters())
 
 
 def last_line_called(error: Exception) -> str:

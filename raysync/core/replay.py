@@ -39,8 +39,8 @@ def replay(lines: Iterable[str], rebuild: Rebuild) -> Replayed:
         ConfigError: the text is no journal, or its paradigm cannot be built.
     """
     head, rest = read(lines)
-    paradigm = rebuild(head["paradigm"]["class"], head["paradigm"]["parameters"])
-    machine = machine_of(paradigm, head["workload_samples"])
+    paradigm = rebuild(head.paradigm.reference, head.paradigm.parameters)
+    machine = machine_of(paradigm, head.workload_samples)
     events = decisions = 0
     ended = False
     for line in rest:

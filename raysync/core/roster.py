@@ -18,10 +18,11 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import asdict, dataclass, replace
 from heapq import heapify, heappop, heappush
 from itertools import islice
 from typing import Any
+
+import msgspec
 
 from raysync.core.decisions import (
     Apply,
@@ -37,54 +38,65 @@ from raysync.core.decisions import (
     Switch,
 )
 from raysync.core.events import Pushed
-from raysync.core.fast_init import slot_setter
+from raysync.core.structs import Seconds, Whole
 from raysync.core.telemetry import Telemetry
 
 NAMES_SHOWN = 3
 
 
-@dataclass(slots=True)
-class Member:
+class Member(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """One live worker."""
 
-    clock: int
+    clock: Whole
     """The iteration that it computes, or waits to start."""
-    pace: int
+    pace: Whole
     telemetry: Telemetry
-    version: int = -1
+    version: Whole = -1
     """The oldest model version that its running iteration may have read; -1 before the first
     Release."""
-    base: int = -1
+    base: Whole = -1
     """The model version of its latest push."""
     pull: bool = True
     """Whether its latest Release pulled."""
-    arrival: int = 0
+    arrival: Whole = 0
     """The number of pushes received from all workers up to its latest push, or else up to its
     joining."""
 
 
-UNSTAMPED = -1
-_stamp_apply_version, _stamp_samples_before = (
-    slot_setter(Apply, "version"),
-    slot_setter(Apply, "samples_before"),
-)
-_stamp_clock, _stamp_release_version, _stamp_lead = (
-    slot_setter(Release, "clock"),
-    slot_setter(Release, "version"),
-    slot_setter(Release, "lead"),
-)
-"""These fill in what only the machine knows. Decisions are frozen; but the machine owns those
-that a paradigm has just returned, and a copy of each would take a twentieth of a run in virtual
-time."""
-
-
-@dataclass(slots=True)
-class Buffered:
+class Buffered(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """What a snapshot keeps of a push that has arrived and is neither applied nor dropped."""
 
-    base: int
+    base: Whole
     """The model version that it was computed on, for paradigms that look at staleness."""
-    samples: int
+    samples: Whole
+
+
+class RosterState(msgspec.Struct, forbid_unknown_fields=True):
+    """The state of a roster in a snapshot; the fields are those of `Roster`."""
+
+    workload_samples: Whole | None
+    now: Seconds
+    version: Whole
+    published: Whole
+    samples_applied: Whole
+    received: Whole
+    applied: Whole
+    dropped: Whole
+    slow: Whole
+    fast: Whole
+    floor_clock: Whole
+    departed: dict[str, Whole | None]
+    suspended: dict[str, str]
+    live: dict[str, Member]
+    members: list[str]
+    computing: list[str]
+    held: list[str]
+    outdated: list[str]
+    buffered: list[tuple[str, Whole, Buffered]]
+
+
+COUNTED = RosterState.__struct_fields__[:13]
+"""The fields that a roster and its state have alike: up to `suspended`."""
 
 
 class Roster:
@@ -321,14 +333,7 @@ class Roster:
         self.version = version = self.version + 1
         if decision.publish:
             self.published = version
-        if decision.version == UNSTAMPED:
-            _stamp_apply_version(decision, version)
-            _stamp_samples_before(decision, before)
-            return decision
-        if decision.version == version and decision.samples_before == before:
-            return decision  # it comes from a journal: another roster has stamped it
-        # the paradigm has returned this very object before
-        return replace(decision, version=version, samples_before=before)
+        return Apply(pushes, version, before, decision.phase, decision.publish)
 
     def _release(self, decision: Release) -> Release:
         worker, pull = decision.worker, decision.pull
@@ -347,16 +352,7 @@ class Roster:
             assert version >= 0, f"{worker} never pulled: its first Release must"
         member.version, member.pull = version, pull
         member.telemetry.released_at = self.now
-        lead = pace - self.slow
-        if decision.lead == UNSTAMPED:
-            _stamp_lead(decision, lead)
-        if decision.version == UNSTAMPED:
-            _stamp_clock(decision, clock)
-            _stamp_release_version(decision, version)
-            return decision
-        if decision.version == version and decision.clock == clock:
-            return decision
-        return replace(decision, clock=clock, version=version, lead=lead)
+        return Release(worker, clock, version, pull, decision.batch_size, pace - self.slow)
 
     def _push_apart(self, event: Pushed) -> None:
         """End the step of a worker that is no member; if it was restored, it becomes one."""
@@ -446,56 +442,37 @@ class Roster:
                 member.version, member.pull = self.published, True
                 member.telemetry.released_at = self.now
 
-    def dump(self) -> dict[str, Any]:
-        """Return the state as JSON-native data, without what can be recounted."""
-        plain = (
-            "workload_samples",
-            "now",
-            "version",
-            "published",
-            "samples_applied",
-            "received",
-            "applied",
-            "dropped",
-            "slow",
-            "fast",
-            "floor_clock",
-            "departed",
-            "suspended",
-        )
-        return {name: getattr(self, name) for name in plain} | {
-            "live": {worker: asdict(member) for worker, member in self.live.items()},
-            "members": list(self.members),
-            "computing": list(self.computing),
-            "held": list(self.held),
-            "outdated": list(self.outdated),
-            "buffered": [
-                [*push, {"base": info.base, "samples": info.samples}]
-                for push, info in self.buffered.items()
+    def dump(self) -> RosterState:
+        """Return the state, without what can be recounted. It shares members with the roster."""
+        counted = {name: getattr(self, name) for name in COUNTED}
+        return RosterState(
+            **counted,
+            live=self.live,
+            members=list(self.members),
+            computing=list(self.computing),
+            held=list(self.held),
+            outdated=list(self.outdated),
+            buffered=[
+                (worker, clock, Buffered(info.base, info.samples))
+                for (worker, clock), info in self.buffered.items()
             ],
-        }
+        )
 
     @classmethod
-    def load(cls, state: Mapping[str, Any]) -> Roster:
-        """Build the roster that `dump` described."""
-        rest = dict(state)
+    def load(cls, state: RosterState) -> Roster:
+        """Build the roster that `dump` described, which is its own from here on."""
         roster = cls()
-        for worker, member in rest.pop("live").items():
-            roster.live[worker] = Member(
-                **{**member, "telemetry": Telemetry(**member["telemetry"])}
-            )
-        for worker in rest.pop("members"):
+        for name in COUNTED:
+            setattr(roster, name, getattr(state, name))
+        roster.live = state.live
+        for worker in state.members:
             row = roster.members[worker] = roster.live[worker]
             roster._population[row.pace] = roster._population.get(row.pace, 0) + 1
-        roster.computing = OrderedDict.fromkeys(rest.pop("computing"))
-        for worker in rest.pop("held"):
+        roster.computing = OrderedDict.fromkeys(state.computing)
+        for worker in state.held:
             roster._hold(worker, roster.members[worker].pace)
-        roster.outdated = dict.fromkeys(rest.pop("outdated"))
-        roster.buffered = {
-            (worker, clock): Buffered(**info) for worker, clock, info in rest.pop("buffered")
-        }
-        for name, value in rest.items():
-            setattr(roster, name, value)
+        roster.outdated = dict.fromkeys(state.outdated)
+        roster.buffered = {(worker, clock): info for worker, clock, info in state.buffered}
         return roster
 
 

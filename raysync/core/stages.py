@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable
-from dataclasses import replace
 from typing import Protocol, runtime_checkable
+
+from msgspec.structs import replace
 
 from raysync.core.decisions import Decision, Release, SetTimer
 from raysync.core.events import Event, TimerFired

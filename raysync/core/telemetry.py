@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import msgspec
+
+from raysync.core.structs import Seconds
 
 
-@dataclass(slots=True)
-class Telemetry:
+class Telemetry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The latest times of a worker, in seconds since the run began, and its intervals, in
     seconds.
     """
 
-    released_at: float | None = None
+    released_at: Seconds | None = None
     """The time of the latest Release."""
-    pushed_at: float | None = None
+    pushed_at: Seconds | None = None
     """The time of the latest push."""
-    interval_s: float | None = None
+    interval_s: Seconds | None = None
     """The time between the two latest pushes: computing, transfer and waiting. None before the
     second push."""
-    active_s: float | None = None
+    active_s: Seconds | None = None
     """The time from the latest push's Release to that push: the interval without the worker's own
     waiting. None before a push."""
-    busy_s: float = 0.0
+    busy_s: Seconds = 0.0
     """The seconds of computing of the latest push."""
 
     def push(self, at: float, busy_s: float) -> None:

@@ -16,12 +16,13 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from raysync.core.journal import Finding
 from raysync.decoupled.cut import Part
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to
 from raysync.training.device import Device, seconds_between, use_tf32
 from raysync.training.flat import FlatModel
-from raysync.training.not_finite import Finding, first_not_finite
+from raysync.training.not_finite import first_not_finite
 from raysync.training.parameter_groups import NamedParameter
 from raysync.training.precision import computing_in, taken_in
 from raysync.training.state_file import State

@@ -19,10 +19,13 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from msgspec.structs import replace
+
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Push, Release
 from raysync.core.ids import WorkerId, worker_id
+from raysync.core.journal import Report
 from raysync.core.roster import Member, Roster
 from raysync.decoupled.pipelines import Pass, Pipelines, StageId
 from raysync.engine.backend import Backend, Call, Value
@@ -306,9 +309,9 @@ class Pipelined:
             return None  # it was pushed before the pipeline began anew
         assert release is not None, f"{each} of a stage that was never released"
         assert release.clock == each.batch - 1, f"{each} in {release}"
-        report: dict[str, Any] = {"delay_ticks": self._pipelines.schedule.delay(stage)}
+        report = Report(delay_ticks=self._pipelines.schedule.delay(stage))
         if self._paradigm.weights == "stash":
-            report["forward_version"] = forward_version
+            report = replace(report, forward_version=forward_version)
         return Step(release, self._batch_size, call, self.servers[stage - 1], None, report)
 
     def _send(self, worker: _Worker, each: Pass) -> Call:

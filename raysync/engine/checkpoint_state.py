@@ -7,72 +7,69 @@ each other.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
-from functools import cache
-from typing import Annotated, Any, NotRequired
+from typing import Any
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError, with_config
-from typing_extensions import TypedDict
+import msgspec
 
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import Release
-from raysync.core.json_values import DEEPEST, is_native
 from raysync.core.machine import Machine
 from raysync.core.paradigm import AnyParadigm
-from raysync.core.roster import Buffered, Member
 from raysync.core.stages import machine_of, rosters_in
+from raysync.core.structs import DEEPEST, Seconds, Whole, is_native
 from raysync.errors import ConfigError, ProtocolViolation
 
-CLOSED = with_config(ConfigDict(extra="forbid", strict=True))
 OUTLIVED_S = "outlived_s"
 """The entry of a checkpoint's state with the moment, in seconds since the run began, up to which
 workers are not killed again."""
-Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 
-class _Comebacks(TypedDict):
-    coming: list[tuple[str, float, int, float]]
-    unproven: dict[str, int]
+class _Closed(msgspec.Struct, forbid_unknown_fields=True):
+    """A mapping with these keys alone."""
 
 
-class _WholeNetwork(TypedDict):
+class _Comebacks(_Closed):
+    coming: list[tuple[str, float, Whole, float]]
+    unproven: dict[str, Whole]
+
+
+class _WholeNetwork(_Closed):
     machine: str
     pushers: list[str]
 
 
-class _Stages(TypedDict):
+class _Stages(_Closed):
     machine: str
-    taken: list[int]
+    taken: list[Whole]
 
 
-class _Models(TypedDict):
+class _Models(_Closed):
     best_value: float | None
     unsaved: list[str]
 
 
-class _Evaluations(TypedDict):
+class _Evaluations(_Closed):
     marks: list[float]
-    published_at: Finite
-    waiting: list[tuple[int, float, list[float], bool, float | None]]
+    published_at: Seconds
+    waiting: list[tuple[Whole, float, list[float], bool, float | None]]
     models: _Models
 
 
-class _EarlyStop(TypedDict):
+class _EarlyStop(_Closed):
     best: float | None
-    version: int
-    not_better: int
+    version: Whole
+    not_better: Whole
 
 
-class _Faults(TypedDict):
-    idle: list[int]
-    to_come: dict[str, list[tuple[int, int]]]
+class _Faults(_Closed):
+    idle: list[Whole]
+    to_come: dict[str, list[tuple[Whole, Whole]]]
 
 
-@CLOSED
-class _DriverState(TypedDict):
+class _DriverState(_Closed):
     """What `Driver` writes down; `leaving` is added where other workers go on, and `outlived_s`
     where a run in stages does.
     """
@@ -82,52 +79,17 @@ class _DriverState(TypedDict):
     lives: dict[str, str]
     workers: dict[str, str]
     joining: list[str]
-    topology: _WholeNetwork | _Stages
+    topology: dict[str, Any]
     evaluations: _Evaluations
     early_stop: _EarlyStop
     faults: _Faults
-    pushed: list[tuple[Release, int, bool]]
-    batch_sizes: dict[str, int | None]
-    last_at: Finite
-    progress: Finite
-    version: int
-    leaving: NotRequired[list[str]]
-    outlived_s: NotRequired[Finite]
-
-
-class _Roster(TypedDict):
-    """What `Roster.dump` returns."""
-
-    workload_samples: int | None
-    now: Finite
-    version: int
-    published: int
-    samples_applied: int
-    received: int
-    applied: int
-    dropped: int
-    slow: int
-    fast: int
-    floor_clock: int
-    departed: dict[str, int | None]
-    suspended: dict[str, str]
-    live: dict[str, Member]
-    members: list[str]
-    computing: list[str]
-    held: list[str]
-    outdated: list[str]
-    buffered: list[tuple[str, int, Buffered]]
-
-
-@CLOSED
-class _Snapshot(TypedDict):
-    """What `Machine.snapshot` writes down."""
-
-    snapshot: int
-    paradigm: dict[str, Any]
-    state: dict[str, Any]
-    timers: dict[str, float]
-    roster: _Roster
+    pushed: list[tuple[Release, Whole, bool]]
+    batch_sizes: dict[str, Whole | None]
+    last_at: Seconds
+    progress: Seconds
+    version: Whole
+    leaving: list[str] = []
+    outlived_s: Seconds = 0.0
 
 
 @contextmanager
@@ -146,9 +108,6 @@ def undamaged() -> Iterator[None]:
         ValueError,
     ) as error:
         reason = " ".join(str(error).split())[:200]
-        if isinstance(error, ValidationError):
-            first = error.errors()[0]
-            reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
         raise ConfigError(f"checkpoint: its state is damaged ({reason}).") from error
 
 
@@ -163,32 +122,25 @@ def check_goes_on(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
     Raises:
         ConfigError: it says what is wrong.
     """
-    state = checkpoint.state
-    _check(_DriverState, state)
-    machine, text = machine_of(deepcopy(paradigm), None), state["topology"]["machine"]
-    for snapshot in [text] if isinstance(machine, Machine) else json.loads(text):
-        _check(_Snapshot, json.loads(snapshot))
+    if not is_native(checkpoint.state, DEEPEST + 1):
+        raise ValueError("a number of more than 64 bits, or too deep a list")
+    state = msgspec.convert(checkpoint.state, _DriverState)
+    machine, pushers = machine_of(deepcopy(paradigm), None), list[str]()
     if isinstance(machine, Machine):
+        whole = msgspec.convert(state.topology, _WholeNetwork)
+        text, pushers = whole.machine, whole.pushers
         machine = Machine.restore(text, machine.paradigm)
     else:
+        text = msgspec.convert(state.topology, _Stages).machine
         machine.restore(text)
     machine.resume(checkpoint.at)
     rosters = rosters_in(text).values()
     live = {worker for roster in rosters for worker in roster.live}
     buffered = {push for roster in rosters for push in roster.buffered}
-    pushed = {(release["worker"], release["clock"]) for release, _, _ in state["pushed"]}
-    workers = {*state["batch_sizes"], *state["topology"].get("pushers", ())}
+    pushed = {(release.worker, release.clock) for release, _, _ in state.pushed}
+    workers = {*state.batch_sizes, *pushers}
     if pushed != buffered or not workers <= live:
         raise ValueError("its pushes or workers are not those of its machine")
-
-
-_adapter = cache(TypeAdapter)
-
-
-def _check(kind: type, value: object) -> None:
-    if not is_native(value, DEEPEST + 1):
-        raise ValueError("a number of more than 64 bits, or too deep a list")
-    _adapter(kind).validate_json(json.dumps(value))  # as JSON, where a tuple is a list
 
 
 def files_of(checkpoint: Checkpoint, server: str, count: int) -> Sequence[bytes]:

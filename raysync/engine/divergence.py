@@ -2,28 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from raysync.core.events import Pushed
+from raysync.core.journal import Finding
 
-NOT_FINITE = "not_finite"
-"""The entry in a push's report that says what was not finite: see `training.not_finite`."""
 SHOWN = 5
 """The samples of a batch that are named."""
 
 
-def why_diverged(event: Pushed, finding: Mapping[str, Any]) -> str:
+def why_diverged(event: Pushed, finding: Finding) -> str:
     """Return a sentence about the push with which a run diverged, without its full stop."""
-    parameter = f" of {finding['parameter']}" if finding["parameter"] else ""
-    first = finding["first"]
+    parameter = f" of {finding.parameter}" if finding.parameter else ""
+    first = finding.first
     if first == "weights":
         cause = f"an update up to version {event.base}" if event.base else "the initial model"
         what = f"the weights{parameter}, in {cause}"
     else:
         what = f"the {first}{parameter}, at version {event.base}"
     return (
-        f"{event.worker}, clock {event.clock}, samples {_some(finding['samples'])}: the first that"
+        f"{event.worker}, clock {event.clock}, samples {_some(finding.samples)}: the first that"
         f" is not finite: {what}"
     )
 

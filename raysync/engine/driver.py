@@ -36,9 +36,11 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from math import isfinite, nextafter
 from typing import Any, assert_never
+
+from msgspec import convert
+from msgspec.structs import replace
 
 from raysync.config import START_DEADLINE_S, Experiment
 from raysync.core.checkpoint import Checkpoint
@@ -55,14 +57,15 @@ from raysync.core.decisions import (
     Suspend,
     Switch,
 )
-from raysync.core.events import Event, Pushed, TimerFired, pushed
-from raysync.core.journal import Ended, Evaluation, Line, Remark, entry_of
+from raysync.core.events import Event, Pushed, TimerFired
+from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Finding, Line, Remark, Report
 from raysync.core.machine import last_line_called
 from raysync.core.metrics import ACCURACY, PrimaryMetric
+from raysync.core.structs import to_native
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.checkpoint_state import OUTLIVED_S
 from raysync.engine.checkpointing import Checkpointer, Cut
-from raysync.engine.divergence import NOT_FINITE, why_diverged
+from raysync.engine.divergence import why_diverged
 from raysync.engine.early_stop import EarlyStop
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import Evaluations
@@ -72,7 +75,6 @@ from raysync.engine.last_updates import LastUpdates
 from raysync.engine.membership import Membership
 from raysync.engine.server_recovery import ServerRecovery
 from raysync.engine.topology import (
-    NO_REPORT,
     Arriving,
     Step,
     StepReport,
@@ -322,7 +324,7 @@ class Driver:
             "early_stop": self._early_stop.state(),
             "faults": self.faults.state(),
             "pushed": [
-                [asdict(step.release), step.samples, step.weights is not None]
+                [to_native(step.release), step.samples, step.weights is not None]
                 for step in self._pushed.values()
             ],
             "batch_sizes": sizes,
@@ -346,7 +348,9 @@ class Driver:
             server = server_for(self.topology, push[0])
             base = server.saved(_base_name(push)) if has_base else None
             call = server.saved(_push_name(push))
-            self._pushed[push] = Step(Release(**release), samples, call, server, base, NO_REPORT)
+            self._pushed[push] = Step(
+                convert(release, Release), samples, call, server, base, NO_REPORT
+            )
         self.topology.load_state(state["topology"], self._pushed)
         self._evaluations.load_state(state["evaluations"])
         for timer in self.topology.machine.timers.items():
@@ -423,10 +427,18 @@ class Driver:
         self._pushed[worker, clock] = step
         if unproven := self.members.comebacks.unproven:
             unproven.pop(worker, None)  # its start has not failed
-        report = step.report if loss is None else {**step.report, "loss": loss}
+        report = step.report if loss is None else replace(step.report, loss=loss)
         computed_at = None if arriving is None else arriving.computed_at
         base, samples = release.version, step.samples
-        event = pushed(self.backend.now, worker, clock, base, samples, busy_s, computed_at)
+        event = Pushed(
+            at=self.backend.now,
+            worker=worker,
+            clock=clock,
+            base=base,
+            samples=samples,
+            busy_s=busy_s,
+            computed_at=computed_at,
+        )
         if not_finite is not None:
             self._diverges(event, report, not_finite)
             return
@@ -434,13 +446,11 @@ class Driver:
         if self._is_pipelined:
             self.members.dismiss()
 
-    def _diverges(
-        self, event: Pushed, report: Mapping[str, Any], not_finite: Mapping[str, Any]
-    ) -> None:
+    def _diverges(self, event: Pushed, report: Report, not_finite: Finding) -> None:
         """Take in the push with which the run diverges, and end it, after an evaluation of the
         present model.
         """
-        self.handle(event, {**report, NOT_FINITE: not_finite})
+        self.handle(event, replace(report, not_finite=not_finite))
         self._why_diverged = why_diverged(event, not_finite)
         if not self.status:
             self._evaluations.add(self._version, self._progress, (self._progress,))
@@ -464,7 +474,7 @@ class Driver:
         self._evaluate(1.0)
         self._end("finished")
 
-    def handle(self, event: Event, report: Mapping[str, Any]) -> None:
+    def handle(self, event: Event, report: Report) -> None:
         """Pass an event on to the machine, and carry its decisions out.
 
         Raises:
@@ -479,7 +489,7 @@ class Driver:
         except Exception as error:
             error.add_note(f"at {event}, in {last_line_called(error)}")
             raise
-        self.lines.append(entry_of(event, decisions, report))
+        self.lines.append(Entry(event, decisions, report))
         for index, decision in enumerate(decisions):
             if type(decision) is Release:  # a `match`, or `isinstance`, takes longer
                 self.release(decision)

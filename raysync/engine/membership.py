@@ -20,6 +20,7 @@ from raysync.config import START_DEADLINE_S, Experiment
 from raysync.core.decisions import Release
 from raysync.core.events import Event, Joined, Left
 from raysync.core.ids import WorkerId
+from raysync.core.journal import Report
 from raysync.engine.backend import Backend
 from raysync.engine.elastic import LEAVING, WHY
 from raysync.engine.faults import FaultPlan
@@ -38,7 +39,7 @@ class Run(Protocol):
     status: str
     """The way in which the training ended; "" until then."""
 
-    def handle(self, event: Event, report: Mapping[str, Any]) -> None:
+    def handle(self, event: Event, report: Report) -> None:
         """Pass an event on to the machine, and carry its decisions out."""
 
     def release(self, release: Release) -> None:
@@ -162,7 +163,7 @@ class Membership:
         self._leaving.update(leaving)
         for worker in leaving:
             if not self._run.status:
-                self._leave(worker, {"why": WHY})
+                self._leave(worker, Report(why=WHY))
         self._leaving.clear()
         for worker in state["joining"]:
             self.join(worker)
@@ -231,7 +232,7 @@ class Membership:
         else:
             self._stays_away.add(WorkerId(worker).slot)
         why = f"crashed: {self._faults.described(index)}"
-        self._remove(worker, {"why": why})
+        self._remove(worker, Report(why=why))
         self._need_workers(f"the last was {worker}: {why}")
 
     def _not_started(self, worker: str, why: str, again_in_s: float | None) -> None:
@@ -262,8 +263,7 @@ class Membership:
         """
         self._stays_away.discard(WorkerId(worker).slot)
         again_in_s = self.comebacks.restart(worker)
-        report = {"why": why} if again_in_s is None else {"why": why, "restart_in_s": again_in_s}
-        self._remove(worker, report)
+        self._remove(worker, Report(why=why, restart_in_s=again_in_s))
         if again_in_s is None and (attempts := self._restarts.attempts) and not self._run.status:
             text = (
                 f"{WorkerId(worker).slot} was started anew {attempts} time{'s' * (attempts > 1)} in"
@@ -272,16 +272,16 @@ class Membership:
             self._run.remark(text)
         self._need_workers(f"the last was {worker}: {why}")
 
-    def _remove(self, worker: str, report: Mapping[str, Any]) -> None:
+    def _remove(self, worker: str, report: Report) -> None:
         """End a worker's actor, and let it leave."""
         self._backend.kill(worker)
         self._leave(worker, report)
 
-    def _leave(self, worker: str, report: Mapping[str, Any]) -> None:
+    def _leave(self, worker: str, report: Report) -> None:
         """Let a worker leave that has no actor."""
         self._steps.pop(worker, None)
         self.comebacks.unproven.pop(worker, None)
-        self._topology.left(worker, report["why"])
+        self._topology.left(worker, report.why)
         self._quorum.leaves(worker)
         self._run.handle(Left(at=self._backend.now, worker=worker), report)
 
@@ -300,6 +300,6 @@ class Membership:
             for worker in leavers:
                 self._stays_away.add(WorkerId(worker).slot)
                 left = Left(at=self._backend.now, worker=worker)
-                self._run.handle(left, {"why": DONE, "done": True})
+                self._run.handle(left, Report(why=DONE, done=True))
         if not self._run.status and not any(roster.live for roster in topology.rosters):
             self._run.drained()

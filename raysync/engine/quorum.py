@@ -13,12 +13,13 @@ are in the report of its push; neither the deadline of a step nor its duration c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from raysync.core.decisions import Release
 from raysync.engine.backend import Backend
 from raysync.engine.rejoin import Comebacks
-from raysync.engine.topology import HELD_BACK, Step, Topology, roster_of
+from raysync.engine.topology import Step, Topology, roster_of
 from raysync.errors import RunFailed
 
 
@@ -101,7 +102,7 @@ class Quorum:
         for release, since in held_back.values():
             self._carry_out(self._renewed(release))
             if (step := self._steps.get(release.worker)) is not None:
-                step.report = {**step.report, HELD_BACK: now - since}
+                step.report = replace(step.report, held_back_s=now - since)
 
     @property
     def _there(self) -> int:

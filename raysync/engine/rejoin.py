@@ -18,8 +18,8 @@ from typing import Any
 
 from raysync.config import Restarts
 from raysync.core.ids import WorkerId, worker_id
+from raysync.core.journal import NO_REPORT, Report
 from raysync.engine.backend import Backend, Call, Failure
-from raysync.engine.topology import NO_REPORT
 
 LOOK_AGAIN_S = 1.0
 """The seconds between two looks for room."""
@@ -90,13 +90,13 @@ class Comebacks:
         now = self._backend.now
         return self._retry(Comeback(lost, now, self.unproven.get(lost, 0), now))
 
-    def joined(self, worker: str) -> Mapping[str, Any]:
+    def joined(self, worker: str) -> Report:
         """Note that the worker has joined; return what the journal says of it."""
         comeback = self._coming.pop(worker, None)
         if comeback is None or not comeback.attempt:
             return NO_REPORT
         self.unproven[worker] = comeback.attempt
-        return {"away_s": self._backend.now - comeback.gone_at}
+        return Report(away_s=self._backend.now - comeback.gone_at)
 
     def cancel(self) -> None:
         """Expect none of them any more: the run is over."""

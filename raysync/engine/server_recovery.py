@@ -21,10 +21,12 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
+from msgspec.structs import replace
+
 from raysync.config import START_DEADLINE_S, Restarts
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.parameter_server import VERDICT_S, ParameterServer
-from raysync.engine.topology import HELD_BACK, Step, Topology, roster_of
+from raysync.engine.topology import Step, Topology, roster_of
 from raysync.errors import RunLost
 
 
@@ -117,7 +119,7 @@ class ServerRecovery:
                 self._steps[worker] = again = step.copy(call)
                 released_at = roster_of(self._topology, worker).live[worker].telemetry.released_at
                 assert released_at is not None, f"{step.release} of a worker never released"
-                again.report = {**step.report, HELD_BACK: now - released_at}
+                again.report = replace(step.report, held_back_s=now - released_at)
                 self._backend.watch(again.call, self._answered, again)
 
     def _replayed(self, what: tuple[Call, int, float]) -> None:

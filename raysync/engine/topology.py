@@ -7,14 +7,16 @@ Pipelined       the model is cut into stages, each with a server (`raysync.decou
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any, Protocol
+
+from msgspec.structs import replace
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.events import Event
-from raysync.core.fast_init import maker
 from raysync.core.ids import WorkerId, worker_id
+from raysync.core.journal import NO_REPORT, Finding, Report
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
@@ -28,13 +30,7 @@ from raysync.training.apply_plan import ApplyPlan
 
 SERVER = "server"
 """The id of the parameter server's actor."""
-NO_REPORT: Mapping[str, Any] = {}
-HELD_BACK = "held_back_s"
-"""The entry in a push's report that says for how long its release was held back: see `quorum`."""
-SERVER_S = "server_s"
-"""The entry in a push's report that says for how long its worker waited, after its release, until
-the server had made the weights; it is left out where that took no time, or is not known."""
-StepReport = tuple[float | None, float, Mapping[str, Any] | None]
+StepReport = tuple[float | None, float, Finding | None]
 """What a worker tells of a step: the loss (None if the worker has none), the seconds of computing,
 and what was not finite, if anything was: see `training.not_finite`."""
 NOTHING: list[Any] = []
@@ -70,7 +66,7 @@ class Step:
     """The server that the gradient is for."""
     weights: Value
     """The weights that it computes on; only where delays are compensated."""
-    report: Mapping[str, Any]
+    report: Report
     """Further entries for the journal's line of the push."""
     arriving: Arriving | None = None
     """The delivery of its gradient, where the backend delivers it once the call has answered."""
@@ -80,10 +76,6 @@ class Step:
         waits in vain.
         """
         return Step(self.release, self.samples, call, self.server, self.weights, self.report)
-
-
-step_of = maker(Step)
-"""Makes a `Step` from its fields, in their order."""
 
 
 class StateMachine(Protocol):
@@ -248,7 +240,7 @@ class DataParallel:
         if pulls:
             weights = self.server.published or self.server.weights()
             if self._has_server and (late_s := self._backend.late_s(weights)):
-                report = {SERVER_S: late_s}
+                report = Report(server_s=late_s)
             call = self._backend.call(worker, "step", fields, (weights,))
             if self._keeps_pulled:
                 self._pulled[worker] = weights
@@ -262,7 +254,7 @@ class DataParallel:
         if self._resumed:
             self._resumed.pop(worker, None)
             self._restored.pop(worker, None)
-        return (step_of(release, size, call, self.server, base, report),)
+        return (Step(release, size, call, self.server, base, report),)
 
     def issued_again(self, step: Step, lost: Collection[Call]) -> Call | None:
         """See `Topology.issued_again`."""
@@ -361,8 +353,7 @@ def issued_at(roster: Roster, step: Step) -> float:
     """
     at = roster.live[step.release.worker].telemetry.released_at
     assert at is not None, f"{step.release} of a worker that was never released"
-    held_back_s: float = step.report.get(HELD_BACK, 0.0)
-    return at + held_back_s
+    return at + (step.report.held_back_s or 0.0)
 
 
 def apply_plan(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from raysync.core.decisions import Decision, Push, apply, release
+from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 
@@ -25,7 +25,7 @@ class ASP(Paradigm):
         return 1
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
-        return [apply((push,)), release(push[0])]
+        return [Apply((push,)), Release(push[0])]
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         return []

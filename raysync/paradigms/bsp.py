@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from raysync.core.capability import Capability, Demand
-from raysync.core.decisions import Apply, Decision, Push, release
+from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 
@@ -59,7 +59,7 @@ class BSP(Paradigm):
         if roster.computing:
             return []
         update: list[Decision] = [Apply(tuple(roster.buffered))] if roster.buffered else []
-        return [*update, *map(release, roster.held)]
+        return [*update, *map(Release, roster.held)]
 
     def explain(self, roster: Roster, worker: str) -> str:
         others = len(roster.computing)

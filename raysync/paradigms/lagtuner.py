@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 
-from raysync.core.decisions import Decision, Note, Push, Release, apply, release
+from raysync.core.decisions import Apply, Decision, Note, Push, Release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 from raysync.errors import ConfigError
@@ -120,9 +120,9 @@ class LagTuner(Paradigm):
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         worker = push[0]
-        decisions: list[Decision] = [apply((push,))]
+        decisions: list[Decision] = [Apply((push,))]
         if self._spend(worker):
-            decisions.append(release(worker))
+            decisions.append(Release(worker))
         elif roster.lead(worker) > self.s_lower:
             decisions += self._ask(roster, worker)
         return decisions + self._releases(roster, already=decisions)
@@ -174,7 +174,7 @@ class LagTuner(Paradigm):
             credit = forecast.extra if self.bound == "literal" else forecast.extra - 1
             if credit:
                 self.credit[worker] = credit
-            decisions.append(release(worker))
+            decisions.append(Release(worker))
         return decisions
 
     def _releases(self, roster: Roster, already: list[Decision]) -> list[Decision]:
@@ -191,7 +191,7 @@ class LagTuner(Paradigm):
                 decisions += self._waited(
                     worker, roster.now - pushed_at if pushed_at is not None else 0.0
                 )
-            decisions.append(release(worker))
+            decisions.append(Release(worker))
         return decisions
 
     def _waited(self, worker: str, actual_s: float) -> list[Decision]:

@@ -14,8 +14,8 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 from pydantic_core import ErrorDetails
 
-from raysync.core.json_values import JSON_NATIVE, not_native
 from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
+from raysync.core.structs import JSON_NATIVE, not_native
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import NotTrusted, load_reference, not_trusted, without_imports
 from raysync.users_code import users_code

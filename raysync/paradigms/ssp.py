@@ -7,7 +7,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
-from raysync.core.decisions import Decision, Push, apply, release
+from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 
@@ -40,14 +40,14 @@ class SSP(Paradigm):
         return 1
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
-        decisions: list[Decision] = [apply((push,))]
+        decisions: list[Decision] = [Apply((push,))]
         for worker in roster.held_within(self.staleness):
-            decisions.append(release(worker))
+            decisions.append(Release(worker))
         return decisions
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         # the slowest member may have left
-        return [*map(release, roster.held_within(self.staleness))]
+        return [*map(Release, roster.held_within(self.staleness))]
 
     def explain(self, roster: Roster, worker: str) -> str:
         return (

@@ -5,10 +5,11 @@ stragglers until then.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le, Lt
+from msgspec.structs import replace
 
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import (

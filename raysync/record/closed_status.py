@@ -24,7 +24,7 @@ from raysync.record.writer import JOURNAL
 
 LAST_BYTES = 1 << 20
 """The end of a journal that is decoded: some thousand pushes."""
-PUSH = '{"event":"Pushed"'
+PUSH = '{"type":"Entry","event":{"type":"Pushed"'
 RARE = re.compile(f'"({"|".join(("Switch", "Suspend", "Restore", *RARE_NOTES))})"')
 """What a push may have led to that is shown however long ago it was."""
 

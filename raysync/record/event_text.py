@@ -23,10 +23,9 @@ from raysync.core.decisions import (
 )
 from raysync.core.events import Event, Joined, Left, Pushed
 from raysync.core.ids import WorkerId
-from raysync.core.journal import Checkpointed, Ended, Entry, Line, Remark, Resumed
+from raysync.core.journal import Checkpointed, Ended, Entry, Line, Remark, Report, Resumed
 
 PREDICTED = "predicted_wait_s"
-AWAY, RESTART = "away_s", "restart_in_s"
 RARE_NOTES = ("straggler", "recovered", "balanced")
 """The kinds of notes that do not come with every push; those of a user's own paradigm might."""
 
@@ -89,25 +88,25 @@ def _resumed(line: Resumed) -> str:
     return f"resumed from checkpoint {line.number} after {seconds(line.away_s)}{lost}"
 
 
-def _membership(event: Event, report: Mapping[str, Any]) -> Iterator[EventText]:
+def _membership(event: Event, report: Report) -> Iterator[EventText]:
     match event:
         case Joined(at=at, worker=worker) if WorkerId(worker).life != 1:
             back = "has joined, in the place of the one that left"
-            if AWAY in report:
-                back = f"came back {seconds(report[AWAY])} after its slot had lost its worker"
+            if report.away_s is not None:
+                back = f"came back {seconds(report.away_s)} after its slot had lost its worker"
             yield EventText(at, "joined", worker, f"{worker} {back}")
-        case Left(at=at, worker=worker) if not report.get("done"):
+        case Left(at=at, worker=worker) if not report.done:
             yield EventText(at, "left", worker, gone([worker], report))
 
 
-def gone(workers: Sequence[str], report: Mapping[str, Any]) -> str:
+def gone(workers: Sequence[str], report: Report) -> str:
     """Tell of workers that have left, all with this report."""
-    is_one, why = len(workers) == 1, report.get("why", "it left")
+    is_one, why = len(workers) == 1, report.why or "it left"
     are, them = ("is", "it") if is_one else ("are", "them")
     text = f"{', '.join(workers)} {are} gone ({'' if is_one else 'each: '}{why});"
     text += f" the run goes on without {them}"
-    if RESTART in report:
-        text += f", and starts {them} anew in {seconds(report[RESTART])}"
+    if report.restart_in_s is not None:
+        text += f", and starts {them} anew in {seconds(report.restart_in_s)}"
     return text
 
 

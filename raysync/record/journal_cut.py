@@ -5,21 +5,22 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+from msgspec.structs import replace
+
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Pushed
-from raysync.core.journal import Checkpointed, Entry, Line, Remark, Resumed, decode, read
+from raysync.core.journal import Checkpointed, Entry, Line, Remark, Resumed, decode, encode, read
 from raysync.errors import ConfigError
 from raysync.record.journal_file import JournalFile
-from raysync.record.journal_text import encode
 from raysync.record.storage import completed
 
-CUT = '{"checkpointed"'
+CUT = '{"type":"Checkpointed"'
 """How the line of a checkpoint begins: other lines of a long journal need not be decoded."""
 
 
@@ -134,11 +135,11 @@ def cut_off(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
     ):
         kept.writelines(_texts_before(old, checkpoint.number))
         cut = cut_line(checkpoint)
-        kept.write(encode(cut).decode())
+        kept.write(f"{encode(cut)}\n")
         lost_s, lost_pushes, former = _lost(old, cut.at)
         resumed = Resumed(cut.at, cut.number, away_s, lost_s, lost_pushes, exact)
         again = [replace(each, at=cut.at, number=cut.number) for each in former]
-        kept.writelines(encode(line).decode() for line in [*again, resumed])
+        kept.writelines(f"{encode(line)}\n" for line in [*again, resumed])
         kept.flush()
         os.fsync(kept.fileno())
     return resumed

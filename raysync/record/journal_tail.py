@@ -10,10 +10,9 @@ import os
 from itertools import islice
 from pathlib import Path
 from types import TracebackType
-from typing import Any
 
 from raysync.config.bounded_file import open_plain
-from raysync.core.journal import Decoder, Line, read_header
+from raysync.core.journal import Decoder, Header, Line, read_header
 from raysync.record.journal_file import bounded_line
 
 
@@ -27,7 +26,7 @@ class JournalTail:
         Args:
             journal: path of the `journal.jsonl` of a record.
         """
-        self.head: dict[str, Any] | None = None
+        self.head: Header | None = None
         """The header; None until it is on disk."""
         self._path = journal
         self._file = open_plain(journal)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
 from typing import Any, NamedTuple, get_type_hints
@@ -12,7 +13,7 @@ import numpy as np
 from raysync.core.decisions import Apply, Drop, Push, Release, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.ids import WorkerId, split_timer
-from raysync.core.journal import Entry
+from raysync.core.journal import NO_REPORT, Entry, Report
 from raysync.core.roster import Roster
 
 
@@ -213,7 +214,7 @@ class PushRows:
                 event.busy_s,
                 *_TO_COME,
             ]
-            if entry.report:
+            if entry.report is not NO_REPORT:
                 _report(row, entry.report)
             if state.is_live:
                 state.waiting = row
@@ -226,7 +227,7 @@ class PushRows:
                 self._waited(state, at, completed)
         for decision in entry.decisions:
             if follows:
-                roster.execute(decision)
+                decision = roster.execute(decision)
             if isinstance(decision, Release):
                 state, lead = workers[decision.worker], decision.lead
                 if state.waiting is not None:
@@ -308,7 +309,7 @@ class PushRows:
             at: the time of the resumption.
         """
         for stage, roster in rosters.items():
-            self.rosters[stage] = Roster.load(roster.dump())
+            self.rosters[stage] = Roster.load(deepcopy(roster.dump()))
             self.roster = self.rosters[max(self.rosters)]
             for worker in roster.live:
                 lead = roster.lead(worker) if worker in roster.members else 0
@@ -347,9 +348,10 @@ class PushRows:
             yield worker, now - row[PUSHED_AT_S] if waits else row[WAIT_S]
 
 
-def _report(row: Row, report: Mapping[str, Any]) -> None:
+def _report(row: Row, report: Report) -> None:
     """Fill in what was reported with the push of a row."""
-    row[LOSS], row[DELAY_TICKS] = report.get("loss"), report.get("delay_ticks")
-    row[BASE] = report.get("forward_version", row[BASE])
-    row[RELEASED_AT_S] += report.get("held_back_s", 0.0)
-    row[SERVER_S] = report.get("server_s", 0.0)
+    row[LOSS], row[DELAY_TICKS] = report.loss, report.delay_ticks
+    if report.forward_version is not None:
+        row[BASE] = report.forward_version
+    row[RELEASED_AT_S] += report.held_back_s or 0.0
+    row[SERVER_S] = report.server_s or 0.0

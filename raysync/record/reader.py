@@ -7,7 +7,7 @@ trusted.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from raysync import config
 from raysync.config import Experiment, Target
 from raysync.config.bounded_file import open_plain
-from raysync.core.journal import Line, read
+from raysync.core.journal import Header, Line, read
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import without_imports
@@ -183,7 +183,7 @@ class RunRecord:
         with legible(self.path), open_plain(self.path / JOURNAL) as file:
             file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
             *_, last, rest = [b"", *file.read().split(b"\n")]
-            return last.startswith(b'{"ended"') and not rest
+            return last.startswith(b'{"type":"Ended"') and not rest
 
     def journal(self) -> Iterator[Line]:
         """Yield events with their decisions, evaluations and the end, in order."""
@@ -211,7 +211,7 @@ class RunRecord:
             for line in lines:
                 measures.take((line,))
         measures.close(measures.now)
-        return head.get("about", {}), measures
+        return dict(head.about), measures
 
     def _pushes_from_journal(self) -> pd.DataFrame:
         rows = self._rows()
@@ -275,14 +275,14 @@ def legible(record: Path, part: str = "journal") -> Iterator[None]:
         ) from error
 
 
-def measures_of(head: Mapping[str, Any]) -> Measures:
+def measures_of(head: Header) -> Measures:
     """Create fresh measures for a journal with that header.
 
     Raises:
         ConfigError: the header is not that of a run: there is no workload, or target or primary
             metric are damaged.
     """
-    about, samples = head.get("about", {}), head["workload_samples"]
+    about, samples = head.about, head.workload_samples
     target, chance = about.get("target"), about.get("chance_accuracy")
     name, mode = about.get("metric", ACCURACY.name), about.get("metric_mode", ACCURACY.mode)
     with suppress(ValidationError):

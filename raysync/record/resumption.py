@@ -14,7 +14,7 @@ import psutil
 from raysync.config.bounded_file import open_plain
 from raysync.config.secret_masking import MASK
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.journal import Ended, decode, read_header
+from raysync.core.journal import Ended, Header, decode, read_header
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS, MANIFEST, name_of, numbers_in, read_checkpoint
 from raysync.record.journal_cut import cuts_in
@@ -71,7 +71,7 @@ def check_resumable(record: RunRecord, *, is_gone: bool = False) -> dict[str, An
         raise ConfigError(f"{where}: the run has {status}; nothing is left to do.")
     if status is None and not is_gone:
         check_gone(record)
-    return dict(head.get("about", {}))
+    return dict(head.about)
 
 
 def workload_of(record: RunRecord) -> int:
@@ -80,11 +80,12 @@ def workload_of(record: RunRecord) -> int:
     Raises:
         ConfigError: the record is damaged.
     """
-    samples: int = _header(record)["workload_samples"]
+    samples = _header(record).workload_samples
+    assert samples is not None, "the run of a record has a workload"
     return samples
 
 
-def _header(record: RunRecord) -> dict[str, Any]:
+def _header(record: RunRecord) -> Header:
     with legible(record.path), JournalFile(record.path / JOURNAL) as file:
         return read_header(file.readline())
 

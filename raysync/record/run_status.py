@@ -10,7 +10,7 @@ from raysync.core.decisions import Apply, Hold, Note, Release, Restore, Suspend,
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line, Resumed
-from raysync.record.event_text import RESTART, EventText, seconds, texts_of
+from raysync.record.event_text import EventText, seconds, texts_of
 from raysync.record.measures import Measures
 
 RARE, FREQUENT = 8, 6
@@ -149,14 +149,15 @@ class RunStatus:
             case Joined(at=at, worker=worker):
                 states[WorkerId(worker).slot] = WorkerState(worker, "waiting", at)
             case Left(at=at, worker=worker):
-                doing, why = "gone", entry.report.get("why", "")
-                if entry.report.get("done"):
+                doing, why = "gone", entry.report.why or ""
+                if entry.report.done:
                     doing = "done"
-                elif RESTART in entry.report:
+                elif entry.report.restart_in_s is not None:
                     why += ", is started anew"
                 states[WorkerId(worker).slot] = WorkerState(worker, doing, at, why)
             case Pushed(at=at, worker=worker):
-                self.batch_loss = entry.report.get("loss", self.batch_loss)
+                if entry.report.loss is not None:
+                    self.batch_loss = entry.report.loss
                 self._set_doing(worker, "waiting", at)
         for decision in entry.decisions:
             match decision:

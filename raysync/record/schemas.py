@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysync.config.bounded_file import open_plain, read_text
-from raysync.core.journal import LONGEST_S, is_mapping
 from raysync.core.metrics import ACCURACY, LOSS
+from raysync.core.structs import LONGEST_S, is_native
 from raysync.record.writer import MARKED, schema_of
 
 MOST_BYTES = 1 << 24
@@ -145,7 +145,7 @@ def checked(data: Any, schema: type[BaseModel]) -> dict[str, Any]:
     Raises:
         ValueError: it does not.
     """
-    if not is_mapping(data):
+    if not (type(data) is dict and is_native(data)):
         raise ValueError("must be a mapping with at most 20 levels and numbers of 64 bits")
     try:
         schema.model_validate(data)

@@ -16,7 +16,6 @@ import re
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import fields
 from datetime import datetime, timedelta
 from errno import ENOENT
 from functools import cache
@@ -31,13 +30,13 @@ import pyarrow.parquet as pq
 
 from raysync.config.secret_masking import masked
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.journal import Evaluation, Line, Resumed, header, read
+from raysync.core.journal import Line, Resumed, header, read
 from raysync.core.metrics import RESERVED
 from raysync.core.paradigm import AnyParadigm
+from raysync.core.structs import encode
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.journal_cut import Resumption, cut_off
-from raysync.record.journal_text import encode
 from raysync.record.made_here import KEY, making
 from raysync.record.measures import Measures
 from raysync.record.push_rows import Columns, PushRow, Row, columns_of
@@ -75,7 +74,7 @@ TEXTS = [name for name, hint in get_type_hints(PushRow).items() if str in (hint,
 """The columns of pushes that repeat few values, so that a dictionary of these pays. (Parquet's
 writer would make one of each column: for times that takes as long as all the rest, and no less
 room.)"""
-MARKED = {each.name: _TYPES[str(each.type)] for each in fields(Evaluation) if each.name in RESERVED}
+MARKED = dict.fromkeys(RESERVED, pa.float64()) | {"version": pa.int64()}
 """Column of `evaluations.parquet` beside the metrics -> its type."""
 
 
@@ -241,7 +240,7 @@ class RecordWriter:
                 self.resume(goes_on.checkpoint, exact=goes_on.exact)
                 return
             self._open("w")
-            head = header(paradigm, measures.workload_samples, about=dict(about))
+            head = header(paradigm, measures.workload_samples, about)
             self._journal.write(f"{head}\n".encode())
             self._journal.flush()
 
@@ -315,7 +314,7 @@ class RecordWriter:
             RunFailed: they cannot be written.
         """
         number = len(self._texts)
-        self._texts += [encode(line) for line in lines]
+        self._texts += [encode(line) + b"\n" for line in lines]
         self._rows += self.measures.take(lines)
         if self.failure:
             self._texts.clear()

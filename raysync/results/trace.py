@@ -25,6 +25,7 @@ from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Restore, S
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Line, Remark, Resumed
+from raysync.core.structs import to_native
 from raysync.record.reader import RunRecord
 from raysync.results.collection import label_of
 from raysync.results.columns import metric_text
@@ -193,7 +194,12 @@ def _marks(lines: Iterable[Line], tracks: dict[str, int], metric: str) -> Iterat
                 if isinstance(event, Joined | Left):
                     name = "joined" if isinstance(event, Joined) else "left"
                     yield _mark(
-                        name, "member", event.at, WORKERS, tracks[event.worker], dict(line.report)
+                        name,
+                        "member",
+                        event.at,
+                        WORKERS,
+                        tracks[event.worker],
+                        to_native(line.report),
                     )
                 for decision in decisions:
                     yield from _of_decision(decision, event.at, tracks)

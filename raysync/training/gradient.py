@@ -13,12 +13,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from raysync.core.journal import Finding
 from raysync.training.batch_reader import BatchReader, even_sizes
 from raysync.training.batch_structure import batch_to
 from raysync.training.compiling import Loss, compiled
 from raysync.training.device import Device, seconds_between
 from raysync.training.flat import FlatModel
-from raysync.training.not_finite import Finding, first_not_finite
+from raysync.training.not_finite import first_not_finite
 from raysync.training.precision import computing_in
 from raysync.training.task import Task
 from raysync.training.wire import Wire

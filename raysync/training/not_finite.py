@@ -5,21 +5,16 @@ Shape legend: P = trainable parameters.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from math import isfinite
-from typing import Any
 
 import torch
 from torch import Tensor
 
+from raysync.core.journal import Finding
 from raysync.training.batch_reader import BatchReader
 from raysync.training.parameter_groups import NamedParameter
-
-Finding = Mapping[str, Any]
-"""`first`: weights, activations, loss or gradient, whichever comes first; `parameter`: the name of
-the first one there ("": it is in none); `samples`: the indices of the batch in the training set.
-JSON-native, for the journal's line of the push."""
 
 
 def first_not_finite(
@@ -58,7 +53,7 @@ def first_not_finite(
         first, parameter = "gradient", _first_in(gradient, parameters)
     if not first:
         return None
-    return {"first": first, "parameter": parameter, "samples": reader.samples(*batch)}
+    return Finding(first, parameter, reader.samples(*batch))
 
 
 def _first_in(vector: Tensor, parameters: Sequence[NamedParameter]) -> str:

@@ -11,9 +11,9 @@ from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Line
-from raysync.core.json_values import is_whole
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
+from raysync.core.structs import is_whole
 from raysync.decoupled.plan import check, plan_of
 from raysync.engine.checkpoint_state import OUTLIVED_S, files_of
 from raysync.engine.checkpointing import Snapshot

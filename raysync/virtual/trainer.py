@@ -10,9 +10,9 @@ import torch
 from torch import Tensor
 
 from raysync.config import WorkerGroup
+from raysync.core.journal import Finding
 from raysync.training.device import refuse_without_kernels, use_deterministic_kernels
 from raysync.training.gradient import GradientComputation
-from raysync.training.not_finite import Finding
 from raysync.training.precision import refuse_unsupported
 from raysync.training.preparation import TrainingPlan
 

@@ -1,7 +1,7 @@
 """Journals of a machine that nothing but a clock drives."""
 
 from raysync.core.events import Pushed
-from raysync.core.journal import Entry
+from raysync.core.journal import NO_REPORT, Entry, Report
 from raysync.core.machine import Machine
 from raysync.paradigms import make
 from tests.builders.schedules import joins, simulate
@@ -17,6 +17,6 @@ def journal(name, pushes, slow_s=3.0, churn=(), workload=None, **parameters):
         machine, [*joins(FAST, SLOW), *churn], lambda worker, _: step_s[worker], pushes
     )
     return [
-        Entry(event, tuple(decisions), {"loss": 1.0} if isinstance(event, Pushed) else {})
+        Entry(event, tuple(decisions), Report(loss=1.0) if isinstance(event, Pushed) else NO_REPORT)
         for event, decisions in events
     ]

@@ -384,7 +384,7 @@ def _has_model(record: RunRecord) -> bool:
 def workers_lost(record: RunRecord) -> int:
     """Return how many workers were lost, as the journal tells it."""
     return sum(
-        isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.get("done")
+        isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.done
         for line in record.journal()
     )
 
@@ -393,11 +393,10 @@ def figures(struck: Outcome, undisturbed: Outcome) -> dict[str, Any]:
     """Return what the faults have cost, by the names of the columns of a result."""
     lines = list(struck.record.journal())
     resumed = [line for line in lines if isinstance(line, Resumed)]
-    away = [
-        line.report["away_s"]
-        for line in lines
-        if isinstance(line, Entry) and isinstance(line.event, Joined) and "away_s" in line.report
+    joins = [
+        line.report for line in lines if isinstance(line, Entry) and isinstance(line.event, Joined)
     ]
+    away = [report.away_s for report in joins if report.away_s is not None]
     faults = len(struck.struck)
     return {
         "faults": faults,

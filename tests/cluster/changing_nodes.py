@@ -85,7 +85,7 @@ def told(line, pushed_at):
     """Print what a line says of the workers, given when each has pushed last."""
     match line:
         case Entry(event=Left(at=at, worker=worker), report=report):
-            print("left", json.dumps([worker, report["why"], at - pushed_at.get(worker, 0)]))
+            print("left", json.dumps([worker, report.why, at - pushed_at.get(worker, 0)]))
         case Entry(event=Pushed(worker=worker, clock=clock)):
             print("pushed", json.dumps([worker, clock]))
         case Remark(text=text):

@@ -12,7 +12,7 @@ from raysync import config
 from raysync.cluster.session import Session
 from raysync.core.events import Pushed
 from raysync.core.ids import WorkerId
-from raysync.core.journal import Resumed
+from raysync.core.journal import Entry, Resumed
 from raysync.core.replay import replay
 from raysync.errors import RunFailed
 from raysync.paradigms import rebuild
@@ -47,9 +47,9 @@ def session(ray_cluster):
 def losses(lines):
     """(worker, clock) -> loss of the last module."""
     return {
-        (line.event.worker, line.event.clock): line.report["loss"]
+        (line.event.worker, line.event.clock): line.report.loss
         for line in lines
-        if "loss" in getattr(line, "report", {})
+        if isinstance(line, Entry) and line.report.loss is not None
     }
 
 

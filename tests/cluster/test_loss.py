@@ -30,7 +30,7 @@ pytestmark = pytest.mark.ray
 
 def left(record):
     return [
-        (entry.event.worker, entry.report["why"])
+        (entry.event.worker, entry.report.why)
         for entry in record.journal()
         if isinstance(entry, Entry) and isinstance(entry.event, Left)
     ]
@@ -338,7 +338,7 @@ def story(lines):
             entry.event.worker,
             type(entry.event),
             entry.event.clock if isinstance(entry.event, Pushed) else None,
-        ): entry.report.get("loss", 0.0)
+        ): entry.report.loss or 0.0
         for entry in entries
     }
 

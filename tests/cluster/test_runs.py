@@ -245,12 +245,12 @@ def test_weights_that_an_update_has_made_not_finite_are_told_by_the_shard_that_h
     record = run(update=TOO_FAST, paradigm="asp", cluster={"server_shards": 2})
     assert record.summary["status"] == "diverged"
     [found] = [
-        line.report["not_finite"]
+        line.report.not_finite
         for line in record.journal()
-        if isinstance(line, Entry) and "not_finite" in line.report
+        if isinstance(line, Entry) and line.report.not_finite is not None
     ]
-    assert found["first"] == "weights"
-    assert found["parameter"] in record.summary["error"]
+    assert found.first == "weights"
+    assert found.parameter in record.summary["error"]
 
 
 def test_runs_that_follow_one_another_keep_the_actors_and_start_afresh(session, run):

@@ -44,7 +44,7 @@ def lost(path):
     """Leave a record as a process that is killed does."""
     (path / "summary.json").unlink()
     journal = path / "journal.jsonl"
-    journal.write_text(journal.read_text().rpartition('{"ended"')[0])
+    journal.write_text(journal.read_text().rpartition('{"type":"Ended"')[0])
     file = path / "environment.json"
     file.write_text(json.dumps(json.loads(file.read_text()) | {"pid": 2**30}))
 

@@ -496,9 +496,10 @@ def follow_restarts(lines, restarts, spawned, over_at):
                 in_a_row[slot_of(worker)] = 0
             case Entry(event=Joined(worker=worker)):
                 joined.add(worker)
-            case Entry(event=Left(at=at, worker=worker), report={"why": why, **report}):
+            case Entry(event=Left(at=at, worker=worker), report=report):
+                why = report.why
                 if not why.startswith("crashed: "):
-                    lost(worker, at, report.get("restart_in_s"))
+                    lost(worker, at, report.restart_in_s)
                     continue
                 in_a_row[slot_of(worker)] = 0
                 if "rejoin_after_s" in why:

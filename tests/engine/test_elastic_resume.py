@@ -62,7 +62,7 @@ def test_a_run_that_goes_on_with_other_workers_has_a_possible_history(
 
     slots = set(map(str, task.experiment.slots()))
     slots_before = {str(WorkerId(worker).slot) for worker in before.live}
-    left = {line.event.worker for line in entries(rest, Left) if line.report["why"] == WHY}
+    left = {line.event.worker for line in entries(rest, Left) if line.report.why == WHY}
     assert left == {worker for worker in before.live if WorkerId(worker).slot not in slots}
     joined = {str(WorkerId(line.event.worker).slot) for line in entries(rest, Joined)}
     assert joined == slots - slots_before

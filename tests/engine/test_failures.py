@@ -90,16 +90,13 @@ def told(line):
 
 
 def reported(report):
-    match report:
-        case {"why": why, "restart_in_s": wait_s}:
-            return f" ({why}; anew in {wait_s:g} s)"
-        case {"why": why}:
-            return f" ({why})"
-        case {"away_s": away_s}:
-            return f" (away for {away_s:g} s)"
-        case {"held_back_s": held_back_s}:
-            return f" (held back for {held_back_s:g} s)"
-    return ""
+    if report.restart_in_s is not None:
+        return f" ({report.why}; anew in {report.restart_in_s:g} s)"
+    if report.why is not None:
+        return f" ({report.why})"
+    if report.away_s is not None:
+        return f" (away for {report.away_s:g} s)"
+    return f" (held back for {report.held_back_s:g} s)" if report.held_back_s is not None else ""
 
 
 def happened(event):

@@ -68,9 +68,7 @@ def told(lines, kind):
 
 def story(lines):
     """What happened, what was decided, and the loss of each step."""
-    return [
-        (entry.event, entry.decisions, entry.report.get("loss")) for entry in told(lines, Entry)
-    ]
+    return [(entry.event, entry.decisions, entry.report.loss) for entry in told(lines, Entry)]
 
 
 def times_lost(lines):

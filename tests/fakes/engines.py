@@ -5,7 +5,7 @@ import pytest
 import raysync
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Pushed
-from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation
+from raysync.core.journal import NO_REPORT, Checkpointed, Ended, Entry, Evaluation, Report
 from raysync.core.machine import Machine
 from raysync.record import storage
 from raysync.testing.drive import SAMPLES
@@ -53,7 +53,13 @@ class ScriptedEngine:
         number = 0 if checkpoint is None else checkpoint.number
         yield []
         for event, decisions in simulate(machine, events, lambda worker, _: steps[worker], 10**6):
-            yield [Entry(event, tuple(decisions), {"loss": 1.0} if "Pushed" in str(event) else {})]
+            yield [
+                Entry(
+                    event,
+                    tuple(decisions),
+                    Report(loss=1.0) if "Pushed" in str(event) else NO_REPORT,
+                )
+            ]
             pushes += isinstance(event, Pushed)
             if machine.roster.progress >= 1:
                 break

@@ -11,7 +11,7 @@ def test_no_worker_ever_waits():
     for clock in range(50):
         assert drive.push("fast#1") == [
             Apply((("fast#1", clock),), version=clock + 1, samples_before=clock * SAMPLES),
-            Release("fast#1", clock + 1, version=clock + 1),
+            Release("fast#1", clock + 1, version=clock + 1, lead=clock + 1),
         ]
     assert drive.roster.lead("fast#1") == 50
 

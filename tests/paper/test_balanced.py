@@ -178,7 +178,7 @@ def test_a_leaver_takes_its_own_size_with_it_and_its_next_life_has_its_speed():
     cluster.round()
     assert cluster.in_order() == [43, 21], "64 by 2 : 1"
     decisions = drive.join("w-2#2")
-    assert decisions[-1] == Release("w-2#2", clock=2, version=2, batch_size=24)
+    assert decisions[-1] == Release("w-2#2", clock=2, version=2, batch_size=24, lead=0)
     for worker in (a, b, "w-2#2"):
         decisions = drive.push(worker, drive.now + 24, samples=OWN, busy_s=24)
     assert sum(each.batch_size for each in decisions if isinstance(each, Release)) == 96

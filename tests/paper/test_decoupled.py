@@ -249,14 +249,14 @@ def test_each_module_has_a_machine_of_its_own():
     """
     paradigm = make("decoupled", modules=2, groups=2)
     described = describe(paradigm)
-    machines = machine_of(rebuild(described["class"], described["parameters"]), 16)
+    machines = machine_of(rebuild(described.reference, described.parameters), 16)
     names = {
         (group, module): worker_id(stage_slot(f"w-{group}", module), 1)
         for group in (0, 1)
         for module in (1, 2)
     }
     for name in names.values():
-        assert machines.handle(Joined(at=0.0, worker=name)) == [Release(name, 0, 0)]
+        assert machines.handle(Joined(at=0.0, worker=name)) == [Release(name, 0, 0, lead=0)]
     assert not [
         one
         for one in machines.handle(pushed(names[0, 2], 1.0, 0))
@@ -283,7 +283,7 @@ def test_each_module_has_a_machine_of_its_own():
     assert (
         again.handle(leave)
         == machines.handle(leave)
-        == [Apply(((names[0, 1], 0),), 1, 0), Release(names[0, 1], 1, 1)]
+        == [Apply(((names[0, 1], 0),), 1, 0), Release(names[0, 1], 1, 1, lead=0)]
     )
     assert again.snapshot() == machines.snapshot()
 

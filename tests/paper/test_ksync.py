@@ -34,7 +34,10 @@ def test_a_late_push_is_dropped_and_its_worker_joins_the_round_in_progress(name,
     drive.push("a#1")
     drive.push("b#1")
     drive.push("b#1")
-    assert drive.push("c#1") == [Drop(("c#1", 0), LATE, "late"), Release("c#1", clock=1, version=1)]
+    assert drive.push("c#1") == [
+        Drop(("c#1", 0), LATE, "late"),
+        Release("c#1", clock=1, version=1, lead=0),
+    ]
     assert applied(drive.push("c#1")) == [(("b#1", 1), ("c#1", 1))], "it counts in that round"
 
 
@@ -124,22 +127,25 @@ def test_the_drops_of_backup_workers_are_those_of_the_slow():
 def test_k_batch_sync_takes_k_batches_of_whatever_workers():
     """Who pushes before the round's end computes another batch on the weights that it has."""
     drive = Drive(make("k-batch-sync", k=3), "a#1", "b#1")
-    assert drive.push("a#1") == [Release("a#1", clock=1, version=0, pull=False)]
-    assert drive.push("a#1") == [Release("a#1", clock=2, version=0, pull=False)]
+    assert drive.push("a#1") == [Release("a#1", clock=1, version=0, pull=False, lead=1)]
+    assert drive.push("a#1") == [Release("a#1", clock=2, version=0, pull=False, lead=2)]
     answer = drive.push("a#1")
     assert applied(answer) == [(("a#1", 0), ("a#1", 1), ("a#1", 2))]
-    assert answer[1] == Release("a#1", clock=3, version=1)
-    assert drive.push("b#1") == [Drop(("b#1", 0), LATE, "late"), Release("b#1", clock=1, version=1)]
+    assert answer[1] == Release("a#1", clock=3, version=1, lead=3)
+    assert drive.push("b#1") == [
+        Drop(("b#1", 0), LATE, "late"),
+        Release("b#1", clock=1, version=1, lead=0),
+    ]
 
 
 def test_k_batch_async_takes_the_first_k_however_old_and_nobody_waits():
     drive = Drive(make("k-batch-async", k=2), "a#1", "b#1")
-    assert drive.push("a#1") == [Release("a#1", clock=1, version=0)]
+    assert drive.push("a#1") == [Release("a#1", clock=1, version=0, lead=1)]
     assert applied(drive.push("a#1")) == [(("a#1", 0), ("a#1", 1))]
-    assert drive.push("a#1") == [Release("a#1", clock=3, version=1)]
+    assert drive.push("a#1") == [Release("a#1", clock=3, version=1, lead=3)]
     answer = drive.push("b#1")
     assert applied(answer) == [(("a#1", 2), ("b#1", 0))], "b's is of version 0"
-    assert answer[1] == Release("b#1", clock=1, version=2)
+    assert answer[1] == Release("b#1", clock=1, version=2, lead=0)
 
 
 @pytest.mark.parametrize("name", ["k-batch-sync", "k-batch-async"])

@@ -36,7 +36,7 @@ def test_a_shorter_delay_than_r_is_applied_and_r_is_not():
     assert applied(after(R - 1, "asp").push("b#1")) == [(("b#1", 0),)]
     assert after(R, "asp").push("b#1") == [
         Drop(("b#1", 0), Telling("stale: 3 2"), "stale"),
-        Release("b#1", clock=1, version=R),
+        Release("b#1", clock=1, version=R, lead=0),
     ]
     assert tells(after(1, "asp", staleness=0).push("b#1")[0].why, "stale: 1 0")
 
@@ -129,7 +129,7 @@ def test_a_push_on_the_published_weights_is_never_dropped():
     answer = drive.push("b#1")
     assert answer == [
         Drop(("b#1", 0), Telling("stale: 11 2"), "stale"),
-        Release("b#1", clock=1, version=11),
+        Release("b#1", clock=1, version=11, lead=0),
     ]
 
 

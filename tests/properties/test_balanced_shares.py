@@ -1,10 +1,10 @@
 """Batches that suit the speeds: what holds for every cluster and every inner paradigm."""
 
-from dataclasses import replace
 from itertools import product
 from math import inf
 
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 
 from raysync.core.decisions import Apply, Note, Release
 from raysync.core.machine import Machine

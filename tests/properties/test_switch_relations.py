@@ -2,11 +2,11 @@
 stragglers.
 """
 
-from dataclasses import replace
 from itertools import chain
 
 import pytest
 from hypothesis import event, given, settings, strategies as st
+from msgspec.structs import replace
 
 from raysync.core.decisions import Apply, Restore, Suspend, Switch
 from raysync.core.machine import Machine

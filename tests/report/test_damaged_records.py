@@ -511,7 +511,7 @@ def test_control_characters_are_visible(record, call):
     """A remark in the terminal, and an error that quotes the record."""
     journal = record / "journal.jsonl"
     lines = journal.read_text().splitlines(keepends=True)
-    remark = {"remark": {"at": 0.0, "text": "\x1b]0;hello\x07\x9b2J\ud800"}}
+    remark = {"type": "Remark", "at": 0.0, "text": "\x1b]0;hello\x07\x9b2J\ud800"}
     journal.write_text("".join([*lines[:-1], json.dumps(remark) + "\n", lines[-1]]))
     code, out, _ = call("watch", "--once", record)
     assert code == 0

@@ -299,7 +299,7 @@ def test_what_a_user_writes_is_text(own_copy, tmp_path):
         )
         journal = record / "journal.jsonl"
         note = json.dumps(
-            {"do": "Note", "kind": evil, "worker": "fast-0#1", "values": {evil: evil}}
+            {"type": "Note", "kind": evil, "worker": "fast-0#1", "values": {evil: evil}}
         )
         text = journal.read_text()
         assert '"decisions":[' in text

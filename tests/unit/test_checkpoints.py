@@ -192,7 +192,11 @@ def test_what_was_lost_is_counted_up_to_a_damaged_line(tmp_path):
     *before, pushed = journal("asp", 3)
     after = [Checkpointed(2.0, 1), Resumed(2.0, 1, 5.0, 0.5, 3), pushed]
     left = Entry(Left(at=7.5, worker="slow-0#1"), ())
-    lines = [header(make("asp"), 960), *map(encode, [*before, *after, left]), '{"event": "Pus']
+    lines = [
+        header(make("asp"), 960),
+        *map(encode, [*before, *after, left]),
+        '{"type":"Entry","event":{"type":"Pus',
+    ]
     file = tmp_path / "journal.jsonl"
     file.write_text("\n".join(lines))
     os.utime(file, (100, 100))

@@ -19,7 +19,8 @@ from rich.console import Console
 from raysync import cli, config
 from raysync.cli import table
 from raysync.cluster import connection, placement
-from raysync.core.journal import header
+from raysync.core.events import Joined
+from raysync.core.journal import Entry, encode, header
 from raysync.core.metrics import ACCURACY
 from raysync.errors import RunFailed
 from raysync.paradigms import make
@@ -219,7 +220,7 @@ def test_a_terminal_that_knows_only_ascii(tmp_path):
 
 def test_replay_shows_a_difference_and_exits_with_1(call, tmp_path):
     (tmp_path / "run").mkdir()
-    joined = '{"event": "Joined", "at": 0.0, "worker": "a#1", "decisions": []}'
+    joined = encode(Entry(Joined(at=0.0, worker="a#1"), ()))
     write(tmp_path / "run" / "journal.jsonl", f"{header(make('bsp'), 10)}\n{joined}\n")
     code, _, err = call("replay", "run")
     assert code == 1

@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from raysync import runner
 from raysync.core.events import Left
-from raysync.core.journal import Entry
+from raysync.core.journal import Entry, Report
 from raysync.record.event_text import seconds
 
 
@@ -37,7 +37,7 @@ def test_a_duration_keeps_two_digits_and_no_exponent(value):
 def test_of_workers_that_leave_together_one_line_tells():
     said = []
     lines = [
-        Entry(Left(at=at, worker=worker), (), {"why": why})
+        Entry(Left(at=at, worker=worker), (), Report(why=why))
         for at, worker, why in [
             (5.0, "w-0#1", "its actor died"),
             (5.01, "w-1#1", "its actor died"),

@@ -1,6 +1,5 @@
 """Building paradigms by name, one's own included."""
 
-import json
 from dataclasses import dataclass, field
 from typing import Annotated, ClassVar
 
@@ -9,8 +8,9 @@ from annotated_types import Ge
 
 from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Release
-from raysync.core.machine import Machine, describe
+from raysync.core.machine import Description, Machine, describe
 from raysync.core.paradigm import Paradigm
+from raysync.core.structs import decode, encode
 from raysync.errors import ConfigError
 from raysync.paradigms import PARADIGMS, make, rebuild
 from raysync.paradigms.class_loading import call
@@ -96,7 +96,7 @@ def test_what_cannot_be_built_says_why(name, parameters, says):
 def test_ones_own_paradigm_is_made_snapshot_and_rebuilt():
     machine = Machine(make(f"{HERE}:Mine", patience=2))
     described = describe(machine.paradigm)
-    rebuilt = rebuild(described["class"], described["parameters"], trust=True)
+    rebuilt = rebuild(described.reference, described.parameters, trust=True)
     assert type(rebuilt) is Mine
     assert Machine.restore(machine.snapshot(), rebuilt).paradigm.patience == 2
 
@@ -124,8 +124,8 @@ def test_without_trust_only_what_is_registered_is_rebuilt():
 
 @pytest.mark.parametrize("name", PARADIGMS)
 def test_what_a_header_describes_is_rebuilt(name):
-    described = json.loads(json.dumps(describe(make(name))))
-    rebuilt = rebuild(described["class"], described["parameters"])
+    described = decode(encode(describe(make(name))), Description)
+    rebuilt = rebuild(described.reference, described.parameters)
     assert (type(rebuilt), describe(rebuilt)) == (PARADIGMS[name], described)
 
 

@@ -33,8 +33,8 @@ def path(engine, tmp_path):
     (folder / "summary.json").unlink()
     journal = folder / "journal.jsonl"
     *lines, last = journal.read_text().splitlines(keepends=True)
-    assert last.startswith('{"ended"')
-    journal.write_text("".join(lines) + '{"event": "Push')
+    assert last.startswith('{"type":"Ended"')
+    journal.write_text("".join(lines) + '{"type":"Entry","event":{"type":"Push')
     wrote(folder, pid=2**30)
     return folder
 
@@ -241,7 +241,7 @@ def test_a_run_without_the_setting_says_so(engine, tmp_path):
 def test_a_diverged_run_is_over_also_where_only_the_journal_says_so(engine, path):
     journal = path / "journal.jsonl"
     text = journal.read_text().rpartition("\n")[0]
-    journal.write_text(text + '\n{"ended": {"status": "diverged", "at": 9.0}}\n')
+    journal.write_text(text + '\n{"type":"Ended","status":"diverged","at":9.0}\n')
     with pytest.raises(ConfigError, match=naming("diverged")):
         raysync.resume(path)
 

@@ -138,7 +138,7 @@ def test_what_cannot_go_on(begun, call, tmp_path):
     [lost] = [one.path for one in records(begun) if one.summary["status"] == "stopped"]
     (lost / "summary.json").unlink()
     journal = lost / "journal.jsonl"
-    journal.write_text(journal.read_text().rpartition('{"ended"')[0])
+    journal.write_text(journal.read_text().rpartition('{"type":"Ended"')[0])
     wrote(lost, pid=os.getpid())
     code, _, err = call("compare", "--resume", str(begun))
     assert (code, tells(err, f"process {os.getpid()}")) == (2, True)

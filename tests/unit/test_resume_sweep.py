@@ -66,7 +66,7 @@ def lost(path):
     """Leave a record as a process that is killed does."""
     (path / "summary.json").unlink()
     journal = path / "journal.jsonl"
-    journal.write_text(journal.read_text().rpartition('{"ended"')[0])
+    journal.write_text(journal.read_text().rpartition('{"type":"Ended"')[0])
     wrote(path, pid=2**30)
 
 

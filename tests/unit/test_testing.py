@@ -1,11 +1,12 @@
 """What `raysync.testing` finds in paradigms that break the contract."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from typing import ClassVar
 
 import pytest
 from hypothesis import Phase, settings
+from msgspec.structs import replace
 
 from raysync import Apply, ConfigError, Drop, IllegalDecision, Paradigm, Release
 from raysync.paradigms import make

@@ -15,7 +15,7 @@ import yaml
 import raysync
 from raysync import config
 from raysync.cli.watch import newest
-from raysync.core.journal import Evaluation
+from raysync.core.journal import Ended, Evaluation, Remark, decode
 from raysync.errors import ConfigError, RunFailed, RunLost
 from raysync.runner import engine_for, run_in
 from raysync.tracking import process, trackers
@@ -367,8 +367,7 @@ def children_since(before):
 
 
 def remarks(record):
-    lines = (record.path / "journal.jsonl").read_text().splitlines()
-    return [json.loads(line)["remark"]["text"] for line in lines if "remark" in json.loads(line)]
+    return [line.text for line in record.journal() if isinstance(line, Remark)]
 
 
 def test_a_tracker_that_fails_is_turned_off(stand_in, settings):
@@ -418,7 +417,7 @@ def test_nothing_is_written_behind_the_end_of_a_journal(settings, monkeypatch):
     monkeypatch.setattr("raysync.tracking.tensorboard.EventFile.flush", lambda self: 1 / 0)
     record = raysync.run(settings | few, notify=notes.append)
     *_, last = (record.path / "journal.jsonl").read_text().splitlines()
-    assert "ended" in json.loads(last)
+    assert isinstance(decode(last), Ended)
     assert any("division by zero" in note for note in notes)
 
 

@@ -23,7 +23,7 @@ from raysync.cli.run_view import RunView
 from raysync.cli.watch import QUIET_S, Watcher, newest
 from raysync.core.decisions import Drop, Note
 from raysync.core.events import Joined, Left, Pushed
-from raysync.core.journal import Ended, Entry, Evaluation, Remark, encode, header
+from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Remark, Report, encode, header
 from raysync.core.machine import Machine
 from raysync.core.metrics import PERPLEXITY
 from raysync.errors import ConfigError
@@ -63,8 +63,8 @@ def driven(name, pushes, churn=(), workers=(FAST, SLOW), workload=None, **parame
         machine, [*joins(*workers), *churn], lambda worker, _: STEP_S.get(worker, 1.0), pushes
     )
     for event, decisions in events:
-        why = {Left: {"why": "its actor died"}, Pushed: {"loss": 0.5}}.get(type(event), {})
-        yield machine, Entry(event, tuple(decisions), why)
+        report = {Left: Report(why="its actor died"), Pushed: Report(loss=0.5)}
+        yield machine, Entry(event, tuple(decisions), report.get(type(event), NO_REPORT))
 
 
 def lines_of(*arguments, **parameters):
@@ -125,13 +125,13 @@ def test_lagtuner_tells_what_it_granted_and_what_came_of_it(snapshot):
 def test_what_is_rare_is_told_apart(snapshot):
     workers = [f"a-{number}#1" for number in range(4)] + [SLOW]
     churn = [Left(at=30.5, worker="a-0#1"), Joined(at=32.0, worker="a-0#2")]
-    leave = Entry(Left(at=3.0, worker=FAST), (), {"why": "its actor died", "restart_in_s": 1.5})
+    leave = Entry(Left(at=3.0, worker=FAST), (), Report(why="its actor died", restart_in_s=1.5))
     lines = [
         *lines_of("sync-switch", 150, churn, workers, 150 * SAMPLES, **ELASTIC),
         Remark(99.0, "So it is."),
         Ended("failed", 100.0, "server: broken"),
         leave,
-        Entry(Joined(at=8.25, worker="a-0#2"), (), {"away_s": 5.25}),
+        Entry(Joined(at=8.25, worker="a-0#2"), (), Report(away_s=5.25)),
     ]
     news = told(lines, rare=True)
     kinds = "straggler suspended restored switch left joined remark ended left joined"
@@ -246,7 +246,7 @@ def test_waits_under_way_and_staleness_by_hand():
 
 
 def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
-    left = Entry(Left(at=4.5, worker="b-0#1"), (), {"why": "its actor died"})
+    left = Entry(Left(at=4.5, worker="b-0#1"), (), Report(why="its actor died"))
     lines = lines_of("ssp", 9, workers=(FAST, SLOW, "b-0#1"), staleness=0)
     more = lines_of("ssp", 60, staleness=0)
     status = standing_of([*lines, left])
@@ -359,7 +359,7 @@ def test_a_run_is_followed_to_its_end(record, snapshot):
                 lines_of("ssp", 30, staleness=3)[9:16],
                 [],
                 [SCORE],
-                [Entry(Left(at=30.0, worker=SLOW), (), {"why": "no answer for 1 s"})],
+                [Entry(Left(at=30.0, worker=SLOW), (), Report(why="no answer for 1 s"))],
                 [Ended("stopped", 31.0)],
             ]
         )
@@ -554,7 +554,7 @@ def test_damage_is_named(call, record, monkeypatch):
             [good[0].replace("workload_samples", "x"), *good[1:]],
             "the header of the journal is damaged",
         ),
-        ([good[0].replace('"journal": 2', '"journal": 9'), *good[1:]], "has schema 9"),
+        ([good[0].replace('"journal":1', '"journal":9'), *good[1:]], "has schema 9"),
     ):
         journal.write_text("".join(lines))
         code, out, err = call("watch", "--once", str(writer.folder))

@@ -84,11 +84,11 @@ class Checker:
                 release, since = self.computing.pop(worker)
                 assert clock == release.clock == self.clocks[worker], "clocks grow by one"
                 assert release.version == self.pulled[worker]
-                if "held_back_s" in report and release.pull:
+                if report.held_back_s is not None and release.pull:
                     assert release.version <= base <= self.published
                     self.pulled[worker] = base
                 assert base == self.pulled[worker], "computed on what was pulled"
-                since += report.get("held_back_s", 0.0)
+                since += report.held_back_s or 0.0
                 assert event.at >= since + event.busy_s > since
                 assert (worker, clock) not in self.fate
                 self.longest_s = max(self.longest_s, event.at - since)

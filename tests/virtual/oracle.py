@@ -39,7 +39,7 @@ class Oracle:
                 continue
             if isinstance(line.event, Pushed):
                 loss = self.compute(line.event)
-                assert abs(loss - line.report["loss"]) < 1e-5 * max(1, abs(loss)), line.event
+                assert abs(loss - line.report.loss) < 1e-5 * max(1, abs(loss)), line.event
             if isinstance(line.event, Left):
                 self.gone.add(line.event.worker)
                 self.statistics.pop(line.event.worker, None)

@@ -118,7 +118,7 @@ def test_the_arithmetic_is_that_of_bsp(exchange):
     among_workers, second = learn(training, "bsp", exchange=exchange)
     assert torch.equal(newest(first), newest(second))
     losses = [
-        [entry.report["loss"] for entry in entries(lines, Pushed)]
+        [entry.report.loss for entry in entries(lines, Pushed)]
         for lines in (through_server, among_workers)
     ]
     assert sorted(losses[0]) == sorted(losses[1])

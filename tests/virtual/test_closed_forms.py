@@ -284,7 +284,7 @@ def test_stages_that_are_known_to_be_slow_do_not_count_as_frozen():
     training = cut_task(2, 1, timing="only", workers=[{"count": 2, "step_s": 120}])
     lines = decoupled(training, 2, 1, locked=True)
     assert lines[-1].status == "finished"
-    assert not [line for line in entries(lines, Left) if not line.report.get("done")]
+    assert not [line for line in entries(lines, Left) if not line.report.done]
 
 
 @pytest.mark.parametrize("step_s", [0.5, 120])

@@ -6,7 +6,7 @@ import raysync
 from raysync.config import ParadigmChoice
 from raysync.core.decisions import Apply, Release
 from raysync.core.events import Joined, Left
-from raysync.core.journal import Entry
+from raysync.core.journal import Entry, Report
 from raysync.engine.faults import FaultPlan
 from tests.builders.messages import Telling, tells
 from tests.builders.paradigms import VARIANTS, lead_bound
@@ -90,9 +90,9 @@ def test_a_crash_at_a_time_and_a_rejoin():
     assert push_times(lines) == {"a-0": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "b-0": [2, 4, 8.5, 10.5]}
     assert [clock for worker, clock in busy(lines) if worker == "b-0#2"] == [6, 7]
     [left] = entries(lines, Left)
-    assert left.report == {
-        "why": "crashed: faults[0] {kind: crash, worker: b-0, at_s: 5.0, rejoin_after_s: 1.5}"
-    }
+    assert left.report == Report(
+        why="crashed: faults[0] {kind: crash, worker: b-0, at_s: 5.0, rejoin_after_s: 1.5}"
+    )
     assert lines[-1].faults_without_effect == ()
 
 
@@ -208,7 +208,7 @@ def test_a_leavers_push_counts_under_bsp_and_its_successor_enters_the_round():
         d.pushes for e in lines if isinstance(e, Entry) for d in e.decisions if isinstance(d, Apply)
     ]
     assert updates[0] == (("a-0#1", 0), ("b-0#1", 0), ("a-0#2", 0))
-    assert entries(lines, Joined)[-1].decisions[0] == Release("a-0#2", clock=0, version=0)
+    assert entries(lines, Joined)[-1].decisions[0] == Release("a-0#2", clock=0, version=0, lead=0)
 
 
 def test_what_nobody_met_is_told_and_recorded(tmp_path):

@@ -237,7 +237,7 @@ def test_each_group_computes_in_its_own_precision():
             task_of(plain, workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1} | more]),
             "bsp",
         )
-        return [entry.report["loss"] for entry in entries(lines, Pushed)[:2]]
+        return [entry.report.loss for entry in entries(lines, Pushed)[:2]]
 
     (a, b), (same, rounded) = first_losses(), first_losses(precision="bf16")
     assert a == same
@@ -264,7 +264,7 @@ def test_dropout_is_a_function_of_slot_and_clock():
 
     def losses(model, paradigm, **settings):
         lines, _ = learn(task_of(model, update={"lr": 1e-30}, **settings), paradigm)
-        return {(e.event.worker, e.event.clock): e.report["loss"] for e in entries(lines, Pushed)}
+        return {(e.event.worker, e.event.clock): e.report.loss for e in entries(lines, Pushed)}
 
     def dropping():
         return net(dropout=0.5, norm=False)
@@ -586,12 +586,12 @@ class Spiked(nn.Module):
 def told(lines):
     """The push with which a run diverged, and what its report says of that."""
     assert lines[-1].status == "diverged"
-    [entry] = [entry for entry in entries(lines, Pushed) if "not_finite" in entry.report]
-    event, found = entry.event, entry.report["not_finite"]
+    [entry] = [entry for entry in entries(lines, Pushed) if entry.report.not_finite]
+    event, found = entry.event, entry.report.not_finite
     assert entries(lines, Pushed)[-1] is entry, "it ends the run"
-    for each in (event.worker, str(event.clock), found["parameter"], found["first"]):
+    for each in (event.worker, str(event.clock), found.parameter, found.first):
         assert each in lines[-1].error
-    assert len(found["samples"]) == event.samples
+    assert len(found.samples) == event.samples
     return event, found
 
 
@@ -600,10 +600,10 @@ def test_a_gradient_that_is_not_finite_is_told_though_the_loss_is(paradigm):
     task = task_of(Spiked)
     lines, _ = learn(task, paradigm)
     event, found = told(lines)
-    assert (found["first"], found["parameter"]) == ("gradient", "inner.bias")
+    assert (found.first, found.parameter) == ("gradient", "inner.bias")
     slot = slot_of(event.worker)
     batch = task.reader(slot).samples(event.clock, event.samples)
-    assert found["samples"] == batch, "those that it computed"
+    assert found.samples == batch, "those that it computed"
     assert all(str(sample) in lines[-1].error for sample in batch[:2])
 
 
@@ -611,17 +611,17 @@ def test_weights_that_an_update_has_made_not_finite_are_told():
     """Losses and gradients are finite up to then; the learning rate is too high."""
     lines, _ = learn(task_of(nn.Linear(3, 4), update=TOO_FAST), "asp")
     event, found = told(lines)
-    assert (found["first"], found["parameter"]) == ("weights", "weight")
+    assert (found.first, found.parameter) == ("weights", "weight")
     assert event.base > 0
 
 
 def test_a_loss_is_told_if_it_is_the_first():
     _, found = told(learn(task_of(lambda: Cliff("training")), "asp")[0])
-    assert (found["first"], found["parameter"]) == ("loss", "")
+    assert (found.first, found.parameter) == ("loss", "")
 
 
 def test_many_samples_are_counted():
     lines, _ = learn(task_of(lambda: Cliff("training"), batch_size=48), "asp")
     _, found = told(lines)
-    assert len(found["samples"]) == 48
+    assert len(found.samples) == 48
     assert sum(str(sample) in lines[-1].error.split() for sample in range(96)) < 12

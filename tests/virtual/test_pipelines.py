@@ -54,7 +54,7 @@ def test_one_module_is_bsp_of_as_many_workers(groups, precision):
     lines = decoupled(training, 1, groups)
     assert evaluated(lines) == evaluated(expected)
     assert lines[-1].at == expected[-1].at
-    losses = [[entry.report["loss"] for entry in entries(run, Pushed)] for run in (lines, expected)]
+    losses = [[entry.report.loss for entry in entries(run, Pushed)] for run in (lines, expected)]
     assert losses[0] == losses[1]
 
 
@@ -93,7 +93,7 @@ def test_one_module_under_a_paradigm_is_that_paradigm(sync):
                 entry.event.worker.removeprefix("m1/"),
                 entry.event.clock,
                 entry.event.base,
-                entry.report["loss"],
+                entry.report.loss,
                 pytest.approx(entry.event.at, abs=1e-9),
             )
             for entry in entries(lines, Pushed)
@@ -135,12 +135,12 @@ def test_locked_modules_are_plain_backpropagation():
     """The same losses, and no faster: one module computes at a time."""
     plain, lines = decoupled(cut_task(1, 1), 1, 1), decoupled(cut_task(4, 1), 4, 1, locked=True)
     expected, losses = (
-        [entry.report["loss"] for entry in entries(run, Pushed) if "loss" in entry.report]
+        [entry.report.loss for entry in entries(run, Pushed) if entry.report.loss is not None]
         for run in (plain, lines)
     )
     assert losses == pytest.approx(expected, abs=1e-6)
     assert evaluated(lines)[-1] == pytest.approx(evaluated(plain)[-1], abs=1e-6)
-    assert {entry.report["delay_ticks"] for entry in entries(lines, Pushed)} == {0}
+    assert {entry.report.delay_ticks for entry in entries(lines, Pushed)} == {0}
     assert lines[-1].at >= plain[-1].at
 
 
@@ -177,11 +177,9 @@ def test_every_module_learns_from_every_batch_and_its_labels_are_the_batches():
     lines = ran(training, plan.paradigm)
     slots = {slot: group for (group, _), slot in plan.slots.items()}
     losses = {
-        (slots[slot_of(entry.event.worker).partition("/")[2]], entry.event.clock): entry.report[
-            "loss"
-        ]
+        (slots[slot_of(entry.event.worker).partition("/")[2]], entry.event.clock): entry.report.loss
         for entry in entries(lines, Pushed)
-        if "loss" in entry.report
+        if entry.report.loss is not None
     }
     assert len(losses) == 60
     for (group, clock), loss in losses.items():
@@ -206,9 +204,9 @@ def test_a_delayed_gradient_is_that_of_the_weights_of_its_forward_pass():
     plan = plan_of(training, make("decoupled", modules=2, groups=1, at=["4"]))
     first, second = plan.parts()
     losses = [
-        entry.report["loss"]
+        entry.report.loss
         for entry in entries(ran(training, plan.paradigm), Pushed)
-        if "loss" in entry.report
+        if entry.report.loss is not None
     ]
     # Weights of module 1 by version.
     old = [[p.detach().clone().requires_grad_() for p in first.parameters()]]
@@ -335,9 +333,7 @@ def test_any_paradigm_holds_replicas_together(sync, bound):
     }
     if sync in ("asp", "lagtuner"):
         assert trained == {1: 360, 2: 360}
-    assert {entry.report["why"] for entry in entries(lines, Left)} == {
-        "its group has no batch left"
-    }
+    assert {entry.report.why for entry in entries(lines, Left)} == {"its group has no batch left"}
 
 
 def test_the_pipeline_overlaps():
@@ -382,7 +378,9 @@ def test_stages_of_several_precisions_learn_alike():
         ]
         training = cut_task(3, 1, workers=workers, workload={"samples": 4 * 20})
         lines = decoupled(training, 3, 1)
-        return [entry.report["loss"] for entry in entries(lines, Pushed) if "loss" in entry.report]
+        return [
+            entry.report.loss for entry in entries(lines, Pushed) if entry.report.loss is not None
+        ]
 
     exact, tf32 = losses(*["float32"] * 3), losses(*["tf32"] * 3)
     assert exact == tf32, "a CPU rounds nothing then"
@@ -423,10 +421,10 @@ def test_a_network_that_diverges_says_so():
     training = cut_task(2, 1, update=TOO_FAST)
     lines = decoupled(training, 2, 1)
     assert lines[-1].status == "diverged"
-    [entry] = [entry for entry in entries(lines, Pushed) if "not_finite" in entry.report]
-    found = entry.report["not_finite"]
-    assert found["first"] in ("weights", "activations", "loss", "gradient")
-    assert len(found["samples"]) == entry.event.samples
+    [entry] = [entry for entry in entries(lines, Pushed) if entry.report.not_finite]
+    found = entry.report.not_finite
+    assert found.first in ("weights", "activations", "loss", "gradient")
+    assert len(found.samples) == entry.event.samples
     assert entry.event.worker in lines[-1].error
 
 

@@ -12,6 +12,7 @@ from typing import Any
 from raysync.core.decisions import Hold, Note, Restore, Suspend, Switch
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry, Remark, Resumed, read
+from raysync.core.structs import to_native
 from raysync.record.journal_file import JournalFile
 from raysync.record.reader import RunRecord, legible, measures_of
 
@@ -22,8 +23,8 @@ TELLING = (
     '"Switch"',
     '"Joined"',
     '"Left"',
-    '"remark"',
-    '"resumed"',
+    '"Remark"',
+    '"Resumed"',
 )
 """Lines with one of these words are read to the end of a journal."""
 
@@ -112,11 +113,9 @@ def _telling(lines: Iterable[str]) -> Iterator[str]:
 def _entry(entry: Entry, at: float) -> Iterator[Happening]:
     match entry.event:
         case Joined(worker=worker):
-            yield Happening(at, "joined", worker, dict(entry.report))
+            yield Happening(at, "joined", worker, to_native(entry.report))
         case Left(worker=worker):
-            yield Happening(
-                at, "left", worker, {key: value for key, value in entry.report.items() if value}
-            )
+            yield Happening(at, "left", worker, to_native(entry.report))
     for decision in entry.decisions:
         match decision:
             case Note(kind=kind, worker=worker, values=values):
