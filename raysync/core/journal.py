@@ -70,7 +70,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
     """Seconds for which the release was held back until there were enough workers."""
     server_s: Seconds | None = None
     """Seconds from the release until the server had made the weights."""
-    why: str | None = None
+    why: str = ""
     """Why a worker has left."""
     done: bool = False
     """Whether it has left because nothing was left to do."""

@@ -149,7 +149,7 @@ class RunStatus:
             case Joined(at=at, worker=worker):
                 states[WorkerId(worker).slot] = WorkerState(worker, "waiting", at)
             case Left(at=at, worker=worker):
-                doing, why = "gone", entry.report.why or ""
+                doing, why = "gone", entry.report.why
                 if entry.report.done:
                     doing = "done"
                 elif entry.report.restart_in_s is not None:

@@ -7,12 +7,12 @@ import re
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
 from functools import partial
 from types import SimpleNamespace
 
 import psutil
 import pytest
+from msgspec.structs import replace
 
 from raysync import config
 from raysync.core.decisions import Apply, Drop

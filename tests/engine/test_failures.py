@@ -92,7 +92,7 @@ def told(line):
 def reported(report):
     if report.restart_in_s is not None:
         return f" ({report.why}; anew in {report.restart_in_s:g} s)"
-    if report.why is not None:
+    if report.why:
         return f" ({report.why})"
     if report.away_s is not None:
         return f" (away for {report.away_s:g} s)"

@@ -225,8 +225,8 @@ def test_the_rate_of_each_phase_is_that_of_its_updates(monkeypatch):
 
     def stepped(store, *arguments):
         result = step(store, *arguments)
-        [part, *_] = store._optimizer._parts
-        rates.setdefault(store._phase, set()).add(part.optimizer.param_groups[0]["lr"])
+        [group] = store._optimizer._optimizer.param_groups
+        rates.setdefault(store._phase, set()).add(group["lr"])
         return result
 
     monkeypatch.setattr(ParameterStore, "step", stepped)

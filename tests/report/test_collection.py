@@ -322,7 +322,7 @@ def test_a_record_of_a_newer_raysync(own_copy):
     (record / "config.yaml").write_text(yaml.safe_dump(settings | {"hyperdrive": 9}))
     assert "of a newer raysync" in fails(own_copy)
     newer(own_copy)
-    assert tells(fails(own_copy), "raysync: 3 2")
+    assert tells(fails(own_copy), "raysync: 2 1")
 
 
 def test_a_run_that_was_killed_is_unfinished(own_copy):

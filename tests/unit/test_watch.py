@@ -356,7 +356,7 @@ def test_a_run_is_followed_to_its_end(record, snapshot):
         writer = record(f"run-{terminal}", lines=lines_of("ssp", 4))
         rest = iter(
             [
-                lines_of("ssp", 30, staleness=3)[9:16],
+                lines_of("ssp", 30, staleness=3)[6:13],
                 [],
                 [SCORE],
                 [Entry(Left(at=30.0, worker=SLOW), (), Report(why="no answer for 1 s"))],
@@ -533,7 +533,7 @@ def test_a_record_behind_a_uri_is_followed_by_its_copies(record, tmp_path):
     assert newest(f"file://{tmp_path}").path.name == "20261121-2", "at any depth, as in a folder"
     assert "s left" in watched(behind, once=True, silent_s=QUIET_S + 1), "copies come now and then"
     assert "No output" in watched(behind, once=True, silent_s=QUIET_S + 2 * COPY_EVERY_S + 1)
-    rest = iter([[], lines_of("ssp", 30, staleness=3)[9:16], [Ended("stopped", 31.0)]])
+    rest = iter([[], lines_of("ssp", 30, staleness=3)[6:13], [Ended("stopped", 31.0)]])
     text = watched(behind, sleep=lambda _: writer.write(next(rest)))
     assert next(rest, None) is None
     assert "stopped after" in text
