@@ -17,7 +17,7 @@ from raysync.core.journal import Decoder, Entry, Line, read_header
 from raysync.record.event_text import RARE_NOTES
 from raysync.record.journal_file import JournalFile
 from raysync.record.measures import Measures
-from raysync.record.push_rows import VECTORS, Row
+from raysync.record.push_rows import VECTORS, PushRow
 from raysync.record.reader import RunRecord, legible, measures_of
 from raysync.record.run_status import RunStatus
 from raysync.record.writer import JOURNAL
@@ -68,7 +68,7 @@ class ClosedMeasures(Measures):
         self._clocks: Counter[Any] = Counter((of_workers["clock"].max() + 1).to_dict())
         self._live: list[str] = []
 
-    def take(self, lines: Iterable[Line]) -> list[Row]:
+    def take(self, lines: Iterable[Line]) -> list[PushRow]:
         """Take in some lines of the journal; the rows of pushes are known already."""
         for line in lines:
             if isinstance(line, Entry):

@@ -32,7 +32,7 @@ from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Line, Resumed
 from raysync.core.metrics import ACCURACY, LOSS, MODES, PERPLEXITY, PrimaryMetric
 from raysync.core.roster import Roster
-from raysync.record.push_rows import Columns, PushRow, PushRows, Row, as_row, columns_of
+from raysync.record.push_rows import Columns, PushRow, PushRows, columns_of
 from raysync.record.worker_totals import WorkerMeasures, WorkerTotals
 
 CONVERGED_SPAN = 5
@@ -99,7 +99,7 @@ class Measures:
         """Each time that the run went on from a checkpoint."""
         self._rows = PushRows(workload_samples)
         self.switches: list[SwitchMeasures] = []
-        self._uncounted: list[Row] = []
+        self._uncounted: list[PushRow] = []
         """The rows that the totals do not contain yet."""
 
     @property
@@ -116,11 +116,11 @@ class Measures:
 
     def feed(self, line: Line) -> list[PushRow]:
         """Take in one line of the journal, and return the rows of pushes that it completes."""
-        return list(map(as_row, self.take((line,))))
+        return self.take((line,))
 
-    def take(self, lines: Iterable[Line]) -> list[Row]:
+    def take(self, lines: Iterable[Line]) -> list[PushRow]:
         """Take in lines of the journal, and return the rows of pushes that they complete."""
-        seen, completed = self._rows, list[Row]()
+        seen, completed = self._rows, list[PushRow]()
         for line in lines:
             if isinstance(line, Entry):
                 event = line.event
@@ -137,7 +137,7 @@ class Measures:
             self._count()
         return completed
 
-    def _take_other(self, line: Line, completed: list[Row]) -> None:
+    def _take_other(self, line: Line, completed: list[PushRow]) -> None:
         match line:
             case Evaluation():
                 self.evaluations.append(line)
@@ -188,7 +188,7 @@ class Measures:
             for worker in roster.live:
                 self._totals.begin(worker, at)
 
-    def close(self, at: float) -> list[Row]:
+    def close(self, at: float) -> list[PushRow]:
         """Take in that the journal has ended, and return the rows that were still open."""
         self.now = max(self.now, at)
         rows = self._rows.close(at)

@@ -6,19 +6,21 @@ from collections.abc import Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 from math import inf
-from typing import Any, NamedTuple, get_type_hints
+from typing import Any, get_type_hints
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from raysync.core.decisions import Apply, Drop, Push, Release, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.ids import WorkerId, split_timer
-from raysync.core.journal import NO_REPORT, Entry, Report
+from raysync.core.journal import Entry, Report
 from raysync.core.roster import Roster
 
 
-class PushRow(NamedTuple):
-    """One push. Times are seconds since the run began."""
+class PushRow(Struct, gc=False):
+    """One push, filled in as it becomes known. Times are seconds since the run began."""
 
     worker: str
     group: str
@@ -68,61 +70,18 @@ class PushRow(NamedTuple):
         return max(0.0, self.pushed_at_s - self.released_at_s - self.busy_s - self.server_s)
 
 
-(
-    WORKER,
-    BASE,
-    CLOCK,
-    SAMPLES,
-    LOSS,
-    PUSHED_AT_S,
-    RELEASED_AT_S,
-    SERVER_S,
-    OUTCOME,
-    VERSION,
-    STALENESS,
-    DELAY_TICKS,
-    APPLIED_AT_S,
-    WAIT_S,
-    WHY,
-    REASON,
-) = map(
-    PushRow._fields.index,
-    (
-        "worker",
-        "base",
-        "clock",
-        "samples",
-        "loss",
-        "pushed_at_s",
-        "released_at_s",
-        "server_s",
-        "outcome",
-        "version",
-        "staleness",
-        "delay_ticks",
-        "applied_at_s",
-        "wait_s",
-        "why",
-        "reason",
-    ),
-)
-"""The places of those values in a row which come after the others, or are read again."""
-Row = list[Any]
-"""The values of a row, in the order of `PushRow`, which are filled in as they become known. (An
-object with a name for each took three times as long, and a row is made for every push of a run.)"""
 Columns = Mapping[str, Any]
 """Name of a field of `PushRow` -> its values, (rows,): a NumPy vector where `VECTORS` has the name,
 else a tuple."""
 VECTORS = {name: hint for name, hint in get_type_hints(PushRow).items() if hint in (int, float)}
 """Name of a numeric field that is never None -> its type."""
-as_row = PushRow._make
-_TO_COME: Sequence[Any] = tuple(PushRow._field_defaults.values())
 
 
-def columns_of(rows: Sequence[Row]) -> dict[str, Any]:
+def columns_of(rows: Sequence[PushRow]) -> dict[str, Any]:
     """Return rows as columns, as `Columns` has them, in the order of `PushRow`."""
-    transposed = zip(*rows, strict=True) if rows else [()] * len(PushRow._fields)
-    columns = dict[str, Any](zip(PushRow._fields, transposed, strict=True))
+    names = PushRow.__struct_fields__
+    transposed = zip(*map(astuple, rows), strict=True) if rows else [()] * len(names)
+    columns = dict[str, Any](zip(names, transposed, strict=True))
     for name, kind in VECTORS.items():
         columns[name] = np.array(columns[name], kind)
     return columns
@@ -137,7 +96,7 @@ class _Worker:
     """The time of its latest release; None before the first."""
     lead: int = 0
     """Its lead then."""
-    waiting: Row | None = None
+    waiting: PushRow | None = None
     """The row of its latest push, while it waits."""
     is_live: bool = True
     """Whether it has not left."""
@@ -184,38 +143,20 @@ class PushRows:
         """Whether workers have stages of the network."""
         self._workers: dict[str, _Worker] = {}
         """The workers that have joined, also those that have left."""
-        self._open: dict[Push, Row] = {}
+        self._open: dict[Push, PushRow] = {}
         """Push -> its row, while that is incomplete."""
 
-    def take(self, entry: Entry, completed: list[Row]) -> None:
-        """Take in one line, and append the rows that it completes.
-
-        It is called for each push of a run, so the row of a push is made here, without a call.
-        """
+    def take(self, entry: Entry, completed: list[PushRow]) -> None:
+        """Take in one line, and append the rows that it completes."""
         event, follows, workers = entry.event, self._follows, self._workers
         roster = self.rosters.get(0) or self._roster_of(event)
         at = event.at
         if follows:
             self._follow(event, roster)
-        if isinstance(event, Pushed):  # a `match` that captures fields takes five times as long
-            worker, clock, computed_at = event.worker, event.clock, event.computed_at
-            state = workers[worker]
-            self._open[worker, clock] = row = [
-                worker,
-                state.group,
-                clock,
-                event.samples,
-                None,
-                event.base,
-                state.lead,
-                state.released_at,
-                at if computed_at is None else computed_at,
-                at,
-                event.busy_s,
-                *_TO_COME,
-            ]
-            if entry.report is not NO_REPORT:
-                _report(row, entry.report)
+        if isinstance(event, Pushed):
+            state = workers[event.worker]
+            row = _row_of(event, entry.report, state)
+            self._open[event.worker, event.clock] = row
             if state.is_live:
                 state.waiting = row
         elif isinstance(event, Joined):
@@ -258,35 +199,35 @@ class PushRows:
         elif isinstance(event, Left):
             roster.leave(event.worker)
 
-    def _applied(self, decision: Apply, at: float, completed: list[Row]) -> int:
+    def _applied(self, decision: Apply, at: float, completed: list[PushRow]) -> int:
         """Take in an update; return the samples in the updates so far."""
         opened, version, samples = self._open, decision.version, decision.samples_before
         for push in decision.pushes:
             row = opened.get(push)
             if row is None:
                 continue  # of before `begin_behind`
-            row[OUTCOME], row[VERSION], row[APPLIED_AT_S] = "applied", version, at
-            row[STALENESS] = version - 1 - row[BASE]
-            samples += row[SAMPLES]
+            row.outcome, row.version, row.applied_at_s = "applied", version, at
+            row.staleness = version - 1 - row.base
+            samples += row.samples
             if self._workers[push[0]].waiting is not row:
                 completed.append(opened.pop(push))
         return samples
 
-    def _dropped(self, decision: Drop, completed: list[Row]) -> None:
+    def _dropped(self, decision: Drop, completed: list[PushRow]) -> None:
         push = decision.push
         row = self._open.get(push)
         if row is not None:
-            row[OUTCOME], row[WHY], row[REASON] = "dropped", decision.why, decision.reason
+            row.outcome, row.why, row.reason = "dropped", decision.why, decision.reason
             if self._workers[push[0]].waiting is not row:
                 completed.append(self._open.pop(push))
 
-    def _waited(self, state: _Worker, at: float, completed: list[Row]) -> None:
+    def _waited(self, state: _Worker, at: float, completed: list[PushRow]) -> None:
         """Take in that a worker no longer waits behind its latest push."""
         row, state.waiting = state.waiting, None
         assert row is not None, "it does not wait"
-        row[WAIT_S] = at - row[PUSHED_AT_S]
-        if row[OUTCOME] != "buffered":
-            del self._open[row[WORKER], row[CLOCK]]
+        row.wait_s = at - row.pushed_at_s
+        if row.outcome != "buffered":
+            del self._open[row.worker, row.clock]
             completed.append(row)
 
     def resume(self, at: float) -> None:
@@ -330,13 +271,13 @@ class PushRows:
             self.roster = self.rosters[max(self.rosters)]
         return self.rosters[stage]
 
-    def close(self, at: float) -> list[Row]:
+    def close(self, at: float) -> list[PushRow]:
         """Take in that the run has ended, and return the rows that are still open."""
         rows = list(self._open.values())
         for row in rows:
-            state = self._workers[row[WORKER]]
+            state = self._workers[row.worker]
             if state.waiting is row:
-                row[WAIT_S] = max(0.0, at - row[PUSHED_AT_S])
+                row.wait_s = max(0.0, at - row.pushed_at_s)
                 state.waiting = None
         self._open = {}
         return rows
@@ -345,13 +286,24 @@ class PushRows:
         """Yield worker and wait, in seconds up to now, of each push whose row is incomplete."""
         for (worker, _), row in self._open.items():
             waits = self._workers[worker].waiting is row
-            yield worker, now - row[PUSHED_AT_S] if waits else row[WAIT_S]
+            yield worker, now - row.pushed_at_s if waits else row.wait_s
 
 
-def _report(row: Row, report: Report) -> None:
-    """Fill in what was reported with the push of a row."""
-    row[LOSS], row[DELAY_TICKS] = report.loss, report.delay_ticks
-    if report.forward_version is not None:
-        row[BASE] = report.forward_version
-    row[RELEASED_AT_S] += report.held_back_s or 0.0
-    row[SERVER_S] = report.server_s or 0.0
+def _row_of(event: Pushed, report: Report, state: _Worker) -> PushRow:
+    assert state.released_at is not None, f"{event} of a worker never released"
+    base, computed_at = report.forward_version, event.computed_at
+    return PushRow(
+        worker=event.worker,
+        group=state.group,
+        clock=event.clock,
+        samples=event.samples,
+        loss=report.loss,
+        base=event.base if base is None else base,
+        lead=state.lead,
+        released_at_s=state.released_at + (report.held_back_s or 0.0),
+        computed_at_s=event.at if computed_at is None else computed_at,
+        pushed_at_s=event.at,
+        busy_s=event.busy_s,
+        server_s=report.server_s or 0.0,
+        delay_ticks=report.delay_ticks,
+    )

@@ -29,7 +29,7 @@ from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.journal_file import JournalFile
 from raysync.record.measures import Measures
-from raysync.record.push_rows import PushRow, Row, columns_of
+from raysync.record.push_rows import PushRow, columns_of
 from raysync.record.schemas import (
     Environment,
     Summary,
@@ -222,7 +222,7 @@ class RunRecord:
         frame: pd.DataFrame = pa.concat_tables(tables).to_pandas()
         return frame
 
-    def _rows(self) -> Iterator[Row]:
+    def _rows(self) -> Iterator[PushRow]:
         with JournalFile(self.path / JOURNAL) as file:
             head, lines = read(file)
             measures = measures_of(head)

@@ -39,7 +39,7 @@ from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.journal_cut import Resumption, cut_off
 from raysync.record.made_here import KEY, making
 from raysync.record.measures import Measures
-from raysync.record.push_rows import Columns, PushRow, Row, columns_of
+from raysync.record.push_rows import Columns, PushRow, columns_of
 from raysync.record.storage import (
     NEW,
     Location,
@@ -215,7 +215,7 @@ class RecordWriter:
         """Where the time went, as `bottlenecks.Diagnosis.plain` returns it, if that was found."""
         self._about = about
         self._began = began
-        self._rows: list[Row] = []
+        self._rows: list[PushRow] = []
         """The rows that are not in the file yet."""
         self._texts: list[bytes] = []
         """The lines that are not in the file yet."""

@@ -197,7 +197,7 @@ def test_every_column_and_key_of_a_record_is_in_its_guide(tmp_path, monkeypatch)
     settings = {"engine": "virtual", "timing": "only", "workload": {"samples": 640}}
     record = raysync.run(settings)
     names = [
-        *PushRow._fields,
+        *PushRow.__struct_fields__,
         *record.evaluations.columns,
         *record.summary,
         *Measures(1).summary(),

@@ -17,7 +17,6 @@ from raysync.paradigms import make
 from raysync.record.collector import Collector
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import REGISTRY, RunLabels
-from raysync.record.push_rows import as_row
 from tests.builders.journals import FAST, journal
 from tests.builders.paradigms import VARIANTS
 from tests.builders.plans import plans
@@ -95,7 +94,7 @@ class Published:
 def summed_up(lines, workload):
     measures = Measures(workload)
     rows = [row for line in lines for row in measures.feed(line)]
-    rows += map(as_row, measures.close(measures.now))
+    rows += measures.close(measures.now)
     return measures.summary(), rows
 
 

@@ -20,7 +20,7 @@ from raysync.decoupled.gossip import Gossip
 from raysync.decoupled.plan import plan_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.record.push_rows import PushRows, as_row
+from raysync.record.push_rows import PushRows
 from raysync.training.apply_plan import ApplyPlan
 from raysync.training.model_server import OneStore
 from raysync.training.preparation import prepare
@@ -42,7 +42,7 @@ def rows_of(lines, samples):
     for line in lines:
         if hasattr(line, "event"):
             rows.take(line, completed)
-    return list(map(as_row, completed + rows.close(lines[-1].at)))
+    return completed + rows.close(lines[-1].at)
 
 
 @pytest.mark.parametrize(("groups", "precision"), [(1, "float32"), (3, "float32"), (2, "bf16")])
