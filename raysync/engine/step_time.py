@@ -69,19 +69,6 @@ def _normal(begun: blake2b, sigma: float) -> Factor:
 class StepTime:
     """The durations of one worker's steps on the device that its group describes."""
 
-    __slots__ = (
-        "_batch_size",
-        "_begin",
-        "_fixed_s",
-        "_floor_s",
-        "_jitter",
-        "_per_sample_s",
-        "_speed",
-        "_step_s",
-        "_trace",
-        "_usual_s",
-    )
-
     def __init__(self, group: WorkerGroup, seed: int, slot: str, batch_size: int) -> None:
         """
         Args:

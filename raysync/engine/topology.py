@@ -280,9 +280,7 @@ class DataParallel:
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """See `Topology.applied`."""
-        vectors: list[Value] = []
-        for step in steps:  # for one step, a comprehension takes twice as long
-            vectors.append(step.call)
+        vectors: list[Value] = [step.call for step in steps]
         if self._compensates:
             vectors += [step.weights for step in steps]
         fields = self._fields(apply, steps) if self._backend.computes else NOTHING
@@ -398,13 +396,9 @@ def pulls_next(decisions: Sequence[Decision], index: int) -> bool:
     """Say whether a release after that decision pulls before the next update changes the
     weights.
     """
-    number, count = index + 1, len(decisions)
-    while number < count:  # mostly one is left, for which a `for` takes twice as long
-        decision = decisions[number]
-        if type(decision) is Release:
-            if decision.pull:
-                return True
-        elif type(decision) is Apply:
+    for decision in decisions[index + 1 :]:
+        if isinstance(decision, Release) and decision.pull:
+            return True
+        if isinstance(decision, Apply):
             return False
-        number += 1
     return False

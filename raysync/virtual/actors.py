@@ -38,8 +38,6 @@ Computed = tuple[Sequence[Any], Any]
 class WorkerActor:
     """A worker with the whole model, on the device that its group describes."""
 
-    __slots__ = ("_buffers", "_step_time", "_trainer", "_weights", "site")
-
     def __init__(
         self, slot: str, group: WorkerGroup, experiment: Experiment, trainer: Trainer | None
     ) -> None:

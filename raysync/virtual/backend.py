@@ -27,6 +27,8 @@ from math import inf
 from typing import Any, Protocol
 from weakref import WeakValueDictionary
 
+from msgspec import Struct
+
 from raysync.engine.backend import Failure, Room
 from raysync.engine.error_text import reason
 from raysync.virtual.network import PhaseNetwork, Way
@@ -67,8 +69,6 @@ class Actor(Protocol):
 class Process:
     """The process of an actor. What each call needs is at hand here, whatever the actor is."""
 
-    __slots__ = ("actor", "cost", "free_at", "site", "ways")
-
     def __init__(self, actor: Actor, ways: Mapping[str, Way] | None) -> None:
         """
         Args:
@@ -82,24 +82,22 @@ class Process:
         """The time at which it has done all calls so far, in seconds since the run began."""
 
 
-class VirtualCall:
-    """A call, which also stands for the first of its values.
-
-    It has no `__init__`, which would take longer than all that `VirtualBackend.call` does to it.
-    """
-
-    __slots__ = ("__weakref__", "added_s", "answer", "at", "moved", "site", "values")
+class VirtualCall(Struct, eq=False, weakref=True):
+    """A call, which also stands for the first of its values."""
 
     at: float
     """The time at which it is done, in seconds since the run began."""
-    site: str
-    added_s: float
+    site: str = ""
+    added_s: float = 0.0
     """The seconds that are added to the way of its values."""
-    answer: Any
-    values: Sequence[Any]
-    """The computed values; not set where nothing is computed."""
-    moved: VirtualCall
-    """The call that it stands for since it was repeated; not set before."""
+    answer: Any = None
+    values: Sequence[Any] | None = None
+    """The computed values; None: they are not computed yet, or nothing is."""
+    moved: VirtualCall | None = None
+    """The call that it stands for since it was repeated."""
+    arrives_at: float | None = None
+    """Of a push that the coordinator is to take in: when it arrives. `at` is infinity until it is
+    taken in."""
 
     def value(self, index: int) -> VirtualCall | OtherValue:
         """See `Call.value`."""
@@ -108,6 +106,7 @@ class VirtualCall:
     @property
     def computed(self) -> Any:
         """The value that it stands for, once it is computed."""
+        assert self.values is not None, "nothing is computed"
         return self.values[0]
 
 
@@ -115,15 +114,15 @@ def _is_computed(call: VirtualCall) -> bool:
     """Say whether a call has left values, or has failed; files of states, which only leave the
     run, are none.
     """
-    values = getattr(call, "values", None)
-    if values is None:
+    if call.values is None:
         return isinstance(call.answer, Failure)
-    return not any(isinstance(each, bytes) for each in values)
+    return not any(isinstance(each, bytes) for each in call.values)
 
 
 def _state_of(call: VirtualCall) -> dict[str, Any]:
     if isinstance(call.answer, Failure):
         return {"failure": astuple(call.answer)}
+    assert call.values is not None, "nothing is computed"
     return {"values": list(call.values), "answer": call.answer}
 
 
@@ -138,23 +137,11 @@ def _take_over(calls: tuple[VirtualCall, VirtualCall]) -> None:
     """Give a call that was lost what the one that stands for it has computed."""
     lost, call = calls
     if lost.moved is call:
-        lost.answer = call.answer
-        if hasattr(call, "values"):
-            lost.values = call.values
-
-
-class _Delivery(VirtualCall):
-    """A push that the coordinator takes in once it has arrived; done at infinity until then."""
-
-    __slots__ = ("arrives_at",)
-
-    arrives_at: float
+        lost.answer, lost.values = call.answer, call.values
 
 
 class OtherValue:
     """Another value of a call than the first."""
-
-    __slots__ = ("_call", "_index", "added_s", "at", "site")
 
     def __init__(self, call: VirtualCall, index: int) -> None:
         self._call, self._index = call, index
@@ -168,6 +155,7 @@ class OtherValue:
     @property
     def computed(self) -> Any:
         """See `VirtualCall.computed`."""
+        assert self._call.values is not None, "nothing is computed"
         return self._call.values[self._index]
 
 
@@ -315,11 +303,8 @@ class VirtualBackend:
                 at = way.arrival(at if at > now else now, value.added_s + added_s)
             if at > begin:
                 begin = at
-        call = VirtualCall()
-        call.at = process.free_at = begin + first_s + second_s
-        call.site = process.site
-        call.added_s = value_added_s
-        call.answer = answer
+        process.free_at = begin + first_s + second_s
+        call = VirtualCall(process.free_at, process.site, value_added_s, answer)
         if self._fails:
             self._fail_or_freeze(call, actor, process, begin, inputs)
         if self.computes and call.at < inf:
@@ -333,7 +318,7 @@ class VirtualBackend:
         if call.at < inf:
             self._scheduled += 1
             heappush(self._queue, (call.at, self._scheduled, then, argument))
-        elif isinstance(call, _Delivery):
+        elif call.arrives_at is not None:
             self.schedule(call.arrives_at, self._take_in, (call, then, argument))
 
     def late_s(self, value: VirtualCall) -> float:
@@ -350,20 +335,11 @@ class VirtualBackend:
         way = ways.get(value.site) if ways else None
         at = self.now if way is None else way.arrival(self.now, value.added_s)
         value.at, value.site = at, site
-        delivery: VirtualCall
         if self._push_s:
-            delivery = waiting = _Delivery()
-            waiting.at, waiting.arrives_at = inf, at
-        elif at > self.now:
-            delivery = VirtualCall()
-            delivery.at = at
-        else:
-            return ()
-        delivery.site = site
-        delivery.answer = None
-        return (delivery,)
+            return (VirtualCall(inf, site, arrives_at=at),)
+        return (VirtualCall(at, site),) if at > self.now else ()
 
-    def _take_in(self, waiting: tuple[_Delivery, Callable[[Any], None], Any]) -> None:
+    def _take_in(self, waiting: tuple[VirtualCall, Callable[[Any], None], Any]) -> None:
         """Let the coordinator take in a push that has arrived, after those before it."""
         delivery, then, argument = waiting
         self._coordinator_free_at = max(self.now, self._coordinator_free_at) + self._push_s
@@ -456,9 +432,7 @@ class VirtualBackend:
                 del self._ends[actor]
 
     def _ready(self, after_s: float) -> VirtualCall:
-        call = VirtualCall()
-        call.at, call.answer = self.now + after_s, None
-        return call
+        return VirtualCall(self.now + after_s)
 
     def _start(self, name: str) -> Process:
         actor = self._make(name)
@@ -484,7 +458,7 @@ class VirtualBackend:
 
     def _compute(self, task: Task) -> None:
         call, actor, process, method, fields, inputs = task
-        if hasattr(call, "moved"):
+        if call.moved is not None:
             return  # it was lost, and is computed by another
         failed = [each.answer for each in (call, *inputs) if isinstance(each.answer, Failure)]
         if failed:

@@ -28,9 +28,7 @@ LOST = Failure("lost", "what it needs was lost with the node that held it")
 
 def arriving(at, answer=None):
     """What brings a gradient, there at that time; infinity: never."""
-    call = VirtualCall()
-    call.at, call.answer = at, answer
-    return call
+    return VirtualCall(at, answer=answer)
 
 
 class Versions:
