@@ -8,16 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from functools import wraps
-from typing import ParamSpec, TypeVar
+from typing import Concatenate, ParamSpec, TypeVar, cast
 
 import ray
 from ray.exceptions import RayActorError, RayError, RayTaskError
 
 from raysync.engine.error_text import ran_out_of_memory, reason
+from raysync.engine.messages import Message, decode
 
 WITH_ITS_NODE = "because its node has died"
 """What Ray says of an actor whose node it knows to be gone (Ray 2.60)."""
 
+A = TypeVar("A")
+M = TypeVar("M", bound=Message)
 P = ParamSpec("P")
 R = TypeVar("R")
 
@@ -46,16 +49,18 @@ class StartedAnew(Exception):
         super().__init__(reason)  # which Ray gives back to it when it unpickles it
 
 
-def signed(method: Callable[P, R]) -> Callable[P, R]:
-    """Let a method raise what the actor's own code raises as an `ActorError`.
+def answers(method: Callable[Concatenate[A, M, P], R]) -> Callable[Concatenate[A, M | bytes, P], R]:
+    """Let a method take its message also as it travels, and raise what the actor's own code raises
+    as an `ActorError`.
 
     It stands outside `ray.method`: Ray looks at the innermost function.
     """
 
     @wraps(method)
-    def call(*args: P.args, **kwargs: P.kwargs) -> R:
+    def call(actor: A, message: M | bytes, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            return method(*args, **kwargs)
+            own = cast(M, decode(message)) if isinstance(message, bytes) else message
+            return method(actor, own, *args, **kwargs)
         except (ActorError, StartedAnew):
             raise
         except Exception as error:

@@ -39,6 +39,16 @@ from raysync.engine.backend import Failure, Room
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.event_queue import EventQueue
+from raysync.engine.messages import (
+    ApplyCall,
+    BackwardCall,
+    Message,
+    PublishCall,
+    SnapshotCall,
+    StepCall,
+    encode,
+    method_of,
+)
 
 REPORT_EVERY_S = 0.25
 """How often the session is told what happened."""
@@ -255,17 +265,15 @@ class RayBackend:
 
     # ---- calls ----
 
-    def call(
-        self, actor: str, method: str, fields: list[Any], inputs: Sequence[Any] = ()
-    ) -> RayCall | PipedCall:
+    def call(self, actor: str, message: Message, inputs: Sequence[Any] = ()) -> RayCall | PipedCall:
         """See `Backend.call`."""
-        if self._shared is not None and method == "step" and inputs:
+        if self._shared is not None and isinstance(message, StepCall) and inputs:
             self._pulled[actor] = _leases_of(inputs)
         if self._channels is None or actor == EVALUATOR:
-            return self._call(actor, method, fields, inputs)
-        if method in HOT and all(isinstance(each, PipedCall) for each in inputs):
-            return self._pipe(self._channels, actor, method, fields, inputs)
-        return self._by_ray(actor, lambda: self._call(actor, method, fields, inputs))
+            return self._call(actor, message, inputs)
+        if isinstance(message, HOT) and all(isinstance(each, PipedCall) for each in inputs):
+            return self._pipe(self._channels, actor, message, inputs)
+        return self._by_ray(actor, lambda: self._call(actor, message, inputs))
 
     def _by_ray(self, actor: str, issue: Callable[[], Issued]) -> Issued:
         """Issue a call of Ray's, in its turn if the actor is called over pipes, too."""
@@ -273,80 +281,77 @@ class RayBackend:
         return issue() if channel is None else channel.by_ray(issue)
 
     def _pipe(
-        self,
-        channels: Channels,
-        actor: str,
-        method: str,
-        fields: list[Any],
-        inputs: Sequence[PipedCall],
+        self, channels: Channels, actor: str, message: Message, inputs: Sequence[PipedCall]
     ) -> PipedCall:
-        """Call a method over the pipe of its actor."""
+        """Call an actor over its pipe."""
         upload = None
         if (shards := self._servers.get(actor)) is not None:
-            handle, leases = shards.first, self._room_for_weights(method)
+            handle, leases = shards.first, self._room_for_weights(message)
         else:
+            assert isinstance(message, StepCall), f"{message} of a worker"
             assert self._shared is not None, "pipes without shared memory"
             lease = self._shared.gradient(actor, self._sites)
             assert lease is not None, "a worker on another node than the server"
             handle, leases = self._workers[actor], (lease,)
-            upload = Upload(actor, self._upload_s(actor, fields))
+            upload = Upload(actor, self._upload_s(actor, message))
         channel = channels.channel(actor, handle)
         vectors = [part for each in inputs for part in each.parts]
-        request = (method, fields, vectors, leases[0].handle if leases else None)
+        request = (message, vectors, leases[0].handle if leases else None)
         call = PipedCall(channel, request, inputs, leases, _leases_of(inputs), upload)
         channel.call(call)
         return call
 
-    def _call(self, actor: str, method: str, fields: list[Any], inputs: Sequence[Any]) -> RayCall:
-        """Call a method as Ray does."""
+    def _call(self, actor: str, message: Message, inputs: Sequence[Any]) -> RayCall:
+        """Call an actor as Ray does."""
         parts = [each if isinstance(each, tuple) else each.parts for each in inputs]
         reads = _leases_of(inputs)
         if (shards := self._servers.get(actor)) is not None:
-            leases = self._room_for_weights(method)
-            report, *values = shards.call(method, fields, parts, _handles(leases))
-            kind = Snapshot if method == "snapshot" else RayCall
+            leases = self._room_for_weights(message)
+            report, *values = shards.call(message, parts, _handles(leases))
+            kind = Snapshot if isinstance(message, SnapshotCall) else RayCall
             return kind(self, report, *values, leases=leases, reads=reads)
+        method = method_of(message)
         remote = (
             getattr(self._evaluator, method).remote
             if actor == EVALUATOR
             else self._remote(actor, method)
         )
         arguments = (part for each in parts for part in each)
-        if method == "step":
-            return self._step(actor, remote, fields, arguments, reads)
-        returned = remote(fields, *arguments)
-        match method:
-            case "backward":
-                gradient, dx, report = returned
-                return RayCall(self, (report,), (gradient,), (dx,), upload=Upload(actor, 0.0))
+        if isinstance(message, StepCall):
+            return self._step(actor, remote, message, arguments, reads)
+        returned = remote(encode(message), *arguments)
+        if isinstance(message, BackwardCall):
+            gradient, dx, report = returned
+            return RayCall(self, (report,), (gradient,), (dx,), upload=Upload(actor, 0.0))
         return RayCall(self, (returned,), (returned,), reads=reads)
 
     def _step(
         self,
         worker: str,
         remote: Any,
-        fields: list[Any],
+        message: StepCall,
         weights: Iterable[Any],
         reads: tuple[Lease, ...],
     ) -> RayCall:
         """Issue a step, whose gradient goes into shared memory if its worker is on that node."""
         lease = self._shared and self._shared.gradient(worker, self._sites)
         into = {"into": lease.handle} if lease else {}
-        *gradient, report = remote(fields, *weights, **into)
+        *gradient, report = remote(encode(message), *weights, **into)
         return RayCall(
             self,
             (report,),
             tuple(gradient),
-            upload=Upload(worker, self._upload_s(worker, fields)),
+            upload=Upload(worker, self._upload_s(worker, message)),
             leases=(lease,) if lease else (),
             reads=reads,
         )
 
-    def _room_for_weights(self, method: str) -> tuple[Lease, ...]:
-        """Return the slots for what a method of the server publishes, if that is shared."""
-        if self._shared is None or method not in ("apply_and_publish", "publish"):
-            return ()
-        return self._shared.weights()
+    def _room_for_weights(self, message: Message) -> tuple[Lease, ...]:
+        """Return the slots for what a call of the server publishes, if that is shared."""
+        match message:
+            case PublishCall() | ApplyCall(publishes=True) if self._shared is not None:
+                return self._shared.weights()
+        return ()
 
     def watch(self, call: RayCall | PipedCall, then: Callable[[Any], None], argument: Any) -> None:
         """See `Backend.watch`."""
@@ -376,12 +381,9 @@ class RayBackend:
             return (Delayed(self, self.now + upload.emulated_s), *calls)
         return calls
 
-    def _upload_s(self, worker: str, fields: Sequence[Any]) -> float:
-        """Return the seconds that the push of a step takes over an emulated link; see
-        `Worker.step`.
-        """
-        added_s = fields[3] if len(fields) > 3 else 0.0
-        return self._ways_s.get(WorkerId(worker).slot, 0.0) + added_s
+    def _upload_s(self, worker: str, message: StepCall) -> float:
+        """Return the seconds that the push of a step takes over an emulated link."""
+        return self._ways_s.get(WorkerId(worker).slot, 0.0) + message.added_s
 
     def enter_phase(self, phase: str) -> None:
         """See `Backend.enter_phase`: the network is the real one."""
@@ -479,13 +481,12 @@ class RayBackend:
         self,
         lost: RayCall | PipedCall | None,
         server: str,
-        method: str,
-        fields: list[Any],
+        message: Message,
         inputs: Sequence[Any] = (),
     ) -> RayCall | PipedCall:
         """See `Backend.repeat`: only the shards that were started anew are called."""
         if self._channels is not None and not isinstance(lost, RayCall):
-            again = self.call(server, method, fields, inputs)
+            again = self.call(server, message, inputs)
             if lost is not None:
                 assert isinstance(again, PipedCall), "it has the inputs that it had"
                 lost.follow(again)
@@ -493,9 +494,9 @@ class RayBackend:
         assert not isinstance(lost, PipedCall), "it was made over a pipe"
         shards = self._servers[server]
         parts = [each if isinstance(each, tuple) else each.parts for each in inputs]
-        leases, reads = self._room_for_weights(method), _leases_of(inputs)
+        leases, reads = self._room_for_weights(message), _leases_of(inputs)
         report, *values = self._by_ray(
-            server, lambda: shards.repeat(method, fields, parts, _handles(leases))
+            server, lambda: shards.repeat(message, parts, _handles(leases))
         )
         if lost is not None:
             lost.patch(shards, report, values, leases)

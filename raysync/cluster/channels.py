@@ -40,13 +40,14 @@ from raysync.cluster.pipes import end_of, frame, receive, send
 from raysync.cluster.serving import LEAVE, RELAY, Ends
 from raysync.cluster.shared_memory import Handle, Lease
 from raysync.engine.backend import Failure
+from raysync.engine.messages import ApplyCall, Message, PublishCall, StepCall, encode
 
 Issued = TypeVar("Issued")
-Request = tuple[str, Any, Sequence[Handle], Handle | None]
-"""Method, fields, inputs, and the slot that the value is to be written into."""
+Request = tuple[Message, Sequence[Handle], Handle | None]
+"""Message, inputs, and the slot that the value is to be written into."""
 
-HOT = frozenset({"step", "apply", "apply_and_publish", "publish"})
-"""The methods that are called over pipes."""
+HOT = (StepCall, ApplyCall, PublishCall)
+"""The messages that are sent over pipes."""
 WINDOW_BYTES = 16 * 2**10
 """How much an actor is sent before it answers, to carry out and to pass on: a quarter of what a
 pipe holds, so that a frozen actor does not block the driver."""
@@ -189,10 +190,9 @@ class Channel:
             if failure is not None:
                 self._queue.popleft().finish(failure)
                 continue
-            method, fields, inputs, into = call.request
+            message, inputs, into = call.request
             handles = [tuple(each) for each in inputs]
-            message = method, self._number + 1, fields, handles, into and tuple(into)
-            data = frame(message)
+            data = frame((self._number + 1, encode(message), handles, into and tuple(into)))
             if not self._has_room(len(data)):
                 return
             if not call.needs:
@@ -236,7 +236,7 @@ class Channel:
         """
         if need.number <= self._left_after or self._relayed is not None:
             return False  # it would pass it on before it comes to that call
-        passed_on = frame((RELAY, need.number, end, data))
+        passed_on = frame((need.number, RELAY, end, data))
         if not self._has_room(len(passed_on)):
             return False
         send(self._requests, passed_on)

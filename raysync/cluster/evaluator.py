@@ -9,13 +9,14 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from raysync.cluster.actor_errors import StartedAnew, signed
+from raysync.cluster.actor_errors import StartedAnew, answers
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, devices_of_actor, here
 from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import Payload, forget_all, incoming
 from raysync.cluster.warm_up import warm_up
 from raysync.config import Experiment
+from raysync.engine.messages import EvaluateCall, StateDictCall
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_file import encoded
@@ -76,22 +77,22 @@ class Evaluator:
         assert self._evaluation is not None, "warm-up before reset"
         self._evaluation.warm_up()
 
-    @signed
-    def evaluate(self, fields: list[bool], *weights: Payload) -> dict[str, float]:
+    @answers
+    def evaluate(self, message: EvaluateCall, *weights: Payload) -> dict[str, float]:
         """Return the metrics of published weights: name -> value.
 
         Args:
-            fields: whether the training is over.
+            message: says whether the training is over.
             weights: what the servers published, in a part a shard.
         """
-        return self._ready.measure(self._assembly.vector(incoming(*weights)), fields[0])
+        return self._ready.measure(self._assembly.vector(incoming(*weights)), message.is_last)
 
-    @signed
-    def state_dict(self, fields: list[bool], *weights: Payload) -> bytes:
+    @answers
+    def state_dict(self, message: StateDictCall, *weights: Payload) -> bytes:
         """Return a model with published weights as the contents of a safetensors file.
 
         Args:
-            fields: none.
+            message: says no more.
             weights: what the servers published, in a part a shard.
         """
         evaluation = self._ready

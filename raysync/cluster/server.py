@@ -11,7 +11,7 @@ import ray
 import torch
 
 from raysync.cluster import serving
-from raysync.cluster.actor_errors import signed
+from raysync.cluster.actor_errors import answers
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, here
 from raysync.cluster.monitoring import Exporter, UpdateSeconds
@@ -19,6 +19,15 @@ from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import Payload, forget_all, incoming, outgoing, written
 from raysync.config import Update
+from raysync.engine.messages import (
+    ApplyCall,
+    CombineCall,
+    ForgetCall,
+    PublishCall,
+    SavedCall,
+    SnapshotCall,
+    StatisticsCall,
+)
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.apply_plan import ApplyPlan
 from raysync.training.flat import FlatModel
@@ -94,53 +103,47 @@ class Server:
         self._seconds = UpdateSeconds(self._exporter, labels)
         return here(["cpu"])
 
-    @signed
-    def combine(self, fields: list[Any], *arrived: Payload) -> float:
+    @answers
+    def combine(self, message: CombineCall, *arrived: Payload) -> float:
         """Make the first half of an update: combine the gradients.
 
         Returns:
             This shard's part of the norm, for updates that clip the gradient.
         """
-        plan = self._plan(fields)
+        self._use_threads_for(message.plan)
         with self._seconds.timed():
-            return self._ready.combine(plan, incoming(*arrived))
+            return self._ready.combine(message.plan, incoming(*arrived))
 
-    @signed
-    def apply(self, fields: list[Any], *arrived: Any) -> int:
-        """Make an update, and publish nothing; returns the version that it makes.
+    @answers
+    def apply(self, message: ApplyCall, *arrived: Any, into: Handle | None = None) -> Payload | int:
+        """Make an update; return the weights that it makes if it publishes them, or, if they are
+        written into a slot of shared memory, its handle; otherwise the version.
 
         Args:
-            fields: those of an `ApplyPlan`.
+            message: the details of the update.
             arrived: the gradients, and behind them, if delays are compensated, the weights that
                 each was computed on; or the norms that the shards' `combine` returned.
+            into: the slot that the weights are to be written into.
         """
-        plan = self._plan(fields)
+        plan = message.plan
+        assert plan is not None, "an update without its details"
+        self._use_threads_for(plan)
         with self._seconds.timed():
-            return self._ready.apply(plan, arrived if plan.combined else incoming(*arrived))
+            version = self._ready.apply(plan, arrived if plan.combined else incoming(*arrived))
+        return self._published(version, 0, into) if message.publishes else version
 
-    @signed
-    def apply_and_publish(
-        self, fields: list[Any], *arrived: Any, into: Handle | None = None
-    ) -> Payload:
-        """Make an update; returns the weights that it makes, or, if they are written into a slot of
-        shared memory, its handle.
-        """
-        version = self.apply(fields, *arrived)
-        return self._published(version, 0, into)
-
-    @signed
+    @answers
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def publish(self, fields: list[int], into: Handle | None = None) -> tuple[Payload, int]:
+    def publish(self, message: PublishCall, into: Handle | None = None) -> tuple[Payload, int]:
         """Return the weights as they are, and their version.
 
         Args:
-            fields: that version, and the replica that pulls them, or `MEAN`.
+            message: names that version.
             into: the slot of shared memory that they are to be written into; then its handle is
                 returned.
         """
         self._seconds.tell()
-        version, replica = fields
-        return self._published(version, replica, into), version
+        return self._published(message.version, message.replica, into), message.version
 
     def _published(self, version: int, replica: int, into: Handle | None) -> Payload:
         weights = self._ready.publish(version, replica)
@@ -150,39 +153,38 @@ class Server:
             slot.copy_(weights)
         return into
 
-    def forget(self, fields: list[str]) -> None:
+    @answers
+    def forget(self, message: ForgetCall) -> None:
         """Forget a worker that has left: its buffers no longer count."""
-        self._ready.forget(*fields)
+        self._ready.forget(message.worker)
 
-    @signed
-    def statistics(self, fields: list[str]) -> Payload:
+    @answers
+    def statistics(self, message: StatisticsCall) -> Payload:
         """Return its part of the vector whose end are the buffers of a worker."""
-        return outgoing(self._ready.statistics(*fields))[0]
+        return outgoing(self._ready.statistics(message.worker))[0]
 
-    @signed
+    @answers
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def snapshot(self, fields: list[Any], *arrived: Payload) -> tuple[npt.NDArray[np.uint8], int]:
+    def snapshot(
+        self, message: SnapshotCall, *arrived: Payload
+    ) -> tuple[npt.NDArray[np.uint8], int]:
         """Return its whole state as the contents of a safetensors file, and its version. The file
         is an array, since Ray copies bytes wherever they come.
 
         Args:
-            fields: the names of the vectors, and the version that the model must have.
-            arrived: its parts of vectors to be kept with the state.
+            message: names the vectors that it keeps, and the version that the model must have.
+            arrived: its parts of these vectors.
         """
-        names, version = fields
-        data = self._ready.snapshot(names, incoming(*arrived), version)
-        return np.frombuffer(data, np.uint8), version
+        data = self._ready.snapshot(message.names, incoming(*arrived), message.version)
+        return np.frombuffer(data, np.uint8), message.version
 
-    @signed
-    def saved(self, fields: list[str]) -> Payload:
+    @answers
+    def saved(self, message: SavedCall) -> Payload:
         """Return its part of a vector that was kept with the state; it can be asked for once."""
-        return outgoing(self._ready.saved(*fields))[0]
+        return outgoing(self._ready.saved(message.name))[0]
 
-    def _plan(self, fields: list[Any]) -> ApplyPlan:
-        """Return the plan of an update, and give torch the threads for it."""
-        plan = ApplyPlan(*fields)
+    def _use_threads_for(self, plan: ApplyPlan) -> None:
         torch.set_num_threads(self._threads.of_update(len(plan.samples), self._size))
-        return plan
 
     @property
     def _ready(self) -> ModelServer:

@@ -1,7 +1,7 @@
 """The actor's side of calls over pipes; the driver's is in `channels`.
 
-    call       (method, number, fields, handles of the inputs, handle of the slot for the value)
-    relay      (RELAY, number, end of another actor's pipe, a frame for it): to be passed on once
+    call       (number, message, handles of the inputs, handle of the slot for the value)
+    relay      (number, RELAY, end of another actor's pipe, a frame for it): to be passed on once
                the call of that number is done; if it has failed, it is not
     answer     (number of the call, what it tells, None), or (number, None, how it failed)
     LEAVE      ends `serve`, so that a call of Ray's gets its turn
@@ -21,10 +21,11 @@ from typing import Any, NamedTuple
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.pipes import End, frame, receive, send
 from raysync.cluster.shared_memory import Handle
+from raysync.engine.messages import Message, decode, method_of
 
 LEAVE = None
-RELAY = ""
-"""What stands in place of a method."""
+RELAY = b""
+"""What stands in place of a message."""
 GONE = (BrokenPipeError, FileNotFoundError, ProcessLookupError)
 """The errors of a pipe that is gone, or of one whose readers are."""
 
@@ -86,29 +87,29 @@ class Service:
         Raises:
             BrokenPipeError: the driver is gone.
         """
-        method, number, *arguments = message
-        if method == RELAY:
+        number, data, *arguments = message
+        if data == RELAY:
             if number not in self._failed:
                 self._relay(*arguments)
             return False
         if number > self._last:
             self._last = number
-            told, why = self._carried_out(method, *arguments)
+            told, why = self._carried_out(decode(data), *arguments)
             if why is not None:
                 self._failed.add(number)
             send(self._answers, frame((number, told, why)))
         return True
 
     def _carried_out(
-        self, method: str, fields: Any, inputs: list[Any], into: Any
+        self, message: Message, inputs: list[Any], into: Any
     ) -> tuple[Any, str | None]:
-        """Call a method; return what it tells, without the handles of vectors, which the driver
-        has, and how it failed.
+        """Call the method of a message; return what it tells, without the handles of vectors,
+        which the driver has, and how it failed.
         """
         options = {} if into is None else {"into": Handle(*into)}
         try:
-            told = getattr(self._actor, method)(
-                fields, *(Handle(*each) for each in inputs), **options
+            told = getattr(self._actor, method_of(message))(
+                message, *(Handle(*each) for each in inputs), **options
             )
         except ActorError as error:
             return None, error.reason

@@ -6,8 +6,20 @@ from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 import ray
+from msgspec.structs import replace
 
 from raysync.cluster.shared_memory import Handle
+from raysync.engine.messages import (
+    ApplyCall,
+    CombineCall,
+    Message,
+    PublishCall,
+    SavedCall,
+    SnapshotCall,
+    StatisticsCall,
+    encode,
+    method_of,
+)
 
 INLINE_BYTES = 100 * 1024
 """The size up to which Ray keeps a result out of its object store."""
@@ -96,12 +108,12 @@ class Shards:
         return [actor_id(self._servers[index]) for index in self._anew], tuple(ready)
 
     def repeat(
-        self, method: str, fields: list[Any], vectors: Sequence[Parts], into: Sequence[Handle] = ()
+        self, message: Message, vectors: Sequence[Parts], into: Sequence[Handle] = ()
     ) -> list[Parts]:
-        """Call a method of those shards that were started anew last; returns what `call` does, but
-        only their parts.
+        """Call those shards that were started anew last; returns what `call` does, but only their
+        parts.
         """
-        return list(self._call(self._anew, method, fields, vectors, into))
+        return list(self._call(self._anew, message, vectors, into))
 
     def patched(self, parts: Parts, new: Parts) -> Parts:
         """Return the parts with new ones in the place of those of the shards that were started anew
@@ -131,13 +143,12 @@ class Shards:
         ]
 
     def call(
-        self, method: str, fields: list[Any], vectors: Sequence[Parts], into: Sequence[Handle] = ()
+        self, message: Message, vectors: Sequence[Parts], into: Sequence[Handle] = ()
     ) -> tuple[Parts, ...]:
-        """Call a method of every shard with its parts of the vectors.
+        """Call every shard with its parts of the vectors.
 
         Args:
-            method: its name.
-            fields: its first argument.
+            message: what they are called for.
             vectors: the parts of each.
             into: the slot of each shard for the weights that it publishes, if they are to be in
                 shared memory.
@@ -146,46 +157,47 @@ class Shards:
             The references that are there when it is done, and the parts of the weights that it
             leaves behind, if any.
         """
-        return self._call(range(self.count), method, fields, vectors, into)
+        return self._call(range(self.count), message, vectors, into)
 
     def _call(
         self,
         shards: Sequence[int],
-        method: str,
-        fields: list[Any],
+        message: Message,
         vectors: Sequence[Parts],
         into: Sequence[Handle],
     ) -> tuple[Parts, ...]:
-        """Call a method of some of the shards; see `call`."""
+        """Call some of the shards; see `call`."""
         parts = list(zip(*vectors, strict=True)) or [()] * self.count
-        if self._tell_norms and method in ("apply", "apply_and_publish"):
-            fields, parts = self._with_norms(fields, parts)
+        if self._tell_norms and isinstance(message, ApplyCall):
+            message, parts = self._with_norms(message, parts)
+        method, data = method_of(message), encode(message)
         options = [{"into": handle} for handle in into] or [{}] * self.count
         returned = [
-            getattr(self._servers[index], method).remote(fields, *parts[index], **options[index])
+            getattr(self._servers[index], method).remote(data, *parts[index], **options[index])
             for index in shards
         ]
-        match method:
-            case "publish" | "snapshot":
+        match message:
+            case PublishCall() | SnapshotCall():
                 weights, acks = zip(*returned, strict=True)
                 return acks, weights
-            case "apply_and_publish" | "saved" | "statistics":
+            case ApplyCall(publishes=True) | SavedCall() | StatisticsCall():
                 return tuple(returned), tuple(returned)
         return (tuple(returned),)
 
     def _with_norms(
-        self, fields: list[Any], parts: Sequence[Parts]
-    ) -> tuple[list[Any], list[Parts]]:
+        self, message: ApplyCall, parts: Sequence[Parts]
+    ) -> tuple[ApplyCall, list[Parts]]:
         """Let each shard combine its gradients; returns what the shards are sent for the update.
 
         That is the norms of all shards in place of the gradients.
         """
+        assert message.plan is not None, "an update without its details"
+        data = encode(CombineCall(message.plan))
         norms = tuple(
-            server.combine.remote(fields, *its)
+            server.combine.remote(data, *its)
             for server, its in zip(self._servers, parts, strict=True)
         )
-        *most, _ = fields
-        return [*most, True], [norms] * self.count
+        return replace(message, plan=replace(message.plan, combined=True)), [norms] * self.count
 
 
 def actor_id(actor: Any) -> str:

@@ -1,7 +1,7 @@
 """The actor of one stage of a network that is cut: activations and gradients in, the same out.
 
-    forward(fields, [weights], [x])         -> y                                for the next stage
-    backward(fields, [weights], dy)         -> gradient, dx, report   the last one: x, not dy
+    forward(message, [weights], [x])        -> y                                for the next stage
+    backward(message, [weights], dy)        -> gradient, dx, report   the last one: x, not dy
 
 What goes between stages are return values, passed on as top-level references from neighbour to
 neighbour, nothing of it through the controller. An actor works its calls off in order, which is the
@@ -20,7 +20,7 @@ import ray
 import torch
 from torch import Tensor, nn
 
-from raysync.cluster.actor_errors import signed
+from raysync.cluster.actor_errors import answers
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, here, ready_devices
@@ -35,6 +35,7 @@ from raysync.decoupled.gossip import exchange_of
 from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import cut_model, parts_of
 from raysync.decoupled.stage import StageComputation, StageWork
+from raysync.engine.messages import BackwardCall, ForwardCall
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.engine.topology import StepReport
 from raysync.paradigms.decoupled import Decoupled
@@ -178,24 +179,25 @@ class StageActor:
 
         warm_up((model.name, device, plan.stage_id[1], precision, plan.batch_size), make)
 
-    @signed
-    def forward(self, fields: Sequence[float], *arrived: Any) -> Activation:
+    @answers
+    def forward(self, message: ForwardCall, *arrived: Any) -> Activation:
         """Run a batch forward.
 
         Args:
-            fields: the number of the batch, what faults multiply the duration of the pass with, and
-                seconds that they add to each way.
+            message: names the batch, and what faults do to the pass.
             arrived: weights (P + Q,) if they are new, and then the activation of the stage before;
                 the first has none.
         """
         plan = self._ready
-        with self._timed(fields, 1 / 3, plan.stage_id[1] > 1):
-            y = self._device.download(self._work.forward(int(fields[0]), _tensors(arrived)))
+        with self._timed(message, 1 / 3, plan.stage_id[1] > 1):
+            y = self._device.download(self._work.forward(message.batch, _tensors(arrived)))
         return sent(y)
 
-    @signed
+    @answers
     @ray.method(num_returns=3)  # type: ignore[untyped-decorator]
-    def backward(self, fields: Sequence[float], *arrived: Any) -> tuple[Payload, Any, StepReport]:
+    def backward(
+        self, message: BackwardCall, *arrived: Any
+    ) -> tuple[Payload, Activation | None, StepReport]:
         """Run a batch backward.
 
         The last stage runs it forward before: what arrives there is the activation.
@@ -207,14 +209,14 @@ class StageActor:
         plan = self._ready
         last, alone = plan.stage_id[1] == plan.paradigm.modules, plan.paradigm.modules == 1
         again = plan.paradigm.weights == "latest" and not last
-        with self._timed(fields, 1.0 if last or again else 2 / 3, not alone):
-            loss, vector, dx = self._work.backward(int(fields[0]), _tensors(arrived))
+        with self._timed(message, 1.0 if last or again else 2 / 3, not alone):
+            loss, vector, dx = self._work.backward(message.batch, _tensors(arrived))
             gradient = outgoing(self._device.download(vector))[0]
             back = (
                 sent(self._device.download(dx)) if dx is not None and plan.stage_id[1] > 1 else None
             )
         busy_s, self._busy_s = self._busy_s, 0.0
-        return gradient, back, (loss, busy_s, self._work.not_finite)
+        return gradient, back, StepReport(loss, busy_s, self._work.not_finite)
 
     @property
     def _ready(self) -> StagePlan:
@@ -222,18 +224,21 @@ class StageActor:
         return self._plan
 
     @contextmanager
-    def _timed(self, fields: Sequence[float], part: float, travels: bool) -> Iterator[None]:
+    def _timed(
+        self, message: ForwardCall | BackwardCall, part: float, travels: bool
+    ) -> Iterator[None]:
         """Sleep for what the emulated device and its link take longer than this one."""
-        plan, (batch, factor, added_s) = self._ready, fields
+        plan = self._ready
         if travels:
-            sleep_s(one_way_s(plan.group.link, round(plan.output_bytes * plan.batch_size), added_s))
+            sent_bytes = round(plan.output_bytes * plan.batch_size)
+            sleep_s(one_way_s(plan.group.link, sent_bytes, message.added_s))
         began_s = now_s()
         yield
         # On a GPU copies are no computing, as of a worker.
         computed_s = self._work.device_s or now_s() - began_s
         share = plan.share * part
         step_s = self._step_time.seconds(
-            int(batch) - 1, plan.batch_size, factor, computed_s / share
+            message.batch - 1, plan.batch_size, message.factor, computed_s / share
         )
         began_s = now_s()
         sleep_s(share * step_s - computed_s)

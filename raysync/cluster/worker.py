@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 
 from raysync.cluster import serving
-from raysync.cluster.actor_errors import signed
+from raysync.cluster.actor_errors import answers
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, here, ready_devices
@@ -21,6 +20,7 @@ from raysync.cluster.transport import MAPPINGS, Payload, forget_all, incoming, o
 from raysync.cluster.warm_up import warm_up
 from raysync.cluster.weights_in_place import WeightsInPlace, is_worth_it
 from raysync.config import WorkerGroup
+from raysync.engine.messages import RestoreCall, StepCall
 from raysync.engine.step_time import StepTime, one_way_s
 from raysync.engine.topology import StepReport
 from raysync.training.batch_reader import BatchReader
@@ -143,18 +143,14 @@ class Worker:
         log_ready(model.name, place.devices)
         return place
 
-    @signed
+    @answers
     def step(
-        self,
-        batch: tuple[int, int, *tuple[float, ...]],
-        *weights: Payload,
-        into: Handle | None = None,
+        self, message: StepCall, *weights: Payload, into: Handle | None = None
     ) -> tuple[Payload | StepReport, ...]:
         """Compute one iteration.
 
         Args:
-            batch: the clock and the size; where faults strike also the factor of its duration, and
-                the seconds that they add to each way.
+            message: names the batch, and what faults do to the step.
             weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you
                 have.
             into: the slot of shared memory that the gradient is to be written into.
@@ -169,11 +165,10 @@ class Worker:
         assert plan is not None, "step before reset"
         assert gradient is not None, "step before reset"
         assert reader is not None, "step before reset"
-        clock, batch_size, *fault = batch
+        clock, batch_size = message.clock, message.samples
         try_kernels(batch_size == plan.batch_size)
-        factor, added_s = fault or (1.0, 0.0)
         if weights:  # the backend lets the gradient take its time: another step may come meanwhile
-            sleep_s(one_way_s(plan.group.link, plan.vector_bytes, added_s))
+            sleep_s(one_way_s(plan.group.link, plan.vector_bytes, message.added_s))
             in_place = self._in_place is not None and self._in_place.show(weights)
             gradient.read_weights([] if in_place else incoming(*weights))
         began_s = now_s()
@@ -188,16 +183,16 @@ class Worker:
                     self._in_place.check()
         # On a GPU the copies of weights and gradient run beside this thread: they are no computing.
         computed_s = gradient.device_s or now_s() - began_s
-        step_s = self._step_time.seconds(clock, batch_size, factor, computed_s)
+        step_s = self._step_time.seconds(clock, batch_size, message.factor, computed_s)
         began_s = now_s()
         sleep_s(step_s - computed_s)
         busy_s = computed_s + now_s() - began_s
         sizes = gradient.wire.sizes
         parts = outgoing(gradient.outgoing(), sizes) if into is None else into.parts(sizes)
-        return *parts, (loss, busy_s, gradient.not_finite)
+        return *parts, StepReport(loss, busy_s, gradient.not_finite)
 
-    @signed
-    def restore(self, fields: list[Any], *parts: Payload) -> None:
+    @answers
+    def restore(self, message: RestoreCall, *parts: Payload) -> None:
         """Take the buffers at the end of a vector, which comes in a part a shard: those that this
         slot had when the run was interrupted.
         """

@@ -31,11 +31,14 @@ from raysync.decoupled.pipelines import Pass, Pipelines, StageId
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
 from raysync.engine.faults import NO_FAULT, FaultPlan
+from raysync.engine.messages import BackwardCall, ForwardCall
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
 from raysync.engine.step_time import KnownSteps
-from raysync.engine.topology import NOTHING, Step, apply_plan, issued_at
+from raysync.engine.topology import Step, apply_plan, issued_at
 from raysync.errors import RunLost
 from raysync.paradigms.decoupled import Decoupled
+
+PASSES = {"forward": ForwardCall, "backward": BackwardCall}
 
 
 def server_of(stage: int) -> str:
@@ -201,17 +204,15 @@ class Pipelined:
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         """See `Topology.applied`."""
-        server, fields = steps[0].server, NOTHING
+        server, plan = steps[0].server, None
         if self._backend.computes:
             replicas = (
                 [self._worker(worker).stage_id[0] for worker, _ in apply.pushes]
                 if self._paradigm.mixes_locally
                 else ()
             )
-            fields = apply_plan(
-                apply, steps, lambda _: True, self._workload_samples, replicas
-            ).fields()
-        server.apply(apply, fields, [step.call for step in steps], is_pulled)
+            plan = apply_plan(apply, steps, lambda _: True, self._workload_samples, replicas)
+        server.apply(apply, plan, [step.call for step in steps], is_pulled)
 
     def left(self, worker: str, why: str) -> None:
         """See `Topology.left`.
@@ -322,7 +323,7 @@ class Pipelined:
         fault = NO_FAULT
         if self._faults is not None:
             fault = self._faults.at_step(worker.slot, each.batch - 1, self._backend.now)
-        fields = [each.batch, fault.factor, fault.latency_s]
-        call = self._backend.call(worker.name, each.direction, fields, inputs)
+        message = PASSES[each.direction](each.batch, fault.factor, fault.latency_s)
+        call = self._backend.call(worker.name, message, inputs)
         worker.calls.append((call, [source for _, source in arrived]))
         return call

@@ -18,6 +18,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
+from raysync.engine.messages import Message
+
 Value = Any
 """A value that a call leaves where it was computed, until another call needs it. A `Call` stands
 for the first of its values; its method `value` returns the others."""
@@ -81,15 +83,12 @@ class Backend(Protocol):
     def is_report_due(self, lines: int) -> bool:
         """Return whether a report is due now, given the number of lines for it."""
 
-    def call(
-        self, actor: str, method: str, fields: list[Any], inputs: Sequence[Value] = ()
-    ) -> Call:
-        """Call a method of an actor.
+    def call(self, actor: str, message: Message, inputs: Sequence[Value] = ()) -> Call:
+        """Call an actor.
 
         Args:
             actor: the id `server` or `evaluator`, or that of a worker.
-            method: the name of the method.
-            fields: strings and numbers, and lists of them.
+            message: what it is called for.
             inputs: values that other calls leave behind.
         """
 
@@ -176,15 +175,14 @@ class Backend(Protocol):
         """Return whether the process of a server may be lost, and can be started anew."""
 
     def repeat(
-        self, lost: Any, server: str, method: str, fields: list[Any], inputs: Sequence[Value] = ()
+        self, lost: Any, server: str, message: Message, inputs: Sequence[Value] = ()
     ) -> Call:
-        """Call a method of a server that was started anew, as the one before it was called.
+        """Call a server that was started anew, as the one before it was called.
 
         Args:
             lost: a call without values, which stands for the new ones from now on; whoever
                 watches it does so anew. None: nobody needs the values.
             server: its id.
-            method: the name of the method.
-            fields: see `call`.
+            message: see `call`.
             inputs: see `call`.
         """

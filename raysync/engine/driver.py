@@ -412,7 +412,6 @@ class Driver:
             self._received(step, step.call.answer)
 
     def _received(self, step: Step, answer: StepReport) -> None:
-        loss, busy_s, not_finite = answer
         release, arriving = step.release, step.arriving
         worker, clock = release.worker, release.clock
         del self._steps[worker]
@@ -421,7 +420,9 @@ class Driver:
         self._pushed[worker, clock] = step
         if unproven := self.members.comebacks.unproven:
             unproven.pop(worker, None)  # its start has not failed
-        report = step.report if loss is None else replace(step.report, loss=loss)
+        report = step.report
+        if answer.loss is not None:
+            report = replace(report, loss=answer.loss)
         computed_at = None if arriving is None else arriving.computed_at
         base, samples = release.version, step.samples
         event = Pushed(
@@ -430,11 +431,11 @@ class Driver:
             clock=clock,
             base=base,
             samples=samples,
-            busy_s=busy_s,
+            busy_s=answer.busy_s,
             computed_at=computed_at,
         )
-        if not_finite is not None:
-            self._diverges(event, report, not_finite)
+        if answer.not_finite is not None:
+            self._diverges(event, report, answer.not_finite)
             return
         self.handle(event, report)
         if self._is_pipelined:

@@ -24,6 +24,7 @@ from raysync.core.metrics import PrimaryMetric, refusal, value_of
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.checkpointing import Cut
 from raysync.engine.kept_models import KeptModels, Weights
+from raysync.engine.messages import EvaluateCall, StateDictCall
 from raysync.engine.parameter_server import ParameterServer
 from raysync.errors import RunFailed, RunLost
 
@@ -245,13 +246,12 @@ class Evaluations:
             )
         elif self._model_is_next:
             weights = self.models.next_weights or ()
-            call = self._backend.call(EVALUATOR, "state_dict", [], weights)
+            call = self._backend.call(EVALUATOR, StateDictCall(), weights)
             then, limit_s = self._saved, self._deadline_s
         else:
             publication = self._waiting[0]
-            call = self._backend.call(
-                EVALUATOR, "evaluate", [publication.is_last], publication.weights
-            )
+            message = EvaluateCall(publication.is_last)
+            call = self._backend.call(EVALUATOR, message, publication.weights)
             then, limit_s = self._evaluated, self._deadline_s
         self._under_way = call
         self._backend.watch(call, then, call)

@@ -11,11 +11,22 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from raysync.core.decisions import Apply, Push
 from raysync.engine.backend import Backend, Call, Failure, Value
+from raysync.engine.messages import (
+    ApplyCall,
+    ForgetCall,
+    Message,
+    PublishCall,
+    SavedCall,
+    SnapshotCall,
+    StatisticsCall,
+)
 from raysync.engine.server_log import ServerLog
 from raysync.errors import RunFailed, RunLost
-from raysync.training.apply_plan import MEAN
+from raysync.training.apply_plan import MEAN, ApplyPlan
 
 VERDICT_S = 10.0
 """The seconds that a failed call waits for the error of the update that made it fail."""
@@ -111,24 +122,25 @@ class ParameterServer:
         pushes of the update."""
 
     def apply(
-        self, apply: Apply, fields: list[Any], vectors: Sequence[Value], is_pulled: bool
+        self, apply: Apply, plan: ApplyPlan | None, vectors: Sequence[Value], is_pulled: bool
     ) -> None:
         """Send an update.
 
         Args:
             apply: the decision; if it is not to be published, later releases still pull the weights
                 from before.
-            fields: the fields of an `ApplyPlan`.
+            plan: its details; None: nothing is computed.
             vectors: the gradients of its pushes, and behind them, if delays are compensated, the
                 weights that each was computed on.
             is_pulled: whether a release pulls the new weights before the next update.
         """
         call_of, publish = self._call, apply.publish
         if publish and is_pulled and not self._has_replicas:
-            call = self.published = call_of(self.actor, "apply_and_publish", fields, vectors)
+            message = ApplyCall(plan, publishes=True)
+            call = self.published = call_of(self.actor, message, vectors)
         else:
             kept = None if publish else self.weights()
-            call = call_of(self.actor, "apply", fields, vectors)
+            call = call_of(self.actor, ApplyCall(plan), vectors)
             self.published = kept
             self._replicas.clear()
         self.version += 1
@@ -144,7 +156,7 @@ class ParameterServer:
             names: the names of what it is to keep for the driver.
             values: that.
         """
-        call = self._call(self.actor, "snapshot", [list(names), self.version], values)
+        call = self._call(self.actor, SnapshotCall(list(names), self.version), values)
         if self.log is not None:
             self.watch(call, self._snapshot_taken, (call, self.log.position))
         return call
@@ -178,15 +190,15 @@ class ParameterServer:
 
     def saved(self, name: str) -> Call:
         """Return what the server has kept in its checkpoint under that name; ask for it once."""
-        return self._call(self.actor, "saved", [name])
+        return self._call(self.actor, SavedCall(name))
 
     def statistics(self, worker: str) -> Call:
         """Return a vector whose buffers are those of the worker's latest push that was applied."""
-        return self._call(self.actor, "statistics", [worker])
+        return self._call(self.actor, StatisticsCall(worker))
 
     def forget(self, worker: str) -> None:
         """Forget a worker that has left: its buffers no longer count."""
-        self._call(self.actor, "forget", [worker])
+        self._call(self.actor, ForgetCall(worker))
 
     def done(self, version: int) -> None:
         """Note that the server has come to that version."""
@@ -239,17 +251,17 @@ class ParameterServer:
         base = [] if log.base is None else [log.base]
         calls = [self._backend.restart(self.actor, *base, freezes=freezes)]
         for entry in log.entries:
-            lost, method = entry.call(), entry.method
+            lost, message = entry.call(), entry.message
             if lost is not None and self._is_there(lost):
                 lost = None
             if lost is not None:
                 repeated.add(lost)
-            elif method == "apply_and_publish":
-                method = "apply"
-            elif method not in ("apply", "forget"):
+            elif isinstance(message, ApplyCall):
+                message = replace(message, publishes=False)
+            elif not isinstance(message, ForgetCall):
                 continue
-            updates += method.startswith("apply")
-            calls.append(self._backend.repeat(lost, self.actor, method, entry.fields, entry.inputs))
+            updates += isinstance(message, ApplyCall)
+            calls.append(self._backend.repeat(lost, self.actor, message, entry.inputs))
         return Replay(calls, updates, repeated)
 
     def watch_again(self, repeated: Collection[Call]) -> None:
@@ -318,13 +330,11 @@ class ParameterServer:
             error = None
         raise error or self.error(answer)
 
-    def _logged(
-        self, actor: str, method: str, fields: list[Any], inputs: Sequence[Value] = ()
-    ) -> Call:
+    def _logged(self, actor: str, message: Message, inputs: Sequence[Value] = ()) -> Call:
         """Send a call, and keep it in the log."""
-        call = self._backend.call(actor, method, fields, inputs)
+        call = self._backend.call(actor, message, inputs)
         assert self.log is not None, "a server without a log"
-        self.log.add(method, fields, inputs, call)
+        self.log.add(message, inputs, call)
         return call
 
     def _answered(self, watcher: _Watcher) -> None:
@@ -360,7 +370,7 @@ class ParameterServer:
             log.miss(is_last=failure.kind == "raised")
 
     def _publish(self, replica: int) -> Call:
-        call = self._call(self.actor, "publish", [self.version, replica])
+        call = self._call(self.actor, PublishCall(self.version, replica))
         self._sent.append((self.version, call, ()))
         return call
 

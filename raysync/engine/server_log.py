@@ -14,11 +14,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 from weakref import ref
 
 from raysync.config import Experiment
 from raysync.engine.backend import Backend, Call, Value
+from raysync.engine.messages import Message, SnapshotCall
 
 MAX_UPDATES = 512
 """The updates after which a snapshot is requested, however small the gradients are: it bounds the
@@ -30,8 +30,7 @@ the process of the driver."""
 class LoggedCall:
     """One call that was sent to the server."""
 
-    method: str
-    fields: list[Any]
+    message: Message
     inputs: Sequence[Value]
     call: ref[Call]
     """The call itself, while anything needs what it leaves behind."""
@@ -66,13 +65,13 @@ class ServerLog:
         is_over = self._bytes >= self._limit_bytes or self._updates >= MAX_UPDATES
         return is_over and self.is_whole and not self._snapshots
 
-    def add(self, method: str, fields: list[Any], inputs: Sequence[Value], call: Call) -> None:
+    def add(self, message: Message, inputs: Sequence[Value], call: Call) -> None:
         """Add a call that was sent."""
         if not self.is_whole:
             return
-        self.entries.append(LoggedCall(method, fields, inputs, ref(call)))
+        self.entries.append(LoggedCall(message, inputs, ref(call)))
         self._added += 1
-        if method == "snapshot":
+        if isinstance(message, SnapshotCall):
             self._snapshots += 1
         else:
             self._bytes += len(inputs) * self._vector_bytes
@@ -97,7 +96,7 @@ class ServerLog:
         self.base = snapshot
         for _ in range(position - first):
             entry = self.entries.popleft()
-            if entry.method != "snapshot":
+            if not isinstance(entry.message, SnapshotCall):
                 self._bytes -= len(entry.inputs) * self._vector_bytes
                 self._updates -= bool(entry.inputs)
 

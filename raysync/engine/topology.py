@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from raysync.config import Experiment, WorkerGroup
@@ -22,7 +23,8 @@ from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
-from raysync.engine.faults import NO_FAULT, FaultPlan
+from raysync.engine.faults import FaultPlan
+from raysync.engine.messages import RestoreCall, StepCall
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
 from raysync.engine.server_log import server_log
 from raysync.engine.step_time import KnownSteps
@@ -30,11 +32,17 @@ from raysync.training.apply_plan import ApplyPlan
 
 SERVER = "server"
 """The id of the parameter server's actor."""
-StepReport = tuple[float | None, float, Finding | None]
-"""What a worker tells of a step: the loss (None if the worker has none), the seconds of computing,
-and what was not finite, if anything was: see `training.not_finite`."""
-NOTHING: list[Any] = []
-"""The fields of a call that computes nothing."""
+
+
+class StepReport(Struct, frozen=True, gc=False):
+    """What a worker reports of a step besides its gradient."""
+
+    loss: float | None
+    """None: the worker has none."""
+    busy_s: float
+    """The seconds of computing."""
+    not_finite: Finding | None = None
+    """What was not finite, if anything was: see `training.not_finite`."""
 
 
 @dataclass(slots=True)
@@ -233,22 +241,20 @@ class DataParallel:
         """See `Topology.released`."""
         worker, clock, pulls = release.worker, release.clock, release.pull
         size = release.batch_size or self._batch_sizes.get(worker) or self._size_of(worker)
-        fields: list[Any] = [clock, size]
-        if self._faults is not None:
-            fields += self._faulty(worker, clock)
+        message = self._step(worker, clock, size)
         base, report = None, NO_REPORT
         if pulls:
             weights = self.server.published or self.server.weights()
             if self._has_server and (late_s := self._backend.late_s(weights)):
                 report = Report(server_s=late_s)
-            call = self._backend.call(worker, "step", fields, (weights,))
+            call = self._backend.call(worker, message, (weights,))
             if self._keeps_pulled:
                 self._pulled[worker] = weights
         elif worker in self._resumed:
             weights = self._resumed[worker]
-            call = self._backend.call(worker, "step", fields, (weights,))
+            call = self._backend.call(worker, message, (weights,))
         else:
-            call = self._backend.call(worker, "step", fields)
+            call = self._backend.call(worker, message)
         if self._compensates:
             base = self._pulled.get(worker)
         if self._resumed:
@@ -262,17 +268,14 @@ class DataParallel:
         if (weights := self._pulled.get(worker)) not in lost:
             return None
         if worker in self._restored:
-            self._backend.call(worker, "restore", [], [self._restored[worker]])
-        fields: list[Any] = [clock, step.samples]
-        if self._faults is not None:
-            fields += self._faulty(worker, clock)
-        return self._backend.call(worker, "step", fields, (weights,))
+            self._backend.call(worker, RestoreCall(), [self._restored[worker]])
+        return self._backend.call(worker, self._step(worker, clock, step.samples), (weights,))
 
-    def _faulty(self, worker: str, clock: int) -> Sequence[float]:
-        """Return the further fields of a step that a fault befalls."""
-        assert self._faults is not None, "a run without faults"
+    def _step(self, worker: str, clock: int, samples: int) -> StepCall:
+        if self._faults is None:
+            return StepCall(clock, samples)
         fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
-        return () if fault is NO_FAULT else (fault.factor, fault.latency_s)
+        return StepCall(clock, samples, fault.factor, fault.latency_s)
 
     def _size_of(self, worker: str) -> int:
         size = self._batch_sizes[worker] = self._batch_sizes[WorkerId(worker).slot]
@@ -283,8 +286,8 @@ class DataParallel:
         vectors: list[Value] = [step.call for step in steps]
         if self._compensates:
             vectors += [step.weights for step in steps]
-        fields = self._fields(apply, steps) if self._backend.computes else NOTHING
-        self.server.apply(apply, fields, vectors, is_pulled)
+        plan = self._plan(apply, steps) if self._backend.computes else None
+        self.server.apply(apply, plan, vectors, is_pulled)
 
     def left(self, worker: str, why: str) -> None:
         """See `Topology.left`: others go on."""
@@ -309,7 +312,7 @@ class DataParallel:
             latest = {worker: step.call for (worker, _), step in pushed.items()}
             for worker in state["pushers"]:  # before the weights: who has these has the buffers
                 self._restored[worker] = latest.get(worker) or self.server.statistics(worker)
-                self._backend.call(worker, "restore", [], [self._restored[worker]])
+                self._backend.call(worker, RestoreCall(), [self._restored[worker]])
         self.server.resume(self.roster.version, self.roster.published)
         if self.roster.live:
             self._resumed = dict.fromkeys(self.roster.live, self.server.weights())
@@ -330,9 +333,9 @@ class DataParallel:
         """Return the step's own worker: it waits for no other."""
         return step.release.worker
 
-    def _fields(self, apply: Apply, steps: Sequence[Step]) -> list[Any]:
+    def _plan(self, apply: Apply, steps: Sequence[Step]) -> ApplyPlan:
         counting = self.roster.live
-        return apply_plan(apply, steps, counting.__contains__, self._workload_samples).fields()
+        return apply_plan(apply, steps, counting.__contains__, self._workload_samples)
 
 
 def roster_of(topology: Topology, worker: str) -> Roster:

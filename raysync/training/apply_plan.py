@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from msgspec import Struct
 
 MEAN = -1
 """The number that stands for the mean of all replicas, which is evaluated."""
 
 
-@dataclass(frozen=True, slots=True)
-class ApplyPlan:
-    """The details of an Apply that its server needs, in the order of the gradients.
-
-    The fields travel as a list of strings and numbers, which Ray does not have to pickle.
-    """
+class ApplyPlan(Struct, frozen=True, omit_defaults=True, gc=False):
+    """The details of an Apply that its server needs, in the order of the gradients."""
 
     workers: list[str | None]
     """The workers that pushed; None for one that has left since, whose buffers do not count."""
@@ -27,21 +22,8 @@ class ApplyPlan:
     """Versions applied between the weights of each push and this update."""
     version: int
     """The version that this update produces: a server that missed the update before refuses it."""
-    replicas: list[int] = field(default_factory=list)
+    replicas: list[int] = []
     """The replica of each push where each replica has an optimizer of its own; empty otherwise."""
     combined: bool = False
     """Whether `combine` was called before, for the norms of all shards, which are then sent in
     place of the gradients."""
-
-    def fields(self) -> list[Any]:
-        """Return the fields as they travel."""
-        return [
-            self.workers,
-            self.samples,
-            self.progress,
-            self.phase,
-            self.staleness,
-            self.version,
-            self.replicas,
-            self.combined,
-        ]

@@ -1,13 +1,5 @@
 """The actors of a run in virtual time: the costs of their methods, and what they compute where the
-run trains.
-
-worker      step(clock, size[, factor, latency]; [weights])      -> gradient; loss and seconds
-            restore(; vector)                                    takes the buffers at its end
-server      apply, apply_and_publish, publish, forget,
-            statistics, snapshot, restore,
-            saved                          see `training.model_server`
-evaluator   evaluate(is_last; weights...)                        metrics
-            state_dict(; weights...)                             the file of the model
+run trains; `engine.messages` has a table of them.
 """
 
 from __future__ import annotations
@@ -17,8 +9,20 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raysync.config import Experiment, WorkerGroup
+from raysync.engine.messages import (
+    ApplyCall,
+    EvaluateCall,
+    ForgetCall,
+    Message,
+    PublishCall,
+    RestoreCall,
+    SavedCall,
+    SnapshotCall,
+    StatisticsCall,
+    StepCall,
+)
 from raysync.engine.step_time import StepTime
-from raysync.training.apply_plan import ApplyPlan
+from raysync.engine.topology import StepReport
 from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.backend import Cost
 
@@ -57,21 +61,17 @@ class WorkerActor:
         self._buffers: Tensor | None = None
         """A vector whose end is its latest statistics."""
 
-    def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
+    def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`."""
-        if len(fields) == 2:
-            clock, size = fields
-            busy_s = self._step_time.seconds(clock, size)
-            return busy_s, 0.0, 0.0, 0.0, (None, busy_s, None)
-        if method == "restore":
+        if not isinstance(message, StepCall):
             return AT_ONCE
-        clock, size, factor, added_s = fields
-        busy_s = self._step_time.seconds(clock, size, factor)
-        return busy_s, 0.0, added_s, added_s, (None, busy_s, None)
+        busy_s = self._step_time.seconds(message.clock, message.samples, message.factor)
+        added_s = message.added_s
+        return busy_s, 0.0, added_s, added_s, StepReport(None, busy_s)
 
-    def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
+    def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
-        if method == "restore":
+        if not isinstance(message, StepCall):
             import torch
 
             self._buffers = torch.cat(inputs)
@@ -81,11 +81,11 @@ class WorkerActor:
         assert self._trainer is not None, "nothing to train with"
         assert self._weights is not None, f"{self.site} never pulled"
         loss, gradient, not_finite = self._trainer.compute(
-            self.site, fields[0], fields[1], self._weights, self._buffers
+            self.site, message.clock, message.samples, self._weights, self._buffers
         )
         if self._trainer.has_buffers:
             self._buffers = gradient
-        return (gradient,), (loss, answer[1], not_finite)
+        return (gradient,), StepReport(loss, answer.busy_s, not_finite)
 
     def state(self) -> State:
         """See `Actor.state`."""
@@ -134,11 +134,11 @@ class ServerActor:
         self._times, self._vectors, self._exchange = times, vectors, exchange
         self._server = server
 
-    def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
+    def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`: only updates take time."""
         if not inputs:
             return NO_COST
-        if method in {"snapshot", "restore"}:
+        if not isinstance(message, ApplyCall):
             return AT_ONCE
         times, count = self._times, len(inputs) // self._vectors
         if self._exchange is not None:
@@ -146,29 +146,30 @@ class ServerActor:
             return exchange_s, times.update_s + times.reading_s, 0.0, 0.0, None
         return times.update_s, count * times.reading_s, 0.0, 0.0, None
 
-    def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
+    def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
         server = self._server
         assert server is not None, "nothing to train with"
-        match method:
-            case "apply":
-                return (), server.apply(ApplyPlan(*fields), inputs)
-            case "apply_and_publish":
-                version = server.apply(ApplyPlan(*fields), inputs)
-                return (server.publish(version, 0).clone(),), version
-            case "publish":
-                return (server.publish(*fields).clone(),), None
-            case "forget":
-                server.forget(*fields)
-            case "statistics":
-                return (server.statistics(*fields),), None
-            case "saved":
-                return (server.saved(*fields),), None
-            case "restore":
+        match message:
+            case ApplyCall(plan=plan, publishes=publishes):
+                assert plan is not None, "an update without its details"
+                version = server.apply(plan, inputs)
+                return ((server.publish(version, 0).clone(),) if publishes else ()), version
+            case PublishCall(version=version, replica=replica):
+                return (server.publish(version, replica).clone(),), None
+            case ForgetCall(worker=worker):
+                server.forget(worker)
+            case StatisticsCall(worker=worker):
+                return (server.statistics(worker),), None
+            case SavedCall(name=name):
+                return (server.saved(name),), None
+            case RestoreCall():
                 server.restore(*inputs)
-            case "snapshot":
-                data = server.snapshot(fields[0], inputs, *fields[1:])
+            case SnapshotCall(names=names, version=version):
+                data = server.snapshot(names, inputs, version)
                 return (data,), [data]
+            case _:
+                raise AssertionError(f"no call of a server: {message}")
         return (), None
 
     def state(self) -> State:
@@ -201,15 +202,15 @@ class EvaluatorActor:
         """
         self._measure, self._encode = measure, encode
 
-    def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
+    def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`."""
         return NO_COST
 
-    def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
+    def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
-        if method == "state_dict":
-            return (), self._encode(inputs)
-        return (), self._measure(fields[0], inputs)
+        if isinstance(message, EvaluateCall):
+            return (), self._measure(message.is_last, inputs)
+        return (), self._encode(inputs)
 
     def state(self) -> State:
         """Return nothing: it takes its weights anew for each call."""

@@ -31,6 +31,7 @@ from msgspec import Struct
 
 from raysync.engine.backend import Failure, Room
 from raysync.engine.error_text import reason
+from raysync.engine.messages import Message, RestoreCall
 from raysync.virtual.network import PhaseNetwork, Way
 
 REPORT_EVERY = 20
@@ -51,11 +52,11 @@ class Actor(Protocol):
     site: str
     """Its place in the network: nothing travels between two actors of one site."""
 
-    def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
+    def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
         """Return the cost of a call."""
 
     def compute(
-        self, method: str, fields: list[Any], inputs: list[Any], answer: Any
+        self, message: Message, inputs: list[Any], answer: Any
     ) -> tuple[Sequence[Any], Any]:
         """Return the values of a call and its answer, given the answer of its cost."""
 
@@ -169,8 +170,8 @@ class End:
     """Whether the process stops without a sign. Otherwise it dies, which is noticed."""
 
 
-Task = tuple[VirtualCall, str, Process, str, list[Any], Sequence[Any]]
-"""A call, the id of its actor, the process, the method, its fields and its inputs."""
+Task = tuple[VirtualCall, str, Process, Message, Sequence[Any]]
+"""A call, the id of its actor, the process, the message and its inputs."""
 
 
 class VirtualBackend:
@@ -216,7 +217,7 @@ class VirtualBackend:
         self._called = 0
         self._calls: WeakValueDictionary[int, VirtualCall] = WeakValueDictionary()
         """Number of a call that computes -> the call, while anything refers to it."""
-        self._reenacts: Callable[[str, Any], Any] | None = None
+        self._reenacts: Callable[[Message, Any], Any] | None = None
         """See `reenact`; None: calls compute."""
         self.now = began_at
         """See `Backend.now`."""
@@ -244,14 +245,15 @@ class VirtualBackend:
         """Whether calls leave no values now: see `reenact`."""
         return self._reenacts is not None
 
-    def reenact(self, events: int, answered: Callable[[str, Any], Any], until: float = inf) -> None:
+    def reenact(
+        self, events: int, answered: Callable[[Message, Any], Any], until: float = inf
+    ) -> None:
         """Process the first events of a run again, without computing anything: calls take their
         time, and leave no values.
 
         Args:
             events: the number of events that are processed then.
-            answered: called with the method of a call, and the answer of its cost; returns the
-                answer of the call.
+            answered: called with a message, and the answer of its cost; returns the answer.
             until: the time of the last of them at the most, in seconds since the run began.
         """
         self._reenacts = answered
@@ -285,16 +287,14 @@ class VirtualBackend:
             return lines >= REPORT_EVERY
         return lines >= MOST_LINES or 100 * lines >= self._scheduled
 
-    def call(
-        self, actor: str, method: str, fields: list[Any], inputs: Sequence[Any] = ()
-    ) -> VirtualCall:
+    def call(self, actor: str, message: Message, inputs: Sequence[Any] = ()) -> VirtualCall:
         """See `Backend.call`."""
         process = self._processes.get(actor) or self._start(actor)
         cost, ways = process.cost, process.ways
         begin = now = self.now
         if process.free_at > begin:
             begin = process.free_at
-        first_s, second_s, added_s, value_added_s, answer = cost(method, fields, inputs)
+        first_s, second_s, added_s, value_added_s, answer = cost(message, inputs)
         if added_s is None:
             ways, added_s = None, 0.0
         for value in inputs:
@@ -310,7 +310,7 @@ class VirtualBackend:
         if self.computes and call.at < inf:
             self._called += 1
             self._calls[self._called] = call
-            self.schedule(call.at, self._compute, (call, actor, process, method, fields, inputs))
+            self.schedule(call.at, self._compute, (call, actor, process, message, inputs))
         return call
 
     def watch(self, call: VirtualCall, then: Callable[[Any], None], argument: Any) -> None:
@@ -392,7 +392,7 @@ class VirtualBackend:
         """See `Backend.restart`; it is ready at once."""
         self._end_process(actor)
         self._free_waiting()
-        return self.call(actor, "restore", [], base) if base else self._ready(0.0)
+        return self.call(actor, RestoreCall(), base) if base else self._ready(0.0)
 
     def _free_waiting(self) -> None:
         """Let no process wait any longer for what a frozen one owed it."""
@@ -405,15 +405,10 @@ class VirtualBackend:
         return self.computes and server in self._ends
 
     def repeat(
-        self,
-        lost: VirtualCall | None,
-        server: str,
-        method: str,
-        fields: list[Any],
-        inputs: Sequence[Any] = (),
+        self, lost: VirtualCall | None, server: str, message: Message, inputs: Sequence[Any] = ()
     ) -> VirtualCall:
         """See `Backend.repeat`."""
-        call = self.call(server, method, fields, inputs)
+        call = self.call(server, message, inputs)
         if lost is not None:
             lost.moved = call
             lost.at, lost.site, lost.added_s = call.at, call.site, call.added_s
@@ -457,7 +452,7 @@ class VirtualBackend:
                 call.at = max(ends[0].at, self.now)
 
     def _compute(self, task: Task) -> None:
-        call, actor, process, method, fields, inputs = task
+        call, actor, process, message, inputs = task
         if call.moved is not None:
             return  # it was lost, and is computed by another
         failed = [each.answer for each in (call, *inputs) if isinstance(each.answer, Failure)]
@@ -465,11 +460,11 @@ class VirtualBackend:
             call.answer = failed[0]
             return
         if self._reenacts is not None:
-            call.answer = self._reenacts(method, call.answer)
+            call.answer = self._reenacts(message, call.answer)
             return
         try:
             values = [each.computed for each in inputs]
-            computed = process.actor.compute(method, fields, values, call.answer)
+            computed = process.actor.compute(message, values, call.answer)
             call.values, call.answer = computed
         except Exception as error:
             call.answer = Failure("raised", reason(error), actor)

@@ -23,7 +23,9 @@ from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.decoupled.topology import Pipelined, server_of
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import FaultPlan
+from raysync.engine.messages import BackwardCall, ForwardCall, Message
 from raysync.engine.step_time import StepTime
+from raysync.engine.topology import StepReport
 from raysync.training.buffers import layout_of
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.model_file import encoded
@@ -70,38 +72,39 @@ class StageActor:
         self._busy_s = 0.0
         """The seconds of computing since its last push."""
 
-    def cost(self, method: str, fields: list[Any], inputs: Sequence[Any]) -> Cost:
+    def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
         """See `Actor.cost`."""
-        forward_s, backward_s = (self._seconds(fields, part) for part in self._parts(method))
+        assert isinstance(message, ForwardCall | BackwardCall), f"no call of a stage: {message}"
+        forward_s, backward_s = (self._seconds(message, part) for part in self._parts(message))
         self._busy_s += forward_s
         self._busy_s += backward_s
         answer = None
-        if method == "backward":
-            answer, self._busy_s = (None, self._busy_s, None), 0.0
-        return forward_s, backward_s, 0.0, fields[2], answer
+        if isinstance(message, BackwardCall):
+            answer, self._busy_s = StepReport(None, self._busy_s), 0.0
+        return forward_s, backward_s, 0.0, message.added_s, answer
 
-    def _seconds(self, fields: list[Any], part: float) -> float:
-        batch, factor, _ = fields
+    def _seconds(self, message: ForwardCall | BackwardCall, part: float) -> float:
         share = self._plan.shares[self._stage] * part
-        return share * self._step_time.seconds(batch - 1, self._batch_size, factor)
+        return share * self._step_time.seconds(message.batch - 1, self._batch_size, message.factor)
 
-    def _parts(self, method: str) -> tuple[float, float]:
+    def _parts(self, message: Message) -> tuple[float, float]:
         """Return the shares of the stage's part of a step that a pass takes forward and
         backward.
         """
-        if method == "forward":
+        if isinstance(message, ForwardCall):
             return FORWARD, 0.0
         if self._stage == self._plan.paradigm.modules:
             return FORWARD, 1 - FORWARD
         return 0.0, 1 - FORWARD + (FORWARD if self._plan.paradigm.weights == "latest" else 0.0)
 
-    def compute(self, method: str, fields: list[Any], inputs: list[Any], answer: Any) -> Computed:
+    def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
         assert self._work is not None, "nothing to train with"
-        if method == "forward":
-            return (self._work.forward(fields[0], inputs),), None
-        loss, gradient, dx = self._work.backward(fields[0], inputs)
-        return (gradient.clone(), dx), (loss, answer[1], self._work.not_finite)
+        assert isinstance(message, ForwardCall | BackwardCall), f"no call of a stage: {message}"
+        if isinstance(message, ForwardCall):
+            return (self._work.forward(message.batch, inputs),), None
+        loss, gradient, dx = self._work.backward(message.batch, inputs)
+        return (gradient.clone(), dx), StepReport(loss, answer.busy_s, self._work.not_finite)
 
     def state(self) -> State:
         """See `Actor.state`."""

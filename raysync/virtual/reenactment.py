@@ -20,13 +20,11 @@ from typing import Any
 
 from raysync.core.journal import Entry, Evaluation, Line
 from raysync.engine.driver import Driver
+from raysync.engine.messages import EvaluateCall, Message
 from raysync.errors import ConfigError
 from raysync.training.state_dict import legible
 from raysync.training.state_file import CHECKPOINT, State, decode, encode
 from raysync.virtual.backend import VirtualBackend
-
-EVALUATE = "evaluate"
-"""The method whose answer is in the journal."""
 
 
 def snapshot(driver: Driver) -> tuple[State, bytes]:
@@ -86,12 +84,12 @@ class _Answers:
         self._seen, self._evaluations = 0, 0
         """Lines of the driver that have been looked at, and the evaluations among them."""
 
-    def answer(self, method: str, answer: Any) -> Any:
+    def answer(self, message: Message, answer: Any) -> Any:
         """Return the answer of a call, given that of its cost.
 
         Evaluations are made one after another, so those before this one are among the lines.
         """
-        if method != EVALUATE:
+        if not isinstance(message, EvaluateCall):
             return answer
         following = self._lines[self._seen :]
         self._seen += len(following)

@@ -19,6 +19,7 @@ from raysync.cluster.backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBackend
 from raysync.cluster.node_watch import NodeView, WorkerNodes
 from raysync.cluster.shards import Shards
 from raysync.engine.backend import Failure
+from raysync.engine.messages import StepCall
 from tests.builders.messages import tells
 from tests.fakes.calls import FakeRay, Reference, Views, remote
 
@@ -71,12 +72,12 @@ DEATH = ActorDiedErrorContext(
 
 def test_of_the_death_of_an_actor_one_line_is_told_and_whether_its_node_is_gone(ray):
     step = remote(lambda fields: [Reference(), Reference(ActorDiedError(DEATH))])
-    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", "step", [0, 8]).answer
+    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", StepCall(0, 8)).answer
     assert answer.with_node
     assert "\n" not in answer.reason
     assert "0f" in answer.reason, "Ray's own words"
     step = remote(lambda fields: [Reference(), Reference(died("0a"))])
-    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", "step", [0, 8]).answer
+    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", StepCall(0, 8)).answer
     assert not answer.with_node
 
 
@@ -84,7 +85,7 @@ def test_an_error_of_its_own_that_kept_an_actor_from_starting_is_told_whole(ray)
     text = "my line 1\n\tindented\nmy line 3"
     mine = RayTaskError("__init__", text, ValueError("mine"), "", 1, "", "", "0a")
     step = remote(lambda fields: [Reference(), Reference(ActorDiedError(mine))])
-    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", "step", [0, 8]).answer
+    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", StepCall(0, 8)).answer
     assert text in answer.reason
 
 
@@ -104,7 +105,7 @@ def test_an_error_of_its_own_that_kept_an_actor_from_starting_is_told_whole(ray)
 def test_a_failure_names_the_actor_that_it_came_from(ray, error, failure):
     step = remote(lambda fields: [Reference(), Reference(error)])
     backend = backend_of(SimpleNamespace(step=step))
-    call = backend.call("w-0#1", "step", [0, 8])
+    call = backend.call("w-0#1", StepCall(0, 8))
     assert isinstance(call.answer, Failure)
     assert (call.answer.kind, call.answer.actor) == failure
     assert backend.failure(call, 0.0) == call.answer
@@ -126,7 +127,7 @@ def test_a_full_object_store_is_nobodys_code_and_is_named_with_its_size(
     ]
     monkeypatch.setattr(object_store, "ray", SimpleNamespace(nodes=lambda: nodes))
     step = remote(lambda fields: [Reference(), Reference(passed_on(error))])
-    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", "step", [0, 8]).answer
+    answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", StepCall(0, 8)).answer
     assert answer.kind == "other", "the run goes on from its checkpoint"
     assert tells(answer.reason, says)
 
@@ -141,7 +142,7 @@ def test_an_actor_that_came_back_is_known_by_its_new_id(ray):
     )
     backend = backend_of(respawns=post)
     assert not isinstance(backend.spawn("w-0#2").answer, Failure)
-    assert backend.call("w-0#2", "step", [0, 8]).answer.actor == "w-0#2"
+    assert backend.call("w-0#2", StepCall(0, 8)).answer.actor == "w-0#2"
 
 
 def test_a_worker_takes_its_turn_until_it_is_ready_and_is_asked_to_leave_with_its_node(
@@ -173,7 +174,7 @@ def steps(*parts):
 def test_a_gradient_has_arrived_once_its_parts_are_on_the_nodes_of_their_shards(ray):
     parts = Reference(b"1"), Reference(b"2"), Reference(b"3")
     backend = backend_of(steps(*parts), servers=3, site="elsewhere")
-    call = backend.call("w-0#1", "step", [0, 8])
+    call = backend.call("w-0#1", StepCall(0, 8))
     assert call.answer == [0.5, 1.0]
     ray.is_local[parts[0]] = False
     first, other = backend.deliver(call, "server")  # the third part is where its shard is
@@ -188,14 +189,14 @@ def test_a_gradient_has_arrived_once_its_parts_are_on_the_nodes_of_their_shards(
 @pytest.mark.parametrize(("site", "push_bytes"), [("here", 10**6), ("elsewhere", 1000)])
 def test_nothing_is_brought_within_a_node_or_if_ray_sends_it_along(ray, site, push_bytes):
     backend = backend_of(steps(Reference()), site=site, push_bytes=push_bytes)
-    assert backend.deliver(backend.call("w-0#1", "step", [0, 8]), "server") == ()
+    assert backend.deliver(backend.call("w-0#1", StepCall(0, 8)), "server") == ()
 
 
 def test_an_emulated_link_delays_the_arrival_and_a_fault_delays_it_more(ray):
     backend = backend_of(steps(Reference()), **{"w-0": 3.0})
     arrived = []
-    for number, fields in enumerate(([0, 8], [1, 8, 1.0, 2.0]), 1):
-        [way] = backend.deliver(backend.call("w-0#1", "step", fields), "server")
+    for number, message in enumerate((StepCall(0, 8), StepCall(1, 8, added_s=2.0)), 1):
+        [way] = backend.deliver(backend.call("w-0#1", message), "server")
         backend.watch(way, lambda began: arrived.append((began, backend.now)), backend.now)
         while len(arrived) < number:
             assert not backend.is_done(way)
@@ -216,7 +217,7 @@ def test_a_report_is_due_every_second_while_nothing_happens_and_sooner_when_some
     )
     happened = []
     if watches:
-        backend.watch(backend.call("w-0#1", "step", [0, 8]), happened.append, "answered")
+        backend.watch(backend.call("w-0#1", StepCall(0, 8)), happened.append, "answered")
     backend.schedule(4.1, happened.append, "scheduled")
     while ray.now < 8.0:
         backend.wait()

@@ -14,6 +14,7 @@ from raysync.cluster.channels import WINDOW_BYTES, Channels, PipedCall
 from raysync.cluster.pipes import end_of, frame, receive, send
 from raysync.cluster.serving import LEAVE, RELAY, Ends, serve
 from raysync.engine.backend import Failure
+from raysync.engine.messages import ForgetCall, SavedCall, StepCall, encode
 
 DIED = Failure("died", "it was killed", "a")
 
@@ -51,28 +52,24 @@ class Actor:
         self.queued(lambda: serve(self, ends, last), reference)
         return reference
 
-    def note(self, fields, *inputs, **options):
+    def saved(self, message, *inputs, **options):
         self.gate.wait()
-        self.done.append(fields)
+        self.done.append(message.name)
         return len(self.done)
 
-    def fail(self, fields):
+    def forget(self, message):
         raise ActorError("", "ValueError: mine")
 
-    def step(self, fields):
+    def step(self, message):
         return "handle", [0.5, 1.0]
 
 
 def test_what_is_done_meanwhile_comes_behind_each_answer():
     """Not behind what is only passed on."""
     requests, answers, others = (os.pipe() for _ in range(3))
-    calls = [("note", 1, "a"), ("note", 2, "b")]
-    passed_on = RELAY, 1, tuple(end_of(others[1])), frame("for another")
-    for message in (
-        *((method, number, fields, [], None) for method, number, fields in calls),
-        passed_on,
-        LEAVE,
-    ):
+    calls = [(number, encode(SavedCall(name)), [], None) for number, name in ((1, "a"), (2, "b"))]
+    passed_on = 1, RELAY, tuple(end_of(others[1])), frame("for another")
+    for message in (*calls, passed_on, LEAVE):
         send(requests[1], frame(message))
     told = []
     serve(
@@ -94,22 +91,22 @@ def channels():
     made.close()
 
 
-def call(channels, actor, name="a", method="note", fields=0, needs=()):
+def call(channels, actor, name="a", text="0", needs=(), message=None):
     channel = channels.channel(name, actor)
-    piped = PipedCall(channel, (method, fields, (), None), needs)
+    piped = PipedCall(channel, (message or SavedCall(text), (), None), needs)
     channel.call(piped)
     return piped
 
 
 def test_calls_are_carried_out_in_their_order_whoever_they_come_by(channels):
     actor = Actor()
-    first = [call(channels, actor, fields=number) for number in range(3)]
-    channels.get("a").by_ray(lambda: actor.queued(lambda: actor.note("by Ray")))
-    last = call(channels, actor, fields=3)
+    first = [call(channels, actor, text=str(number)) for number in range(3)]
+    channels.get("a").by_ray(lambda: actor.queued(lambda: actor.saved(SavedCall("by Ray"))))
+    last = call(channels, actor, text="3")
     channels.await_call(last, 5)
-    assert actor.done == [0, 1, 2, "by Ray", 3]
+    assert actor.done == ["0", "1", "2", "by Ray", "3"]
     assert [each.answer for each in (*first, last)] == [1, 2, 3, 5]
-    step = call(channels, actor, method="step")
+    step = call(channels, actor, message=StepCall(0, 8))
     channels.await_call(step, 5)
     assert step.answer == [0.5, 1.0], "handles are known already"
 
@@ -119,19 +116,19 @@ def test_a_call_waits_for_its_inputs_and_fails_as_they_do(channels):
     maker.gate.clear()
     value = call(channels, maker, "maker")
     after = call(channels, user, "user", needs=[value])
-    behind = call(channels, user, "user", fields="behind")
+    behind = call(channels, user, "user", text="behind")
     with pytest.raises(TimeoutError):
         channels.await_call(after, 0.05)
     assert user.done == []
     maker.gate.set()
     channels.await_call(behind, 5)
-    assert user.done == [0, "behind"]
-    wrong = call(channels, maker, "maker", method="fail")
-    spoiled = call(channels, user, "user", fields="never", needs=[wrong])
-    fine = call(channels, user, "user", fields="fine")
+    assert user.done == ["0", "behind"]
+    wrong = call(channels, maker, "maker", message=ForgetCall("w"))
+    spoiled = call(channels, user, "user", text="never", needs=[wrong])
+    fine = call(channels, user, "user", text="fine")
     channels.await_call(fine, 5)
     assert spoiled.answer == wrong.answer == Failure("raised", "ValueError: mine", "maker")
-    assert user.done == [0, "behind", "fine"]
+    assert user.done == ["0", "behind", "fine"]
     assert not spoiled.is_there
 
 
@@ -147,13 +144,13 @@ def test_a_call_of_rays_waits_for_those_before_it_that_come_by_another_actor(cha
 
     channels.pump = pump_and_let_go
     channels.get("user").by_ray(lambda: user.queued(lambda: user.note("by Ray")))
-    channels.await_call(call(channels, user, "user", fields="last"), 5)
-    assert user.done == [0, "by Ray", "last"]
+    channels.await_call(call(channels, user, "user", text="last"), 5)
+    assert user.done == ["0", "by Ray", "last"]
 
 
 def test_whoever_watches_is_called_back_once_and_in_order(channels):
     actor, told = Actor(), []
-    calls = [call(channels, actor, fields=number) for number in range(3)]
+    calls = [call(channels, actor, text=str(number)) for number in range(3)]
     for number in (0, 1):
         calls[number].watch(told.append, number)
     channels.await_call(calls[-1], 5)
@@ -167,7 +164,7 @@ def test_whoever_watches_is_called_back_once_and_in_order(channels):
 def test_an_actor_that_does_not_answer_is_not_sent_more_than_a_pipe_holds(channels):
     actor = Actor()
     actor.gate.clear()
-    calls = [call(channels, actor, fields="x" * (WINDOW_BYTES // 4)) for _ in range(20)]
+    calls = [call(channels, actor, text="x" * (WINDOW_BYTES // 4)) for _ in range(20)]
     actor.gate.set()
     channels.await_call(calls[-1], 5)
     assert [each.answer for each in calls] == list(range(1, 21))
@@ -184,7 +181,7 @@ def test_what_is_lost_stands_for_what_is_made_again(channels):
     told = []
     lost.follow(call(channels, anew))
     lost.watch(told.append, "again")
-    again = call(channels, user, "user", fields="again", needs=[lost])
+    again = call(channels, user, "user", text="again", needs=[lost])
     channels.await_call(again, 5)
     assert lost.is_there
     assert user.done == ["again"]
@@ -212,14 +209,14 @@ class Process:
 
 def test_a_killed_actor_fails_what_it_has_not_answered_and_what_waits_for_that(channels):
     actor, user = Process(), Actor()
-    done, dies, behind = (call(channels, actor, fields=each) for each in ("done", "die", "behind"))
+    done, dies, behind = (call(channels, actor, text=each) for each in ("done", "die", "behind"))
     waits = call(channels, user, "user", needs=[behind])
     actor.process.join()
     actor.reference.set_result(None)
     channels.await_call(waits, 5)
     assert done.answer == "done", "its answer had come"
     assert [each.answer for each in (dies, behind, waits)] == [DIED] * 3
-    assert call(channels, user, "user", fields="goes on").needs == []
+    assert call(channels, user, "user", text="goes on").needs == []
 
 
 def test_an_actor_that_begins_when_its_driver_is_gone_leaves(channels):

@@ -1,5 +1,6 @@
 """Calls that come by the actor which makes their input, whatever dies and whenever."""
 
+import json
 import os
 import select
 
@@ -11,6 +12,7 @@ from raysync.cluster.channels import WINDOW_BYTES, Channels, PipedCall
 from raysync.cluster.pipes import receive
 from raysync.cluster.serving import LEAVE, Service
 from raysync.engine.backend import Failure
+from raysync.engine.messages import SavedCall
 
 DIED = Failure("died", "it was killed")
 NAMES = ("server", "other", "worker", "another")
@@ -50,7 +52,8 @@ class Actor:
         os.close(self.requests)
         os.close(self.answers)
 
-    def note(self, fields):
+    def saved(self, message):
+        fields = json.loads(message.name)
         assert self.made.issuperset(fields["needs"]), "an input is not there"
         self.done.append(fields["call"])
         if fields["fails"]:
@@ -95,7 +98,7 @@ class World:
     def call(self, name, needs=(), fails=False, padding=0):
         fields = {"call": len(self.calls), "needs": [*needs], "fails": fails, "pad": "x" * padding}
         needed = [self.calls[index] for index in needs]
-        call = PipedCall(self.pipes[name], ("note", fields, (), None), needed)
+        call = PipedCall(self.pipes[name], (SavedCall(json.dumps(fields)), (), None), needed)
         self.calls.append(call)
         self.pipes[name].call(call)
         return call

@@ -1,12 +1,12 @@
 """The server actor, without Ray."""
 
 import os
-from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from msgspec.structs import replace
 
 from raysync.cluster import server as server_module
 from raysync.cluster.actor_errors import ActorError
@@ -15,6 +15,16 @@ from raysync.cluster.server import Server
 from raysync.cluster.shared_memory import Mappings, Slots
 from raysync.cluster.threads import LEAST, Threads
 from raysync.config import Update
+from raysync.engine.messages import (
+    ApplyCall,
+    CombineCall,
+    PublishCall,
+    SavedCall,
+    SnapshotCall,
+    StatisticsCall,
+    encode,
+    method_of,
+)
 from raysync.training.apply_plan import MEAN, ApplyPlan
 from raysync.training.model_server import ModelServer, OneStore
 
@@ -28,7 +38,7 @@ def server():
     """At version 1."""
     server = Server(Threads(torch.get_num_threads()), Role("server-0"))
     server._model = ModelServer(OneStore(torch.zeros(2), 2, Update(lr=1.0)))
-    assert server.apply(PLAN.fields(), GRADIENT) == 1
+    assert server.apply(ApplyCall(PLAN), GRADIENT) == 1
     return server
 
 
@@ -52,15 +62,15 @@ def test_an_update_has_the_threads_that_it_is_worth(monkeypatch):
     two = replace(PLAN, workers=["v#1", "w#1"], samples=[1, 1], staleness=[0, 0])
     slots, mappings = Slots(4 * size), Mappings()
     lease = slots.take()
-    server.apply_and_publish(two.fields(), *gradients, into=lease.handle)
+    server.apply(ApplyCall(two, publishes=True), *gradients, into=lease.handle)
     weights = torch.frombuffer(bytearray(mappings.read(lease.handle)), dtype=torch.float32)
     assert torch.equal(weights, torch.full((size,), -4.0))
-    server.combine(replace(PLAN, version=2).fields(), gradients[0])
+    server.combine(CombineCall(replace(PLAN, version=2)), gradients[0])
     assert had == [2, 1]
 
 
 def test_weights_are_published_at_their_version(server):
-    weights, version = server.publish([1, MEAN])
+    weights, version = server.publish(PublishCall(1, MEAN))
     assert version == 1
     assert torch.frombuffer(bytearray(weights), dtype=torch.float32).tolist() == [-1, -1]
 
@@ -68,10 +78,10 @@ def test_weights_are_published_at_their_version(server):
 def test_weights_in_shared_memory_stay_as_they_were_published(server):
     slots, mappings = Slots(8), Mappings()
     first, second = slots.take(), slots.take()
-    handle, version = server.publish([1, MEAN], into=first.handle)
+    handle, version = server.publish(PublishCall(1, MEAN), into=first.handle)
     assert (handle, version) == (first.handle, 1)
-    plan = replace(PLAN, version=2).fields()
-    assert server.apply_and_publish(plan, first.handle, into=second.handle) == second.handle
+    update = ApplyCall(replace(PLAN, version=2), publishes=True)
+    assert server.apply(update, first.handle, into=second.handle) == second.handle
     assert [
         memoryview(mappings.read(each.handle)).cast("f").tolist() for each in (first, second)
     ] == [[-1, -1], [0, 0]]
@@ -80,17 +90,22 @@ def test_weights_in_shared_memory_stay_as_they_were_published(server):
 def test_a_server_that_missed_an_update_refuses_what_comes_after(server):
     for version in (2, 1):  # the second because the first has shown that the model lacks an update
         with pytest.raises(ActorError, match=MISSED):
-            server.publish([version, 0])
+            server.publish(PublishCall(version, 0))
 
 
-@pytest.mark.parametrize("method", ["apply", "apply_and_publish", "combine"])
-def test_an_update_that_is_not_the_next_is_refused_and_everything_after_it(server, method):
+WRONG = replace(PLAN, version=3)
+
+
+@pytest.mark.parametrize(
+    "message", [ApplyCall(WRONG), ApplyCall(WRONG, publishes=True), CombineCall(WRONG)]
+)
+def test_an_update_that_is_not_the_next_is_refused_and_everything_after_it(server, message):
     with pytest.raises(ActorError) as raised:
-        getattr(server, method)(replace(PLAN, version=3).fields(), GRADIENT)
+        getattr(server, method_of(message))(encode(message), GRADIENT)
     assert raised.value.reason == MISSED, "signed once"
     for call in (
-        lambda: server.apply(replace(PLAN, version=2).fields(), GRADIENT),
-        lambda: server.publish([1, 0]),
+        lambda: server.apply(ApplyCall(replace(PLAN, version=2)), GRADIENT),
+        lambda: server.publish(PublishCall(1, 0)),
         lambda: server._model.forget("w#1"),
     ):
         with pytest.raises(Exception, match=MISSED.partition(": ")[2]):
@@ -99,28 +114,30 @@ def test_an_update_that_is_not_the_next_is_refused_and_everything_after_it(serve
 
 def test_a_clipped_update_is_made_in_two_halves(server):
     server._model = ModelServer(OneStore(torch.zeros(2), 2, Update(lr=1.0, clip_norm=0.5)))
-    norm = server.combine(PLAN.fields(), GRADIENT)
+    norm = server.combine(CombineCall(PLAN), GRADIENT)
     assert norm > 0
-    assert server.apply(replace(PLAN, combined=True).fields(), norm, norm) == 1
-    shared = torch.frombuffer(bytearray(server.publish([1, 0])[0]), dtype=torch.float32)
+    assert server.apply(ApplyCall(replace(PLAN, combined=True)), norm, norm) == 1
+    shared = torch.frombuffer(bytearray(server.publish(PublishCall(1, 0))[0]), dtype=torch.float32)
     assert shared.norm() == pytest.approx(0.5 / 2**0.5), "its part of the norm of the two"
 
 
 def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch, server):
     monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
-    data, version = server.snapshot([["pushed"], 1], GRADIENT)
+    data, version = server.snapshot(SnapshotCall(["pushed"], 1), GRADIENT)
     assert version == 1
     plan = SimpleNamespace(exchange=lambda model: OneStore(torch.zeros(2), 2, Update(lr=1.0)))
     other = Server(Threads(torch.get_num_threads()), Role("server-0"))
     other.reset(plan, None, None, data)
-    assert other.publish([1, MEAN]) == server.publish([1, MEAN])
-    assert other.saved(["pushed"]) == GRADIENT.tobytes()
+    assert other.publish(PublishCall(1, MEAN)) == server.publish(PublishCall(1, MEAN))
+    assert other.saved(SavedCall("pushed")) == GRADIENT.tobytes()
     with pytest.raises(ActorError, match=MISSED):
-        server.snapshot([[], 2])
+        server.snapshot(SnapshotCall([], 2))
 
 
 def test_the_buffers_of_a_worker_are_at_the_end_of_a_vector(server):
     server._model = ModelServer(OneStore(torch.zeros(2), 1, Update(lr=1.0)))
-    server.apply(PLAN.fields(), np.array([3, 7], np.float32))
+    server.apply(ApplyCall(PLAN), np.array([3, 7], np.float32))
     for worker, buffer in (("w#1", 7), ("v#1", 0)):
-        assert server.statistics([worker]) == np.array([0, buffer], np.float32).tobytes()
+        assert (
+            server.statistics(StatisticsCall(worker)) == np.array([0, buffer], np.float32).tobytes()
+        )

@@ -27,6 +27,7 @@ from raysync.cluster.threads import Threads
 from raysync.cluster.transport import outgoing
 from raysync.cluster.weights_in_place import LEAST_BYTES, WeightsInPlace
 from raysync.cluster.worker import Worker
+from raysync.engine.messages import PublishCall, StepCall
 from raysync.training.preparation import prepare
 from tests.fakes.calls import FakeRay, Views
 
@@ -190,7 +191,7 @@ def gradients(worker, payloads):
     slots = Slots(4 * sum(worker._gradient.wire.sizes))
     for clock, payload in enumerate(payloads):
         lease = slots.take()
-        part, _ = worker.step((clock, 8), *payload, into=lease.handle)
+        part, _ = worker.step(StepCall(clock, 8), *payload, into=lease.handle)
         yield bytes(MAPPINGS.read(part)), worker._gradient.model.weights.clone()
 
 
@@ -244,7 +245,7 @@ def test_a_step_whose_weights_are_overwritten_fails_and_leaves_no_gradient(
 
     monkeypatch.setattr(worker._gradient, "compute", computing)
     with pytest.raises(ActorError, match="TornVector"):
-        worker.step((0, 8), lease.handle, into=into.handle)
+        worker.step(StepCall(0, 8), lease.handle, into=into.handle)
     with pytest.raises(TornVector):
         MAPPINGS.read(into.handle)
 
@@ -254,7 +255,7 @@ def test_further_devices_copy_the_weights_from_where_they_are(worker_over):
     published, into = Published(size), Published(size).publish(0.0)
     for vector in vectors(size, 3):
         lease = published.publish(vector)
-        worker.step((0, 8), lease.handle, into=into.handle)
+        worker.step(StepCall(0, 8), lease.handle, into=into.handle)
         for replica in worker._gradient._replicas:
             assert torch.equal(replica.model.weights, vector[: replica.model.size])
 
@@ -316,18 +317,18 @@ class Driving:
         return call
 
     def publish(self):
-        self.published = self.done(self.backend.call("server", "publish", [0, 0]))
+        self.published = self.done(self.backend.call("server", PublishCall(0, 0)))
         [handle] = self.published.parts
         place = handle.inode, handle.slot
         assert place not in self.used.values(), "a worker has its weights there"
         self.places.append(place)
 
     def pull(self, worker):
-        self.done(self.backend.call(worker, "step", [0, 8], (self.published,)))
+        self.done(self.backend.call(worker, StepCall(0, 8), (self.published,)))
         self.used[worker] = self.places[-1]
 
     def go_on(self, worker):
-        self.done(self.backend.call(worker, "step", [0, 8]))
+        self.done(self.backend.call(worker, StepCall(0, 8)))
 
     def lose(self, worker):
         self.backend.kill(worker)

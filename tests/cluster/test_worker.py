@@ -15,6 +15,7 @@ from raysync.cluster.shared_memory import Mappings, Slots
 from raysync.cluster.threads import Threads
 from raysync.cluster.transport import outgoing
 from raysync.cluster.worker import Worker, WorkerPlan
+from raysync.engine.messages import RestoreCall, StepCall
 from raysync.engine.step_time import StepTime
 from raysync.training.batch_reader import BatchReader
 from raysync.training.flat import FlatModel
@@ -76,8 +77,8 @@ def test_a_worker_waits_for_its_weights_before_it_computes_and_is_not_busy_then(
         device_s=0.0,
         not_finite=None,
     )
-    *_, (loss, busy, _) = worker.step(batch, *([bytes(16)] if pulls else []))
-    assert (loss, busy) == (0.5, pytest.approx(busy_s))
+    *_, report = worker.step(StepCall(*batch), *([bytes(16)] if pulls else []))
+    assert (report.loss, report.busy_s) == (0.5, pytest.approx(busy_s))
     assert len(read) == pulls
     assert torch.backends.cudnn.benchmark == (batch[1] == 8), "only where the worker is warm"
 
@@ -107,7 +108,7 @@ def test_an_error_of_the_users_model_travels_as_text(monkeypatch, worker):
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: None)
     worker._gradient = SimpleNamespace(compute=compute)
     with pytest.raises(ActorError) as raised:
-        worker.step((0, 8))
+        worker.step(StepCall(0, 8))
     assert raised.value.reason.startswith("Local: my layer breaks (")
     assert raised.value.actor_id == "", "this is no actor"
 
@@ -116,7 +117,7 @@ def test_a_worker_takes_its_buffers_from_the_end_of_a_vector_in_parts(worker):
     flat = FlatModel(nn.BatchNorm1d(2, affine=True))
     worker._gradient = SimpleNamespace(read_buffers=flat.read_buffers)
     vector = torch.arange(flat.size + flat.buffer_size, dtype=torch.float32)
-    worker.restore([], *outgoing(vector, [3, 3, 4]))
+    worker.restore(RestoreCall(), *outgoing(vector, [3, 3, 4]))
     assert torch.equal(flat.initial()[flat.size :], vector[flat.size :])
 
 
@@ -148,7 +149,7 @@ def follow(worker):
 
     def serve(actor, ends, last, meanwhile):
         for clock in range(2):
-            worker.step((clock, 4))
+            worker.step(StepCall(clock, 4))
             meanwhile()
 
     return serve
@@ -185,7 +186,7 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
             [
                 bytes(mappings.read(part) if shares else part)
                 for part in worker.step(
-                    (clock, 4), into=leases[clock % 2].handle if shares else None
+                    StepCall(clock, 4), into=leases[clock % 2].handle if shares else None
                 )[:2]
             ]
             for clock in range(3)

@@ -23,8 +23,9 @@ from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import Paradigm
 from raysync.engine import driver as engine_driver
 from raysync.engine.evaluations import TRIES
-from raysync.engine.faults import NO_FAULT, FaultPlan
+from raysync.engine.faults import FaultPlan
 from raysync.engine.kept_models import KeptModels
+from raysync.engine.messages import EvaluateCall, ForgetCall, PublishCall, StateDictCall, StepCall
 from raysync.errors import ProtocolViolation
 from raysync.paradigms import make
 from raysync.paradigms.asp import ASP
@@ -226,15 +227,17 @@ def test_every_step_gets_the_weights_of_the_version_that_was_decided(paradigm):
     driver, lines = run_in(training, rule_of(training))
     pulls = {(one.worker, one.clock): one.version for one in decided(lines, Release) if one.pull}
     got = {
-        (who, fields[0]): inputs[0]
-        for who, method, fields, inputs in driver.backend.log
-        if method == "step" and inputs
+        (who, message.clock): inputs[0]
+        for who, message, inputs in driver.backend.log
+        if isinstance(message, StepCall) and inputs
     }
     assert got.items() <= pulls.items()
     assert len(got) > 20
     assert len(pulls) - len(got) <= 3, "those of the last event, and what was still computed"
     evaluations = of(lines, Evaluation)
-    evaluated = [inputs[0] for _, method, _, inputs in driver.backend.log if method == "evaluate"]
+    evaluated = [
+        inputs[0] for _, message, inputs in driver.backend.log if isinstance(message, EvaluateCall)
+    ]
     assert evaluated == sorted({line.version for line in evaluations})
     updates, samples, version = decided(lines, Apply), 0, 0
     for line in evaluations:
@@ -314,15 +317,14 @@ def test_only_a_step_that_is_befallen_is_sent_its_hardship():
     driver, _ = run_in(training, make("bsp"))
     asked = FaultPlan(training.experiment)
     steps = [
-        (who.partition("#")[0], fields)
-        for _, who, method, fields in driver.backend.calls
-        if method == "step"
+        (who.partition("#")[0], message)
+        for _, who, message in driver.backend.calls
+        if isinstance(message, StepCall)
     ]
-    for slot, (clock, size, *befallen) in steps:
-        fault = asked.at_step(slot, clock, 0.0)
-        assert befallen == ([] if fault is NO_FAULT else [fault.factor, fault.latency_s])
-        assert size == 1
-    assert ("w-1", [4, 1, 3.0, 0.2]) in steps
+    for slot, message in steps:
+        fault = asked.at_step(slot, message.clock, 0.0)
+        assert message == StepCall(message.clock, 1, fault.factor, fault.latency_s)
+    assert ("w-1", StepCall(4, 1, 3.0, 0.2)) in steps
     assert len(steps) > 50
 
 
@@ -348,8 +350,8 @@ def test_an_evaluator_that_fails_repeats_its_evaluation(ends):
     )
     assert lines[-1].status == "finished"
     assert of(lines, Evaluation) == of(whole[1], Evaluation)
-    calls = [method for _, actor, method, _ in driver.backend.calls if actor == "evaluator"]
-    assert calls == ["evaluate"] * (9 + len(ends)) + ["state_dict"]
+    calls = [type(message) for _, actor, message in driver.backend.calls if actor == "evaluator"]
+    assert calls == [EvaluateCall] * (9 + len(ends)) + [StateDictCall]
     remarks = [line.text for line in of(lines, Remark)]
     assert len(remarks) == len(ends) == driver.backend.restarts
     assert all("is started anew, and its evaluation is repeated" in text for text in remarks)
@@ -370,7 +372,7 @@ def test_nothing_is_published_for_an_evaluator_that_was_given_up(end):
     names = ", ".join(f"{mark / 30:g}" for mark in range(2, 31))
     assert last.text.endswith(f"progress {names}, and leaves no model.")
     assert not driver.models
-    published = [at for at, _, method, _ in driver.backend.calls if method == "publish"]
+    published = [at for at, _, each in driver.backend.calls if isinstance(each, PublishCall)]
     assert published[-1] <= last.at < 8 < lines[-1].at
 
 
@@ -390,7 +392,9 @@ def test_the_weights_of_the_last_evaluation_are_kept_and_of_equals_the_first(kee
     four = [{"name": "w", "count": 4, "step_s": 0.5, "jitter": JITTER}]
     training = task_of(workers=four, paradigm=paradigm, evaluation={"marks": 3}, keep=keep)
     driver, lines = run_in(training, rule_of(training), *SAVING)
-    evaluated = [inputs for _, method, _, inputs in driver.backend.log if method == "evaluate"]
+    evaluated = [
+        inputs for _, message, inputs in driver.backend.log if isinstance(message, EvaluateCall)
+    ]
     expected = {"final": evaluated[-1], "best": evaluated[0]}
     wanted = {"final": ["final"], "best": ["final", "best"], "none": []}[keep]
     assert kept(driver) == {which: expected[which] for which in wanted}
@@ -406,7 +410,7 @@ def test_the_weights_of_the_last_evaluation_are_kept_and_of_equals_the_first(kee
 def test_an_evaluator_that_fails_as_it_saves_a_model_saves_it_again(ends, keep):
     training = task_of(evaluation={"marks": 3, "deadline_s": 5.0}, keep=keep)
     calls = run_in(training, make("bsp"), *SAVING)[0].backend.calls
-    begins = next(at for at, _, method, _ in calls if method == "state_dict")
+    begins = next(at for at, _, message in calls if isinstance(message, StateDictCall))
     happens = [f"evaluator {how} at {begins + 0.5}" for how in ends]
     driver, lines = run_in(training, make("bsp"), *SAVING, *happens)
     last, remarks = of(lines, Evaluation)[-1], [line.text for line in of(lines, Remark)]
@@ -536,14 +540,9 @@ def follow_waits(lines, min_workers, calls):
         waits = []
     event(f"{min(3, len(waits))} waits for workers")
     issued = {}
-    for (
-        at,
-        worker,
-        method,
-        fields,
-    ) in calls:  # those issued again, after the loss of a server, began
-        if method == "step":
-            issued.setdefault((worker, fields[0]), at)
+    for at, worker, message in calls:  # those issued again, after the loss of a server, began
+        if isinstance(message, StepCall):
+            issued.setdefault((worker, message.clock), at)
     steps = list(issued.values())
     assert not [at for at in steps if any(since < at < until for since, until in waits)]
     told = [(line.at, line.text) for line in lines if isinstance(line, Remark)]
@@ -583,7 +582,7 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
     assert roster.received == roster.applied + roster.dropped + len(roster.buffered)
     left = [entry.event.worker for entry in of(lines, Entry) if isinstance(entry.event, Left)]
     assert [
-        fields[0] for _, _, method, fields in driver.backend.calls if method == "forget"
+        message.worker for _, _, message in driver.backend.calls if isinstance(message, ForgetCall)
     ] == left
     assert [worker for worker in driver.backend.killed if worker in left] == left
     assert not {drop.push for drop in decided(of(lines, Entry)[:-1], Drop)} & driver._pushed.keys()

@@ -14,6 +14,7 @@ from raysync.core.metrics import PrimaryMetric
 from raysync.core.replay import replay
 from raysync.engine.early_stop import EarlyStop
 from raysync.engine.evaluations import TRIES
+from raysync.engine.messages import EvaluateCall
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import make, rebuild
 from raysync.runner import check_metrics
@@ -129,9 +130,9 @@ def test_patience_counts_evaluations_however_late_they_are(befalls):
     [stops] = [line for line in of(lines, Remark) if "stops early" in line.text]
     assert len(of(lines[: lines.index(stops)], Evaluation)) == 4
     assert stops.text.endswith("accuracy was not better than 0.5 for 3 evaluations in a row.")
-    evaluated = [fields for _, _, method, fields in driver.backend.calls if method == "evaluate"]
-    assert evaluated[-1] == [True], "on all samples"
-    assert evaluated.count([True]) == 1
+    evaluated = [each for _, _, each in driver.backend.calls if isinstance(each, EvaluateCall)]
+    assert evaluated[-1].is_last, "on all samples"
+    assert sum(each.is_last for each in evaluated) == 1
     assert last.progress < 1
     assert lines[-1].status == "finished"
     assert driver.models

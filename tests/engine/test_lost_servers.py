@@ -13,6 +13,7 @@ from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.events import Pushed
 from raysync.core.journal import Entry, Evaluation, Remark
+from raysync.engine.messages import ApplyCall, ForgetCall, SnapshotCall
 from raysync.engine.server_log import MAX_UPDATES, ServerLog
 from raysync.training.preparation import prepare
 from raysync.virtual.backend import End
@@ -184,43 +185,43 @@ def test_a_checkpoint_that_was_under_way_is_complete_all_the_same():
 def test_the_log_begins_with_the_latest_snapshot_and_is_bounded():
     log, snapshots = ServerLog(vector_bytes=10.0, limit_bytes=35.0), []
     for _ in range(3):
-        log.add("apply", [], ("a gradient",), Held())
-        log.add("forget", ["w-0#1"], (), Held())
+        log.add(ApplyCall(), ("a gradient",), Held())
+        log.add(ForgetCall("w-0#1"), (), Held())
     assert not log.is_long
-    log.add("apply_and_publish", [], ("a gradient",), Held())
+    log.add(ApplyCall(publishes=True), ("a gradient",), Held())
     assert log.is_long
     for _ in range(2):
         snapshots.append((Held(), len(log.entries) + 1))
-        log.add("snapshot", [], (), snapshots[-1][0])
-        log.add("apply", [], ("a gradient",), Held())
+        log.add(SnapshotCall([], 1), (), snapshots[-1][0])
+        log.add(ApplyCall(), ("a gradient",), Held())
     assert not log.is_long, "it has asked"
     log.cut(*snapshots[1])
     assert log.base is snapshots[1][0]
-    assert [entry.method for entry in log.entries] == ["apply"]
+    assert [entry.message for entry in log.entries] == [ApplyCall()]
     log.cut(*snapshots[0])
     assert log.base is snapshots[1][0], "an older one that was late"
     assert len(log.entries) == 1
     for _ in range(MAX_UPDATES - 1):
         assert not log.is_long
-        log.add("apply", [], (), Held())
+        log.add(ApplyCall(), (), Held())
     log = ServerLog(vector_bytes=0.0, limit_bytes=1.0)
     for _ in range(MAX_UPDATES):
         assert not log.is_long
-        log.add("apply", [], ("a gradient",), Held())
+        log.add(ApplyCall(), ("a gradient",), Held())
     assert log.is_long, "however small they are"
     assert {entry.call() for entry in log.entries} == {None}, "it holds no weights"
 
 
 def test_a_server_that_cannot_be_snapshot_has_no_log():
     log = ServerLog(vector_bytes=1.0, limit_bytes=1.0)
-    log.add("apply", [], ("a gradient",), Held())
-    log.add("snapshot", [], (), Held())
+    log.add(ApplyCall(), ("a gradient",), Held())
+    log.add(SnapshotCall([], 1), (), Held())
     log.miss(is_last=False)
     assert log.is_long, "it asks again"
-    log.add("snapshot", [], (), Held())
+    log.add(SnapshotCall([], 1), (), Held())
     log.miss(is_last=True)
     assert not log.is_whole
-    log.add("apply", [], ("a gradient",), Held())
+    log.add(ApplyCall(), ("a gradient",), Held())
     assert not log.entries
     assert not log.is_long
 

@@ -7,22 +7,28 @@ from math import inf
 import pytest
 
 from raysync.engine.backend import Failure
+from raysync.engine.messages import Message
 from raysync.virtual.backend import MOST_LINES, REPORT_EVERY, End, VirtualBackend
 from raysync.virtual.network import Path, PhaseNetwork, SharedLink
 
 
+class Add(Message, frozen=True):
+    seconds: float
+    numbers: tuple[float, ...] = ()
+
+
 class Adder:
-    """Sums numbers up; its method is its seconds."""
+    """Sums numbers up."""
 
     def __init__(self, name):
         self.site, self.total = name, 0
 
-    def cost(self, method, fields, inputs):
-        return float(method), 0.0, 0.0, 0.0, "free"
+    def cost(self, message, inputs):
+        return float(message.seconds), 0.0, 0.0, 0.0, "free"
 
-    def compute(self, method, fields, inputs, answer):
+    def compute(self, message, inputs, answer):
         assert answer == "free"
-        self.total += sum(fields) + sum(inputs)
+        self.total += sum(message.numbers) + sum(inputs)
         if self.total < -9:
             raise ValueError("too low")
         return (self.total, -self.total), self.total
@@ -42,7 +48,7 @@ class World:
         return Adder(name)
 
     def call(self, actor, seconds, fields=(), *inputs):
-        call = self.backend.call(actor, str(seconds), list(fields), inputs)
+        call = self.backend.call(actor, Add(seconds, tuple(fields)), inputs)
         self.backend.watch(call, self._told, (actor, call))
         return call
 
@@ -102,11 +108,11 @@ def test_what_was_delivered_in_one_phase_is_there_in_the_next():
     }
     backend = VirtualBackend(networks.__getitem__, Adder, computes=True)
     assert backend.delivers, "the next phase may have a way, which values must not go then"
-    delivered = backend.call("a", "0", [5])
+    delivered = backend.call("a", Add(0, (5,)))
     backend.deliver(delivered, "s")
     backend.enter_phase("far")
-    assert backend.call("s", "0", [], [delivered]).at == 0
-    assert backend.call("s", "0", [], [backend.call("a", "0", [])]).at == 1
+    assert backend.call("s", Add(0), [delivered]).at == 0
+    assert backend.call("s", Add(0), [backend.call("a", Add(0))]).at == 1
 
 
 def test_what_happens_at_one_time_happens_in_the_order_in_which_it_was_asked_for():

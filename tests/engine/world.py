@@ -15,9 +15,16 @@ from raysync.engine.backend import Failure
 from raysync.engine.driver import Driver
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import FaultPlan
-from raysync.engine.topology import SERVER
+from raysync.engine.messages import (
+    ApplyCall,
+    BackwardCall,
+    EvaluateCall,
+    ForwardCall,
+    StateDictCall,
+    StepCall,
+)
+from raysync.engine.topology import SERVER, StepReport
 from raysync.paradigms.decoupled import Decoupled
-from raysync.training.apply_plan import ApplyPlan
 from raysync.training.model_server import ModelServer
 from raysync.virtual.backend import End, VirtualBackend, VirtualCall
 from raysync.virtual.data_parallel import DataParallelRun
@@ -63,21 +70,21 @@ class Performer:
         self._world, self._name, self._actor, self._raises_at = world, name, actor, raises_at
         self._weights = None
 
-    def compute(self, method, fields, inputs, answer):
-        self._world.log.append((self._name, method, fields, [int(each) for each in inputs]))
+    def compute(self, message, inputs, answer):
+        self._world.log.append((self._name, message, [int(each) for each in inputs]))
         if self._raises_at is not None and self._world.now >= self._raises_at:
             raise ValueError("the user's own")
-        match method:
-            case "evaluate":
+        match message:
+            case EvaluateCall():
                 return (), {"accuracy": 0.5, "loss": 0.7}
-            case "state_dict":
+            case StateDictCall():
                 return (), str([int(each) for each in inputs]).encode()
-            case "step":
+            case StepCall():
                 [self._weights] = inputs or [self._weights]
-                return (self._weights,), (0.5, answer[1], None)
-            case "forward" | "backward":
-                return (torch.tensor(0.0),) * 2, answer and (None, answer[1], None)
-        return self._actor.compute(method, fields, inputs, answer)
+                return (self._weights,), StepReport(0.5, answer.busy_s)
+            case ForwardCall() | BackwardCall():
+                return (torch.tensor(0.0),) * 2, answer
+        return self._actor.compute(message, inputs, answer)
 
 
 class Evaluator:
@@ -86,10 +93,10 @@ class Evaluator:
     site = "evaluator"
 
     def __init__(self, takes_s, saving_s):
-        self._takes_s = {"evaluate": takes_s, "state_dict": saving_s}
+        self._takes_s = {EvaluateCall: takes_s, StateDictCall: saving_s}
 
-    def cost(self, method, fields, inputs):
-        return self._takes_s[method], 0.0, 0.0, 0.0, None
+    def cost(self, message, inputs):
+        return self._takes_s[type(message)], 0.0, 0.0, 0.0, None
 
 
 class Misfortunes:
@@ -179,19 +186,17 @@ class World:
     def delivers(self):
         return self._misfortunes.delivers
 
-    def call(self, actor, method, fields, inputs=()):
-        assert actor not in self._dead, f"{method} for {actor}, which was killed"
-        self.calls.append((self.now, actor, method, fields))
-        call = self._backend.call(actor, method, fields, inputs)
-        if method == "step":
-            self._gradients[call] = actor, fields[0]
-        if method == "backward":
-            self._gradients[call] = actor, fields[0] - 1
-        if (
-            method.startswith("apply")
-            and ApplyPlan(*fields).version in self._misfortunes.lost_updates
-        ):
-            call.answer = LOST
+    def call(self, actor, message, inputs=()):
+        assert actor not in self._dead, f"{message} for {actor}, which was killed"
+        self.calls.append((self.now, actor, message))
+        call = self._backend.call(actor, message, inputs)
+        match message:
+            case StepCall(clock=clock):
+                self._gradients[call] = actor, clock
+            case BackwardCall(batch=batch):
+                self._gradients[call] = actor, batch - 1
+            case ApplyCall(plan=plan) if plan.version in self._misfortunes.lost_updates:
+                call.answer = LOST
         return call
 
     def deliver(self, value, actor):

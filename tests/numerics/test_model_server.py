@@ -1,9 +1,8 @@
 """A parameter server counts its updates: no model that it publishes lacks one unnoticed."""
 
-from dataclasses import replace
-
 import pytest
 import torch
+from msgspec.structs import replace
 
 from raysync.config import Update
 from raysync.training.apply_plan import MEAN, ApplyPlan

@@ -1,10 +1,9 @@
 """A server that takes the state of another one goes on as that one does, bit by bit."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from hypothesis import example, given, settings, strategies as st
+from msgspec.structs import replace
 from torch import nn
 
 from raysync.config import Update

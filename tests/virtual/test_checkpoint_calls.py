@@ -11,6 +11,7 @@ from torch import nn
 from raysync import config
 from raysync.decoupled.plan import plan_of
 from raysync.decoupled.topology import server_of
+from raysync.engine.messages import RestoreCall, SnapshotCall, StatisticsCall
 from raysync.engine.topology import SERVER
 from raysync.errors import ConfigError
 from raysync.paradigms import make
@@ -69,10 +70,15 @@ def test_calls_around_a_checkpoint_change_nothing(paradigm, parameters, wire):
     def meddle():
         pushed = {worker: step.call for (worker, _), step in driver._pushed.items()}
         call = partial(driver.backend.call, SERVER)
-        snapshots.append((call("snapshot", [[*pushed]], [*pushed.values()]), {*pushed}))
+        snapshots.append(
+            (
+                call(SnapshotCall([*pushed], driver.topology.server.version), [*pushed.values()]),
+                {*pushed},
+            )
+        )
         for worker, gradient in pushed.items():
-            call("statistics", [worker])
-            driver.backend.call(worker, "restore", [], [gradient])
+            call(StatisticsCall(worker))
+            driver.backend.call(worker, RestoreCall(), [gradient])
 
     assert run(plain) == run(driver, meddle)
     assert torch.equal(weights_of(plain), weights_of(driver))

@@ -1,0 +1,155 @@
+"""The messages of the driver to its actors: one type for each call.
+
+                to          takes                       leaves
+StepCall        worker      weights, or none            the gradient         -> StepReport
+RestoreCall     worker      a vector with its buffers
+ForwardCall     stage       [weights], [activation]     the activation
+BackwardCall    stage       [weights], [gradient]       the gradients by weights and input
+CombineCall     a shard     gradients                   the norm of the shard
+ApplyCall       server      gradients                   the weights, if they are published
+PublishCall     server                                  the weights
+ForgetCall      server
+StatisticsCall  server                                  a vector with its buffers
+SnapshotCall    server      vectors to keep             the file of its state
+SavedCall       server                                  a vector that it kept
+EvaluateCall    evaluator   weights of each server                           -> metrics
+StateDictCall   evaluator   weights of each server                           -> a model's file
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+
+from raysync.training.apply_plan import ApplyPlan
+
+
+def _method(cls: str) -> str:
+    """Return the name of a message without `Call`, in snake case."""
+    words = cls.removesuffix("Call")
+    return "".join(f"_{each.lower()}" if each.isupper() else each for each in words).lstrip("_")
+
+
+class Message(msgspec.Struct, frozen=True, tag=_method, omit_defaults=True, gc=False):
+    """A call of an actor, whose method has the name of its tag."""
+
+
+def method_of(message: Message) -> str:
+    """Return the name of the method that a message calls: `StateDictCall` -> `state_dict`."""
+    return str(message.__struct_config__.tag)
+
+
+class StepCall(Message, frozen=True):
+    """One iteration of a worker."""
+
+    clock: int
+    samples: int
+    """The size of its batch."""
+    factor: float = 1.0
+    """What faults multiply the duration of the step with."""
+    added_s: float = 0.0
+    """The seconds that faults add to each way."""
+
+
+class RestoreCall(Message, frozen=True):
+    """The buffers that a worker had when the run was interrupted."""
+
+
+class ForwardCall(Message, frozen=True):
+    """The forward pass of a batch through a stage."""
+
+    batch: int
+    """Its number among the batches of the group, from 1."""
+    factor: float = 1.0
+    """See `StepCall`."""
+    added_s: float = 0.0
+
+
+class BackwardCall(Message, frozen=True):
+    """The backward pass of a batch through a stage; the last stage runs it forward before."""
+
+    batch: int
+    factor: float = 1.0
+    added_s: float = 0.0
+
+
+class CombineCall(Message, frozen=True):
+    """The first half of an update, where the shards tell each other the norms of gradients."""
+
+    plan: ApplyPlan
+
+
+class ApplyCall(Message, frozen=True):
+    """An update."""
+
+    plan: ApplyPlan | None = None
+    """None: nothing is computed."""
+    publishes: bool = False
+    """Whether it leaves the weights that it makes."""
+
+
+class PublishCall(Message, frozen=True):
+    """The weights as they are."""
+
+    version: int
+    """The version that they must have."""
+    replica: int
+    """The replica that pulls them, or `MEAN`."""
+
+
+class ForgetCall(Message, frozen=True):
+    """A worker has left, and its buffers no longer count."""
+
+    worker: str
+
+
+class StatisticsCall(Message, frozen=True):
+    """The buffers of a worker's latest push that was applied."""
+
+    worker: str
+
+
+class SnapshotCall(Message, frozen=True):
+    """The whole state of a server, with what it is to keep for the driver."""
+
+    names: list[str]
+    """The names of the vectors that come with it."""
+    version: int
+    """The version that it must have."""
+
+
+class SavedCall(Message, frozen=True):
+    """What was kept with a snapshot under a name; asked for once."""
+
+    name: str
+
+
+class EvaluateCall(Message, frozen=True):
+    """The metrics of published weights."""
+
+    is_last: bool
+    """Whether the training is over."""
+
+
+class StateDictCall(Message, frozen=True):
+    """A model with published weights, as the contents of a safetensors file."""
+
+
+_Any = (
+    StepCall | RestoreCall | ForwardCall | BackwardCall | CombineCall | ApplyCall | PublishCall
+    | ForgetCall | StatisticsCall | SnapshotCall | SavedCall | EvaluateCall | StateDictCall
+)  # fmt: skip
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_Any)
+
+
+def encode(message: Message) -> bytes:
+    """Return a message as it travels between processes: bytes, which Ray does not pickle."""
+    return _encoder.encode(message)
+
+
+def decode(data: bytes) -> Message:
+    """Return the message that was encoded."""
+    message: Message = _decoder.decode(data)
+    return message
