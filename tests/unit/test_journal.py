@@ -91,7 +91,7 @@ lines = st.one_of(
             Report,
             loss=st.none() | numbers,
             not_finite=st.none() | st.builds(Finding, text, text, st.lists(wholes, max_size=3)),
-            why=st.none() | text,
+            why=text,
             away_s=st.none() | seconds,
             done=st.booleans(),
         ),
