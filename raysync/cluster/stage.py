@@ -35,9 +35,8 @@ from raysync.decoupled.gossip import exchange_of
 from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import cut_model, parts_of
 from raysync.decoupled.stage import StageComputation, StageWork
-from raysync.engine.messages import BackwardCall, ForwardCall
+from raysync.engine.messages import BackwardCall, ForwardCall, StepReport
 from raysync.engine.step_time import StepTime, one_way_s
-from raysync.engine.topology import StepReport
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to

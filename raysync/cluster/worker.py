@@ -20,9 +20,8 @@ from raysync.cluster.transport import MAPPINGS, Payload, forget_all, incoming, o
 from raysync.cluster.warm_up import warm_up
 from raysync.cluster.weights_in_place import WeightsInPlace, is_worth_it
 from raysync.config import WorkerGroup
-from raysync.engine.messages import RestoreCall, StepCall
+from raysync.engine.messages import RestoreCall, StepCall, StepReport
 from raysync.engine.step_time import StepTime, one_way_s
-from raysync.engine.topology import StepReport
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batches import Batches
 from raysync.training.device import try_kernels

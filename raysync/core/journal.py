@@ -28,6 +28,7 @@ import msgspec
 
 from raysync.core.decisions import Decision, Note
 from raysync.core.events import Event
+from raysync.core.finding import Finding
 from raysync.core.machine import Description, describe
 from raysync.core.metrics import LOSS, refusal, value_of
 from raysync.core.paradigm import AnyParadigm
@@ -43,17 +44,6 @@ from raysync.core.structs import (
 from raysync.errors import ConfigError
 
 JOURNAL_SCHEMA = 1
-
-
-class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was not finite first, of a step with which a run diverged."""
-
-    first: str
-    """weights, activations, loss or gradient."""
-    parameter: str
-    """The name of the first parameter there; "": it is in none."""
-    samples: list[Whole]
-    """The indices of the batch in the training set."""
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from raysync.core.journal import Finding
+from raysync.core.finding import Finding
 from raysync.decoupled.cut import Part
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to

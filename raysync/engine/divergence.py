@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from raysync.core.events import Pushed
-from raysync.core.journal import Finding
+from raysync.core.finding import Finding
 
 SHOWN = 5
 """The samples of a batch that are named."""

@@ -58,7 +58,8 @@ from raysync.core.decisions import (
     Switch,
 )
 from raysync.core.events import Event, Pushed, TimerFired
-from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Finding, Line, Remark, Report
+from raysync.core.finding import Finding
+from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Line, Remark, Report
 from raysync.core.machine import last_line_called
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.core.structs import to_native
@@ -73,11 +74,11 @@ from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.faults import FaultPlan
 from raysync.engine.last_updates import LastUpdates
 from raysync.engine.membership import Membership
+from raysync.engine.messages import StepReport
 from raysync.engine.server_recovery import ServerRecovery
 from raysync.engine.topology import (
     Arriving,
     Step,
-    StepReport,
     Topology,
     in_order_of_slots,
     pulls_next,

@@ -1,4 +1,4 @@
-"""The messages of the driver to its actors: one type for each call.
+"""The messages of the driver to its actors: one type for each call; and the report of a step.
 
                 to          takes                       leaves
 StepCall        worker      weights, or none            the gradient         -> StepReport
@@ -22,6 +22,7 @@ from typing import Any
 
 import msgspec
 
+from raysync.core.finding import Finding
 from raysync.training.apply_plan import ApplyPlan
 
 
@@ -134,6 +135,17 @@ class EvaluateCall(Message, frozen=True):
 
 class StateDictCall(Message, frozen=True):
     """A model with published weights, as the contents of a safetensors file."""
+
+
+class StepReport(msgspec.Struct, frozen=True, gc=False):
+    """What a worker reports of a step besides its gradient."""
+
+    loss: float | None
+    """None: the worker has none."""
+    busy_s: float
+    """The seconds of computing."""
+    not_finite: Finding | None = None
+    """What was not finite, if anything was: see `training.not_finite`."""
 
 
 _Any = (

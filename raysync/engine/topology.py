@@ -10,14 +10,13 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.events import Event
 from raysync.core.ids import WorkerId, worker_id
-from raysync.core.journal import NO_REPORT, Finding, Report
+from raysync.core.journal import NO_REPORT, Report
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
@@ -32,17 +31,6 @@ from raysync.training.apply_plan import ApplyPlan
 
 SERVER = "server"
 """The id of the parameter server's actor."""
-
-
-class StepReport(Struct, frozen=True, gc=False):
-    """What a worker reports of a step besides its gradient."""
-
-    loss: float | None
-    """None: the worker has none."""
-    busy_s: float
-    """The seconds of computing."""
-    not_finite: Finding | None = None
-    """What was not finite, if anything was: see `training.not_finite`."""
 
 
 @dataclass(slots=True)

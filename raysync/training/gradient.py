@@ -13,7 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from raysync.core.journal import Finding
+from raysync.core.finding import Finding
 from raysync.training.batch_reader import BatchReader, even_sizes
 from raysync.training.batch_structure import batch_to
 from raysync.training.compiling import Loss, compiled

@@ -12,7 +12,7 @@ from math import isfinite
 import torch
 from torch import Tensor
 
-from raysync.core.journal import Finding
+from raysync.core.finding import Finding
 from raysync.training.batch_reader import BatchReader
 from raysync.training.parameter_groups import NamedParameter
 

@@ -20,9 +20,9 @@ from raysync.engine.messages import (
     SnapshotCall,
     StatisticsCall,
     StepCall,
+    StepReport,
 )
 from raysync.engine.step_time import StepTime
-from raysync.engine.topology import StepReport
 from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.backend import Cost
 

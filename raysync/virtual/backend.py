@@ -31,7 +31,7 @@ from msgspec import Struct
 
 from raysync.engine.backend import Failure, Room
 from raysync.engine.error_text import reason
-from raysync.engine.messages import Message, RestoreCall
+from raysync.engine.messages import Message, RestoreCall, StepReport
 from raysync.virtual.network import PhaseNetwork, Way
 
 REPORT_EVERY = 20
@@ -124,14 +124,18 @@ def _state_of(call: VirtualCall) -> dict[str, Any]:
     if isinstance(call.answer, Failure):
         return {"failure": astuple(call.answer)}
     assert call.values is not None, "nothing is computed"
-    return {"values": list(call.values), "answer": call.answer}
+    answer = call.answer
+    if isinstance(answer, StepReport):
+        return {"values": list(call.values), "step": [answer.loss, answer.busy_s]}
+    return {"values": list(call.values), "answer": answer}
 
 
 def _load_state(call: VirtualCall, state: Mapping[str, Any]) -> None:
     if "failure" in state:
         call.answer = Failure(*state["failure"])
     else:
-        call.values, call.answer = state["values"], state["answer"]
+        call.values = state["values"]
+        call.answer = StepReport(*state["step"]) if "step" in state else state["answer"]
 
 
 def _take_over(calls: tuple[VirtualCall, VirtualCall]) -> None:

@@ -23,9 +23,8 @@ from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.decoupled.topology import Pipelined, server_of
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.faults import FaultPlan
-from raysync.engine.messages import BackwardCall, ForwardCall, Message
+from raysync.engine.messages import BackwardCall, ForwardCall, Message, StepReport
 from raysync.engine.step_time import StepTime
-from raysync.engine.topology import StepReport
 from raysync.training.buffers import layout_of
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.model_file import encoded

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from raysync.config import WorkerGroup
-from raysync.core.journal import Finding
+from raysync.core.finding import Finding
 from raysync.training.device import refuse_without_kernels, use_deterministic_kernels
 from raysync.training.gradient import GradientComputation
 from raysync.training.precision import refuse_unsupported

@@ -143,7 +143,7 @@ def test_a_call_of_rays_waits_for_those_before_it_that_come_by_another_actor(cha
         pump(timeout_s)
 
     channels.pump = pump_and_let_go
-    channels.get("user").by_ray(lambda: user.queued(lambda: user.note("by Ray")))
+    channels.get("user").by_ray(lambda: user.queued(lambda: user.saved(SavedCall("by Ray"))))
     channels.await_call(call(channels, user, "user", text="last"), 5)
     assert user.done == ["0", "by Ray", "last"]
 
@@ -201,10 +201,10 @@ class Process:
         self.process.start()
         return self.reference
 
-    def note(self, fields):
-        if fields == "die":
+    def saved(self, message):
+        if message.name == "die":
             os.kill(os.getpid(), 9)
-        return fields
+        return message.name
 
 
 def test_a_killed_actor_fails_what_it_has_not_answered_and_what_waits_for_that(channels):

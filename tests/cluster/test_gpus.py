@@ -13,8 +13,9 @@ from ray.exceptions import RayTaskError
 import raysync
 from raysync import config
 from raysync.cluster import devices
-from raysync.cluster.actor_errors import ActorError, signed, start_reason
+from raysync.cluster.actor_errors import ActorError, answers, start_reason
 from raysync.cluster.session import Session
+from raysync.engine.messages import StateDictCall
 from raysync.errors import ConfigError
 from raysync.training.device import limit_memory
 
@@ -106,13 +107,13 @@ def test_what_an_actor_finds_wrong_with_its_gpu_is_told_without_a_traceback(monk
 FULL = "CUDA out of memory. Tried to allocate 20.00 MiB."
 
 
-def out_of_memory(error):
+def out_of_memory(error, message):
     raise error
 
 
 def test_a_step_without_memory_says_what_to_change():
     with pytest.raises(ActorError) as raised:
-        signed(out_of_memory)(torch.OutOfMemoryError(FULL))
+        answers(out_of_memory)(torch.OutOfMemoryError(FULL), StateDictCall())
     assert raised.value.reason.startswith(f"OutOfMemoryError: {FULL} ")
     assert "micro_batch" in raised.value.reason
     for setting in ("batch_size", "micro_batch", "precision: bf16", "gpus"):
@@ -121,7 +122,9 @@ def test_a_step_without_memory_says_what_to_change():
 
 def test_the_memory_of_a_node_is_another_matter():
     with pytest.raises(ActorError) as raised:
-        signed(out_of_memory)(ray.exceptions.OutOfMemoryError("a node ran out of memory"))
+        answers(out_of_memory)(
+            ray.exceptions.OutOfMemoryError("a node ran out of memory"), StateDictCall()
+        )
     assert "batch_size" not in raised.value.reason
 
 

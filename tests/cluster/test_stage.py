@@ -10,6 +10,7 @@ from raysync.cluster import stage as stage_module
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.stage import StageActor
 from raysync.cluster.threads import Threads
+from raysync.engine.messages import BackwardCall
 from raysync.engine.step_time import StepTime
 
 
@@ -34,6 +35,6 @@ def test_a_stage_is_busy_while_it_computes_and_not_while_a_gpu_copies(
     stage._plan = SimpleNamespace(group=group, batch_size=8, share=0.5)
     stage._step_time = StepTime(group, 0, "w-0", 8)
     stage._work = SimpleNamespace(device_s=device_s)
-    with stage._timed([1, 1.0, 0.0], 1.0, travels=False):
+    with stage._timed(BackwardCall(1), 1.0, travels=False):
         sleep(3.0)
     assert stage._busy_s == pytest.approx(busy_s)

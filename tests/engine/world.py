@@ -22,8 +22,9 @@ from raysync.engine.messages import (
     ForwardCall,
     StateDictCall,
     StepCall,
+    StepReport,
 )
-from raysync.engine.topology import SERVER, StepReport
+from raysync.engine.topology import SERVER
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.model_server import ModelServer
 from raysync.virtual.backend import End, VirtualBackend, VirtualCall

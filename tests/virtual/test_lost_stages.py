@@ -19,6 +19,7 @@ from raysync.core.journal import Checkpointed, Ended, Resumed
 from raysync.decoupled.plan import plan_of
 from raysync.engine.checkpoint_state import OUTLIVED_S
 from raysync.engine.elastic import for_workers_of
+from raysync.engine.messages import BackwardCall, ForwardCall
 from raysync.errors import RunFailed, RunLost
 from raysync.record.reader import load
 from raysync.resuming import prepare_to_resume
@@ -87,11 +88,12 @@ def first_passes(driver):
     """Stage -> whether its first pass gets weights, beside what comes from its neighbour."""
     firsts, send, last = {}, driver.backend.call, len(driver.topology.servers)
 
-    def call(actor, method, fields, inputs=()):
-        if method in ("forward", "backward"):
-            is_alone = WorkerId(actor).stage == 1 and (method == "forward" or last == 1)
+    def call(actor, message, inputs=()):
+        if isinstance(message, ForwardCall | BackwardCall):
+            is_first = WorkerId(actor).stage == 1
+            is_alone = is_first and (isinstance(message, ForwardCall) or last == 1)
             firsts.setdefault(actor, len(inputs) == (1 if is_alone else 2))
-        return send(actor, method, fields, inputs)
+        return send(actor, message, inputs)
 
     driver.backend.call = call
     return firsts

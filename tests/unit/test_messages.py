@@ -1,0 +1,58 @@
+"""The messages between the driver and its actors."""
+
+import pytest
+from hypothesis import given, strategies as st
+
+from raysync.cluster.evaluator import Evaluator
+from raysync.cluster.server import Server
+from raysync.cluster.stage import StageActor
+from raysync.cluster.worker import Worker
+from raysync.engine import messages
+from raysync.engine.messages import Message, decode, encode, method_of
+from raysync.training.apply_plan import ApplyPlan
+
+seconds = st.floats(0, 1e12)
+numbers = st.integers(-(2**63), 2**63 - 1)
+some = {"max_size": 3}
+plans = st.builds(
+    ApplyPlan,
+    workers=st.lists(st.none() | st.text(), **some),
+    samples=st.lists(numbers, **some),
+    progress=seconds,
+    phase=st.text(),
+    staleness=st.lists(numbers, **some),
+    version=numbers,
+    replicas=st.lists(numbers, **some),
+    combined=st.booleans(),
+)
+FIELDS = {
+    "clock": numbers,
+    "samples": numbers,
+    "batch": numbers,
+    "factor": seconds,
+    "added_s": seconds,
+    "plan": plans,
+    "publishes": st.booleans(),
+    "version": numbers,
+    "replica": numbers,
+    "worker": st.text(),
+    "names": st.lists(st.text(), **some),
+    "name": st.text(),
+    "is_last": st.booleans(),
+}
+KINDS = [kind for kind in vars(messages).values() if isinstance(kind, type) and kind is not Message]
+KINDS = [kind for kind in KINDS if issubclass(kind, Message)]
+
+
+@given(st.data(), st.sampled_from(KINDS))
+def test_a_message_arrives_as_it_was_sent(data, kind):
+    values = {name: data.draw(FIELDS[name]) for name in kind.__struct_fields__}
+    message = kind(**values)
+    assert decode(encode(message)) == message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_some_actor_has_the_method_of_each_message(kind):
+    message = kind(*[None] * len(kind.__struct_fields__))
+    actors = [Worker, StageActor, Server, Evaluator]
+    assert any(hasattr(actor, method_of(message)) for actor in actors)
