@@ -24,9 +24,9 @@ from raysync.cluster.clock import ANSWER_S, now_s, within
 from raysync.cluster.controller import BESIDE, Controller
 from raysync.cluster.evaluator import Evaluator
 from raysync.cluster.fork_server import BLOCKING
-from raysync.cluster.layout import Layout
 from raysync.cluster.placement import Plan
 from raysync.cluster.receiver import Receiver
+from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.server import Server
 from raysync.cluster.threads import Threads, fair_threads, of_servers
 from raysync.config import START_DEADLINE_S, WorkerGroup
@@ -89,13 +89,11 @@ class ActorGroup:
     whole: bool = True
     """False once an actor was lost: then the next run gets new ones."""
 
-    def start(
-        self, layout: Layout, cores: Mapping[str, int], notify: Callable[[str], None]
-    ) -> None:
+    def start(self, spec: RunSpec, cores: Mapping[str, int], notify: Callable[[str], None]) -> None:
         """Start the actors, each in its bundle.
 
         Args:
-            layout: of the run.
+            spec: of the run.
             cores: node -> how many it has.
             notify: is told now and then how many workers are ready.
 
@@ -103,7 +101,7 @@ class ActorGroup:
             RayError: one of them does not start.
             TimeoutError: one of them takes too long to start.
         """
-        experiment, plan = layout.experiment, self.plan
+        experiment, plan = spec.experiment, self.plan
         cluster = experiment.cluster
         nodes = within(ANSWER_S, lambda: placement_group_table(self.group))["bundles_to_node_id"]
         bundles = [*plan.servers, plan.evaluator, plan.servers[0], *plan.workers]
@@ -148,7 +146,7 @@ class ActorGroup:
             self.servers.append(
                 start(
                     Server,
-                    server_role(layout.first_server + number),
+                    server_role(spec.first_server + number),
                     index,
                     cluster.server_cpus,
                     threads=self.server_threads[number],
@@ -161,7 +159,7 @@ class ActorGroup:
             else ray.remote(Receiver)
             .options(**self.options(Role(f"receiver-{shard}"), index, 0))
             .remote(Role(f"receiver-{shard}"))
-            for shard, index in enumerate(plan.servers, start=layout.first_server)
+            for shard, index in enumerate(plan.servers, start=spec.first_server)
         ]
         # How often is the controller's to decide.
         self.evaluator = start(
@@ -179,7 +177,9 @@ class ActorGroup:
         groups = zip(self.roles, plan.workers, experiment.slots().values(), strict=True)
         for number, (role, index, group) in enumerate(groups):
             gpus = plan.gpus(number, group)
-            self.workers.append(start(layout.worker, role, index, group.cpus, gpus, is_worker=True))
+            self.workers.append(
+                start(self.spec.worker, role, index, group.cpus, gpus, is_worker=True)
+            )
         starting.finish()
 
     def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
@@ -195,41 +195,21 @@ class ActorGroup:
             "num_gpus": gpus,
         }
 
-    def worker_spec(self, number: int, group: WorkerGroup, *setup: Any) -> ActorSpec:
-        """Return what starts the n-th worker anew, of that group of the experiment.
-
-        Args:
-            number: of the worker.
-            group: says what it needs.
-            setup: references to what its `reset` takes.
-        """
+    def worker_spec(self, number: int, group: WorkerGroup, setup: tuple[Any, Any]) -> ActorSpec:
+        """Return what starts the n-th worker anew, of that group of the experiment."""
         index, role = self.plan.workers[number], self.roles[number]
         options = self.options(role, index, group.cpus, self.plan.gpus(number, group))
-        threads = self.threads[index]
-        return self._spec(self.spec.worker, options, threads, setup, role)
+        return ActorSpec(self.spec.worker, options, self.threads[index], setup, self.name, role)
 
-    def server_spec(self, number: int, first: int, cpus: float, *setup: Any) -> ActorSpec:
-        """Return what starts the n-th server anew.
-
-        Args:
-            number: of the server, from 0.
-            first: the number in the name of the first server.
-            cpus: those reserved for it.
-            setup: references to what its `reset` takes.
-        """
-        index, role = self.plan.servers[number], server_role(first + number)
-        options = self.options(role, index, cpus) | {"runtime_env": BLOCKING_THREADS}
-        return self._spec(Server, options, self.server_threads[number], setup, role)
-
-    def _spec(
-        self,
-        cls: type,
-        options: dict[str, Any],
-        threads: Threads,
-        setup: tuple[Any, ...],
-        role: Role,
+    def server_spec(
+        self, number: int, spec: RunSpec, setup: tuple[Any, Any], state: tuple[Any, ...]
     ) -> ActorSpec:
-        return ActorSpec(cls, options, threads, setup, self.name, role)
+        """Return what starts the n-th server anew, which begins with that state."""
+        index, role = self.plan.servers[number], server_role(spec.first_server + number)
+        cpus = spec.experiment.cluster.server_cpus
+        options = self.options(role, index, cpus) | {"runtime_env": BLOCKING_THREADS}
+        threads = self.server_threads[number]
+        return ActorSpec(Server, options, threads, setup, self.name, role, state)
 
     def shutdown(self, *, keeps_group: bool) -> None:
         """Kill the actors, and remove their placement group unless it stays."""

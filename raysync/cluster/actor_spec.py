@@ -37,6 +37,11 @@ class Role:
     """The slot of a worker, as the journal calls it."""
     life: int = 1
 
+    @property
+    def number(self) -> int:
+        """The number of a server: 3 of `server-3`."""
+        return int(self.kind.rpartition("-")[2])
+
     def name(self, actor_group: str) -> str:
         """Return the actor's name for Ray, which is unique in its namespace."""
         slot = f" ({self.slot})" if self.slot not in ("", self.kind) else ""
@@ -71,19 +76,21 @@ class ActorSpec:
     """Ray's options of the actor: its bundle, and its share of that."""
     threads: tuple[int, ...]
     """A `threads.Threads`, without torch."""
-    setup: tuple[Any, ...]
-    """References to the arguments of its `reset`."""
+    setup: tuple[Any, Any]
+    """References to the `RunSpec` and the model."""
     actor_group: str
     role: Role
     """The role of its first life."""
+    state: tuple[Any, ...] = ()
+    """A reference to the state that a server began the run with, if it went on from a
+    checkpoint."""
 
     def spawn(self, life: int, *state: Any) -> tuple[Any, Any]:
         """Start the actor's next life.
 
         Args:
             life: its number.
-            state: a reference to the state that a server begins with, in place of that in its
-                `setup`.
+            state: a reference to the state that a server begins with, in place of its first.
 
         Returns:
             Its handle, and a reference to its `Place`, which is there when it is ready.
@@ -91,12 +98,7 @@ class ActorSpec:
         role = replace(self.role, life=life)
         options = self.options | {"name": role.name(self.actor_group)}
         actor = ray.remote(self.cls).options(**options).remote(self.threads, role)
-        setup = (*self.setup[:STATE], *state) if state else self.setup
-        return actor, actor.reset.remote(*setup)
-
-
-STATE = 3
-"""The position of the state among the arguments of a server's `reset`."""
+        return actor, actor.reset.remote(*self.setup, *(state or self.state))
 
 
 class ActorSpecs:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.util.placement_group import PlacementGroup
@@ -19,82 +19,50 @@ from raysync.cluster.actor_spec import ActorSpecs, Role
 from raysync.cluster.backend import RayBackend
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
+from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.shards import Shards, actor_id
 from raysync.cluster.shared_vectors import KeptSlots, SharedPlan, SharedVectors
-from raysync.config import Crash, Experiment
+from raysync.config import Crash
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
-from raysync.core.metrics import PrimaryMetric
-from raysync.core.paradigm import AnyParadigm
-from raysync.engine.backend import Backend
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
 from raysync.engine.kept_models import SavedModel
-from raysync.engine.topology import Topology
-from raysync.record.metrics_registry import RunLabels
 
 BESIDE = "beside"
 """Ray's concurrency group of the calls that a controller takes while a run is under way."""
 
 
-class TopologyPlan(Protocol):
-    """What a topology is made of, without torch."""
+@dataclass(frozen=True, kw_only=True)
+class Cast:
+    """The actors of a run, and where they sit."""
 
-    @property
-    def paradigm(self) -> AnyParadigm:
-        """The paradigm of the run."""
-
-    @property
-    def workload_samples(self) -> int:
-        """The size of the whole work."""
-
-    def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> Topology:
-        """Return the topology of a run."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunPlan:
-    """One run, as the controller needs it."""
-
-    experiment: Experiment
-    topology: TopologyPlan
-    servers: Mapping[str, Sequence[int]]
-    """Id of a server -> which of the server actors are its shards."""
-    first_server: int
-    """The number in the name of the first server actor."""
-    workers: Sequence[str]
-    """The ids of the workers, in the order of the handles."""
-    respawns: Any
-    """A reference to a mapping, slot of a worker or kind of a server -> the `ActorSpec` that starts
-    it anew."""
+    servers: Sequence[Any]
+    """Ray's handles, as of all actors."""
+    receivers: Sequence[Any]
+    """The receiver beside each server; None where it sits on the controller's node."""
+    evaluator: Any
+    workers: Mapping[str, Any]
+    """Id of a worker -> its handle."""
+    names: Mapping[str, str]
+    """Ray's id of an actor -> its id here, of workers and servers."""
+    sites: Mapping[str, str]
+    """Id of a worker -> Ray's id of its node."""
+    server_sites: Sequence[str]
+    """Ray's id of the node of each server actor."""
     group: PlacementGroup
     """Where all actors sit."""
     bundles: Mapping[str, int]
     """Slot -> the index of the bundle that its workers sit in."""
     server_bundles: Mapping[str, Sequence[int]]
     """Id of a server -> the indices of the bundles that its shards sit in."""
-    names: Mapping[str, str]
-    """Ray's id of an actor -> its id here, of workers and servers."""
-    primary: PrimaryMetric
-    """The metric that the task's models are judged by."""
-    vector_bytes: Mapping[str, int]
-    """Id of a server -> the bytes of its weights."""
-    push_bytes: Mapping[str, int]
-    """Id of a server -> the bytes of a gradient for it."""
-    ways_s: Mapping[str, float]
-    """Slot -> the seconds that a gradient takes over its worker's emulated link."""
-    sites: Mapping[str, str]
-    """Id of a worker -> Ray's id of its node."""
-    server_sites: Sequence[str]
-    """Ray's id of the node of each server actor."""
-    shared: SharedPlan | None = None
+    setup: tuple[Any, Any]
+    """References to the `RunSpec` and the model, which each actor begins the run with."""
+    respawns: Any
+    """A reference to a mapping, slot of a worker or kind of a server -> the `ActorSpec` that starts
+    it anew."""
+    shared: SharedPlan | None
     """What travels in shared memory; None: nothing does."""
-    evaluator_setup: tuple[Any, ...] = ()
-    """References to the arguments of the evaluator's `reset`."""
-    checkpoint: Checkpoint | None = None
-    """What the run goes on from, without the files of the servers."""
-    labels: RunLabels | None = None
-    """What names the run in the log and the metrics; None: no metrics are published."""
 
 
 class Controller:
@@ -112,35 +80,33 @@ class Controller:
         return str(self._role)
 
     def run(
-        self,
-        plan: RunPlan,
-        servers: list[Any],
-        receivers: list[Any],
-        evaluator: Any,
-        workers: list[Any],
+        self, spec: RunSpec, cast: Cast, checkpoint: Checkpoint | None
     ) -> Iterator[list[Line] | SavedModel | Checkpoint]:
         """Train to the end of the workload, and report as it happens; the last line is an
         `Ended`. The models that the run leaves come before that, and a checkpoint after its line.
 
+        Args:
+            spec: of the run.
+            cast: its actors.
+            checkpoint: what it goes on from, without the files of the servers; None: it begins.
+
         Raises:
             RunLost: see `Driver.run`.
         """
-        experiment, topology = plan.experiment, plan.topology
-        log_begin(topology.paradigm, experiment, topology.workload_samples, plan.labels)
+        experiment, topology = spec.experiment, spec.topology
+        log_begin(topology.paradigm, experiment, topology.workload_samples, spec.labels)
         metrics = run_metrics(
             self._exporter,
-            plan.labels,
+            spec.labels,
             experiment,
             topology.paradigm.phase,
             topology.workload_samples,
-            plan.primary,
+            spec.primary,
         )
-        self._watch = self._watch or NodeWatch(plan.group)  # all runs are in one placement group
-        driver = self._driver = driver_of(
-            plan, servers, receivers, evaluator, workers, self._watch, self._kept
-        )
-        if metrics is not None and plan.checkpoint is not None:
-            metrics.begin_behind(plan.checkpoint)
+        self._watch = self._watch or NodeWatch(cast.group)  # all runs are in one placement group
+        driver = self._driver = driver_of(spec, cast, checkpoint, self._watch, self._kept)
+        if metrics is not None and checkpoint is not None:
+            metrics.begin_behind(checkpoint)
         assert isinstance(driver.backend, RayBackend), "a run on Ray"
         with closing(driver.backend):
             for lines in driver.run():
@@ -165,61 +131,52 @@ class Controller:
 
 
 def driver_of(
-    plan: RunPlan,
-    servers: Sequence[Any],
-    receivers: Sequence[Any],
-    evaluator: Any,
-    workers: Sequence[Any],
-    watch: Watch,
-    kept: KeptSlots,
+    spec: RunSpec, cast: Cast, checkpoint: Checkpoint | None, watch: Watch, kept: KeptSlots
 ) -> Driver:
     """Return the driver of a run, which has not begun."""
-    experiment = plan.experiment
-    respawns = ActorSpecs(plan.respawns)
+    experiment = spec.experiment
+    respawns = ActorSpecs(cast.respawns)
     if any(
         isinstance(fault, Crash) and fault.rejoin_after_s is not None for fault in experiment.faults
     ):
         respawns.fetch()  # before the run begins, so that its planned comebacks are in time
     shards = {
         name: Shards(
-            [servers[index] for index in indices],
-            [f"server-{plan.first_server + index}" for index in indices],
-            [plan.server_sites[index] for index in indices],
-            [receivers[index] for index in indices],
+            [cast.servers[index] for index in indices],
+            [f"server-{spec.first_server + index}" for index in indices],
+            [cast.server_sites[index] for index in indices],
+            [cast.receivers[index] for index in indices],
             clips=experiment.update.clips,
-            push_bytes=plan.push_bytes[name],
+            push_bytes=spec.push_bytes[name],
         )
-        for name, indices in plan.servers.items()
+        for name, indices in spec.servers.items()
     }
-    handles = dict(zip(plan.workers, workers, strict=True))
     backend = RayBackend(
         shards,
-        evaluator,
-        plan.evaluator_setup,
-        handles,
+        cast.evaluator,
+        cast.setup,
+        cast.workers,
         respawns,
-        WorkerNodes(watch, plan.bundles, plan.server_bundles),
-        plan.names,
-        sites=plan.sites,
-        ways_s=plan.ways_s,
-        shared=_shared_vectors(plan, servers, handles, kept),
-        began_at=0.0 if plan.checkpoint is None else plan.checkpoint.at,
+        WorkerNodes(watch, cast.bundles, cast.server_bundles),
+        cast.names,
+        sites=cast.sites,
+        ways_s=spec.ways_s,
+        shared=_shared_vectors(spec, cast, kept),
+        began_at=0.0 if checkpoint is None else checkpoint.at,
     )
     faults = FaultPlan(experiment)
-    topology = plan.topology.topology(backend, experiment, faults)
+    topology = spec.topology.topology(backend, experiment, faults)
     marks = experiment.evaluation.progress_marks()
-    return Driver(topology, backend, experiment, faults, marks, plan.primary, plan.checkpoint)
+    return Driver(topology, backend, experiment, faults, marks, spec.primary, checkpoint)
 
 
-def _shared_vectors(
-    plan: RunPlan, servers: Sequence[Any], workers: Mapping[str, Any], kept: KeptSlots
-) -> SharedVectors | None:
+def _shared_vectors(spec: RunSpec, cast: Cast, kept: KeptSlots) -> SharedVectors | None:
     """Return the vectors in shared memory; None: they travel as object references."""
-    if plan.shared is None:
+    if cast.shared is None:
         kept.begin({})
         return None
-    [(server, shards)] = plan.servers.items()  # a pipelined run has several, and shares nothing
-    pull, push = plan.vector_bytes[server], plan.push_bytes[server]
-    actors = {worker: actor_id(handle) for worker, handle in workers.items()}
-    parts = [actor_id(servers[index]) for index in shards]
-    return SharedVectors(plan.shared, pull, push, actors, parts, kept)
+    [(server, shards)] = spec.servers.items()  # a pipelined run has several, and shares nothing
+    pull, push = spec.vector_bytes[server], spec.push_bytes[server]
+    actors = {worker: actor_id(handle) for worker, handle in cast.workers.items()}
+    parts = [actor_id(cast.servers[index]) for index in shards]
+    return SharedVectors(cast.shared, pull, push, actors, parts, kept)

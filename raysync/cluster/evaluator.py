@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 import torch
@@ -12,11 +12,16 @@ from torch import Tensor, nn
 from raysync.cluster.actor_errors import StartedAnew, answers
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, devices_of_actor, here
+from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import Payload, forget_all, incoming
 from raysync.cluster.warm_up import warm_up
-from raysync.config import Experiment
+from raysync.decoupled.cut import joined
+from raysync.decoupled.plan import cut_model
+from raysync.decoupled.topology import PipelinedPlan
 from raysync.engine.messages import EvaluateCall, StateDictCall
+from raysync.paradigms.decoupled import Decoupled
+from raysync.training.buffers import BufferLayout, layout_of
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_file import encoded
@@ -50,6 +55,35 @@ class WholeModel:
         return weights[0] if len(weights) == 1 else torch.cat(list(weights))
 
 
+@dataclass(slots=True)
+class Stages:
+    """The whole network, put together from its stages."""
+
+    seed: int
+    paradigm: Decoupled
+    layouts: list[BufferLayout] = field(default_factory=list)
+    """Those of the stages and then of the whole, known once the model is built."""
+
+    def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
+        """See `Assembly.modules`."""
+        module, parts = cut_model(model, self.seed, self.paradigm)
+        whole = nn.Sequential(*(item for part in parts for item in part))
+        self.layouts = [layout_of(each) for each in (*parts, whole)]
+        return whole, module
+
+    def vector(self, weights: Sequence[Tensor]) -> Tensor:
+        """See `Assembly.vector`."""
+        *stages, whole = self.layouts
+        return joined(weights, stages, whole)
+
+
+def _assembly(spec: RunSpec) -> Assembly:
+    seed, topology = spec.experiment.seed, spec.topology
+    if isinstance(topology, PipelinedPlan):
+        return Stages(seed, topology.paradigm)
+    return WholeModel(seed)
+
+
 class Evaluator:
     """It evaluates published weights on the test set, in the order in which they were published."""
 
@@ -61,12 +95,12 @@ class Evaluator:
     def __repr__(self) -> str:
         return str(self._role)
 
-    def reset(self, assembly: Assembly, experiment: Experiment, model: InitialModel) -> Place:
+    def reset(self, spec: RunSpec, model: InitialModel) -> Place:
         """Begin a run."""
         forget_all()
         [device] = devices_of_actor()
-        self._assembly = assembly
-        whole, self._module = assembly.modules(model)
+        self._assembly, experiment = _assembly(spec), spec.experiment
+        whole, self._module = self._assembly.modules(model)
         self._evaluation = ModelEvaluation(
             model, whole.to(device), experiment, experiment.data.loader_workers
         )

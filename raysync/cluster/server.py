@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,10 +14,13 @@ from raysync.cluster.actor_errors import answers
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.devices import Place, here
 from raysync.cluster.monitoring import Exporter, UpdateSeconds
+from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import Payload, forget_all, incoming, outgoing, written
-from raysync.config import Update
+from raysync.decoupled.gossip import exchange_of
+from raysync.decoupled.plan import parts_of
+from raysync.decoupled.topology import PipelinedPlan
 from raysync.engine.messages import (
     ApplyCall,
     CombineCall,
@@ -28,35 +30,22 @@ from raysync.engine.messages import (
     SnapshotCall,
     StatisticsCall,
 )
-from raysync.record.metrics_registry import RunLabels
 from raysync.training.apply_plan import ApplyPlan
 from raysync.training.flat import FlatModel
 from raysync.training.initial_model import InitialModel
 from raysync.training.model_server import Exchange, ModelServer, shard_of
 
 
-class ServerPlan(Protocol):
-    """The part of the model that a server keeps in one run."""
-
-    def exchange(self, model: InitialModel) -> Exchange:
-        """Return that part with its initial weights and its update."""
-
-
-@dataclass(frozen=True, slots=True)
-class ShardPlan:
-    """The whole model, or an even part of it."""
-
-    seed: int
-    update: Update
-    shard: int
-    shards: int
-    wire: str = "float32"
-    """The format in which gradients arrive."""
-
-    def exchange(self, model: InitialModel) -> Exchange:
-        """See `ServerPlan.exchange`."""
-        whole = FlatModel(model.build(self.seed))
-        return shard_of(whole, self.update, self.shard, self.shards, self.wire)
+def _exchange(spec: RunSpec, index: int, model: InitialModel) -> Exchange:
+    """Return the part of the model that a server keeps, with its initial weights and its update."""
+    experiment = spec.experiment
+    if isinstance(spec.topology, PipelinedPlan):
+        paradigm = spec.topology.paradigm
+        return exchange_of(
+            paradigm, experiment.update, parts_of(model, experiment.seed, paradigm)[index]
+        )
+    whole, cluster = FlatModel(model.build(experiment.seed)), experiment.cluster
+    return shard_of(whole, experiment.update, index, cluster.server_shards, cluster.wire)
 
 
 class Server:
@@ -81,26 +70,21 @@ class Server:
         serving.serve(self, ends, last)
 
     def reset(
-        self,
-        plan: ServerPlan,
-        model: InitialModel,
-        labels: RunLabels | None,
-        data: npt.NDArray[np.uint8] | None = None,
+        self, spec: RunSpec, model: InitialModel, data: npt.NDArray[np.uint8] | None = None
     ) -> Place:
-        """Begin a run, or go on with one; metrics are published under the labels, if there are any.
+        """Begin a run, or go on with one.
 
         Args:
-            plan: the part of the model that it keeps.
+            spec: of the run.
             model: the task, and how its model begins.
-            labels: those of the run.
             data: what `snapshot` returned; None: fresh weights and a fresh optimizer.
         """
         forget_all()
-        exchange = plan.exchange(model)
+        exchange = _exchange(spec, self._role.number - spec.first_server, model)
         self._model, self._size = ModelServer(exchange), len(exchange.weights(0))
         if data is not None:
             self._model.restore(data.tobytes())
-        self._seconds = UpdateSeconds(self._exporter, labels)
+        self._seconds = UpdateSeconds(self._exporter, spec.published_as)
         return here(["cpu"])
 
     @answers

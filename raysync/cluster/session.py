@@ -19,15 +19,16 @@ from ray.util.placement_group import PlacementGroup
 
 from raysync.cluster.actor_errors import start_reason
 from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
-from raysync.cluster.actor_spec import actor_group_name
+from raysync.cluster.actor_spec import actor_group_name, server_role
 from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
-from raysync.cluster.controller import RunPlan
+from raysync.cluster.controller import Cast
 from raysync.cluster.devices import Place
 from raysync.cluster.fork_server import ForkServer
-from raysync.cluster.layout import Layout, layout_of
+from raysync.cluster.layout import spec_of, worker_class
 from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
+from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.shared_vectors import SharedPlan
 from raysync.cluster.transport_choice import Sites, choose, memory_here, store_notice
 from raysync.config import Experiment
@@ -118,19 +119,17 @@ class Session:
         """
         if checkpoint is not None:
             check_goes_on(checkpoint, paradigm)
-        layout = layout_of(training, paradigm)
-        self._connection.open(layout.experiment.cluster, cpus(layout.experiment))
-        actor_group, plan = self._ready(training, layout, labels, checkpoint)
+        spec = spec_of(training, paradigm, labels)
+        self._connection.open(spec.experiment.cluster, cpus(spec.experiment))
+        actor_group, begun = self._ready(training, spec, checkpoint)
         actor_group.whole = False  # until this run has ended well
         ended, lost, has_begun = None, False, False
         self.models = []
         for report in _reports(
             actor_group.controller.run.remote(
-                plan,
-                actor_group.servers,
-                actor_group.receivers,
-                actor_group.evaluator,
-                actor_group.workers,
+                begun.setup[0],
+                begun,
+                None if checkpoint is None else replace(checkpoint, servers={}),
             )
         ):
             if isinstance(report, SavedModel):
@@ -142,7 +141,7 @@ class Session:
                 ended = report[-1] if report and isinstance(report[-1], Ended) else None
                 lost = lost or any(_is_loss(line) for line in report)
                 actor_group.whole = (
-                    ended is not None and ended.status in layout.stays_after and not lost
+                    ended is not None and ended.status in spec.keeps_actors_after and not lost
                 )
                 yield report
         assert ended is not None, "a run without an end"
@@ -181,12 +180,8 @@ class Session:
     # ---- actors ----
 
     def _ready(
-        self,
-        training: TrainingPlan,
-        layout: Layout,
-        labels: RunLabels | None,
-        checkpoint: Checkpoint | None,
-    ) -> tuple[ActorGroup, RunPlan]:
+        self, training: TrainingPlan, spec: RunSpec, checkpoint: Checkpoint | None
+    ) -> tuple[ActorGroup, Cast]:
         """Return actors that have begun the run.
 
         Kept ones that do not answer, which the end of the last run did not show, are replaced. New
@@ -196,12 +191,12 @@ class Session:
         Raises:
             RunFailed: they do not start.
         """
-        restarts, attempts = layout.experiment.cluster.restarts, 0
+        restarts, attempts = spec.experiment.cluster.restarts, 0
         while True:
             kept = self._actor_group
             try:
-                actor_group = self._actor_group_for(layout, labels)
-                return actor_group, self._begin(actor_group, training, layout, labels, checkpoint)
+                actor_group = self._actor_group_for(spec)
+                return actor_group, self._begin(actor_group, training, spec, checkpoint)
             except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
                 is_new = kept is None or self._actor_group is not kept
                 self._shutdown()
@@ -219,35 +214,35 @@ class Session:
                 )
                 sleep_s(wait_s)
 
-    def _actor_group_for(self, layout: Layout, labels: RunLabels | None) -> ActorGroup:
-        experiment = layout.experiment
+    def _actor_group_for(self, spec: RunSpec) -> ActorGroup:
+        experiment = spec.experiment
         asked = plan(experiment)
-        spec = ActorGroupSpec(
-            layout.worker,
+        wanted = ActorGroupSpec(
+            worker_class(spec),
             asked,
-            tuple(layout.slots),
+            tuple(spec.slots),
             *self._threads(experiment),
             experiment.cluster.task_events,
         )
         if (
             self._actor_group is not None
             and self._actor_group.whole
-            and self._actor_group.spec == spec
+            and self._actor_group.spec == wanted
         ):
             return self._actor_group
         self._shutdown()
-        name = actor_group_name(experiment.name if labels is None else labels.experiment)
+        name = actor_group_name(spec.labels.experiment if spec.labels else experiment.name)
         chosen, group = (
             reserve(experiment, name)
             if self._within is None
             else (placed(experiment), self._within)
         )
-        self._actor_group = ActorGroup(name, spec, chosen, group)
+        self._actor_group = ActorGroup(name, wanted, chosen, group)
         for owner, where in sorted(fallbacks(asked, chosen).items()):
             self._notify(
                 f"{owner} runs where {where}: the cluster cannot hold it otherwise.".capitalize()
             )
-        self._actor_group.start(layout, self._cores(), self._notify)
+        self._actor_group.start(spec, self._cores(), self._notify)
         return self._actor_group
 
     def _cores(self) -> dict[str, int]:
@@ -285,97 +280,75 @@ class Session:
         self,
         actor_group: ActorGroup,
         training: TrainingPlan,
-        layout: Layout,
-        labels: RunLabels | None,
+        spec: RunSpec,
         checkpoint: Checkpoint | None,
-    ) -> RunPlan:
-        """Give each actor its plan in this run, and wait until all have begun it."""
-        experiment, model, cluster = (
-            training.experiment,
-            self.shared(training.model),
-            training.experiment.cluster,
-        )
-        published = labels if cluster.metrics else None
-        files = _server_files(layout, checkpoint)
-        first = layout.first_server
-        server_setups = [
-            (plan, model, published, *files.get(index, ()))
-            for index, plan in enumerate(layout.server_plans())
-        ]
+    ) -> Cast:
+        """Let all actors begin the run, each with its part of the spec."""
+        setup = ray.put(spec), self.shared(training.model)
+        states = _server_files(spec, checkpoint)
+        servers = [server_role(spec.first_server + index).kind for index in states]
         resets = {
-            f"server-{first + index}": server.reset.remote(*setup)
-            for index, (server, setup) in enumerate(
-                zip(actor_group.servers, server_setups, strict=True)
+            name: server.reset.remote(*setup, *state)
+            for name, server, state in zip(
+                servers, actor_group.servers, states.values(), strict=True
             )
         }
-        evaluator_setup = (ray.put(layout.assembly), ray.put(experiment), model)
-        resets["evaluator"] = actor_group.evaluator.reset.remote(*evaluator_setup)
-        plans = dict(zip(layout.slots, layout.worker_plans(), strict=True))
-        sent = {slot: ray.put(plan) for slot, plan in plans.items()}
+        resets["evaluator"] = actor_group.evaluator.reset.remote(*setup)
         resets |= {
-            slot: worker.reset.remote(sent[slot], model)
-            for slot, worker in zip(layout.slots, actor_group.workers, strict=True)
+            slot: worker.reset.remote(*setup)
+            for slot, worker in zip(spec.slots, actor_group.workers, strict=True)
         }
         # A kept worker may still compute its last step.
-        self.await_reset(resets, cluster.step_deadline_s)
+        self.await_reset(resets, spec.experiment.cluster.step_deadline_s)
+        self._tell_of_missing_gpus(spec)
+        shared = self._shared_memory(actor_group, spec)
+        if shared is None:
+            self._tell_of_a_small_store(spec.experiment, sum(spec.vector_bytes.values()))
+        respawns = {
+            slot: actor_group.worker_spec(number, spec.group(slot), setup)
+            for number, slot in enumerate(spec.slots)
+        } | {
+            name: actor_group.server_spec(number, spec, setup, states[number])
+            for number, name in enumerate(servers)
+        }
+        workers = {slot: str(worker_id(slot, 1)) for slot in spec.slots}
+        if checkpoint is not None:
+            workers |= checkpoint.workers
+        places = self.places
+        return Cast(
+            servers=actor_group.servers,
+            receivers=actor_group.receivers,
+            evaluator=actor_group.evaluator,
+            workers=dict(zip(workers.values(), actor_group.workers, strict=True)),
+            names={places[slot].actor_id: worker for slot, worker in workers.items()}
+            | {
+                places[servers[index]].actor_id: server
+                for server, indices in spec.servers.items()
+                for index in indices
+            },
+            sites={worker: places[slot].node_id for slot, worker in workers.items()},
+            server_sites=[places[name].node_id for name in servers],
+            group=actor_group.group,
+            bundles=dict(zip(spec.slots, actor_group.plan.workers, strict=True)),
+            server_bundles={
+                server: [actor_group.plan.servers[index] for index in indices]
+                for server, indices in spec.servers.items()
+            },
+            setup=setup,
+            respawns=ray.put(respawns),
+            shared=shared,
+        )
+
+    def _tell_of_missing_gpus(self, spec: RunSpec) -> None:
         blind = {
-            plans[slot].group.name
-            for slot in layout.slots
-            if plans[slot].group.gpus and "cpu" in self.places[slot].devices
+            spec.group(slot).name
+            for slot in spec.slots
+            if spec.group(slot).gpus and "cpu" in self.places[slot].devices
         }
         for name in sorted(blind):
             self._notify(
                 f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU."
             )
-        shared = self._shared_memory(actor_group, layout)
-        if shared is None:
-            self._tell_of_a_small_store(experiment, sum(layout.vector_bytes.values()))
-        respawns = {
-            slot: actor_group.worker_spec(number, plans[slot].group, sent[slot], model)
-            for number, slot in enumerate(layout.slots)
-        } | {
-            f"server-{first + number}": actor_group.server_spec(
-                number, first, cluster.server_cpus, *setup
-            )
-            for number, setup in enumerate(server_setups)
-        }
-        workers = {slot: str(worker_id(slot, 1)) for slot in layout.slots}
-        if checkpoint is not None:
-            workers |= checkpoint.workers
-        names = {self.places[slot].actor_id: worker for slot, worker in workers.items()}
-        names |= {
-            self.places[f"server-{first + index}"].actor_id: server
-            for server, indices in layout.servers.items()
-            for index in indices
-        }
-        return RunPlan(
-            experiment,
-            layout.topology,
-            layout.servers,
-            first,
-            list(workers.values()),
-            ray.put(respawns),
-            actor_group.group,
-            dict(zip(layout.slots, actor_group.plan.workers, strict=True)),
-            {
-                server: [actor_group.plan.servers[index] for index in indices]
-                for server, indices in layout.servers.items()
-            },
-            names,
-            training.primary,
-            layout.vector_bytes,
-            layout.push_bytes,
-            layout.ways_s,
-            {worker: self.places[slot].node_id for slot, worker in workers.items()},
-            [
-                self.places[f"server-{layout.first_server + index}"].node_id
-                for index in range(len(actor_group.servers))
-            ],
-            shared,
-            evaluator_setup,
-            None if checkpoint is None else replace(checkpoint, servers={}),
-            labels,
-        )
 
     def _tell_of_a_small_store(self, experiment: Experiment, vector_bytes: int) -> None:
         home = next(place.node_id for name, place in self.places.items() if "server" in name)
@@ -384,17 +357,17 @@ class Session:
         if notice := store_notice(experiment, vector_bytes, store_bytes):
             self._notify(notice)
 
-    def _shared_memory(self, actor_group: ActorGroup, layout: Layout) -> SharedPlan | None:
+    def _shared_memory(self, actor_group: ActorGroup, spec: RunSpec) -> SharedPlan | None:
         """Decide what travels in shared memory, and note it at the places of the actors.
 
         Raises:
             ConfigError: the experiment demands what cannot be.
         """
-        experiment = layout.experiment
-        if experiment.cluster.transport == "object-ref" or not layout.shares_memory:
+        experiment = spec.experiment
+        if not spec.shares_memory:
             return None
         servers = [
-            f"server-{layout.first_server + index}" for index in range(len(actor_group.servers))
+            f"server-{spec.first_server + index}" for index in range(len(actor_group.servers))
         ]
         nodes = {name: place.node_id for name, place in self.places.items()}
         memory, held_bytes = within(
@@ -410,11 +383,11 @@ class Session:
         memory = replace(memory, available_bytes=memory.available_bytes + held_bytes)
         shared, why = choose(
             experiment,
-            sum(layout.vector_bytes.values()),
+            sum(spec.vector_bytes.values()),
             Sites(
                 [nodes[name] for name in servers],
                 nodes["evaluator"],
-                {slot: nodes[slot] for slot in layout.slots},
+                {slot: nodes[slot] for slot in spec.slots},
             ),
             memory,
         )
@@ -422,7 +395,7 @@ class Session:
             some = "Some vectors travel" if shared else "All vectors travel"
             self._notify(f"{some} as object references: {why}.")
         if shared is not None:
-            sharing = [slot for slot in layout.slots if nodes[slot] == shared.node]
+            sharing = [slot for slot in spec.slots if nodes[slot] == shared.node]
             for name in sharing + [*servers, "evaluator"] * shared.shares_weights:
                 self.places[name] = replace(self.places[name], transport="shared-memory")
         return shared
@@ -461,15 +434,15 @@ def _was_killed(error: Exception) -> bool:
     return not error.actor_init_failed
 
 
-def _server_files(layout: Layout, checkpoint: Checkpoint | None) -> dict[int, tuple[Any]]:
+def _server_files(spec: RunSpec, checkpoint: Checkpoint | None) -> dict[int, tuple[Any, ...]]:
     """Return number of a server actor -> a reference to its file in the checkpoint, if there is
     one.
     """
     if checkpoint is None:
-        return {}
+        return {index: () for indices in spec.servers.values() for index in indices}
     return {
         index: (ray.put(np.frombuffer(data, np.uint8)),)
-        for server, indices in layout.servers.items()
+        for server, indices in spec.servers.items()
         for index, data in zip(indices, files_of(checkpoint, server, len(indices)), strict=True)
     }
 

@@ -12,13 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy.typing as npt
 import ray
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from raysync.cluster.actor_errors import answers
 from raysync.cluster.actor_spec import Role
@@ -26,85 +25,23 @@ from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, here, ready_devices
 from raysync.cluster.freed_memory import give_back_freed_memory, keep_freed_memory
 from raysync.cluster.monitoring import log_ready, log_to_stderr
+from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import Payload, incoming, outgoing
 from raysync.cluster.warm_up import warm_up
-from raysync.config import Update, WorkerGroup
-from raysync.decoupled.cut import joined
-from raysync.decoupled.gossip import exchange_of
-from raysync.decoupled.pipelines import StageId
-from raysync.decoupled.plan import cut_model, parts_of
+from raysync.decoupled.plan import parts_of
 from raysync.decoupled.stage import StageComputation, StageWork
+from raysync.decoupled.topology import PipelinedPlan
 from raysync.engine.messages import BackwardCall, ForwardCall, StepReport
 from raysync.engine.step_time import StepTime, one_way_s
-from raysync.paradigms.decoupled import Decoupled
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to
 from raysync.training.batches import Batches
-from raysync.training.buffers import BufferLayout, layout_of
 from raysync.training.device import Device, try_kernels
 from raysync.training.initial_model import InitialModel
-from raysync.training.model_server import Exchange
 
 Activation = npt.NDArray[Any]
 """A tensor of shape (N, ...), as a payload: bfloat16, which NumPy does not have, as uint16."""
-
-
-@dataclass(frozen=True, slots=True)
-class StagePlan:
-    """All that a stage needs to know in one run."""
-
-    stage_id: StageId
-    slot: str
-    group: WorkerGroup
-    paradigm: Decoupled
-    batches: Batches
-    """The batches of its group."""
-    loader_workers: int
-    """The processes that read its samples ahead, where these are read one by one."""
-    batch_size: int
-    seed: int
-    share: float
-    """The share of the operations of a step of the whole network."""
-    output_bytes: float
-    """The bytes that it sends forward for a sample."""
-
-
-@dataclass(frozen=True, slots=True)
-class StageServerPlan:
-    """The stage whose weights a server keeps in one run."""
-
-    seed: int
-    paradigm: Decoupled
-    update: Update
-    stage: int
-
-    def exchange(self, model: InitialModel) -> Exchange:
-        """See `ServerPlan.exchange`."""
-        part = parts_of(model, self.seed, self.paradigm)[self.stage - 1]
-        return exchange_of(self.paradigm, self.update, part)
-
-
-@dataclass(slots=True)
-class Stages:
-    """The whole network, put together from its stages."""
-
-    seed: int
-    paradigm: Decoupled
-    layouts: list[BufferLayout] = field(default_factory=list)
-    """Those of the stages and then of the whole, known once the model is built."""
-
-    def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
-        """See `Assembly.modules`."""
-        module, parts = cut_model(model, self.seed, self.paradigm)
-        whole = nn.Sequential(*(item for part in parts for item in part))
-        self.layouts = [layout_of(each) for each in (*parts, whole)]
-        return whole, module
-
-    def vector(self, weights: Sequence[Tensor]) -> Tensor:
-        """See `Assembly.vector`."""
-        *stages, whole = self.layouts
-        return joined(weights, stages, whole)
 
 
 class StageActor:
@@ -115,55 +52,61 @@ class StageActor:
         keep_freed_memory()
         self._role = role
         log_to_stderr(str(role))
-        self._plan: StagePlan | None = None
         self._busy_s = 0.0
 
     def __repr__(self) -> str:
         return str(self._role)
 
-    def reset(self, plan: StagePlan, model: InitialModel) -> Place:
+    def reset(self, spec: RunSpec, model: InitialModel) -> Place:
         """Begin a run."""
-        [name] = ready_devices(plan.group)
+        assert isinstance(spec.topology, PipelinedPlan), "a run without stages"
+        topology, experiment, slot = spec.topology, spec.experiment, self._role.slot
+        stage_id, group = topology.stage_of(slot), topology.group(slot)
+        [name] = ready_devices(group)
         try_kernels(True)  # all of its batches have one size
-        stage, paradigm = plan.stage_id[1], plan.paradigm
-        self._plan, self._device, self._busy_s = plan, Device(name), 0.0
-        self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
+        self._stage, self._paradigm = stage_id[1], topology.paradigm
+        self._device, self._busy_s = Device(name), 0.0
+        self._share, self._link = topology.shares[self._stage], group.link
+        self._batch_size = experiment.batch_size
+        self._output_bytes = round(topology.output_bytes[stage_id] * self._batch_size)
+        self._step_time = StepTime(group, experiment.seed, slot, self._batch_size)
         computation = StageComputation(
-            parts_of(model, plan.seed, paradigm)[stage - 1].to(name),
-            paradigm.weights,
-            paradigm.shrink,
-            plan.group.precision,
+            parts_of(model, experiment.seed, self._paradigm)[self._stage - 1].to(name),
+            self._paradigm.weights,
+            self._paradigm.shrink,
+            group.precision,
         )
-        task = model.task
+        task, batches = model.task, spec.batches[slot]
         self._work = StageWork(
             computation,
-            stage,
-            paradigm.modules,
+            self._stage,
+            self._paradigm.modules,
             task,
-            BatchReader(model.train_set, task.collate, plan.batches, plan.loader_workers),
-            plan.batch_size,
+            BatchReader(model.train_set, task.collate, batches, experiment.data.loader_workers),
+            self._batch_size,
             self._device,
         )
         give_back_freed_memory()  # that of the run before, whose model may have been a large one
-        self._warm_up(plan, model, name)
+        self._warm_up(experiment.seed, model, batches, name, group.precision)
         place = here([name])
-        log_ready(f"stage {stage} of {model.name}", place.devices)
+        log_ready(f"stage {self._stage} of {model.name}", place.devices)
         return place
 
-    def _warm_up(self, plan: StagePlan, model: InitialModel, device: str) -> None:
+    def _warm_up(
+        self, seed: int, model: InitialModel, batches: Batches, device: str, precision: str
+    ) -> None:
         """Run a batch through the stages up to this one, and back through this one."""
-        precision = plan.group.precision
+        number, paradigm, batch_size = self._stage, self._paradigm, self._batch_size
 
         def make() -> Callable[[int], object]:
-            number, paradigm = plan.stage_id[1], plan.paradigm
-            parts = parts_of(model, plan.seed, paradigm)
+            parts = parts_of(model, seed, paradigm)
             *before, own = (part.to(device) for part in parts[:number])
             computation = StageComputation(own, paradigm.weights, paradigm.shrink, precision)
             task, upload = model.task, Device(device).upload
-            reader = BatchReader(model.train_set, task.collate, plan.batches)
+            reader = BatchReader(model.train_set, task.collate, batches)
 
             def step(clock: int) -> None:
-                drawn = batch_to(reader.read(clock, [plan.batch_size])[0], upload)
+                drawn = batch_to(reader.read(clock, [batch_size])[0], upload)
                 x = task.inputs(drawn)
                 with torch.no_grad():
                     for part in before:
@@ -176,7 +119,7 @@ class StageActor:
 
             return step
 
-        warm_up((model.name, device, plan.stage_id[1], precision, plan.batch_size), make)
+        warm_up((model.name, device, number, precision, batch_size), make)
 
     @answers
     def forward(self, message: ForwardCall, *arrived: Any) -> Activation:
@@ -187,8 +130,7 @@ class StageActor:
             arrived: weights (P + Q,) if they are new, and then the activation of the stage before;
                 the first has none.
         """
-        plan = self._ready
-        with self._timed(message, 1 / 3, plan.stage_id[1] > 1):
+        with self._timed(message, 1 / 3, self._stage > 1):
             y = self._device.download(self._work.forward(message.batch, _tensors(arrived)))
         return sent(y)
 
@@ -205,39 +147,30 @@ class StageActor:
             The gradient with the buffers behind it (P + Q,), the gradient by the input, and the
             loss with the seconds of computing, and what was not finite.
         """
-        plan = self._ready
-        last, alone = plan.stage_id[1] == plan.paradigm.modules, plan.paradigm.modules == 1
-        again = plan.paradigm.weights == "latest" and not last
+        modules = self._paradigm.modules
+        last, alone = self._stage == modules, modules == 1
+        again = self._paradigm.weights == "latest" and not last
         with self._timed(message, 1.0 if last or again else 2 / 3, not alone):
             loss, vector, dx = self._work.backward(message.batch, _tensors(arrived))
             gradient = outgoing(self._device.download(vector))[0]
-            back = (
-                sent(self._device.download(dx)) if dx is not None and plan.stage_id[1] > 1 else None
-            )
+            back = None if dx is None or self._stage == 1 else sent(self._device.download(dx))
         busy_s, self._busy_s = self._busy_s, 0.0
         return gradient, back, StepReport(loss, busy_s, self._work.not_finite)
-
-    @property
-    def _ready(self) -> StagePlan:
-        assert self._plan is not None, "called before reset"
-        return self._plan
 
     @contextmanager
     def _timed(
         self, message: ForwardCall | BackwardCall, part: float, travels: bool
     ) -> Iterator[None]:
         """Sleep for what the emulated device and its link take longer than this one."""
-        plan = self._ready
         if travels:
-            sent_bytes = round(plan.output_bytes * plan.batch_size)
-            sleep_s(one_way_s(plan.group.link, sent_bytes, message.added_s))
+            sleep_s(one_way_s(self._link, self._output_bytes, message.added_s))
         began_s = now_s()
         yield
         # On a GPU copies are no computing, as of a worker.
         computed_s = self._work.device_s or now_s() - began_s
-        share = plan.share * part
+        share = self._share * part
         step_s = self._step_time.seconds(
-            message.batch - 1, plan.batch_size, message.factor, computed_s / share
+            message.batch - 1, self._batch_size, message.factor, computed_s / share
         )
         began_s = now_s()
         sleep_s(share * step_s - computed_s)

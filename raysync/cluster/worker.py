@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 
@@ -14,6 +13,7 @@ from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.devices import Place, here, ready_devices
 from raysync.cluster.freed_memory import give_back_freed_memory, keep_freed_memory
 from raysync.cluster.monitoring import log_ready, log_to_stderr
+from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.shared_memory import Handle
 from raysync.cluster.threads import Threads, use_threads
 from raysync.cluster.transport import MAPPINGS, Payload, forget_all, incoming, outgoing, written
@@ -22,67 +22,45 @@ from raysync.cluster.weights_in_place import WeightsInPlace, is_worth_it
 from raysync.config import WorkerGroup
 from raysync.engine.messages import RestoreCall, StepCall, StepReport
 from raysync.engine.step_time import StepTime, one_way_s
+from raysync.engine.topology import SERVER
 from raysync.training.batch_reader import BatchReader
-from raysync.training.batches import Batches
 from raysync.training.device import try_kernels
 from raysync.training.gradient import GradientComputation
 from raysync.training.initial_model import InitialModel
 
 
-@dataclass(frozen=True, slots=True)
-class WorkerPlan:
-    """All that a worker needs to know in one run."""
-
-    slot: str
-    group: WorkerGroup
-    batches: Batches
-    loader_workers: int
-    """The processes that read its samples ahead, where these are read one by one."""
-    micro_batch: int | None
-    """The largest number of samples that a device computes at once; None: all of a batch."""
-    batch_size: int
-    """Its own batch size, in samples, for which `step_s` and `trace` describe a step."""
-    seed: int
-    vector_bytes: int
-    """The bytes of a pull."""
-    shards: int
-    """The shards of the server."""
-    wire: str = "float32"
-    """The format in which its gradients travel."""
-    shares_memory: bool = False
-    """Whether vectors may travel in shared memory."""
-
-
 def _computation(
-    plan: WorkerPlan, model: InitialModel, devices: Sequence[str]
+    spec: RunSpec, group: WorkerGroup, model: InitialModel, devices: Sequence[str]
 ) -> GradientComputation:
+    experiment = spec.experiment
     return GradientComputation(
-        model.build(plan.seed),
+        model.build(experiment.seed),
         model.task,
         devices,
-        plan.group.precision,
-        plan.micro_batch,
-        compiles=plan.group.compile,
-        wire=plan.wire,
-        shards=plan.shards,
+        group.precision,
+        experiment.micro_batch,
+        compiles=group.compile,
+        wire=experiment.cluster.wire,
+        shards=experiment.cluster.server_shards,
         draws_ahead=True,
     )
 
 
 def _trial(
-    plan: WorkerPlan, model: InitialModel, devices: Sequence[str]
+    spec: RunSpec, slot: str, model: InitialModel, devices: Sequence[str]
 ) -> Callable[[int], torch.Tensor]:
     """Return a function that computes the step of a clock, with tensors of its own; it returns the
     gradient with the buffers behind it, (P + Q,), which is valid until the next step.
     """
-    computation = _computation(plan, model, devices)
-    reader = BatchReader(model.train_set, model.task.collate, plan.batches)
+    computation = _computation(spec, spec.group(slot), model, devices)
+    reader = BatchReader(model.train_set, model.task.collate, spec.batches[slot])
     initial = computation.model.initial().cpu()  # as weights come: a GPU pins memory for them
+    batch_size = spec.experiment.batch_size_of(slot)
 
     def step(clock: int) -> torch.Tensor:
         try_kernels(True)
         computation.read_weights([initial])
-        computation.compute(reader, clock, plan.batch_size)
+        computation.compute(reader, clock, batch_size)
         return computation.outgoing()
 
     return step
@@ -96,7 +74,6 @@ class Worker:
         keep_freed_memory()
         self._role = role
         log_to_stderr(str(role))
-        self._plan: WorkerPlan | None = None
         self._gradient: GradientComputation | None = None
         self._reader: BatchReader | None = None
         self._in_place: WeightsInPlace | None = None
@@ -119,24 +96,27 @@ class Worker:
         if reader.is_in_memory:
             gradient.draw_ahead(reader)
 
-    def reset(self, plan: WorkerPlan, model: InitialModel) -> Place:
+    def reset(self, spec: RunSpec, model: InitialModel) -> Place:
         """Begin a run."""
         self._gradient = self._in_place = self._reader = None
         give_back_freed_memory()  # that of the run before, whose model may have been a large one
-        devices = ready_devices(plan.group, plan.group.devices)
+        slot, experiment = self._role.slot, spec.experiment
+        group, size = spec.group(slot), experiment.batch_size_of(slot)
+        devices = ready_devices(group, group.devices)
         forget_all()
-        self._plan = plan
-        self._step_time = StepTime(plan.group, plan.seed, plan.slot, plan.batch_size)
-        kind = plan.group.precision, plan.group.compile
+        self._link, self._batch_size = group.link, size
+        self._vector_bytes = spec.vector_bytes[SERVER]
+        self._step_time = StepTime(group, experiment.seed, slot, size)
         warm_up(
-            (model.name, *devices, *kind, plan.batch_size), lambda: _trial(plan, model, devices)
+            (model.name, *devices, group.precision, group.compile, size),
+            lambda: _trial(spec, slot, model, devices),
         )
-        self._gradient = _computation(plan, model, devices)
-        if plan.shares_memory and devices[0] == "cpu" and is_worth_it(plan.vector_bytes):
-            self._in_place = WeightsInPlace(MAPPINGS, plan.vector_bytes)
+        self._gradient = _computation(spec, group, model, devices)
+        if spec.shares_memory and devices[0] == "cpu" and is_worth_it(self._vector_bytes):
+            self._in_place = WeightsInPlace(MAPPINGS, self._vector_bytes)
             self._gradient.move_weights(self._in_place.vector)
         self._reader = BatchReader(
-            model.train_set, model.task.collate, plan.batches, plan.loader_workers
+            model.train_set, model.task.collate, spec.batches[slot], experiment.data.loader_workers
         )
         place = here(devices)
         log_ready(model.name, place.devices)
@@ -160,14 +140,13 @@ class Worker:
             forward and backward, on a CPU also drawing the batch unless that was done ahead,
             without the copies of vectors; and what was not finite.
         """
-        plan, gradient, reader = self._plan, self._gradient, self._reader
-        assert plan is not None, "step before reset"
+        gradient, reader = self._gradient, self._reader
         assert gradient is not None, "step before reset"
         assert reader is not None, "step before reset"
         clock, batch_size = message.clock, message.samples
-        try_kernels(batch_size == plan.batch_size)
+        try_kernels(batch_size == self._batch_size)
         if weights:  # the backend lets the gradient take its time: another step may come meanwhile
-            sleep_s(one_way_s(plan.group.link, plan.vector_bytes, message.added_s))
+            sleep_s(one_way_s(self._link, self._vector_bytes, message.added_s))
             in_place = self._in_place is not None and self._in_place.show(weights)
             gradient.read_weights([] if in_place else incoming(*weights))
         began_s = now_s()

@@ -79,7 +79,13 @@ class DecoupledPlan:
         slots = {stage_id: (self.name(stage_id), slot) for stage_id, slot in self.slots.items()}
         training = self.training
         return PipelinedPlan(
-            self.paradigm, training.workload_samples, self.batches, slots, training.groups
+            paradigm=self.paradigm,
+            workload_samples=training.workload_samples,
+            batches=self.batches,
+            slots=slots,
+            groups=training.groups,
+            shares=self.shares,
+            output_bytes=self.output_bytes,
         )
 
     def parts(self) -> list[Part]:

@@ -117,6 +117,19 @@ class PipelinedPlan:
     """Stage of a group -> its own slot, and that of the worker that it is placed on."""
     groups: Mapping[str, WorkerGroup]
     """Slot of a worker -> the description of its device."""
+    shares: Mapping[int, float]
+    """Stage -> its share of the operations of a step."""
+    output_bytes: Mapping[StageId, float]
+    """Stage of a group -> the bytes of its output for one sample, in the precision of the group's
+    stages, and of the gradient that comes back for it."""
+
+    def stage_of(self, slot: str) -> StageId:
+        """Return the stage whose own slot that is."""
+        return next(stage_id for stage_id, (own, _) in self.slots.items() if own == slot)
+
+    def group(self, slot: str) -> WorkerGroup:
+        """Return the description of the device of a stage, by its own slot."""
+        return self.groups[self.slots[self.stage_of(slot)][1]]
 
     def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> Pipelined:
         """Return the topology of a run."""

@@ -177,6 +177,10 @@ class DataParallelPlan:
     vector_bytes: float = 0.0
     """The size of a gradient, and of the weights."""
 
+    def group(self, slot: str) -> WorkerGroup:
+        """Return the description of a worker's device."""
+        return self.groups[slot]
+
     def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> DataParallel:
         """Return the topology of a run."""
         return DataParallel(backend, self, experiment, faults)

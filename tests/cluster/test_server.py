@@ -30,6 +30,7 @@ from raysync.training.model_server import ModelServer, OneStore
 
 PLAN = ApplyPlan(workers=["w#1"], samples=[1], progress=0.0, phase="", staleness=[0], version=1)
 GRADIENT = torch.ones(2).numpy()
+SPEC = SimpleNamespace(first_server=0, published_as=None)
 MISSED = "MissedUpdate: the model is at version 1, not at 2"
 
 
@@ -56,8 +57,9 @@ def test_an_update_has_the_threads_that_it_is_worth(monkeypatch):
             return super().combine(plan, vectors)
 
     server = Server(Threads(1, cores=8, servers=2), Role("server-0"))
-    plan = SimpleNamespace(exchange=lambda model: Noting(torch.zeros(size), size, Update(lr=1.0)))
-    server.reset(plan, None, None)
+    kept = Noting(torch.zeros(size), size, Update(lr=1.0))
+    monkeypatch.setattr(server_module, "_exchange", lambda *_: kept)
+    server.reset(SPEC, None)
     gradients = [torch.full((size,), number).numpy() for number in (1.0, 3.0)]
     two = replace(PLAN, workers=["v#1", "w#1"], samples=[1, 1], staleness=[0, 0])
     slots, mappings = Slots(4 * size), Mappings()
@@ -125,9 +127,10 @@ def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch
     monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
     data, version = server.snapshot(SnapshotCall(["pushed"], 1), GRADIENT)
     assert version == 1
-    plan = SimpleNamespace(exchange=lambda model: OneStore(torch.zeros(2), 2, Update(lr=1.0)))
+    kept = OneStore(torch.zeros(2), 2, Update(lr=1.0))
+    monkeypatch.setattr(server_module, "_exchange", lambda *_: kept)
     other = Server(Threads(torch.get_num_threads()), Role("server-0"))
-    other.reset(plan, None, None, data)
+    other.reset(SPEC, None, data)
     assert other.publish(PublishCall(1, MEAN)) == server.publish(PublishCall(1, MEAN))
     assert other.saved(SavedCall("pushed")) == GRADIENT.tobytes()
     with pytest.raises(ActorError, match=MISSED):

@@ -32,7 +32,7 @@ def test_a_stage_is_busy_while_it_computes_and_not_while_a_gpu_copies(
     monkeypatch.setattr(stage_module, "sleep_s", sleep)
     stage = StageActor(threads=Threads(torch.get_num_threads()), role=Role("stage"))
     group = config.WorkerGroup(step_s=step_s)
-    stage._plan = SimpleNamespace(group=group, batch_size=8, share=0.5)
+    stage._batch_size, stage._share = 8, 0.5
     stage._step_time = StepTime(group, 0, "w-0", 8)
     stage._work = SimpleNamespace(device_s=device_s)
     with stage._timed(BackwardCall(1), 1.0, travels=False):

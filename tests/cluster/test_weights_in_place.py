@@ -17,7 +17,7 @@ from raysync.cluster import worker as worker_module
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actor_spec import Role
 from raysync.cluster.backend import RayBackend
-from raysync.cluster.layout import layout_of
+from raysync.cluster.layout import spec_of
 from raysync.cluster.node_watch import NodeView, WorkerNodes
 from raysync.cluster.serving import serve
 from raysync.cluster.shards import Shards
@@ -172,9 +172,9 @@ def worker_over(monkeypatch):
         }
         training = prepare(config.validate(described), Writing(way))
         paradigm = training.experiment.make(training.experiment.paradigm)
-        [plan] = layout_of(training, paradigm).worker_plans()
-        worker = Worker(Threads(1), Role("worker-0"))
-        worker.reset(plan, training.model)
+        spec = spec_of(training, paradigm)
+        worker = Worker(Threads(1), Role("worker-0", *spec.slots))
+        worker.reset(spec, training.model)
         worker._gradient.model.module.begin()
         return worker, training.vector_bytes // 4
 

@@ -11,12 +11,14 @@ from raysync import config
 from raysync.cluster import worker as worker_module
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actor_spec import Role
+from raysync.cluster.layout import spec_of
 from raysync.cluster.shared_memory import Mappings, Slots
 from raysync.cluster.threads import Threads
 from raysync.cluster.transport import outgoing
-from raysync.cluster.worker import Worker, WorkerPlan
+from raysync.cluster.worker import Worker
 from raysync.engine.messages import RestoreCall, StepCall
 from raysync.engine.step_time import StepTime
+from raysync.paradigms import make
 from raysync.training.batch_reader import BatchReader
 from raysync.training.flat import FlatModel
 from raysync.training.gradient import GradientComputation
@@ -30,17 +32,7 @@ def worker():
     group = config.WorkerGroup(
         step_s=0.5, link=config.Link(latency_s=0.1, bandwidth_bytes_per_s=2000)
     )
-    worker._plan = WorkerPlan(
-        slot="w-0",
-        group=group,
-        batches=None,
-        loader_workers=0,
-        micro_batch=None,
-        batch_size=8,
-        seed=0,
-        vector_bytes=400,
-        shards=1,
-    )
+    worker._link, worker._batch_size, worker._vector_bytes = group.link, 8, 400
     worker._reader = object()
     worker._step_time = StepTime(group, 0, "w-0", 8)
     return worker
@@ -85,13 +77,17 @@ def test_a_worker_waits_for_its_weights_before_it_computes_and_is_not_busy_then(
 
 def test_a_worker_computes_as_its_group_and_the_cluster_say(monkeypatch):
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10))
-    described = {"data": {"name": "digits"}, "workers": [{"name": "w"}]}
+    described = {
+        "data": {"name": "digits"},
+        "workers": [{"name": "w", "compile": True}],
+        "cluster": {"server_shards": 3, "wire": "bf16"},
+    }
     training = prepare(config.validate(described), model)
     compiled = []
     monkeypatch.setattr(torch, "compile", lambda loss: compiled.append(loss) or loss)
-    group = config.WorkerGroup(compile=True)
-    plan = WorkerPlan("w-0", group, training.batches("w-0"), 0, None, 8, 0, 0, 3, "bf16")
-    computation = worker_module._computation(plan, training.model, ["cpu"])
+    spec = spec_of(training, make("asp"))
+    [group] = training.groups.values()
+    computation = worker_module._computation(spec, group, training.model, ["cpu"])
     assert compiled == [training.task.loss]
     assert (len(computation.wire.sizes), computation.wire.is_plain) == (3, False)
 
@@ -135,7 +131,7 @@ def test_a_worker_draws_ahead_what_is_in_memory(monkeypatch, lazy):
     monkeypatch.setattr(
         batches, "indices", lambda clock, size: drawn.append(clock) or np.arange(size)
     )
-    worker._plan = WorkerPlan("w-0", config.WorkerGroup(), batches, 0, None, 4, 0, 0, shards=1)
+    worker._link, worker._batch_size, worker._vector_bytes = config.Link(), 4, 0
     worker._step_time = StepTime(config.WorkerGroup(), 0, "w-0", 4)
     worker._gradient = GradientComputation(training.build(), training.task)
     worker._reader = BatchReader(samples, collate, batches)
@@ -172,7 +168,7 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
             loss=lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1])
         )
         group = config.WorkerGroup()
-        worker._plan = WorkerPlan("w-0", group, None, 0, None, 4, 0, 4 * 20, 2, wire)
+        worker._link, worker._batch_size, worker._vector_bytes = group.link, 4, 4 * 20
         worker._step_time = StepTime(group, 0, "w-0", 4)
         worker._gradient = GradientComputation(module, task, wire=wire, shards=2)
         worker._reader = SimpleNamespace(

@@ -1,0 +1,87 @@
+"""What the actors of a run must know: put into the object store once; each takes its own part."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from raysync.config import Experiment, WorkerGroup
+from raysync.core.metrics import PrimaryMetric
+from raysync.decoupled.topology import PipelinedPlan, server_of
+from raysync.engine.step_time import one_way_s
+from raysync.engine.topology import SERVER, DataParallelPlan
+from raysync.record.metrics_registry import RunLabels
+from raysync.training.batches import Batches
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run on Ray. It needs no torch, which the controller does without."""
+
+    experiment: Experiment
+    """The experiment as its actors are placed: each stage of a cut network has a server."""
+    topology: DataParallelPlan | PipelinedPlan
+    """Who computes what, under which paradigm."""
+    batches: Mapping[str, Batches]
+    """Slot of a worker, as the journal calls it -> its batches."""
+    vector_bytes: Mapping[str, int]
+    """Id of a server -> the bytes of its weights."""
+    push_bytes: Mapping[str, int]
+    """Id of a server -> the bytes of a gradient for it."""
+    primary: PrimaryMetric
+    """The metric that the task's models are judged by."""
+    labels: RunLabels | None = None
+    """What names the run in logs and metrics; None: no metrics are published."""
+
+    @property
+    def is_pipelined(self) -> bool:
+        """Whether the workers have stages of the network."""
+        return isinstance(self.topology, PipelinedPlan)
+
+    @property
+    def slots(self) -> list[str]:
+        """The slots of the workers, as the journal calls them."""
+        return list(self.batches)
+
+    def group(self, slot: str) -> WorkerGroup:
+        """Return the description of a worker's device."""
+        return self.topology.group(slot)
+
+    @property
+    def servers(self) -> Mapping[str, Sequence[int]]:
+        """Id of a server -> which of the server actors are its shards."""
+        count = self.experiment.cluster.server_shards
+        if self.is_pipelined:
+            return {server_of(index + 1): [index] for index in range(count)}
+        return {SERVER: range(count)}
+
+    @property
+    def first_server(self) -> int:
+        """The number in the name of the first server actor: stages count from 1."""
+        return 1 if self.is_pipelined else 0
+
+    @property
+    def ways_s(self) -> Mapping[str, float]:
+        """Slot -> the seconds that a gradient takes over its worker's emulated link."""
+        if self.is_pipelined:
+            return {}  # see `Capability.EMULATE_LINKS`
+        size = self.push_bytes[SERVER]
+        return {slot: one_way_s(self.group(slot).link, size) for slot in self.batches}
+
+    @property
+    def shares_memory(self) -> bool:
+        """Whether vectors may travel in shared memory; see `Capability.SHARE_MEMORY`."""
+        return not self.is_pipelined and self.experiment.cluster.transport != "object-ref"
+
+    @property
+    def keeps_actors_after(self) -> Sequence[str]:
+        """How the run must have ended for its actors to be good for the next.
+
+        Otherwise stages may wait for neighbours, with passes of the old run.
+        """
+        return ("finished",) if self.is_pipelined else ("finished", "diverged")
+
+    @property
+    def published_as(self) -> RunLabels | None:
+        """The labels of the metrics that actors publish; None: they publish none."""
+        return self.labels if self.experiment.cluster.metrics else None
