@@ -18,6 +18,7 @@ EXAMPLES = tuple(
     ROOT / "tests" / path
     for path in (
         "unit/test_ids.py",
+        "unit/test_structs.py",
         "unit/test_machine.py",
         "unit/test_make.py",
         "unit/test_journal.py",

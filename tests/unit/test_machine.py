@@ -24,6 +24,7 @@ from raysync.core.legality import CHECKS
 from raysync.core.machine import Machine, last_line_called
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import EXECUTE
+from raysync.core.structs import DEEPEST
 from raysync.errors import IllegalDecision, ProtocolViolation
 from raysync.paradigms import make
 from raysync.paradigms.bsp import BSP
@@ -578,3 +579,13 @@ def test_an_error_comes_from_the_line_of_the_paradigm_or_of_the_machine(rule, ev
     path, line = last_line_called(raised.value).rsplit(":", 1)
     assert Path(path).name == file
     assert line.isdecimal()
+
+
+def test_a_snapshot_whose_paradigm_s_state_is_too_deep_is_refused():
+    drive = Drive(Scripted([]), "a#1")
+    state = nested = {}
+    for _ in range(DEEPEST + 1):
+        nested["a"] = nested = {}
+    drive.machine.paradigm.state = lambda: state
+    with pytest.raises(ValueError, match=naming("deep")):
+        Machine.restore(drive.machine.snapshot(), drive.machine.paradigm)
