@@ -31,7 +31,7 @@ from raysync import config
 from raysync.cluster.session import Session
 from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord
-from raysync.runner import run_in
+from raysync.running.run import run_in
 from raysync.training.gradient import GradientComputation
 from raysync.training.precision import refuse_unsupported
 

@@ -31,7 +31,7 @@ from torch.nn.functional import cross_entropy
 
 from raysync import config
 from raysync.cluster.session import Session
-from raysync.runner import run_in
+from raysync.running.run import run_in
 from raysync.training.models import convnet
 from raysync.training.preparation import TrainingPlan, prepare
 

@@ -24,7 +24,8 @@ from labtables import markdown  # noqa: E402
 
 import raysync  # noqa: E402
 from raysync import config  # noqa: E402
-from raysync.runner import engine_for, run_in  # noqa: E402
+from raysync.running.engines import engine_for  # noqa: E402
+from raysync.running.run import run_in  # noqa: E402
 from raysync.training.device import Device  # noqa: E402
 from raysync.training.preparation import TrainingPlan, prepare  # noqa: E402
 

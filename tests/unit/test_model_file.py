@@ -17,7 +17,7 @@ from raysync.cli import app
 from raysync.core.journal import Ended
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed
-from raysync.runner import run_in
+from raysync.running.run import run_in
 from raysync.training.model_file import OFFERED, in_order
 from raysync.training.preparation import prepare
 from tests.builders.messages import naming

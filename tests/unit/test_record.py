@@ -21,7 +21,7 @@ from raysync.record.measures import Measures, converged
 from raysync.record.push_rows import PushRows, columns_of
 from raysync.record.reader import load
 from raysync.record.writer import RecordWriter, folder_name
-from raysync.runner import run
+from raysync.running.run import run
 from raysync.testing.drive import SAMPLES
 from raysync.training.data import data_set
 from raysync.training.initial_model import InitialModel

@@ -14,7 +14,7 @@ from torch.utils.data import Subset, TensorDataset
 import raysync
 from raysync import config
 from raysync.errors import ConfigError
-from raysync.runner import run
+from raysync.running.run import run
 from raysync.training.batch_reader import BatchReader
 from raysync.training.batch_structure import batch_to, split_batch
 from raysync.training.batches import Batches

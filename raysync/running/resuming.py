@@ -20,8 +20,10 @@ from raysync.record.resumption import (
     workload_of,
 )
 from raysync.record.storage import display_name
-from raysync.recovery import GoesOn
-from raysync.runner import Notify, Watch, check_functions, engine_for, quiet, run_in, user_code_of
+from raysync.running.engines import Notify, Watch, engine_for, quiet
+from raysync.running.recorded_run import user_code_of
+from raysync.running.recovery import GoesOn
+from raysync.running.run import check_functions, run_in
 from raysync.tracking.callback import check_callbacks
 from raysync.training.data import Labelled
 from raysync.training.models import ModelSource
