@@ -337,8 +337,8 @@ def test_nothing_is_logged_twice_when_a_run_goes_back(forgets, loss, tmp_path, m
         return [Tracker("rows", sinks[-1])]
 
     monkeypatch.setattr("raysync.running.recorded_run.trackers_of", trackers_of)
-    for module in ("runner", "resuming"):
-        monkeypatch.setattr(f"raysync.{module}.engine_for", lambda *_: nullcontext(engine))
+    for module in ("run", "resuming"):
+        monkeypatch.setattr(f"raysync.running.{module}.engine_for", lambda *_: nullcontext(engine))
     settings = LOSABLE | {"output": str(tmp_path), "cluster": {"restarts": {"backoff_s": 0}}}
     if isinstance(loss, RunLost):
         record = raysync.run(settings)
