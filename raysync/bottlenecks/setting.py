@@ -15,7 +15,7 @@ from raysync.config.traces import steps_of
 from raysync.core.ids import Slot
 from raysync.core.journal import Ended
 from raysync.core.paradigm import Paradigm
-from raysync.engine.step_time import StepTime
+from raysync.emulation.step_time import StepTime
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.engine import driver_of
 

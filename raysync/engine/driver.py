@@ -63,6 +63,7 @@ from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Line, Rema
 from raysync.core.machine import last_line_called
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.core.structs import to_native
+from raysync.emulation.faults import FaultPlan
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.checkpoint_state import OUTLIVED_S
 from raysync.engine.checkpointing import Checkpointer, Cut
@@ -71,7 +72,6 @@ from raysync.engine.early_stop import EarlyStop
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
-from raysync.engine.faults import FaultPlan
 from raysync.engine.last_updates import LastUpdates
 from raysync.engine.membership import Membership
 from raysync.engine.messages import StepReport

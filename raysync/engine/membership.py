@@ -21,9 +21,9 @@ from raysync.core.decisions import Release
 from raysync.core.events import Event, Joined, Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Report
+from raysync.emulation.faults import FaultPlan
 from raysync.engine.backend import Backend
 from raysync.engine.elastic import LEAVING, WHY
-from raysync.engine.faults import FaultPlan
 from raysync.engine.preemption import DRAINED, Preemptions
 from raysync.engine.quorum import Quorum
 from raysync.engine.rejoin import Comebacks, next_life_of

@@ -26,7 +26,7 @@ from raysync.engine.messages import (
 )
 from raysync.engine.server_log import ServerLog
 from raysync.errors import RunFailed, RunLost
-from raysync.training.apply_plan import MEAN, ApplyPlan
+from raysync.training.server.apply_plan import MEAN, ApplyPlan
 
 VERDICT_S = 10.0
 """The seconds that a failed call waits for the error of the update that made it fail."""

@@ -36,7 +36,7 @@ from raysync.tracking.callback import RunStart, callbacks_of
 from raysync.tracking.observers import Observers
 from raysync.tracking.trackers import trackers_of
 from raysync.training.preparation import TrainingPlan
-from raysync.training.supervised import Supervised
+from raysync.training.tasks.supervised import Supervised
 
 KEPT_AFTER = ("finished", "diverged")
 """The ends of a run that leaves its model."""

@@ -25,10 +25,10 @@ from raysync.running.recorded_run import user_code_of
 from raysync.running.recovery import GoesOn
 from raysync.running.run import check_functions, run_in
 from raysync.tracking.callback import check_callbacks
-from raysync.training.data import Labelled
-from raysync.training.models import ModelSource
+from raysync.training.data.data_set import Labelled
+from raysync.training.models.builtin import ModelSource
 from raysync.training.preparation import TrainingPlan, prepare
-from raysync.training.task import Task
+from raysync.training.tasks.task import Task
 
 
 def resume(

@@ -18,10 +18,10 @@ from raysync.running.engines import Engine, Notify, Watch, engine_for, quiet
 from raysync.running.recorded_run import RecordedRun
 from raysync.running.recovery import GoesOn
 from raysync.tracking.callback import check_callbacks
-from raysync.training.data import Labelled
-from raysync.training.models import ModelSource
+from raysync.training.data.data_set import Labelled
+from raysync.training.models.builtin import ModelSource
 from raysync.training.preparation import TrainingPlan, prepare
-from raysync.training.task import Task
+from raysync.training.tasks.task import Task
 
 
 def run(

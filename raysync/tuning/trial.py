@@ -31,7 +31,7 @@ from raysync.running.resuming import resumption_of
 from raysync.running.run import check_metrics, run_in
 from raysync.tracking.trackers import check_trackers
 from raysync.training.preparation import TrainingPlan, prepare
-from raysync.training.task_loading import metrics_of, primary_of
+from raysync.training.tasks.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override
 from raysync.tuning.trial_reports import Reports
 

@@ -21,9 +21,9 @@ from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Remark
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import Paradigm
+from raysync.emulation.faults import FaultPlan
 from raysync.engine import driver as engine_driver
 from raysync.engine.evaluations import TRIES
-from raysync.engine.faults import FaultPlan
 from raysync.engine.kept_models import KeptModels
 from raysync.engine.messages import EvaluateCall, ForgetCall, PublishCall, StateDictCall, StepCall
 from raysync.errors import ProtocolViolation
