@@ -602,7 +602,7 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
         if has_server:
             assert len(roster.members) < min_workers
             assert set(driver._pushed) == set(roster.buffered)
-            assert driver._steps.keys() <= roster.computing.keys()
+            assert driver.inflight.workers <= roster.computing.keys()
     else:
         assert of(lines, Evaluation)[-1:] == [] or checker.samples >= 60
         assert not driver._last_updates.is_pending
