@@ -12,25 +12,13 @@ from bisect import bisect_right
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import chain
-from math import exp, inf, log
+from math import inf, log
 from typing import Any
 
-from raysync.config import Crash, Drift, Experiment, Kill, Latency, SlowDown, SpeedDrift
+from raysync.config import Crash, Experiment, Kill
+from raysync.config.faults import Draws, StepFault, WindowedFault
 from raysync.config.yaml_reading import write_yaml
-from raysync.randomness import hashed_seed, standard_normal, uniform
-
-WindowedFault = SlowDown | Latency | Drift | SpeedDrift
-
-
-@dataclass(frozen=True, slots=True)
-class StepFault:
-    """The effect of faults on one step."""
-
-    factor: float = 1.0
-    """The factor by which its duration is multiplied."""
-    latency_s: float = 0.0
-    """Seconds that are added to each way between worker and server."""
-
+from raysync.randomness import hashed_seed, uniform
 
 NO_FAULT = StepFault()
 
@@ -94,32 +82,13 @@ class _SlotFault:
     index: int
     fault: WindowedFault
     windows: FaultWindows
-    drift: Callable[[int], float]
-    """Number of the draw -> a uniform value; of a drift of speed, where its walk is."""
+    draws: Draws
+    """See `_Windows.draws`."""
 
     def step_fault(self, clock: int, at: float) -> StepFault | None:
-        fault = self.fault
-        if not self.windows.hold_at(clock if fault.by_clock else at):
+        if not self.windows.hold_at(clock if self.fault.by_clock else at):
             return None
-        if isinstance(fault, SlowDown):
-            return StepFault(factor=fault.factor)
-        if isinstance(fault, Latency):
-            return StepFault(latency_s=fault.added_s)
-        drift = self._drift_at(fault, clock, at)
-        if isinstance(fault, SpeedDrift):
-            return StepFault(factor=exp(drift))
-        return StepFault(latency_s=fault.added_s * drift)
-
-    def _drift_at(self, fault: Drift | SpeedDrift, clock: int, at: float) -> float:
-        """Interpolate between the draws before and after that moment."""
-        key = (
-            at / fault.period_s
-            if fault.period_s is not None
-            else clock / (fault.period_clocks or 1)
-        )
-        number = int(key)
-        before, after = self.drift(number), self.drift(number + 1)
-        return before + (after - before) * (key - number)
+        return self.fault.effect(self.draws, clock, at)
 
 
 class FaultPlan:
@@ -149,7 +118,8 @@ class FaultPlan:
                     kills = SlotKills(index, fault, purpose, seed, slot)
                     self._kills.setdefault(slot, []).append(kills)
                     continue
-                slot_fault = _windowed(index, fault, purpose, seed, slot)
+                windows = FaultWindows(fault, purpose, seed, slot)
+                slot_fault = _SlotFault(index, fault, windows, fault.draws(seed, purpose, slot))
                 self._slot_faults.setdefault(slot, []).append(slot_fault)
         for crashes in self._to_come.values():
             crashes.sort(reverse=True)
@@ -225,13 +195,6 @@ class FaultPlan:
         return tuple(self.described(index) for index in self._idle)
 
 
-def _windowed(index: int, fault: WindowedFault, purpose: str, seed: int, slot: str) -> _SlotFault:
-    windows = FaultWindows(fault, purpose, seed, slot)
-    if isinstance(fault, SpeedDrift):
-        return _SlotFault(index, fault, windows, _walk(fault, seed, purpose, slot))
-    return _SlotFault(index, fault, windows, _drawer(seed, f"{purpose} drift", slot))
-
-
 def _victims(experiment: Experiment, fault: WindowedFault | Kill, purpose: str) -> list[str]:
     slots = experiment.slots_of(fault.workers)
     if fault.count is None:
@@ -239,19 +202,6 @@ def _victims(experiment: Experiment, fault: WindowedFault | Kill, purpose: str) 
     return sorted(slots, key=lambda slot: hashed_seed(experiment.seed, f"{purpose} victim", slot))[
         : fault.count
     ]
-
-
-def _walk(fault: SpeedDrift, seed: int, purpose: str, slot: str) -> Callable[[int], float]:
-    """Return where a walk is after so many steps, drawn as far as they are needed."""
-    free, limit = [0.0], log(fault.most)
-
-    def reflected(number: int) -> float:
-        while len(free) <= number:
-            step = standard_normal(seed, f"{purpose} walk", slot, len(free))
-            free.append(free[-1] + fault.sigma * step)
-        return limit - abs((free[number] + limit) % (4 * limit) - 2 * limit)
-
-    return reflected
 
 
 def _drawer(seed: int, purpose: str, slot: str) -> Callable[[int], float]:

@@ -10,9 +10,9 @@ from math import exp, log
 from statistics import fmean
 
 from raysync.config import Experiment, Jitter, Link, WorkerGroup
+from raysync.config.faults import StepFault
 from raysync.config.traces import steps_of
 from raysync.core.ids import Slot
-from raysync.emulation.faults import StepFault
 from raysync.randomness import begun_key, standard_normal_at, uniform_at
 
 SHORTEST = 0.05
