@@ -38,10 +38,10 @@ if TYPE_CHECKING:
 
 PRELOADED = (
     "raysync.engine.driver",
-    "raysync.training.batch_reader",
+    "raysync.training.data.batch_reader",
     "raysync.training.evaluation",
-    "raysync.training.gradient",
-    "raysync.training.model_server",
+    "raysync.training.worker.gradient",
+    "raysync.training.server.model_server",
     "raysync.training.preparation",
     # what torch imports with the first optimizer
     "torch._dynamo",

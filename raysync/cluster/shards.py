@@ -8,7 +8,7 @@ from typing import Any, Protocol
 import ray
 from msgspec.structs import replace
 
-from raysync.cluster.shared_memory import Handle
+from raysync.cluster.transports.shared_memory import Handle
 from raysync.engine.messages import (
     ApplyCall,
     CombineCall,
