@@ -12,16 +12,7 @@ from raysync.paradigms.ringmaster import Ringmaster
 from raysync.paradigms.ssp import SSP
 from raysync.paradigms.syncswitch import SyncSwitch
 
-__all__ = [
-    "ALL_REDUCE_BASELINE",
-    "COMPARED",
-    "DEFAULT_PARADIGM",
-    "PARADIGMS",
-    "PRESETS",
-    "Preset",
-    "make",
-    "rebuild",
-]
+__all__ = ["PARADIGMS", "PRESETS", "Preset", "make", "rebuild"]
 
 DEFAULT_PARADIGM = "bsp"
 """The paradigm of an experiment that names none."""
