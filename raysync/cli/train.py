@@ -28,7 +28,7 @@ from raysync.cli.console import console, errors, say
 from raysync.cli.progress_lines import run_lines
 from raysync.cli.table import print_bottlenecks, print_divergences, print_table
 from raysync.cli.watch import newest
-from raysync.cluster.fork_server import ForkServer, started_early
+from raysync.cluster.ray_private.fork_server import ForkServer, started_early
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.resume_changes import check_changes, check_place
 from raysync.config.secret_masking import masked

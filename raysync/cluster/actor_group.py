@@ -26,8 +26,8 @@ from raysync.cluster.actors.server import Server
 from raysync.cluster.actors.threads import Threads, fair_threads, of_servers
 from raysync.cluster.clock import ANSWER_S, now_s, within
 from raysync.cluster.controller import BESIDE, Controller
-from raysync.cluster.fork_server import BLOCKING
 from raysync.cluster.placement import Plan
+from raysync.cluster.ray_private.fork_server import BLOCKING
 from raysync.cluster.run_spec import RunSpec
 from raysync.config import START_DEADLINE_S, WorkerGroup
 

@@ -19,8 +19,9 @@ from raysync.cluster.actors.actor_spec import ActorSpecs, Role
 from raysync.cluster.backend import RayBackend
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
+from raysync.cluster.ray_private.names import actor_id
 from raysync.cluster.run_spec import RunSpec
-from raysync.cluster.shards import Shards, actor_id
+from raysync.cluster.shards import Shards
 from raysync.cluster.transports.shared_vectors import KeptSlots, SharedPlan, SharedVectors
 from raysync.config import Crash
 from raysync.core.checkpoint import Checkpoint

@@ -24,10 +24,10 @@ from raysync.cluster.actors.devices import Place
 from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import Cast
-from raysync.cluster.fork_server import ForkServer
 from raysync.cluster.layout import spec_of, worker_class
 from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
+from raysync.cluster.ray_private.fork_server import ForkServer
 from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.transports.shared_vectors import SharedPlan
 from raysync.cluster.transports.transport_choice import Sites, choose, memory_here, store_notice

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, Protocol
 
-from raysync.cluster.fork_server import ForkServer
+from raysync.cluster.ray_private.fork_server import ForkServer
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line

@@ -4,8 +4,8 @@ An actor needs torch, whose import takes a core one to two seconds: those of sev
 cores were most of what a user waited for. Here it is imported once, while Ray starts. Ray itself is
 imported by each process on its own: its library reads the environment of a worker as it is loaded.
 
-`python -m raysync.cluster.fork_server FD FOLDER` is the server. It ends with the process that
-started it, however that ends, and removes the folder.
+`python -m raysync.cluster.ray_private.fork_server FD FOLDER` is the server. It ends with the
+process that started it, however that ends, and removes the folder.
 Nothing here depends on it: where it is not there, or is gone, a worker process imports for itself.
 """
 
@@ -30,8 +30,8 @@ from shutil import rmtree
 from tempfile import gettempdir, mkdtemp
 from typing import TYPE_CHECKING
 
-from raysync.cluster import worker_process
-from raysync.cluster.worker_process import RAYS_PROGRAM, SOCKET
+from raysync.cluster.ray_private import worker_process
+from raysync.cluster.ray_private.worker_process import RAYS_PROGRAM, SOCKET
 
 if TYPE_CHECKING:
     from raysync.config import Experiment
