@@ -70,9 +70,9 @@ class Engine(Protocol):
         """Whether iterations under way at a checkpoint go on, in place of beginning again."""
 
     @property
-    def roster(self) -> Roster | None:
-        """The roster of the latest run's machine, where that is in this process, and its workers
-        hold the whole network.
+    def rosters(self) -> Mapping[int, Roster]:
+        """Stage -> the roster of the latest run's machine, 0 where the network is whole; empty
+        where the machine is in another process.
         """
 
     @property
@@ -248,8 +248,8 @@ def run_in(
     stream = begin(former)  # an impossible experiment raises here, before there is a record of it
     if goes_on is None:
         make_folder(folder)
-        if (roster := engine.roster) is not None:
-            measures.share(roster)
+        if rosters := engine.rosters:
+            measures.share(rosters)
     path = display_name(folder)
     start = RunStart(folder, sweep or experiment.name, experiment, began)
     with (

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -17,7 +18,7 @@ from ray.util.placement_group import PlacementGroup
 
 from raysync.cluster.actor_spec import ActorSpecs, Role
 from raysync.cluster.backend import RayBackend
-from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
+from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
 from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.shards import Shards, actor_id
@@ -25,9 +26,13 @@ from raysync.cluster.shared_vectors import KeptSlots, SharedPlan, SharedVectors
 from raysync.config import Crash
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
+from raysync.core.stages import rosters_in
 from raysync.engine.driver import Driver
 from raysync.engine.faults import FaultPlan
 from raysync.engine.kept_models import SavedModel
+from raysync.engine.topology import rosters_by_stage
+from raysync.record.collector import Collector
+from raysync.record.measures import Measures
 
 BESIDE = "beside"
 """Ray's concurrency group of the calls that a controller takes while a run is under way."""
@@ -95,24 +100,23 @@ class Controller:
         """
         experiment, topology = spec.experiment, spec.topology
         log_begin(topology.paradigm, experiment, topology.workload_samples, spec.labels)
-        metrics = run_metrics(
-            self._exporter,
-            spec.labels,
-            experiment,
-            topology.paradigm.phase,
-            topology.workload_samples,
-            spec.primary,
-        )
+        measures = Measures(topology.workload_samples, experiment.target, spec.primary)
+        if checkpoint is not None:
+            measures.begin_behind(
+                rosters_in(checkpoint.state["topology"]["machine"]), checkpoint.at
+            )
+        collector = None
+        if spec.labels is not None and experiment.cluster.metrics:
+            collector = Collector(spec.labels, topology.paradigm.phase, measures)
         self._watch = self._watch or NodeWatch(cast.group)  # all runs are in one placement group
         driver = self._driver = driver_of(spec, cast, checkpoint, self._watch, self._kept)
-        if metrics is not None and checkpoint is not None:
-            metrics.begin_behind(checkpoint)
         assert isinstance(driver.backend, RayBackend), "a run on Ray"
         with closing(driver.backend):
             for lines in driver.run():
                 log_events(lines)
-                if metrics is not None:
-                    metrics.take(lines)
+                if collector is not None:
+                    measures.share(rosters_by_stage(driver.topology))  # new behind a checkpoint
+                    self._exporter.publish(partial(collector.take, lines))
                 while driver.models:
                     yield driver.models.pop(0)
                 yield lines

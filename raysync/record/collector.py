@@ -7,16 +7,13 @@ counted while it lasts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from raysync.config import Target
 from raysync.core.decisions import Note, Release
 from raysync.core.events import Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line
-from raysync.core.metrics import ACCURACY, PrimaryMetric
-from raysync.core.roster import Roster
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.push_rows import PushRow
@@ -52,34 +49,27 @@ class Collected:
 class Collector:
     """Follows one run. Memory is bounded by the workers, and by the evaluations."""
 
-    def __init__(
-        self,
-        labels: RunLabels,
-        phase: str,
-        workload_samples: int,
-        target: Target | None = None,
-        primary: PrimaryMetric = ACCURACY,
-    ) -> None:
+    def __init__(self, labels: RunLabels, phase: str, measures: Measures) -> None:
         """
         Args:
             labels: the labels of all series of the run.
             phase: the phase of the paradigm in which the run begins.
-            workload_samples: the samples that count as a progress of 1.
-            target: for the time to the target.
-            primary: the metric that the task's models are judged by.
+            measures: fresh measures, or such that begin behind a checkpoint; the lines are passed
+                on to them. Counters begin with 0 in either case, as Prometheus expects of a new
+                process.
         """
         self._run = labels.values
-        self._measures = Measures(workload_samples, target, primary)
+        self._measures = measures
         self._phase = phase
         self._phases = {phase}
         """All phases so far."""
         self._loss: float | None = None
-        self._samples = self._updates = self._switches = 0
+        self._samples, self._updates, self._switches = measures.samples, measures.updates, 0
         """Those that the counters contain so far."""
         self._waited_s: dict[str, float] = {}
         """Worker -> the seconds of waiting that its counter contains so far."""
-        self._begun_before: list[str] = []
-        """The workers of `begin_behind` whose counters have not begun yet."""
+        self._begun_before = list(measures.workers)
+        """The workers that were released before, and whose counters have not begun yet."""
         self._lagtuner: dict[Key, float] = {}
         """LagTuner's latest decision for each worker, and the worker's latest finished wait."""
 
@@ -90,7 +80,7 @@ class Collector:
             self._begin(worker, collected)
         self._begun_before = []
         for line in lines:
-            for row in self._measures.feed(line):
+            for row in self._measures.take((line,)):
                 self._pushed(row, collected)
             if isinstance(line, Entry):
                 self._decided(line, collected)
@@ -98,19 +88,6 @@ class Collector:
         self._count_totals(collected)
         self._set_gauges(collected.gauges)
         return collected
-
-    def begin_behind(self, rosters: Mapping[int, Roster], at: float) -> None:
-        """Follow a run that goes on from a checkpoint, in a process that saw nothing of it before.
-        Counters begin with 0, as Prometheus expects of a new process.
-
-        Args:
-            rosters: stage -> its roster at the cut; 0 stands for workers that hold the whole
-                network.
-            at: seconds since the run began: the time of the resumption.
-        """
-        self._measures.begin_behind(rosters, at)
-        self._samples, self._updates = self._measures.samples, self._measures.updates
-        self._begun_before = [worker for roster in rosters.values() for worker in roster.live]
 
     def _pushed(self, row: PushRow, collected: Collected) -> None:
         run, worker = self._run, (*self._run, WorkerId(row.worker).slot)

@@ -41,7 +41,7 @@ class Published:
 
     def __init__(self, workload, phase="bsp", targets=()):
         self.collector = Collector(
-            RunLabels("the experiment", "the run", "its rule"), phase, workload, *targets
+            RunLabels("the experiment", "the run", "its rule"), phase, Measures(workload, *targets)
         )
         self.counters = defaultdict(float)
         self.histograms = defaultdict(list)
@@ -93,7 +93,7 @@ class Published:
 
 def summed_up(lines, workload):
     measures = Measures(workload)
-    rows = [row for line in lines for row in measures.feed(line)]
+    rows = measures.take(lines)
     rows += measures.close(measures.now)
     return measures.summary(), rows
 
@@ -286,7 +286,7 @@ def test_a_series_begins_with_nothing():
     published = Published(10**6, "asp").take(journal("asp", 8))
     assert published.by("raysync_wait_seconds") == {"fast-0": 0, "slow-0": 0}
     begun = (
-        Collector(RunLabels("the experiment", "the run", "its rule"), "asp", 10**6)
+        Collector(RunLabels("the experiment", "the run", "its rule"), "asp", Measures(10**6))
         .take(journal("asp", 8)[:1])
         .counters
     )
