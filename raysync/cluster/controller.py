@@ -100,14 +100,7 @@ class Controller:
         """
         experiment, topology = spec.experiment, spec.topology
         log_begin(topology.paradigm, experiment, topology.workload_samples, spec.labels)
-        measures = Measures(topology.workload_samples, experiment.target, spec.primary)
-        if checkpoint is not None:
-            measures.begin_behind(
-                rosters_in(checkpoint.state["topology"]["machine"]), checkpoint.at
-            )
-        collector = None
-        if spec.labels is not None and experiment.cluster.metrics:
-            collector = Collector(spec.labels, topology.paradigm.phase, measures)
+        collector = collector_of(spec, checkpoint)
         self._watch = self._watch or NodeWatch(cast.group)  # all runs are in one placement group
         driver = self._driver = driver_of(spec, cast, checkpoint, self._watch, self._kept)
         assert isinstance(driver.backend, RayBackend), "a run on Ray"
@@ -115,7 +108,8 @@ class Controller:
             for lines in driver.run():
                 log_events(lines)
                 if collector is not None:
-                    measures.share(rosters_by_stage(driver.topology))  # new behind a checkpoint
+                    # here: at a resumption, the machine is another once the driver has begun
+                    collector.measures.share(rosters_by_stage(driver.topology))
                     self._exporter.publish(partial(collector.take, lines))
                 while driver.models:
                     yield driver.models.pop(0)
@@ -132,6 +126,17 @@ class Controller:
         """Let the run under way end as `stopped`, after a last checkpoint."""
         if self._driver is not None:
             self._driver.stop()
+
+
+def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | None:
+    """Return the collector of a run's metrics; None: it publishes none."""
+    experiment, topology = spec.experiment, spec.topology
+    if spec.labels is None or not experiment.cluster.metrics:
+        return None
+    measures = Measures(topology.workload_samples, experiment.target, spec.primary)
+    if checkpoint is not None:
+        measures.begin_behind(rosters_in(checkpoint.state["topology"]["machine"]), checkpoint.at)
+    return Collector(spec.labels, topology.paradigm.phase, measures)
 
 
 def driver_of(

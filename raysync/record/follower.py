@@ -152,12 +152,10 @@ class Follower:
             self._count()
         return completed
 
-    def close(self, at: float) -> list[PushRow]:
+    def close(self) -> list[PushRow]:
         """Take in that the journal has ended, and return the rows that were still open."""
-        self.now = max(self.now, at)
-        rows = self._closed(at)
+        rows = self._closed()
         self._uncounted += rows
-        self._count()
         return rows
 
     def _take_entry(self, entry: Entry, completed: list[PushRow]) -> None:
@@ -186,8 +184,9 @@ class Follower:
             if isinstance(decision, Release):
                 self._released(decision, at, completed)
             elif isinstance(decision, Apply):
-                is_last = not self._is_staged or roster is self.rosters[max(self.rosters)]
-                self._applied(decision, at, completed, of_network=is_last)
+                samples = self._applied(decision, at, completed)
+                if not self._is_staged or roster is self.rosters[max(self.rosters)]:
+                    self.updates, self.samples, self._updated_at = decision.version, samples, at
                 if not self._is_staged and self.samples >= self.workload_samples:
                     break  # a decoupled run goes on until the pipelines have drained
             elif isinstance(decision, Drop):
@@ -210,7 +209,7 @@ class Follower:
             case Ended(at=at):
                 self.ended = line
                 self.now = max(self.now, at)
-                completed += self._closed(self.now)
+                completed += self._closed()
 
     def _roster_of(self, event: Event) -> Roster:
         """Return the roster that an event belongs to, where there is none of the whole network."""
@@ -235,10 +234,8 @@ class Follower:
         if lead > self.lead_max:
             self.lead_max = lead
 
-    def _applied(
-        self, decision: Apply, at: float, completed: list[PushRow], *, of_network: bool
-    ) -> None:
-        """Take in an update, of the network or of one of its first stages."""
+    def _applied(self, decision: Apply, at: float, completed: list[PushRow]) -> int:
+        """Take in an update; return the samples in the updates so far."""
         opened, version, samples = self._open, decision.version, decision.samples_before
         for push in decision.pushes:
             row = opened.get(push)
@@ -250,8 +247,7 @@ class Follower:
             samples += row.samples
             if self._workers[push[0]].waiting is not row:
                 completed.append(opened.pop(push))
-        if of_network:
-            self.updates, self.samples, self._updated_at = version, samples, at
+        return samples
 
     def _dropped(self, decision: Drop, completed: list[PushRow]) -> None:
         push = decision.push
@@ -281,13 +277,12 @@ class Follower:
             for worker in (*roster.computing, *roster.outdated):
                 self._workers[worker].released_at = at
 
-    def _closed(self, at: float) -> list[PushRow]:
-        """Return the rows that are still open at the end."""
+    def _closed(self) -> list[PushRow]:
         rows, self._open = list(self._open.values()), {}
         for row in rows:
             state = self._workers[row.worker]
             if state.waiting is row:
-                row.wait_s = max(0.0, at - row.pushed_at_s)
+                row.wait_s = max(0.0, self.now - row.pushed_at_s)
                 state.waiting = None
         return rows
 
