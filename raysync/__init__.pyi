@@ -37,8 +37,12 @@ from .errors import (
 from .record.measures import Measures as Measures
 from .record.reader import RunRecord as RunRecord, load as load
 from .record.sweeps import SweepRecord as SweepRecord, load_sweep as load_sweep
-from .resuming import resume as resume
-from .runner import run as run
+from .running.resuming import resume as resume
+from .running.run import run as run
 from .tracking.callback import Callback as Callback, RunStart as RunStart
-from .training.data import DataSet as DataSet, LazyDataSet as LazyDataSet, data_set as data_set
-from .training.task import Average as Average, Task as Task
+from .training.data.data_set import (
+    DataSet as DataSet,
+    LazyDataSet as LazyDataSet,
+    data_set as data_set,
+)
+from .training.tasks.task import Average as Average, Task as Task

@@ -119,7 +119,7 @@ def ray_cluster():
     """
     import ray
 
-    from raysync.cluster.fork_server import ForkServer, can_fork, forked_by
+    from raysync.cluster.ray_private.fork_server import ForkServer, can_fork, forked_by
 
     with ExitStack() as running:
         with ExitStack() as starting:

@@ -25,7 +25,8 @@ from pictures import draw_balanced  # noqa: E402
 
 from raysync import config  # noqa: E402
 from raysync.record.reader import RunRecord  # noqa: E402
-from raysync.runner import engine_for, run_in  # noqa: E402
+from raysync.running.engines import engine_for  # noqa: E402
+from raysync.running.run import run_in  # noqa: E402
 from raysync.training.preparation import prepare  # noqa: E402
 
 RATES = {"lr-fashion": (0.005, 0.01, 0.02, 0.05, 0.1), "lr-text": (0.001, 0.003, 0.01)}

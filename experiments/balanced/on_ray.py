@@ -23,7 +23,8 @@ from labtables import finished  # noqa: E402
 from measure import COMPARED, data_of  # noqa: E402
 
 from raysync import config  # noqa: E402
-from raysync.runner import engine_for, run_in  # noqa: E402
+from raysync.running.engines import engine_for  # noqa: E402
+from raysync.running.run import run_in  # noqa: E402
 from raysync.training.preparation import prepare  # noqa: E402
 
 ROUNDS = 40

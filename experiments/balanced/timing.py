@@ -27,7 +27,8 @@ from raysync.core.journal import Entry  # noqa: E402
 from raysync.paradigms.balanced import Balanced  # noqa: E402
 from raysync.paradigms.batch_shares import Device, divide  # noqa: E402
 from raysync.record.reader import RunRecord  # noqa: E402
-from raysync.runner import engine_for, run_in  # noqa: E402
+from raysync.running.engines import engine_for  # noqa: E402
+from raysync.running.run import run_in  # noqa: E402
 from raysync.training.preparation import prepare  # noqa: E402
 
 FACTORS = (1.5, 2, 4)

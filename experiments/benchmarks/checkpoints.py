@@ -14,7 +14,8 @@ import numpy as np
 from report import interval, main, markdown, measured_on
 
 from raysync import config
-from raysync.runner import engine_for, run_in
+from raysync.running.engines import engine_for
+from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 
 TURNS, RUN_S, EVERY_S = 4, 40, 5

@@ -26,7 +26,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from raysync import config
 from raysync.cluster.session import Session
-from raysync.runner import run_in
+from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 
 ROUNDS_OF = {100_000: 1500, 2_500_000: 300, 25_000_000: 40}

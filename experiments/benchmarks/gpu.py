@@ -31,9 +31,9 @@ from raysync import config
 from raysync.cluster.session import Session
 from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord
-from raysync.runner import run_in
-from raysync.training.gradient import GradientComputation
-from raysync.training.precision import refuse_unsupported
+from raysync.running.run import run_in
+from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.precision import refuse_unsupported
 
 ROOT = Path(__file__).parents[2]
 TESTS = ("tests/numerics/test_devices.py", "tests/cluster/test_gpus.py")

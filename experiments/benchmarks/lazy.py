@@ -24,9 +24,9 @@ from report import interval, main, markdown, measured_on
 from torch.utils.data import Dataset
 
 from raysync import config, data_set
-from raysync.training.batch_reader import BatchReader
-from raysync.training.gradient import GradientComputation
+from raysync.training.data.batch_reader import BatchReader
 from raysync.training.preparation import prepare
+from raysync.training.worker.gradient import GradientComputation
 
 IMAGES, TURNS, STEPS, BATCH, MIB = 4000, 5, 60, 32, 2**20
 MODELS = ("convnet", "fashion-cnn")

@@ -22,7 +22,7 @@ from report import finished, main, markdown, measured_on
 from raysync import config
 from raysync.cluster.session import Session
 from raysync.results.statistics import paired_ratio
-from raysync.runner import run_in
+from raysync.running.run import run_in
 from raysync.training.preparation import TrainingPlan, prepare
 
 PAIRS, WORKERS, ITERATIONS, BATCH = 10, 4, 125, 32

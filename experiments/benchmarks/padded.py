@@ -5,7 +5,7 @@ size.
 import torch
 from torch import Tensor, nn
 
-from raysync.training.models import convnet
+from raysync.training.models.builtin import convnet
 
 
 class Padded(nn.Module):

@@ -15,8 +15,8 @@ from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
 from raysync import config
-from raysync.training.device import try_kernels, use_tf32
 from raysync.training.preparation import TrainingPlan, prepare
+from raysync.training.worker.device import try_kernels, use_tf32
 
 LR, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 5e-4
 WARM_UP, PIECES = 10, 5

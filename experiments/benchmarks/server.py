@@ -18,8 +18,8 @@ from report import interval, main, markdown, measured_on
 from torch import Tensor
 
 from raysync.config import Update
-from raysync.training.parameter_store import ParameterStore
-from raysync.training.staleness_correction import EPSILON
+from raysync.training.server.parameter_store import ParameterStore
+from raysync.training.server.staleness_correction import EPSILON
 
 SIZES, PUSHES, ROUNDS, SAMPLES, BEHIND, LR = (11_000_000, 25_000_000), (1, 4, 8), 7, 32, 3, 1e-3
 UPDATES = {

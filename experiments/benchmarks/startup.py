@@ -24,7 +24,7 @@ from report import interval, main, markdown, measured_on
 
 from raysync import config
 from raysync.cluster.session import Session
-from raysync.runner import run_in
+from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 
 STARTS, WORKERS, MIB = 5, 4, 2**20

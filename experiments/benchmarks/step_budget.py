@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from plain_training import Loop, Setting, synchronize
 
-from raysync.cluster.transport import incoming, outgoing
-from raysync.training.device import try_kernels
-from raysync.training.gradient import GradientComputation
-from raysync.training.parameter_store import ParameterStore
+from raysync.cluster.transports.transport import incoming, outgoing
+from raysync.training.server.parameter_store import ParameterStore
+from raysync.training.worker.device import try_kernels
+from raysync.training.worker.gradient import GradientComputation
 
 REPEATS, FIRST = 30, 3
 ESTIMATED_MS = {

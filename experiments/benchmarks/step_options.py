@@ -7,13 +7,13 @@ import torch
 from plain_training import PRECISIONS, Setting, told
 from step_budget import ms
 
-from raysync.training.compiling import refuse_without_compiler
-from raysync.training.device import try_kernels
-from raysync.training.gradient import GradientComputation
-from raysync.training.parameter_store import ParameterStore
-from raysync.training.precision import refuse_unsupported
 from raysync.training.preparation import TrainingPlan
-from raysync.training.wire import FORMATS
+from raysync.training.server.parameter_store import ParameterStore
+from raysync.training.worker.compiling import refuse_without_compiler
+from raysync.training.worker.device import try_kernels
+from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.precision import refuse_unsupported
+from raysync.training.worker.wire import FORMATS
 
 CHOICES = ((False, False), (True, False), (True, True))
 """Whether kernels are tried, whether the loss is compiled."""

@@ -21,7 +21,7 @@ import torch
 import yaml
 from report import interval, main, markdown, measured_on
 
-from raysync.runner import run
+from raysync.running.run import run
 from raysync.tuning.sweep import plan, run as run_sweep
 
 TRIALS, ROUNDS = 24, 3

@@ -31,8 +31,8 @@ from torch.nn.functional import cross_entropy
 
 from raysync import config
 from raysync.cluster.session import Session
-from raysync.runner import run_in
-from raysync.training.models import convnet
+from raysync.running.run import run_in
+from raysync.training.models.builtin import convnet
 from raysync.training.preparation import TrainingPlan, prepare
 
 WORKERS, ITERATIONS, BATCH, LR, TURNS = 5, 600, 128, 0.01, 3

@@ -28,7 +28,8 @@ from report import finished, interval, main, markdown, measured_on
 
 from raysync import config
 from raysync.core.ids import WorkerId
-from raysync.runner import engine_for, run_in
+from raysync.running.engines import engine_for
+from raysync.running.run import run_in
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.virtual.engine import VirtualEngine
 

@@ -22,7 +22,7 @@ from report import main, markdown, measured_on
 
 from raysync import config
 from raysync.cluster.session import Session
-from raysync.runner import run_in
+from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 
 WORKERS, ITERATIONS, BATCH, SECONDS = 5, 1500, 128, 6

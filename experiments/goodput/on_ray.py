@@ -22,7 +22,8 @@ from raysync import config
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry
 from raysync.record.reader import RunRecord
-from raysync.runner import engine_for, run_in
+from raysync.running.engines import engine_for
+from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 
 HERE = Path(__file__).parent

@@ -24,9 +24,10 @@ from labtables import markdown  # noqa: E402
 
 import raysync  # noqa: E402
 from raysync import config  # noqa: E402
-from raysync.runner import engine_for, run_in  # noqa: E402
-from raysync.training.device import Device  # noqa: E402
+from raysync.running.engines import engine_for  # noqa: E402
+from raysync.running.run import run_in  # noqa: E402
 from raysync.training.preparation import TrainingPlan, prepare  # noqa: E402
+from raysync.training.worker.device import Device  # noqa: E402
 
 LORA = {"r": 4, "lora_alpha": 8, "target_modules": ["q_lin", "v_lin"]}
 EXAMPLES: dict[str, tuple[str, dict[str, Any]]] = {

@@ -11,7 +11,7 @@ from raysync import config
 from raysync.advice.candidates import Candidate
 from raysync.config import Experiment
 from raysync.errors import ConfigError
-from raysync.runner import check_metrics
+from raysync.running.run import check_metrics
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.what_if.step_times import StepTimes
 

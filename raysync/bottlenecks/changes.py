@@ -40,9 +40,7 @@ def changes(setting: Setting) -> Iterator[Change]:
     hurt = [
         slot
         for fault in setting.experiment.faults
-        for slot in setting.experiment.slots_of(
-            (fault.worker,) if fault.kind == "crash" else fault.workers
-        )
+        for slot in setting.experiment.slots_of(fault.named)
     ]
     hurt = list(dict.fromkeys(hurt))
     if hurt and hurt != slow and (smaller := without(setting, hurt)) is not None:

@@ -10,12 +10,12 @@ from statistics import fmean
 from typing import Any
 
 from raysync.config import Experiment, Jitter, ParadigmChoice, WorkerGroup
-from raysync.config.faults import Latency, SlowDown
+from raysync.config.faults import WindowedFault
 from raysync.config.traces import steps_of
 from raysync.core.ids import Slot
 from raysync.core.journal import Ended
 from raysync.core.paradigm import Paradigm
-from raysync.engine.step_time import StepTime
+from raysync.emulation.step_time import StepTime
 from raysync.training.preparation import TrainingPlan
 from raysync.virtual.engine import driver_of
 
@@ -94,7 +94,8 @@ class Setting:
         but for those that are always there.
         """
         return all(
-            isinstance(fault, SlowDown | Latency)
+            isinstance(fault, WindowedFault)
+            and not fault.varies
             and (fault.start, fault.lasts, fault.mean_gap, fault.times) == (0, None, None, None)
             for fault in self.experiment.faults
         )

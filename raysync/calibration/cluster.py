@@ -14,7 +14,7 @@ from raysync.calibration.links import Links, links_of, start_s_of
 from raysync.calibration.step_times import StepTimes, step_times
 from raysync.calibration.updates import UpdateTimes, update_times
 from raysync.config import WorkerGroup
-from raysync.runner import Engine
+from raysync.running.engines import Engine
 from raysync.training.preparation import TrainingPlan
 
 BUSY = 0.25

@@ -30,8 +30,9 @@ from raysync.config import Experiment, Update, WorkerGroup
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry
 from raysync.record.reader import RunRecord
-from raysync.runner import Engine, run_in
-from raysync.training.data import Labelled, data_set
+from raysync.running.engines import Engine
+from raysync.running.run import run_in
+from raysync.training.data.data_set import Labelled, data_set
 from raysync.training.preparation import prepare
 
 SMALL_BYTES = 4_000

@@ -21,7 +21,8 @@ from scipy.optimize import nnls
 from raysync.config import Experiment, Jitter, ParadigmChoice, WorkerGroup
 from raysync.config.update import EvaluationPlan, Workload
 from raysync.errors import ConfigError, RunFailed
-from raysync.runner import Engine, run_in
+from raysync.running.engines import Engine
+from raysync.running.run import run_in
 from raysync.training.preparation import TrainingPlan, prepare
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)

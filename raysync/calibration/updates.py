@@ -9,7 +9,7 @@ from torch.utils.benchmark import Timer
 
 from raysync.config import Update
 from raysync.core.ids import worker_id, worker_slot
-from raysync.training.parameter_store import ParameterStore
+from raysync.training.server.parameter_store import ParameterStore
 
 GRADIENTS = 8
 

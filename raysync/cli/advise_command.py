@@ -120,7 +120,7 @@ def _measured(asked: Experiment) -> dict[str, Any]:
     from raysync import calibration
     from raysync.cluster.probes import busy_cores
     from raysync.config.yaml_reading import read_yaml
-    from raysync.runner import engine_for
+    from raysync.running.engines import engine_for
     from raysync.training.preparation import prepare
 
     with engine_for(asked, say, os.environ.get("RAY_ADDRESS")) as engine:

@@ -35,7 +35,7 @@ def calibrate(
     """
     from raysync import calibration
     from raysync.cluster.probes import busy_cores
-    from raysync.runner import engine_for
+    from raysync.running.engines import engine_for
     from raysync.training.preparation import prepare
 
     if profile.suffix != ".yaml":

@@ -78,7 +78,7 @@ def _write_folder(record: RunRecord, which: Which, folder: Path) -> None:
         ConfigError: the model is not one of Hugging Face.
     """
     from raysync.training.adapters.huggingface_task import HuggingFaceTask
-    from raysync.training.task_loading import load_task
+    from raysync.training.tasks.task_loading import load_task
 
     choice = record.config.task
     if choice is None or not choice.name.startswith("hf:"):

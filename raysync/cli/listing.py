@@ -77,9 +77,10 @@ def list_(
 def _shelf(kind: Kind) -> Mapping[str, Callable[..., Any]]:
     if kind is Kind.paradigms:
         return PARADIGMS
-    from raysync.training import datasets, models  # they need torch
+    from raysync.training.data.datasets import DATASETS  # they need torch
+    from raysync.training.models.builtin import MODELS
 
-    return models.MODELS if kind is Kind.models else datasets.DATASETS
+    return MODELS if kind is Kind.models else DATASETS
 
 
 def _default(thing: Callable[..., Any], parameter: Parameter) -> str:
@@ -113,9 +114,9 @@ def _sizes(measure: bool) -> dict[str, dict[str, str]]:
     """Return the columns of `list models` for each model: the shape of a sample, the number of
     parameters and, if measured, the milliseconds of a step.
     """
-    from raysync.training.cost import STEP_BATCH, measured_device, on_random_samples, step_s
-    from raysync.training.flat import FlatModel
-    from raysync.training.models import MODELS, listed
+    from raysync.training.models.builtin import MODELS, listed
+    from raysync.training.models.cost import STEP_BATCH, measured_device, on_random_samples, step_s
+    from raysync.training.worker.flat import FlatModel
 
     sizes = {}
     for name in MODELS:

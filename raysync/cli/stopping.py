@@ -18,7 +18,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from raysync.stop_request import ask
+from raysync.running.stop_request import ask
 
 TOGETHER_S = 0.3
 """Signals that are so close to each other count as one: `timeout`, for example, sends its signal to

@@ -28,7 +28,7 @@ from raysync.cli.console import console, errors, say
 from raysync.cli.progress_lines import run_lines
 from raysync.cli.table import print_bottlenecks, print_divergences, print_table
 from raysync.cli.watch import newest
-from raysync.cluster.fork_server import ForkServer, started_early
+from raysync.cluster.ray_private.fork_server import ForkServer, started_early
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.resume_changes import check_changes, check_place
 from raysync.config.secret_masking import masked
@@ -45,7 +45,7 @@ from raysync.record.trust import trusted
 from raysync.record.writer import CONFIG, MODEL_FILES
 
 if TYPE_CHECKING:
-    from raysync.runner import Engine, Watch
+    from raysync.running.engines import Engine, Watch
     from raysync.training.preparation import TrainingPlan
 
 
@@ -218,7 +218,8 @@ def _train_in_session(
     fork_server: ForkServer | None,
 ) -> None:
     from raysync.decoupled.plan import check_training
-    from raysync.runner import check_metrics, engine_for
+    from raysync.running.engines import engine_for
+    from raysync.running.run import check_metrics
     from raysync.training.preparation import prepare
 
     training = prepare(experiment)
@@ -268,8 +269,9 @@ def _resume(run: str, file: Path | None, settings: Sequence[str], *, trust: bool
 def _go_on(
     record: RunRecord, experiment: Experiment, address: str | None, fork_server: ForkServer | None
 ) -> None:
-    from raysync.resuming import prepare_to_resume
-    from raysync.runner import engine_for, run_in
+    from raysync.running.engines import engine_for
+    from raysync.running.resuming import prepare_to_resume
+    from raysync.running.run import run_in
 
     training, goes_on = prepare_to_resume(record, experiment, say)
     choice = experiment.paradigm
@@ -360,8 +362,8 @@ def _train_one(
     Raises:
         RunFailed: the run has failed.
     """
-    from raysync.resuming import resumption_of
-    from raysync.runner import run_in
+    from raysync.running.resuming import resumption_of
+    from raysync.running.run import run_in
 
     return run_in(
         engine,

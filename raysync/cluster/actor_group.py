@@ -19,16 +19,16 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raysync.cluster.actor_spec import ActorSpec, Role, server_role, worker_roles
+from raysync.cluster.actors.actor_spec import ActorSpec, Role, server_role, worker_roles
+from raysync.cluster.actors.evaluator import Evaluator
+from raysync.cluster.actors.receiver import Receiver
+from raysync.cluster.actors.server import Server
+from raysync.cluster.actors.threads import Threads, fair_threads, of_servers
 from raysync.cluster.clock import ANSWER_S, now_s, within
 from raysync.cluster.controller import BESIDE, Controller
-from raysync.cluster.evaluator import Evaluator
-from raysync.cluster.fork_server import BLOCKING
 from raysync.cluster.placement import Plan
-from raysync.cluster.receiver import Receiver
+from raysync.cluster.ray_private.fork_server import BLOCKING
 from raysync.cluster.run_spec import RunSpec
-from raysync.cluster.server import Server
-from raysync.cluster.threads import Threads, fair_threads, of_servers
 from raysync.config import START_DEADLINE_S, WorkerGroup
 
 TELL_EVERY_S = 5.0

@@ -26,14 +26,14 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from raysync.cluster.actor_errors import WITH_ITS_NODE, ActorError, StartedAnew, death_reason
-from raysync.cluster.channels import HOT, Channels, Issued, PipedCall
+from raysync.cluster.actors.actor_errors import WITH_ITS_NODE, ActorError, StartedAnew, death_reason
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.node_watch import WorkerNodes
 from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.shards import Parts, Shards, Spawns
-from raysync.cluster.shared_memory import Handle, Lease
-from raysync.cluster.shared_vectors import SharedVectors
+from raysync.cluster.transports.channels import HOT, Channels, Issued, PipedCall
+from raysync.cluster.transports.shared_memory import Handle, Lease
+from raysync.cluster.transports.shared_vectors import SharedVectors
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Failure, Room
 from raysync.engine.error_text import reason

@@ -8,23 +8,31 @@ import math
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import ExitStack, closing, contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, closing, suppress
 from http.client import HTTPConnection, HTTPException
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import psutil
 import ray
-from ray._common.utils import get_default_system_temp_dir
-from ray._private import ray_constants, worker as rays_worker
 from ray.exceptions import RayError
 from ray.util.client import ray as client
 
 from raysync.cluster.clock import within
-from raysync.cluster.fork_server import SHORT_FOLDER, ForkServer, can_fork, forked_by, holds_sockets
+from raysync.cluster.ray_private.cluster_start import (
+    notices_filtered,
+    on_loopback,
+    temporary_folder,
+)
+from raysync.cluster.ray_private.fork_server import (
+    SHORT_FOLDER,
+    ForkServer,
+    can_fork,
+    forked_by,
+    holds_sockets,
+)
 from raysync.config import Cluster
 from raysync.errors import ConfigError, RunFailed
 
@@ -46,9 +54,6 @@ ANSWER_S = 10.0
 """How long the cluster may take to accept a connection."""
 SHUTDOWN_S = 10.0
 """How long Ray may take to shut down: it takes two seconds."""
-TOLD_HERE = ("node_removed", "raylet_died", "worker_died")
-"""The kinds of Ray's notices that a run tells better itself, and in one line: that a node is gone,
-the last twenty lines that its raylet logged, and that a process died, with three guesses why."""
 OF_RAY_CLIENT = (
     "is an address of Ray Client, through which nothing can be trained: submit a job with `ray job"
     " submit`, or, on a machine of the cluster's network, name its GCS, HOST:6379."
@@ -154,7 +159,7 @@ class Connection:
             self._notify(
                 f"{needed} CPUs are declared to Ray on a machine of {cores}: its cores are shared."
             )
-        if not holds_sockets(get_default_system_temp_dir()):
+        if not holds_sockets(temporary_folder()):
             options["_temp_dir"] = f"{SHORT_FOLDER}/ray"
             self._notify(
                 "The path of the temporary folder is too long for Ray's sockets, or not ASCII: Ray"
@@ -175,7 +180,7 @@ class Connection:
 
     def _start_once(self, cluster: Cluster, options: dict[str, Any]) -> None:
         with ExitStack() as while_starting:
-            while_starting.enter_context(_on_loopback())
+            while_starting.enter_context(on_loopback())
             if cluster.fork_workers and can_fork():
                 self._fork_server = self._fork_server or ForkServer()
                 while_starting.enter_context(forked_by(self._fork_server))
@@ -191,7 +196,7 @@ class Connection:
             self._sigterm = signal.getsignal(signal.SIGTERM)
         self._connected = self.private  # a part of it is there even if the rest does not start
         try:
-            with _notices_filtered():
+            with notices_filtered():
                 ray.init(**options)
             self._connected = True
         except SystemExit as stop:  # by Ray's handler, while it starts
@@ -216,62 +221,6 @@ def in_a_line(error: Exception) -> str:
 def _leave(number: int, _: object) -> None:
     """End this process as Ctrl-C does, so that records are completed."""
     raise SystemExit(128 + number)
-
-
-@contextmanager
-def _on_loopback() -> Iterator[None]:
-    """Make a cluster that is started within bind its sockets to this machine's loopback address.
-
-    That is what Ray does where it holds clusters of several machines for impossible (Windows and
-    macOS); asked for the loopback address anywhere else, it takes the machine's own one instead,
-    and all interfaces (Ray 2.60).
-    """
-    before = getattr(ray_constants, "ENABLE_RAY_CLUSTER", True)  # another Ray may not have it
-    ray_constants.ENABLE_RAY_CLUSTER = False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
-
-
-class _Notices:
-    """Ray's subscriber to the notices of a cluster, without those that are told here."""
-
-    def __init__(self, subscriber: Any) -> None:
-        self._subscriber = subscriber
-
-    def subscribe(self) -> None:
-        self._subscriber.subscribe()
-
-    def poll(self) -> tuple[Any, Mapping[str, Any] | None]:
-        """Return the next notice; None in its place if it is told here."""
-        key, notice = self._subscriber.poll()
-        return key, None if notice is not None and notice.get("type") in TOLD_HERE else notice
-
-
-@contextmanager
-def _notices_filtered() -> Iterator[None]:
-    """Make a driver that connects within print no notice of Ray's that is told here.
-
-    Ray prints them on standard output, whatever `log_to_driver` says (Ray 2.60).
-    """
-    before = getattr(rays_worker, "listen_error_messages", None)
-    if before is None:  # another Ray may not have it
-        yield
-        return
-
-    def listen(worker: Any, stopped: threading.Event) -> None:
-        filtered = SimpleNamespace(
-            gcs_error_subscriber=_Notices(worker.gcs_error_subscriber),
-            current_job_id=worker.current_job_id,
-        )
-        before(filtered, stopped)
-
-    rays_worker.listen_error_messages = listen
-    try:
-        yield
-    finally:
-        rays_worker.listen_error_messages = before
 
 
 def knock(address: str) -> None:

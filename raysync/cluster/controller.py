@@ -16,19 +16,20 @@ from typing import Any
 import ray
 from ray.util.placement_group import PlacementGroup
 
-from raysync.cluster.actor_spec import ActorSpecs, Role
+from raysync.cluster.actors.actor_spec import ActorSpecs, Role
 from raysync.cluster.backend import RayBackend
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
+from raysync.cluster.ray_private.names import actor_id
 from raysync.cluster.run_spec import RunSpec
-from raysync.cluster.shards import Shards, actor_id
-from raysync.cluster.shared_vectors import KeptSlots, SharedPlan, SharedVectors
+from raysync.cluster.shards import Shards
+from raysync.cluster.transports.shared_vectors import KeptSlots, SharedPlan, SharedVectors
 from raysync.config import Crash
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
 from raysync.core.stages import rosters_in
+from raysync.emulation.faults import FaultPlan
 from raysync.engine.driver import Driver
-from raysync.engine.faults import FaultPlan
 from raysync.engine.kept_models import SavedModel
 from raysync.engine.topology import rosters_by_stage
 from raysync.record.collector import Collector

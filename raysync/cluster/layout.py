@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from raysync.cluster.actors.stage import StageActor
+from raysync.cluster.actors.worker import Worker
 from raysync.cluster.run_spec import RunSpec
-from raysync.cluster.stage import StageActor
-from raysync.cluster.worker import Worker
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.decoupled.plan import check, placed_as, plan_of
 from raysync.decoupled.topology import server_of

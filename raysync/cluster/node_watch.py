@@ -19,6 +19,7 @@ import ray
 from ray.util.placement_group import PlacementGroup, placement_group_table
 
 from raysync.cluster.clock import now_s, repeat
+from raysync.cluster.ray_private.names import draining_nodes
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Room
 
@@ -115,18 +116,6 @@ def view_of(group: PlacementGroup) -> NodeView:
         draining_nodes(),
         {node["NodeID"]: node["NodeManagerAddress"] for node in nodes},
     )
-
-
-def draining_nodes() -> Collection[str]:
-    """Return the nodes that are being drained.
-
-    Ray 2.60 has no public function for it. This one is what Ray Train's own watcher of preemptions
-    calls; under a Ray that lacks it no node is known to be drained.
-    """
-    try:
-        return frozenset(ray._private.state.state.get_draining_nodes())
-    except AttributeError:
-        return ()
 
 
 def _cores(node: Mapping[str, Any]) -> int:

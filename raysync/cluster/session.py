@@ -18,20 +18,20 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
-from raysync.cluster.actor_errors import start_reason
 from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
-from raysync.cluster.actor_spec import actor_group_name, server_role
+from raysync.cluster.actors.actor_errors import start_reason
+from raysync.cluster.actors.actor_spec import actor_group_name, server_role
+from raysync.cluster.actors.devices import Place
 from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import Cast
-from raysync.cluster.devices import Place
-from raysync.cluster.fork_server import ForkServer
 from raysync.cluster.layout import spec_of, worker_class
 from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
+from raysync.cluster.ray_private.fork_server import ForkServer
 from raysync.cluster.run_spec import RunSpec
-from raysync.cluster.shared_vectors import SharedPlan
-from raysync.cluster.transport_choice import Sites, choose, memory_here, store_notice
+from raysync.cluster.transports.shared_vectors import SharedPlan
+from raysync.cluster.transports.transport_choice import Sites, choose, memory_here, store_notice
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left
@@ -43,7 +43,7 @@ from raysync.engine.checkpoint_state import check_goes_on, files_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, RunLost
 from raysync.record.metrics_registry import RunLabels
-from raysync.training.initial_model import InitialModel
+from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
 
 SILENCE_S = 60.0

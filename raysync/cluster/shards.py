@@ -8,7 +8,8 @@ from typing import Any, Protocol
 import ray
 from msgspec.structs import replace
 
-from raysync.cluster.shared_memory import Handle
+from raysync.cluster.ray_private.names import actor_id
+from raysync.cluster.transports.shared_memory import Handle
 from raysync.engine.messages import (
     ApplyCall,
     CombineCall,
@@ -198,8 +199,3 @@ class Shards:
             for server, its in zip(self._servers, parts, strict=True)
         )
         return replace(message, plan=replace(message.plan, combined=True)), [norms] * self.count
-
-
-def actor_id(actor: Any) -> str:
-    """Return Ray's id of an actor, as its errors tell it; Ray 2.60 has no public name for it."""
-    return str(actor._actor_id.hex())

@@ -50,7 +50,7 @@ ALL_REDUCE = ParadigmChoice.model_validate({"name": "bsp", "exchange": "all-redu
 links between workers are described."""
 
 BUILT_IN_TASKS = ("classification", "language-model", "regression")
-"""The tasks that go with any `model` and `data`; `training.supervised` has them."""
+"""The tasks that go with any `model` and `data`; `training.tasks.supervised` has them."""
 GIVEN = "given:"
 """How the name of a task begins in the record of a run that got it as a Python object."""
 

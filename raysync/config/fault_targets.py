@@ -32,7 +32,7 @@ def check_fault_targets(experiment: Experiment) -> None:
 def _check_workers(experiment: Experiment, fault: Fault, where: str) -> None:
     counts = {group.name: group.count for group in experiment.workers}
     allowed = set(experiment.slots()) | (set() if isinstance(fault, Crash) else set(counts))
-    for name in (fault.worker,) if isinstance(fault, Crash) else fault.workers:
+    for name in fault.named:
         if name not in allowed:
             shown = [
                 f"{group}-0 to {group}-{count - 1}" if count > 1 else f"{group}-0"

@@ -1,17 +1,51 @@
-"""The faults that a run injects: slow-downs, latency, crashes, kills. They are data, the same for
-both engines.
+"""The faults that a run injects: slow-downs, latency, crashes, kills.
+
+A kind is a class: its settings, what it does to a step, and what it needs of an engine. When it
+acts on which workers, `emulation.faults` says for every kind alike.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import exp, log
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
 from raysync.config.base import Repeats, Strict
+from raysync.core.capability import Capability
+from raysync.randomness import standard_normal, uniform
+
+Draws = Callable[[int], float]
+"""Number of a draw -> its value, the same whenever it is asked for."""
 
 
-class _Selection(Strict):
+@dataclass(frozen=True, slots=True)
+class StepFault:
+    """The effect of faults on one step."""
+
+    factor: float = 1.0
+    """The factor by which its duration is multiplied."""
+    latency_s: float = 0.0
+    """Seconds that are added to each way between worker and server."""
+
+
+class _Fault(Strict):
+    needs: ClassVar[tuple[Capability, ...]] = ()
+    """What the topology must be capable of."""
+    adds_latency: ClassVar[bool] = False
+    """Whether it makes the way between worker and server longer."""
+    varies: ClassVar[bool] = True
+    """Whether its effect changes within a window."""
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """The slots and groups that it names; none: all workers."""
+        raise NotImplementedError
+
+
+class _Selection(_Fault):
     """The workers that a fault affects."""
 
     workers: tuple[str, ...] = Field(
@@ -20,6 +54,11 @@ class _Selection(Strict):
     count: Repeats | None = Field(
         None, description="affects that many of them, drawn by the seed; default: all of them"
     )
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """See `_Fault.named`."""
+        return self.workers
 
 
 class _Windows(_Selection):
@@ -112,14 +151,34 @@ class _Windows(_Selection):
         """When the last window can begin, in seconds or clocks."""
         return self.end_s or self.end_clock
 
+    def draws(self, seed: int, purpose: str, slot: str) -> Draws:
+        """Return the random values that its effect on a slot may depend on."""
+        return lambda number: uniform(seed, f"{purpose} drift", slot, number)
+
+    def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
+        """Return what it does to a step within a window.
+
+        Args:
+            draws: see `draws`.
+            clock: the iteration.
+            at: its release, in seconds since the run began.
+        """
+        raise NotImplementedError
+
 
 class SlowDown(_Windows):
     """Make computing take longer: for ever (a slow device), for a while, or now and then (transient
     stragglers).
     """
 
+    varies: ClassVar[bool] = False
+
     kind: Literal["slow-down"] = Field(description="the kind of this fault")
     factor: float = Field(ge=1, description="what the duration of a step is multiplied by")
+
+    def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
+        """See `_Windows.effect`."""
+        return StepFault(factor=self.factor)
 
 
 class Latency(_Windows):
@@ -127,8 +186,15 @@ class Latency(_Windows):
     30 ms).
     """
 
+    adds_latency: ClassVar[bool] = True
+    varies: ClassVar[bool] = False
+
     kind: Literal["latency"] = Field(description="the kind of this fault")
     added_s: float = Field(gt=0, description="added to each way")
+
+    def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
+        """See `_Windows.effect`."""
+        return StepFault(latency_s=self.added_s)
 
 
 class Drift(_Windows):
@@ -139,6 +205,8 @@ class Drift(_Windows):
     between uniform draws, one every `period`.
     """
 
+    adds_latency: ClassVar[bool] = True
+
     kind: Literal["drift"] = Field(description="the kind of this fault")
     added_s: float = Field(gt=0, description="the most that is added to each way")
     period_s: float | None = Field(None, gt=0, description="time between two draws")
@@ -146,9 +214,11 @@ class Drift(_Windows):
 
     @model_validator(mode="after")
     def _one_period(self) -> Drift:
-        if (self.period_s is None) == (self.period_clocks is None):
-            raise ValueError("give one of period_s and period_clocks")
-        return self
+        return _with_one_period(self)
+
+    def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
+        """See `_Windows.effect`."""
+        return StepFault(latency_s=self.added_s * _drift(self, draws, clock, at))
 
 
 class SpeedDrift(_Windows):
@@ -171,15 +241,48 @@ class SpeedDrift(_Windows):
 
     @model_validator(mode="after")
     def _one_period(self) -> SpeedDrift:
-        if (self.period_s is None) == (self.period_clocks is None):
-            raise ValueError("give one of period_s and period_clocks")
-        return self
+        return _with_one_period(self)
+
+    def draws(self, seed: int, purpose: str, slot: str) -> Draws:
+        """Return where the walk is after so many steps."""
+        free, limit = [0.0], log(self.most)
+
+        def reflected(number: int) -> float:
+            while len(free) <= number:  # drawn as far as it is needed
+                step = standard_normal(seed, f"{purpose} walk", slot, len(free))
+                free.append(free[-1] + self.sigma * step)
+            return limit - abs((free[number] + limit) % (4 * limit) - 2 * limit)
+
+        return reflected
+
+    def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
+        """See `_Windows.effect`."""
+        return StepFault(factor=exp(_drift(self, draws, clock, at)))
 
 
-class Crash(Strict):
+Drifting = TypeVar("Drifting", Drift, SpeedDrift)
+
+
+def _with_one_period(fault: Drifting) -> Drifting:
+    if (fault.period_s is None) == (fault.period_clocks is None):
+        raise ValueError("give one of period_s and period_clocks")
+    return fault
+
+
+def _drift(fault: Drift | SpeedDrift, draws: Draws, clock: int, at: float) -> float:
+    """Interpolate between the draws before and after a moment."""
+    key = at / fault.period_s if fault.period_s is not None else clock / (fault.period_clocks or 1)
+    number = int(key)
+    before, after = draws(number), draws(number + 1)
+    return before + (after - before) * (key - number)
+
+
+class Crash(_Fault):
     """Take a worker away, at the beginning of an iteration or at a time, as planned: it comes back
     if and when the fault says so. Not under `decoupled`, where no stage can be spared.
     """
+
+    needs: ClassVar[tuple[Capability, ...]] = (Capability.LEAVE,)
 
     kind: Literal["crash"] = Field(description="the kind of this fault")
     worker: str = Field(description="its slot: fast-0")
@@ -198,6 +301,11 @@ class Crash(Strict):
         if (self.at_s is None) == (self.at_clock is None):
             raise ValueError("give one of at_s and at_clock")
         return self
+
+    @property
+    def named(self) -> tuple[str, ...]:
+        """See `_Fault.named`."""
+        return (self.worker,)
 
 
 class Kill(_Selection):
@@ -261,6 +369,5 @@ class Kill(_Selection):
         return self.end_s
 
 
-Fault = Annotated[
-    SlowDown | Latency | Drift | SpeedDrift | Crash | Kill, Field(discriminator="kind")
-]
+WindowedFault = SlowDown | Latency | Drift | SpeedDrift
+Fault = Annotated[WindowedFault | Crash | Kill, Field(discriminator="kind")]

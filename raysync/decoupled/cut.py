@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from raysync.errors import ConfigError, unknown_name
-from raysync.training.buffers import BufferLayout, persistent_buffers
+from raysync.training.worker.buffers import BufferLayout, persistent_buffers
 
 Cost = Callable[[nn.Module, Tensor], float]
 """The cost of an item and of its forward pass with these samples."""

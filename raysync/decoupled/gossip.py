@@ -15,13 +15,13 @@ from torch import Tensor
 from raysync.config import Update
 from raysync.decoupled.cut import Part
 from raysync.paradigms.decoupled import Decoupled
-from raysync.training.apply_plan import ApplyPlan
-from raysync.training.buffers import Slots
-from raysync.training.flat import FlatModel
-from raysync.training.model_server import Exchange, OneStore
-from raysync.training.parameter_groups import ParameterGroup, parameter_groups
-from raysync.training.parameter_store import ParameterStore
-from raysync.training.state_file import State, check_fits
+from raysync.training.files.state_file import State, check_fits
+from raysync.training.server.apply_plan import ApplyPlan
+from raysync.training.server.model_server import Exchange, OneStore
+from raysync.training.server.parameter_groups import ParameterGroup, parameter_groups
+from raysync.training.server.parameter_store import ParameterStore
+from raysync.training.worker.buffers import Slots
+from raysync.training.worker.flat import FlatModel
 
 
 class Gossip:

@@ -21,16 +21,16 @@ from raysync.engine.demands import refusals_of_data_parallel, refuse
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.paradigms.registry import make_inner
-from raysync.training.batch_reader import BatchReader
-from raysync.training.batches import Array, Batches
-from raysync.training.flat import FlatModel
-from raysync.training.initial_model import InitialModel
-from raysync.training.model_server import Exchange
-from raysync.training.parameter_groups import check_named
-from raysync.training.precision import computing_in, taken_in
+from raysync.training.data.batch_reader import BatchReader
+from raysync.training.data.batches import Array, Batches
+from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
-from raysync.training.supervised import Supervised
-from raysync.training.task_checks import first_batch
+from raysync.training.server.model_server import Exchange
+from raysync.training.server.parameter_groups import check_named
+from raysync.training.tasks.supervised import Supervised
+from raysync.training.tasks.task_checks import first_batch
+from raysync.training.worker.flat import FlatModel
+from raysync.training.worker.precision import computing_in, taken_in
 
 FLOAT_BYTES = 4
 

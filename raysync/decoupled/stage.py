@@ -18,15 +18,15 @@ from torch.func import functional_call
 
 from raysync.core.finding import Finding
 from raysync.decoupled.cut import Part
-from raysync.training.batch_reader import BatchReader
-from raysync.training.batch_structure import batch_to
-from raysync.training.device import Device, seconds_between, use_tf32
-from raysync.training.flat import FlatModel
-from raysync.training.not_finite import first_not_finite
-from raysync.training.parameter_groups import NamedParameter
-from raysync.training.precision import computing_in, taken_in
-from raysync.training.state_file import State
-from raysync.training.task import Task
+from raysync.training.data.batch_reader import BatchReader
+from raysync.training.data.batch_structure import batch_to
+from raysync.training.files.state_file import State
+from raysync.training.server.parameter_groups import NamedParameter
+from raysync.training.tasks.task import Task
+from raysync.training.worker.device import Device, seconds_between, use_tf32
+from raysync.training.worker.flat import FlatModel
+from raysync.training.worker.not_finite import first_not_finite
+from raysync.training.worker.precision import computing_in, taken_in
 
 Weights = Literal["stash", "latest"]
 

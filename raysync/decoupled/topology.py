@@ -28,12 +28,12 @@ from raysync.core.ids import WorkerId, worker_id
 from raysync.core.journal import Report
 from raysync.core.roster import Member, Roster
 from raysync.decoupled.pipelines import Pass, Pipelines, StageId
+from raysync.emulation.faults import NO_FAULT, FaultPlan
+from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
-from raysync.engine.faults import NO_FAULT, FaultPlan
 from raysync.engine.messages import BackwardCall, ForwardCall
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
-from raysync.engine.step_time import KnownSteps
 from raysync.engine.topology import Step, apply_plan, issued_at
 from raysync.errors import RunLost
 from raysync.paradigms.decoupled import Decoupled

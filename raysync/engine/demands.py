@@ -34,9 +34,9 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
     if not on_ray:
         yield from _demands_of(experiment.network)
     for fault in experiment.faults:
-        if fault.kind == "crash":
-            yield Capability.LEAVE, "faults: crash"
-        if fault.kind in ("latency", "drift") and on_ray:
+        for need in fault.needs:
+            yield need, f"faults: {fault.kind}"
+        if fault.adds_latency and on_ray:
             yield Capability.EMULATE_LINKS, f"faults: {fault.kind}"
     for group in experiment.workers:
         if group.devices > 1:

@@ -63,7 +63,8 @@ from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Line, Rema
 from raysync.core.machine import last_line_called
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.core.structs import to_native
-from raysync.engine.backend import Backend, Call, Failure
+from raysync.emulation.faults import FaultPlan
+from raysync.engine.backend import Backend, Failure
 from raysync.engine.checkpoint_state import OUTLIVED_S
 from raysync.engine.checkpointing import Checkpointer, Cut
 from raysync.engine.divergence import why_diverged
@@ -71,13 +72,12 @@ from raysync.engine.early_stop import EarlyStop
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
-from raysync.engine.faults import FaultPlan
+from raysync.engine.inflight import InFlight
 from raysync.engine.last_updates import LastUpdates
 from raysync.engine.membership import Membership
 from raysync.engine.messages import StepReport
 from raysync.engine.server_recovery import ServerRecovery
 from raysync.engine.topology import (
-    Arriving,
     Step,
     Topology,
     in_order_of_slots,
@@ -155,14 +155,13 @@ class Driver:
         self.checkpoints = self.checkpointer.done
         """The checkpoints that are complete, in their order, and not reported yet. What the journal
         says up to a checkpoint is in the reports up to now."""
-        self._steps: dict[str, Step] = {}
-        """Worker -> its step under way, in the order of their releases."""
+        self.inflight = InFlight(backend, self._received, self._step_failed)
         self._pushed: dict[Push, Step] = {}
         """Push -> its step, while its gradient is neither applied nor dropped."""
-        self.members = Membership(self, backend, topology, experiment, faults, self._steps)
+        self.members = Membership(self, backend, topology, experiment, faults, self.inflight)
         """The workers, and those on their way."""
         self._failures = FailureDetector(
-            backend, topology, deadline_s, self._steps, self.members.lives, self.members.lose
+            backend, topology, deadline_s, self.inflight, self.members.lives, self.members.lose
         )
         for server in topology.servers:
             if server.log is not None:
@@ -172,8 +171,7 @@ class Driver:
                     topology,
                     experiment.cluster.restarts,
                     deadline_s,
-                    self._steps,
-                    self._stepped,
+                    self.inflight,
                     self.remark,
                 )
         self._is_pipelined = topology.is_pipelined
@@ -203,7 +201,7 @@ class Driver:
             wait, is_report_due = self.backend.wait, self.backend.is_report_due
             while self.goes_on:
                 wait()
-                if self._stops and self._is_stopped():
+                if self._stops and self._stop_in_order():
                     break
                 if is_report_due(len(self.lines)):
                     yield self._take_lines()
@@ -235,7 +233,7 @@ class Driver:
         """
         self._stops = True
 
-    def _is_stopped(self) -> bool:
+    def _stop_in_order(self) -> bool:
         """Ask for the last checkpoint; return whether it is there, or cannot be taken."""
         if not self._last_asked:
             self._last_asked = True
@@ -297,7 +295,7 @@ class Driver:
         ]
         if self.status:
             return None
-        releases = {worker: step.release for worker, step in self._steps.items()}
+        releases = {step.release.worker: step.release for step in self.inflight}
         releases |= self.members.held_back
         # a stage may be released before there is a pass that ends its iteration
         if len(releases) != len(under_way) and not self._is_pipelined:
@@ -375,47 +373,20 @@ class Driver:
         if not self.status:
             self._last_updates.begin()
         self.status = status
-        self._steps.clear()
+        self.inflight.clear()
         self.members.comebacks.cancel()
         self._evaluations.save_models()
 
     def _updated_last(self, at: float) -> None:
         self.last_at = max(self.last_at, at)
 
-    def _stepped(self, step: Step) -> None:
-        """Take in that a worker has answered, or that its call has failed."""
-        if self._steps.get(step.release.worker) is not step:
-            return  # the worker has left since, or the run has ended
-        answer = step.call.answer
-        if isinstance(answer, Failure):
-            self._failures.step_failed(step, answer)
-            return
-        if self.backend.delivers and (parts := self.backend.deliver(step.call, step.server.actor)):
-            step.arriving = Arriving(self.backend.now, parts[0], list(parts))
-            for part in parts:
-                self.backend.watch(part, self._part_arrived, (step, part))
-        else:
-            self._received(step, answer)
-
-    def _part_arrived(self, step_and_part: tuple[Step, Call]) -> None:
-        step, part = step_and_part
-        if self._steps.get(step.release.worker) is not step:
-            return
-        answer = part.answer
-        if isinstance(answer, Failure):
-            self._failures.step_failed(step, answer)
-            return
-        arriving = step.arriving
-        assert arriving is not None, "a part of a gradient that nothing waits for"
-        arriving.held.append(answer)
-        arriving.parts.remove(part)
-        if not arriving.parts:
-            self._received(step, step.call.answer)
+    def _step_failed(self, step: Step, failure: Failure) -> None:
+        self._failures.step_failed(step, failure)
 
     def _received(self, step: Step, answer: StepReport) -> None:
+        """Take in the push of a step."""
         release, arriving = step.release, step.arriving
         worker, clock = release.worker, release.clock
-        del self._steps[worker]
         if release.pull:
             step.server.done(release.version)
         self._pushed[worker, clock] = step
@@ -538,13 +509,12 @@ class Driver:
 
     def release(self, release: Release) -> None:
         """Let a worker begin its next iteration, if it may."""
-        if not self.members.admits(release):
+        if self.members.postpone(release):
             return
         for step in self.topology.released(release):
-            self._steps[step.release.worker] = step
             if not self._failures.is_looking:
                 self._failures.look_later()
-            self.backend.watch(step.call, self._stepped, step)
+            self.inflight.issue(step)
 
     def _fire(self, timer: tuple[str, float]) -> None:
         key, at = timer

@@ -12,6 +12,7 @@ from contextlib import suppress
 
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Backend, Failure
+from raysync.engine.inflight import InFlight
 from raysync.engine.parameter_server import VERDICT_S
 from raysync.engine.topology import Step, Topology, roster_of, server_for
 from raysync.errors import RunFailed, RunLost
@@ -36,7 +37,7 @@ class FailureDetector:
         backend: Backend,
         topology: Topology,
         deadline_s: float,
-        steps: Mapping[str, Step],
+        inflight: InFlight,
         lives: Mapping[str, str],
         lose: Callable[[str, str], None],
     ) -> None:
@@ -45,12 +46,12 @@ class FailureDetector:
             backend: schedules looks, and knows what has arrived.
             topology: of the run.
             deadline_s: the seconds that a step may take beyond `Topology.waited_since`.
-            steps: worker -> its step under way, in the order of their releases.
+            inflight: the steps under way.
             lives: slot -> the worker that fills it now, or was the last to fill it.
             lose: called with a worker that is lost, and the reason.
         """
         self._backend, self._topology, self._deadline_s = backend, topology, deadline_s
-        self._steps, self._lives, self._lose = steps, lives, lose
+        self._inflight, self._lives, self._lose = inflight, lives, lose
         self.is_looking = False
         """Whether a look for late steps is scheduled."""
 
@@ -64,7 +65,7 @@ class FailureDetector:
         if step.arriving is not None and failure.kind == "lost":
             self._lose(step.release.worker, "its gradient was lost on its way")
         elif self._lives.get(WorkerId(failure.actor).slot) != failure.actor:
-            if not any(server.is_lost_by(failure) for server in self._topology.servers):
+            if not any(server.lose_by(failure) for server in self._topology.servers):
                 raise self._blame_server(step, failure)
         elif failure.kind == "died":
             why = "its node is gone" if failure.with_node else "its actor died"
@@ -82,15 +83,13 @@ class FailureDetector:
         now, topology = self._backend.now, self._topology
         next_at = now + self._deadline_s
         patient_until = self._patient_until()
-        for step in list(self._steps.values()):
-            if self._steps.get(step.release.worker) is not step:
-                continue  # the loss of another has taken it away
+        for step in self._inflight:
             due_at = max(topology.waited_since(step) + self._deadline_s, patient_until)
             if due_at > now:
                 next_at = min(next_at, due_at)
             elif not self._has_arrived(step):
                 self._step_late(step)
-        self.is_looking = bool(self._steps)
+        self.is_looking = bool(self._inflight)
         if self.is_looking:
             self._backend.schedule(next_at, self._look, None)
 
@@ -100,7 +99,7 @@ class FailureDetector:
         They do not fall silent at one moment: the last to answer has begun another step since. A
         single actor that is waited for cannot be told from a frozen one.
         """
-        steps = self._steps.values()
+        steps = list(self._inflight)
         latest = max(map(self._topology.waited_since, steps), default=self._backend.now)
         is_silent = self._backend.now - latest >= self._deadline_s / 2
         if is_silent and len(set(map(self._awaited, steps))) > 1:

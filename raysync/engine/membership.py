@@ -21,13 +21,14 @@ from raysync.core.decisions import Release
 from raysync.core.events import Event, Joined, Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Report
+from raysync.emulation.faults import FaultPlan
 from raysync.engine.backend import Backend
 from raysync.engine.elastic import LEAVING, WHY
-from raysync.engine.faults import FaultPlan
+from raysync.engine.inflight import InFlight
 from raysync.engine.preemption import DRAINED, Preemptions
 from raysync.engine.quorum import Quorum
 from raysync.engine.rejoin import Comebacks, next_life_of
-from raysync.engine.topology import Step, Topology, roster_of
+from raysync.engine.topology import Topology, roster_of
 
 DONE = "its group has no batch left"
 """The reason with which a worker leaves that has nothing left to do."""
@@ -62,7 +63,7 @@ class Membership:
         topology: Topology,
         experiment: Experiment,
         faults: FaultPlan,
-        steps: dict[str, Step],
+        inflight: InFlight,
     ) -> None:
         """
         Args:
@@ -71,11 +72,10 @@ class Membership:
             topology: has the rosters.
             experiment: says how often a worker is started anew, and how few are enough.
             faults: the faults of the run.
-            steps: worker -> its step under way, in the order of their releases; that of a worker
-                that leaves is taken out.
+            inflight: the steps under way; the step of a worker that leaves is taken out.
         """
         self._run, self._backend, self._topology = run, backend, topology
-        self._faults, self._steps = faults, steps
+        self._faults, self._inflight = faults, inflight
         self._has_faults = bool(experiment.faults)
         self._restarts = experiment.cluster.restarts
         self.comebacks = Comebacks(
@@ -87,11 +87,11 @@ class Membership:
             backend,
             topology,
             self.comebacks,
-            steps,
+            inflight,
             run.release,
             run.remark,
         )
-        self.preemptions = Preemptions(steps, self._leave_in_order)
+        self.preemptions = Preemptions(inflight, self._leave_in_order)
         self.lives: dict[str, str] = {}
         """Slot -> the worker that fills it now, or was the last to fill it."""
         self._leaving: set[str] = set()
@@ -182,25 +182,27 @@ class Membership:
         self._run.handle(Joined(at=self._backend.now, worker=worker), report)
         self._quorum.joined()
 
-    def admits(self, release: Release) -> bool:
-        """Say whether a worker may begin an iteration now; otherwise it is seen to here."""
+    def postpone(self, release: Release) -> bool:
+        """Postpone an iteration that may not begin now, or let its worker leave in its place;
+        return whether that was done.
+        """
         worker = release.worker
         if self._leaving and worker in self._leaving:
-            return False  # the others' leaving has released it
+            return True  # the others' leaving has released it
         if worker in self.preemptions.due:  # after the decisions in hand have been carried out
             now = roster_of(self._topology, worker).now
             self._backend.schedule(now, self._leave_in_order, worker)
-            return False
+            return True
         if self._quorum.is_waiting:
             self._quorum.hold_back(release)
-            return False
+            return True
         if self._has_faults:
             crash = self._faults.crash_at_clock(WorkerId(worker).slot.place, release.clock)
             if crash is not None:  # likewise
                 now = roster_of(self._topology, worker).now
                 self._backend.schedule(now, self._crash, crash)
-                return False
-        return True
+                return True
+        return False
 
     def _plan_kill(self, worker: str, since: float) -> None:
         """Let the process of a worker that is there since that moment die at the next kill after
@@ -279,7 +281,7 @@ class Membership:
 
     def _leave(self, worker: str, report: Report) -> None:
         """Let a worker leave that has no actor."""
-        self._steps.pop(worker, None)
+        self._inflight.take_out(worker)
         self.comebacks.unproven.pop(worker, None)
         self._topology.left(worker, report.why)
         self._quorum.leaves(worker)
@@ -296,7 +298,7 @@ class Membership:
         topology = self._topology
         if not topology.is_pipelined:
             return
-        while not self._run.status and (leavers := topology.leavers(self._steps)):
+        while not self._run.status and (leavers := topology.leavers(self._inflight.workers)):
             for worker in leavers:
                 self._stays_away.add(WorkerId(worker).slot)
                 left = Left(at=self._backend.now, worker=worker)

@@ -23,7 +23,7 @@ from typing import Any
 import msgspec
 
 from raysync.core.finding import Finding
-from raysync.training.apply_plan import ApplyPlan
+from raysync.training.server.apply_plan import ApplyPlan
 
 
 def _method(cls: str) -> str:
@@ -145,7 +145,7 @@ class StepReport(msgspec.Struct, frozen=True, gc=False):
     busy_s: float
     """The seconds of computing."""
     not_finite: Finding | None = None
-    """What was not finite, if anything was: see `training.not_finite`."""
+    """What was not finite, if anything was: see `training.worker.not_finite`."""
 
 
 _Any = (

@@ -26,7 +26,7 @@ from raysync.engine.messages import (
 )
 from raysync.engine.server_log import ServerLog
 from raysync.errors import RunFailed, RunLost
-from raysync.training.apply_plan import MEAN, ApplyPlan
+from raysync.training.server.apply_plan import MEAN, ApplyPlan
 
 VERDICT_S = 10.0
 """The seconds that a failed call waits for the error of the update that made it fail."""
@@ -228,8 +228,8 @@ class ParameterServer:
         """See `Comeback.lost`."""
         return self.comeback is not None and self.comeback.lost(why, freezes=freezes)
 
-    def is_lost_by(self, failure: Failure) -> bool:
-        """Say whether a failure shows that the server is lost, and comes back."""
+    def lose_by(self, failure: Failure) -> bool:
+        """Take the server for lost if a failure shows that it is; return whether it comes back."""
         is_dead = failure.kind == "died" and (
             failure.actor == self.actor or (not failure.actor and self._has_failed)
         )
@@ -343,7 +343,7 @@ class ParameterServer:
         if watcher not in self._watchers or not self._backend.is_done(call):
             return
         failure = self._backend.failure(call, 0)
-        if failure is not None and self.is_lost_by(failure):
+        if failure is not None and self.lose_by(failure):
             return
         del self._watchers[watcher]
         watcher.then(watcher.argument)

@@ -7,9 +7,9 @@ the next life of its slot, like one that was lost, as soon as there is room else
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
-from raysync.engine.topology import Step
+from raysync.engine.inflight import InFlight
 
 DRAINED = "its node is drained: preemption"
 """The reason with which such a worker leaves."""
@@ -18,18 +18,18 @@ DRAINED = "its node is drained: preemption"
 class Preemptions:
     """The workers whose nodes will be taken away."""
 
-    def __init__(self, steps: Mapping[str, Step], leave: Callable[[str], None]) -> None:
+    def __init__(self, inflight: InFlight, leave: Callable[[str], None]) -> None:
         """
         Args:
-            steps: worker -> its step under way.
+            inflight: the steps under way.
             leave: called with a worker that is to leave now; it may have left, or not joined.
         """
-        self._steps, self._leave = steps, leave
+        self._inflight, self._leave = inflight, leave
         self.due: set[str] = set()
         """The workers that begin no further step."""
 
     def announce(self, worker: str) -> None:
         """Take in that the node of a worker will be taken away."""
         self.due.add(worker)
-        if worker not in self._steps:
+        if worker not in self._inflight.workers:
             self._leave(worker)

@@ -12,14 +12,15 @@ are in the report of its push; neither the deadline of a step nor its duration c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 from msgspec.structs import replace
 
 from raysync.core.decisions import Release
 from raysync.engine.backend import Backend
+from raysync.engine.inflight import InFlight
 from raysync.engine.rejoin import Comebacks
-from raysync.engine.topology import Step, Topology, roster_of
+from raysync.engine.topology import Topology, roster_of
 from raysync.errors import RunFailed
 
 
@@ -32,7 +33,7 @@ class Quorum:
         backend: Backend,
         topology: Topology,
         comebacks: Comebacks,
-        steps: Mapping[str, Step],
+        inflight: InFlight,
         carry_out: Callable[[Release], None],
         remark: Callable[[str], None],
     ) -> None:
@@ -42,13 +43,13 @@ class Quorum:
             backend: has the clock.
             topology: its roster has the workers that are there.
             comebacks: the workers that are on their way.
-            steps: worker -> its step under way.
+            inflight: the steps under way.
             carry_out: called with each release that was held back, when the run goes on.
             remark: called with what the journal should say.
         """
         self._min_workers = min_workers
         self._backend, self._topology, self._comebacks = backend, topology, comebacks
-        self._steps, self._carry_out, self._remark = steps, carry_out, remark
+        self._inflight, self._carry_out, self._remark = inflight, carry_out, remark
         self.is_waiting = False
         """Whether too few workers are there, so that releases are held back."""
         self._since = 0.0
@@ -101,7 +102,7 @@ class Quorum:
         self.is_waiting = False
         for release, since in held_back.values():
             self._carry_out(self._renewed(release))
-            if (step := self._steps.get(release.worker)) is not None:
+            if (step := self._inflight.of_worker(release.worker)) is not None:
                 step.report = replace(step.report, held_back_s=now - since)
 
     @property

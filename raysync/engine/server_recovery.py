@@ -21,12 +21,11 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 
-from msgspec.structs import replace
-
 from raysync.config import START_DEADLINE_S, Restarts
 from raysync.engine.backend import Backend, Call, Failure
+from raysync.engine.inflight import InFlight
 from raysync.engine.parameter_server import VERDICT_S, ParameterServer
-from raysync.engine.topology import Step, Topology, roster_of
+from raysync.engine.topology import Topology, roster_of
 from raysync.errors import RunLost
 
 
@@ -40,8 +39,7 @@ class ServerRecovery:
         topology: Topology,
         restarts: Restarts,
         deadline_s: float,
-        steps: dict[str, Step],
-        answered: Callable[[Step], None],
+        inflight: InFlight,
         remark: Callable[[str], None],
     ) -> None:
         """
@@ -51,14 +49,13 @@ class ServerRecovery:
             topology: issues steps again.
             restarts: how often and how soon.
             deadline_s: how long a server may take for an update.
-            steps: worker -> its step under way, in the order of their releases.
-            answered: called with a step whose call is done.
+            inflight: the steps under way.
             remark: called with what the journal says of it.
         """
         self._server, self._backend, self._topology = server, backend, topology
-        self._restarts, self._steps = restarts, steps
+        self._restarts, self._inflight = restarts, inflight
         self._deadline_s = max(deadline_s, START_DEADLINE_S)
-        self._answered, self._remark = answered, remark
+        self._remark = remark
         self._is_gone = False
         """Whether it is lost, and no new process has been started yet."""
         self._missing: deque[Call] = deque()
@@ -110,17 +107,14 @@ class ServerRecovery:
     def _issue_again(self, repeated: set[Call]) -> None:
         """Issue the steps again that wait for these weights."""
         now = self._backend.now
-        for worker, step in list(self._steps.items()):
-            if step.server is not self._server or self._steps.get(worker) is not step:
-                continue
-            if step.arriving is not None:  # it has ended
+        for step in self._inflight:
+            if step.server is not self._server or step.arriving is not None:  # it has ended
                 continue
             if (call := self._topology.issued_again(step, repeated)) is not None:
-                self._steps[worker] = again = step.copy(call)
+                worker = step.release.worker
                 released_at = roster_of(self._topology, worker).live[worker].telemetry.released_at
                 assert released_at is not None, f"{step.release} of a worker never released"
-                again.report = replace(step.report, held_back_s=now - released_at)
-                self._backend.watch(again.call, self._answered, again)
+                self._inflight.again(step, call, now - released_at)
 
     def _replayed(self, what: tuple[Call, int, float]) -> None:
         """Take in that the last call of a replay is done, or has failed."""
@@ -136,7 +130,7 @@ class ServerRecovery:
                 f" update{'s were' if updates != 1 else ' was'} made again in"
                 f" {self._backend.now - began_at:.3g} s."
             )
-        elif not self._server.is_lost_by(failure):
+        elif not self._server.lose_by(failure):
             raise self._server.error(failure, "it cannot come back: ")
 
     def _first_failure(self) -> Failure | None:

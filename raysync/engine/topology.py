@@ -20,14 +20,14 @@ from raysync.core.journal import NO_REPORT, Report
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
+from raysync.emulation.faults import FaultPlan
+from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
-from raysync.engine.faults import FaultPlan
 from raysync.engine.messages import RestoreCall, StepCall
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
 from raysync.engine.server_log import server_log
-from raysync.engine.step_time import KnownSteps
-from raysync.training.apply_plan import ApplyPlan
+from raysync.training.server.apply_plan import ApplyPlan
 
 SERVER = "server"
 """The id of the parameter server's actor."""

@@ -25,9 +25,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import get_native_id
-from typing import Any
+from typing import Annotated, Any
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+import msgspec
+from msgspec import Meta
 
 from raysync.config.bounded_file import open_plain
 from raysync.core.checkpoint import Checkpoint
@@ -48,22 +49,18 @@ NAME = re.compile(r"\d{6,}")
 """The name of a checkpoint's folder: its number."""
 
 
-class _File(BaseModel):
+class _File(msgspec.Struct, forbid_unknown_fields=True):
     """What a manifest says of a file."""
 
-    model_config = ConfigDict(extra="forbid", strict=True)
-
-    bytes: int = Field(ge=0)
+    bytes: Annotated[int, Meta(ge=0)]
     sha256: str
     server: str | None = None
     """The id of the server whose shard it is."""
-    shard: int | None = Field(None, ge=0)
+    shard: Annotated[int, Meta(ge=0)] | None = None
 
 
-class _Manifest(BaseModel):
+class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
     """The contents of a manifest."""
-
-    model_config = ConfigDict(extra="forbid", strict=True)
 
     checkpoint: int
     """The schema."""
@@ -214,10 +211,8 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
     """
     try:
         return _verified(folder) if (folder / MANIFEST).exists() else None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise ConfigError(f"its {MANIFEST} is damaged: {where}: {first['msg']}") from error
+    except msgspec.ValidationError as error:
+        raise ConfigError(f"its {MANIFEST} is damaged: {error}") from error
     except OSError as error:
         name = Path(str(error.filename)).name
         raise ConfigError(f"{name} cannot be read: {error.strerror}") from error
@@ -226,7 +221,7 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
 
 
 def _verified(folder: Path) -> Checkpoint:
-    manifest = _Manifest.model_validate(_json(_contents(folder / MANIFEST, MOST_BYTES), MANIFEST))
+    manifest = msgspec.convert(_json(_contents(folder / MANIFEST, MOST_BYTES), MANIFEST), _Manifest)
     if manifest.checkpoint != CHECKPOINT_SCHEMA:
         raise ConfigError(
             f"it was written by another raysync: it has schema {manifest.checkpoint}, and this"

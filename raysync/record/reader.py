@@ -50,8 +50,8 @@ from raysync.record.writer import (
 )
 
 if TYPE_CHECKING:
-    from raysync.training.model_file import Module
-    from raysync.training.state_dict import StateDict
+    from raysync.training.files.model_file import Module
+    from raysync.training.files.state_dict import StateDict
 from raysync.record.writer import evaluations_table
 
 
@@ -120,7 +120,7 @@ class RunRecord:
         Raises:
             ConfigError: the record has no such model, or its file is damaged.
         """
-        from raysync.training.state_dict import read as read_model
+        from raysync.training.files.state_dict import read as read_model
 
         file = self.model_file(which)
         return read_model(file, display_name(file))
@@ -137,8 +137,8 @@ class RunRecord:
             ConfigError: the record has no such model, or its file is damaged; or the model cannot
                 be built anew, or has other tensors.
         """
-        from raysync.training.model_file import rebuilt
-        from raysync.training.state_dict import fill
+        from raysync.training.files.model_file import rebuilt
+        from raysync.training.files.state_dict import fill
 
         tensors, file = self.state_dict(which), self.model_file(which)
         where = display_name(file)

@@ -11,11 +11,11 @@ from pathlib import Path
 from types import NoneType
 from typing import Any, Literal, get_args, get_type_hints
 
+import msgspec
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from pydantic import BaseModel, ConfigDict, ValidationError
 
 from raysync.config.bounded_file import open_plain, read_text
 from raysync.core.metrics import ACCURACY, LOSS
@@ -37,20 +37,14 @@ MAY_BE_NAN = {"loss"}
 """The columns of pushes that can be NaN, because the model diverged."""
 
 
-class _Loose(BaseModel):
-    """Keys that are listed have that type; other keys are allowed."""
-
-    model_config = ConfigDict(extra="allow", strict=True)
-
-
-class _Switch(_Loose):
+class _Switch(msgspec.Struct):
     at_s: float
     to: str
     why: str
     first_push_s: float | None = None
 
 
-class _Worker(_Loose):
+class _Worker(msgspec.Struct):
     id: str
     group: str
     pushes: int
@@ -60,7 +54,7 @@ class _Worker(_Loose):
     wait_s: float
 
 
-class _Bottleneck(_Loose):
+class _Bottleneck(msgspec.Struct):
     kind: str
     what: str
     without_s: float | None
@@ -68,8 +62,8 @@ class _Bottleneck(_Loose):
     change_s: float | None
 
 
-class Summary(_Loose):
-    """The keys of `summary.json`. Numbers can be null: JSON has no word for NaN."""
+class Summary(msgspec.Struct, kw_only=True):
+    """The keys of `summary.json`, and others. Numbers can be null: JSON has no word for NaN."""
 
     status: str
     error: str
@@ -100,7 +94,7 @@ class Summary(_Loose):
     lost_pushes: int = 0
 
 
-class _UserCode(_Loose):
+class _UserCode(msgspec.Struct):
     sha256: str
     task_sha256: str | None
     paradigm_sha256: str | None
@@ -109,8 +103,8 @@ class _UserCode(_Loose):
     dirty: bool | None = None
 
 
-class Environment(_Loose):
-    """The keys of `environment.json`."""
+class Environment(msgspec.Struct):
+    """The keys of `environment.json`, and others."""
 
     command: list[str] = []
     python: str = ""
@@ -126,7 +120,7 @@ class Environment(_Loose):
     user_code: _UserCode | None = None
 
 
-def mapping_in(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
+def mapping_in(path: Path, schema: type[msgspec.Struct]) -> dict[str, Any]:
     """Read the mapping in a JSON file.
 
     Raises:
@@ -139,7 +133,7 @@ def mapping_in(path: Path, schema: type[BaseModel]) -> dict[str, Any]:
     return checked(data, schema)
 
 
-def checked(data: Any, schema: type[BaseModel]) -> dict[str, Any]:
+def checked(data: Any, schema: type[msgspec.Struct]) -> dict[str, Any]:
     """Return the data as a dict if it matches the schema.
 
     Raises:
@@ -148,12 +142,9 @@ def checked(data: Any, schema: type[BaseModel]) -> dict[str, Any]:
     if not (type(data) is dict and is_native(data)):
         raise ValueError("must be a mapping with at most 20 levels and numbers of 64 bits")
     try:
-        schema.model_validate(data)
-    except ValidationError as error:
-        first = error.errors()[0]
-        raise ValueError(
-            f"{'.'.join(map(str, first['loc']))}: {first['msg']}, got {first['input']!r:.40}"
-        ) from error
+        msgspec.convert(data, schema)
+    except msgspec.ValidationError as error:
+        raise ValueError(str(error)) from error
     return dict(data)
 
 

@@ -9,11 +9,15 @@ from math import isclose, isnan
 import torch
 from torch import nn
 
-from raysync.training.batch_reader import generators_restored, seed_generators
+from raysync.training.data.batch_reader import generators_restored, seed_generators
 from raysync.training.evaluation import joined, measured
-from raysync.training.initial_model import InitialModel
-from raysync.training.task import Average
-from raysync.training.task_checks import evaluated_batches, evaluated_count, reset_torchmetrics
+from raysync.training.models.initial_model import InitialModel
+from raysync.training.tasks.task import Average
+from raysync.training.tasks.task_checks import (
+    evaluated_batches,
+    evaluated_count,
+    reset_torchmetrics,
+)
 
 NOISE = 1e-3
 """The relative difference of two means that rounding may make, also in half precision."""

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from raysync.config import Experiment
-from raysync.training.batch_reader import read_in_order
-from raysync.training.batch_structure import batch_to
-from raysync.training.device import use_tf32
-from raysync.training.flat import FlatModel
-from raysync.training.initial_model import InitialModel
-from raysync.training.task import Average, Task, is_torchmetric, torchmetrics_of
+from raysync.training.data.batch_reader import read_in_order
+from raysync.training.data.batch_structure import batch_to
+from raysync.training.models.initial_model import InitialModel
+from raysync.training.tasks.task import Average, Task, is_torchmetric, torchmetrics_of
+from raysync.training.worker.device import use_tf32
+from raysync.training.worker.flat import FlatModel
 
 OF_THE_TEST_SET = "test_"
 """What the names of metrics on the test set begin with, where there is a validation set, too."""

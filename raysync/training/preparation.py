@@ -19,26 +19,26 @@ from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError
 from raysync.training.batch_metrics import batch_metrics
-from raysync.training.batch_reader import BatchReader
-from raysync.training.batches import Array, Batches, shards
-from raysync.training.cost import step_flops
-from raysync.training.data import DataSet, Labelled
+from raysync.training.data.batch_reader import BatchReader
+from raysync.training.data.batches import Array, Batches, shards
+from raysync.training.data.data_set import DataSet, Labelled
+from raysync.training.data.samples import check_samples
 from raysync.training.evaluation import OF_THE_TEST_SET
-from raysync.training.flat import FlatModel
-from raysync.training.initial_model import InitialModel
-from raysync.training.lr_schedule import rate_in_force
-from raysync.training.model_file import check_savable
-from raysync.training.models import MODELS, ModelSource
-from raysync.training.optimizers import check_optimizer
-from raysync.training.parameter_groups import check_groups
-from raysync.training.samples import check_samples
-from raysync.training.smallest_batch import smallest_batch
-from raysync.training.state_dict import read_any
-from raysync.training.supervised import Classification, LanguageModel, Supervised
-from raysync.training.task import Task
-from raysync.training.task_checks import TRIED, tried_indices, try_task
-from raysync.training.task_loading import primary_metric, task_of
-from raysync.training.wire import Wire
+from raysync.training.files.model_file import check_savable
+from raysync.training.files.state_dict import read_any
+from raysync.training.models.builtin import MODELS, ModelSource
+from raysync.training.models.cost import step_flops
+from raysync.training.models.initial_model import InitialModel
+from raysync.training.models.smallest_batch import smallest_batch
+from raysync.training.server.lr_schedule import rate_in_force
+from raysync.training.server.optimizers import check_optimizer
+from raysync.training.server.parameter_groups import check_groups
+from raysync.training.tasks.supervised import Classification, LanguageModel, Supervised
+from raysync.training.tasks.task import Task
+from raysync.training.tasks.task_checks import TRIED, tried_indices, try_task
+from raysync.training.tasks.task_loading import primary_metric, task_of
+from raysync.training.worker.flat import FlatModel
+from raysync.training.worker.wire import Wire
 from raysync.users_code import users_code
 
 FLOAT_BYTES = 4

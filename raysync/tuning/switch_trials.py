@@ -31,7 +31,7 @@ from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.record.storage import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
-from raysync.training.task_loading import metrics_of, primary_of
+from raysync.training.tasks.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point
 from raysync.tuning.progress import Notify, Show
 from raysync.tuning.sweep import Plan, cpus_of, train_all

@@ -25,12 +25,13 @@ from raysync.errors import ConfigError
 from raysync.record.resumption import is_over
 from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, newest_record, trial_name
-from raysync.recovery import GoesOn
-from raysync.resuming import resumption_of
-from raysync.runner import Engine, check_metrics, run_in
+from raysync.running.engines import Engine
+from raysync.running.recovery import GoesOn
+from raysync.running.resuming import resumption_of
+from raysync.running.run import check_metrics, run_in
 from raysync.tracking.trackers import check_trackers
 from raysync.training.preparation import TrainingPlan, prepare
-from raysync.training.task_loading import metrics_of, primary_of
+from raysync.training.tasks.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override
 from raysync.tuning.trial_reports import Reports
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from raysync.config import Experiment, WorkerGroup
+from raysync.emulation.step_time import StepTime
 from raysync.engine.messages import (
     ApplyCall,
     EvaluateCall,
@@ -22,15 +23,14 @@ from raysync.engine.messages import (
     StepCall,
     StepReport,
 )
-from raysync.engine.step_time import StepTime
 from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.backend import Cost
 
 if TYPE_CHECKING:  # a run that only takes time needs no torch
     from torch import Tensor
 
-    from raysync.training.model_server import ModelServer
-    from raysync.training.state_file import State
+    from raysync.training.files.state_file import State
+    from raysync.training.server.model_server import ModelServer
     from raysync.virtual.trainer import Trainer
 
 NO_COST: Cost = (0.0, 0.0, 0.0, 0.0, None)

@@ -15,15 +15,15 @@ from types import MappingProxyType
 from raysync.config import Network
 from raysync.core.ids import WorkerId
 from raysync.core.paradigm import AnyParadigm, Paradigm
+from raysync.emulation.faults import FaultPlan
 from raysync.engine.evaluations import EVALUATOR
-from raysync.engine.faults import FaultPlan
 from raysync.engine.topology import SERVER, DataParallel, DataParallelPlan
 from raysync.training.evaluation import ModelEvaluation
-from raysync.training.flat import FlatModel
-from raysync.training.model_file import encoded
-from raysync.training.model_server import Exchange, ModelServer, shard_of
+from raysync.training.files.model_file import encoded
+from raysync.training.files.state_file import check_fits
 from raysync.training.preparation import TrainingPlan
-from raysync.training.state_file import check_fits
+from raysync.training.server.model_server import Exchange, ModelServer, shard_of
+from raysync.training.worker.flat import FlatModel
 from raysync.virtual.actors import EvaluatorActor, ServerActor, UpdateTimes, WorkerActor
 from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.backend import Actor, VirtualBackend

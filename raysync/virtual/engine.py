@@ -15,10 +15,10 @@ from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
 from raysync.core.structs import is_whole
 from raysync.decoupled.plan import check, plan_of
+from raysync.emulation.faults import FaultPlan
 from raysync.engine.checkpoint_state import OUTLIVED_S, files_of
 from raysync.engine.checkpointing import Snapshot
 from raysync.engine.driver import Driver
-from raysync.engine.faults import FaultPlan
 from raysync.engine.kept_models import SavedModel
 from raysync.engine.topology import rosters_by_stage
 from raysync.errors import ConfigError

@@ -46,7 +46,7 @@ class Links:
             for slot in experiment.slots_of(node.workers)
         }
         self._shared: dict[tuple[str, str, str], SharedLink] = {}
-        self._has_latency = any(fault.kind in ("latency", "drift") for fault in experiment.faults)
+        self._has_latency = any(fault.adds_latency for fault in experiment.faults)
 
     def of_server(
         self,

@@ -21,14 +21,14 @@ from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import DecoupledPlan, cut_model
 from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.decoupled.topology import Pipelined, server_of
+from raysync.emulation.faults import FaultPlan
+from raysync.emulation.step_time import StepTime
 from raysync.engine.evaluations import EVALUATOR
-from raysync.engine.faults import FaultPlan
 from raysync.engine.messages import BackwardCall, ForwardCall, Message, StepReport
-from raysync.engine.step_time import StepTime
-from raysync.training.buffers import layout_of
 from raysync.training.evaluation import ModelEvaluation
-from raysync.training.model_file import encoded
-from raysync.training.state_file import State
+from raysync.training.files.model_file import encoded
+from raysync.training.files.state_file import State
+from raysync.training.worker.buffers import layout_of
 from raysync.virtual.actors import Computed, EvaluatorActor, ServerActor, UpdateTimes
 from raysync.virtual.backend import Actor, Cost, VirtualBackend
 from raysync.virtual.data_parallel import model_server, set_times

@@ -22,8 +22,8 @@ from raysync.core.journal import Entry, Evaluation, Line
 from raysync.engine.driver import Driver
 from raysync.engine.messages import EvaluateCall, Message
 from raysync.errors import ConfigError
-from raysync.training.state_dict import legible
-from raysync.training.state_file import CHECKPOINT, State, decode, encode
+from raysync.training.files.state_dict import legible
+from raysync.training.files.state_file import CHECKPOINT, State, decode, encode
 from raysync.virtual.backend import VirtualBackend
 
 

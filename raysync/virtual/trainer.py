@@ -11,10 +11,10 @@ from torch import Tensor
 
 from raysync.config import WorkerGroup
 from raysync.core.finding import Finding
-from raysync.training.device import refuse_without_kernels, use_deterministic_kernels
-from raysync.training.gradient import GradientComputation
-from raysync.training.precision import refuse_unsupported
 from raysync.training.preparation import TrainingPlan
+from raysync.training.worker.device import refuse_without_kernels, use_deterministic_kernels
+from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.precision import refuse_unsupported
 
 
 def device_of(training: TrainingPlan) -> str:

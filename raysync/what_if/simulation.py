@@ -22,8 +22,8 @@ from raysync.core.decisions import Apply, Switch
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line
 from raysync.core.paradigm import Paradigm
+from raysync.emulation.faults import FaultPlan
 from raysync.engine.driver import Driver
-from raysync.engine.faults import FaultPlan
 from raysync.engine.topology import SERVER, DataParallelPlan, rosters_by_stage
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures

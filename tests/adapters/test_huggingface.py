@@ -12,10 +12,10 @@ import raysync
 from raysync import config
 from raysync.cli import app
 from raysync.errors import ConfigError
-from raysync.training.batch_reader import BatchReader
+from raysync.training.data.batch_reader import BatchReader
 from raysync.training.evaluation import ModelEvaluation, evaluate
-from raysync.training.flat import FlatModel
 from raysync.training.preparation import prepare
+from raysync.training.worker.flat import FlatModel
 from tests.builders.messages import naming, tells
 from tests.builders.token_data import CLASSES, NO_DROPOUT, TINY
 from tests.builders.virtual import learn, weights_of

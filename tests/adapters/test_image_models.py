@@ -7,10 +7,10 @@ from raysync import config
 from raysync.decoupled.plan import parts_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.training.initial_model import InitialModel
-from raysync.training.models import ModelPlan
+from raysync.training.models.builtin import ModelPlan
+from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import prepare
-from raysync.training.supervised import Classification
+from raysync.training.tasks.supervised import Classification
 from tests.builders.messages import tells
 from tests.builders.models import built
 from tests.builders.virtual import run

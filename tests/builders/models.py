@@ -5,11 +5,11 @@ is measured.
 from torch import nn
 
 from raysync.training.evaluation import evaluate
-from raysync.training.flat import FlatModel
-from raysync.training.initial_model import InitialModel
-from raysync.training.models import ModelPlan
+from raysync.training.models.builtin import ModelPlan
+from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import prepare
-from raysync.training.supervised import Classification
+from raysync.training.tasks.supervised import Classification
+from raysync.training.worker.flat import FlatModel
 
 
 def built(source, shape, classes, seed=0, tokens=False, **parameters):

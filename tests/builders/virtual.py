@@ -17,8 +17,8 @@ from raysync.core.journal import Checkpointed, Entry, encode, header
 from raysync.core.replay import replay
 from raysync.errors import RunFailed
 from raysync.paradigms import make, rebuild
-from raysync.training.apply_plan import MEAN
 from raysync.training.preparation import prepare
+from raysync.training.server.apply_plan import MEAN
 from raysync.virtual.engine import VirtualEngine, driver_of
 
 SMALL = nn.Linear(3, 4)

@@ -61,8 +61,8 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
 from raysync.paradigms.registry import make_inner
 from raysync.randomness import hashed_seed, uniform
-from raysync.training.apply_plan import MEAN
 from raysync.training.preparation import TrainingPlan, prepare
+from raysync.training.server.apply_plan import MEAN
 from raysync.virtual import backend
 from raysync.virtual.backend import End
 from raysync.virtual.engine import VirtualEngine, driver_of

@@ -4,7 +4,7 @@ import pytest
 
 from raysync import config
 from raysync.cluster.session import Session
-from raysync.runner import run_in
+from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 from tests.builders.cluster import TINY
 

@@ -10,7 +10,7 @@ import ray
 
 from raysync import config
 from raysync.cluster.session import Session
-from raysync.runner import run_in
+from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 
 

@@ -9,10 +9,10 @@ from concurrent.futures import Future
 
 import pytest
 
-from raysync.cluster.actor_errors import ActorError
-from raysync.cluster.channels import WINDOW_BYTES, Channels, PipedCall
-from raysync.cluster.pipes import end_of, frame, receive, send
-from raysync.cluster.serving import LEAVE, RELAY, Ends, serve
+from raysync.cluster.actors.actor_errors import ActorError
+from raysync.cluster.transports.channels import WINDOW_BYTES, Channels, PipedCall
+from raysync.cluster.transports.pipes import end_of, frame, receive, send
+from raysync.cluster.transports.serving import LEAVE, RELAY, Ends, serve
 from raysync.engine.backend import Failure
 from raysync.engine.messages import ForgetCall, SavedCall, StepCall, encode
 

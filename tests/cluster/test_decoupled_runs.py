@@ -17,8 +17,8 @@ from raysync.core.replay import replay
 from raysync.errors import RunFailed
 from raysync.paradigms import rebuild
 from raysync.record.reader import load
-from raysync.resuming import prepare_to_resume
-from raysync.runner import run_in
+from raysync.running.resuming import prepare_to_resume
+from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.cluster import pid_of

@@ -12,12 +12,18 @@ import ray
 from ray._private import services
 
 from raysync import config
-from raysync.cluster import fork_server, worker_process
-from raysync.cluster.fork_server import BLOCKING, ForkServer, can_fork, forked_by, started_early
+from raysync.cluster.ray_private import fork_server, worker_process
+from raysync.cluster.ray_private.fork_server import (
+    BLOCKING,
+    ForkServer,
+    can_fork,
+    forked_by,
+    started_early,
+)
 
 HOLDER = """
 import sys
-from raysync.cluster.fork_server import ForkServer
+from raysync.cluster.ray_private.fork_server import ForkServer
 server = ForkServer()
 print(server.pid, server.worker_program.parent, flush=True)
 sys.stdin.read()

@@ -6,7 +6,7 @@ import resource
 import pytest
 import torch
 
-from raysync.cluster.freed_memory import give_back_freed_memory, keep_freed_memory
+from raysync.cluster.actors.freed_memory import give_back_freed_memory, keep_freed_memory
 
 NUMBERS, VECTORS = 2**20, 16
 """Together more than glibc keeps by itself."""

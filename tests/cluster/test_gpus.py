@@ -12,12 +12,12 @@ from ray.exceptions import RayTaskError
 
 import raysync
 from raysync import config
-from raysync.cluster import devices
-from raysync.cluster.actor_errors import ActorError, answers, start_reason
+from raysync.cluster.actors import devices
+from raysync.cluster.actors.actor_errors import ActorError, answers, start_reason
 from raysync.cluster.session import Session
 from raysync.engine.messages import StateDictCall
 from raysync.errors import ConfigError
-from raysync.training.device import limit_memory
+from raysync.training.worker.device import limit_memory
 
 needs_gpu = pytest.mark.skipif(
     not torch.cuda.is_available(), reason="torch sees no GPU on this machine"

@@ -19,7 +19,7 @@ from raysync.core.replay import replay
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import rebuild
 from raysync.record.reader import load
-from raysync.runner import run_in
+from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 from tests.builders.cluster import LONGER, TINY, pid_of, rss_mib

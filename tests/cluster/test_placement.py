@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, strategies as st
 
 from raysync import config
+from raysync.cluster.actors.threads import LEAST, Threads, fair_threads, of_servers
 from raysync.cluster.placement import (
     Bundle,
     Node,
@@ -24,7 +25,6 @@ from raysync.cluster.placement import (
     total,
 )
 from raysync.cluster.session import server_threads
-from raysync.cluster.threads import LEAST, Threads, fair_threads, of_servers
 from tests.builders.messages import tells
 
 LONG = 10**9

@@ -7,10 +7,10 @@ import select
 import pytest
 from hypothesis import given, strategies as st
 
-from raysync.cluster.actor_errors import ActorError
-from raysync.cluster.channels import WINDOW_BYTES, Channels, PipedCall
-from raysync.cluster.pipes import receive
-from raysync.cluster.serving import LEAVE, Service
+from raysync.cluster.actors.actor_errors import ActorError
+from raysync.cluster.transports.channels import WINDOW_BYTES, Channels, PipedCall
+from raysync.cluster.transports.pipes import receive
+from raysync.cluster.transports.serving import LEAVE, Service
 from raysync.engine.backend import Failure
 from raysync.engine.messages import SavedCall
 

@@ -8,12 +8,12 @@ import pytest
 import torch
 from msgspec.structs import replace
 
-from raysync.cluster import server as server_module
-from raysync.cluster.actor_errors import ActorError
-from raysync.cluster.actor_spec import Role
-from raysync.cluster.server import Server
-from raysync.cluster.shared_memory import Mappings, Slots
-from raysync.cluster.threads import LEAST, Threads
+from raysync.cluster.actors import server as server_module
+from raysync.cluster.actors.actor_errors import ActorError
+from raysync.cluster.actors.actor_spec import Role
+from raysync.cluster.actors.server import Server
+from raysync.cluster.actors.threads import LEAST, Threads
+from raysync.cluster.transports.shared_memory import Mappings, Slots
 from raysync.config import Update
 from raysync.engine.messages import (
     ApplyCall,
@@ -25,8 +25,8 @@ from raysync.engine.messages import (
     encode,
     method_of,
 )
-from raysync.training.apply_plan import MEAN, ApplyPlan
-from raysync.training.model_server import ModelServer, OneStore
+from raysync.training.server.apply_plan import MEAN, ApplyPlan
+from raysync.training.server.model_server import ModelServer, OneStore
 
 PLAN = ApplyPlan(workers=["w#1"], samples=[1], progress=0.0, phase="", staleness=[0], version=1)
 GRADIENT = torch.ones(2).numpy()

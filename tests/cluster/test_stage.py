@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from raysync import config
-from raysync.cluster import stage as stage_module
-from raysync.cluster.actor_spec import Role
-from raysync.cluster.stage import StageActor
-from raysync.cluster.threads import Threads
+from raysync.cluster.actors import stage as stage_module
+from raysync.cluster.actors.actor_spec import Role
+from raysync.cluster.actors.stage import StageActor
+from raysync.cluster.actors.threads import Threads
+from raysync.emulation.step_time import StepTime
 from raysync.engine.messages import BackwardCall
-from raysync.engine.step_time import StepTime
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from raysync.cluster import warm_up as subject
-from raysync.cluster.warm_up import STEPS, warm_up
+from raysync.cluster.actors import warm_up as subject
+from raysync.cluster.actors.warm_up import STEPS, warm_up
 
 
 @pytest.fixture(autouse=True)

@@ -13,20 +13,20 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from raysync import config
-from raysync.cluster import worker as worker_module
-from raysync.cluster.actor_errors import ActorError
-from raysync.cluster.actor_spec import Role
+from raysync.cluster.actors import worker as worker_module
+from raysync.cluster.actors.actor_errors import ActorError
+from raysync.cluster.actors.actor_spec import Role
+from raysync.cluster.actors.threads import Threads
+from raysync.cluster.actors.worker import Worker
 from raysync.cluster.backend import RayBackend
 from raysync.cluster.layout import spec_of
 from raysync.cluster.node_watch import NodeView, WorkerNodes
-from raysync.cluster.serving import serve
 from raysync.cluster.shards import Shards
-from raysync.cluster.shared_memory import Mappings, Slots, TornVector
-from raysync.cluster.shared_vectors import KeptSlots, SharedPlan, SharedVectors
-from raysync.cluster.threads import Threads
-from raysync.cluster.transport import outgoing
-from raysync.cluster.weights_in_place import LEAST_BYTES, WeightsInPlace
-from raysync.cluster.worker import Worker
+from raysync.cluster.transports.serving import serve
+from raysync.cluster.transports.shared_memory import Mappings, Slots, TornVector
+from raysync.cluster.transports.shared_vectors import KeptSlots, SharedPlan, SharedVectors
+from raysync.cluster.transports.transport import outgoing
+from raysync.cluster.transports.weights_in_place import LEAST_BYTES, WeightsInPlace
 from raysync.engine.messages import PublishCall, StepCall
 from raysync.training.preparation import prepare
 from tests.fakes.calls import FakeRay, Views

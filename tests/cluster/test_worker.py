@@ -8,22 +8,22 @@ import torch
 from torch import nn
 
 from raysync import config
-from raysync.cluster import worker as worker_module
-from raysync.cluster.actor_errors import ActorError
-from raysync.cluster.actor_spec import Role
+from raysync.cluster.actors import worker as worker_module
+from raysync.cluster.actors.actor_errors import ActorError
+from raysync.cluster.actors.actor_spec import Role
+from raysync.cluster.actors.threads import Threads
+from raysync.cluster.actors.worker import Worker
 from raysync.cluster.layout import spec_of
-from raysync.cluster.shared_memory import Mappings, Slots
-from raysync.cluster.threads import Threads
-from raysync.cluster.transport import outgoing
-from raysync.cluster.worker import Worker
+from raysync.cluster.transports.shared_memory import Mappings, Slots
+from raysync.cluster.transports.transport import outgoing
+from raysync.emulation.step_time import StepTime
 from raysync.engine.messages import RestoreCall, StepCall
-from raysync.engine.step_time import StepTime
 from raysync.paradigms import make
-from raysync.training.batch_reader import BatchReader
-from raysync.training.flat import FlatModel
-from raysync.training.gradient import GradientComputation
+from raysync.training.data.batch_reader import BatchReader
 from raysync.training.preparation import prepare
-from raysync.training.wire import Wire
+from raysync.training.worker.flat import FlatModel
+from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.wire import Wire
 
 
 @pytest.fixture

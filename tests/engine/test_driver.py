@@ -21,9 +21,9 @@ from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Remark
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import Paradigm
+from raysync.emulation.faults import FaultPlan
 from raysync.engine import driver as engine_driver
 from raysync.engine.evaluations import TRIES
-from raysync.engine.faults import FaultPlan
 from raysync.engine.kept_models import KeptModels
 from raysync.engine.messages import EvaluateCall, ForgetCall, PublishCall, StateDictCall, StepCall
 from raysync.errors import ProtocolViolation
@@ -602,7 +602,7 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
         if has_server:
             assert len(roster.members) < min_workers
             assert set(driver._pushed) == set(roster.buffered)
-            assert driver._steps.keys() <= roster.computing.keys()
+            assert driver.inflight.workers <= roster.computing.keys()
     else:
         assert of(lines, Evaluation)[-1:] == [] or checker.samples >= 60
         assert not driver._last_updates.is_pending

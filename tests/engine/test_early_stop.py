@@ -17,7 +17,7 @@ from raysync.engine.evaluations import TRIES
 from raysync.engine.messages import EvaluateCall
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import make, rebuild
-from raysync.runner import check_metrics
+from raysync.running.run import check_metrics
 from raysync.training.preparation import prepare
 from tests.builders.messages import Telling, naming
 from tests.builders.models import last_measured, measured
@@ -206,7 +206,7 @@ def test_metrics_are_refused_by_name_where_they_are_known():
 
 def test_a_metric_that_is_not_returned_ends_the_run(tmp_path, monkeypatch, one_thread):
     """Where it could not be known before."""
-    monkeypatch.setattr("raysync.runner.check_metrics", lambda *_: None)
+    monkeypatch.setattr("raysync.running.run.check_metrics", lambda *_: None)
     stop = {"patience": 1, "metric": "f1", "mode": "max"}
     with pytest.raises(RunFailed, match=naming("stop.metric: 'f1'")):
         raysync.run(BASE | {"output": str(tmp_path), "stop": stop})

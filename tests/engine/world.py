@@ -11,10 +11,10 @@ from math import inf
 import torch
 
 from raysync.decoupled.plan import plan_of
+from raysync.emulation.faults import FaultPlan
 from raysync.engine.backend import Failure
 from raysync.engine.driver import Driver
 from raysync.engine.evaluations import EVALUATOR
-from raysync.engine.faults import FaultPlan
 from raysync.engine.messages import (
     ApplyCall,
     BackwardCall,
@@ -26,7 +26,7 @@ from raysync.engine.messages import (
 )
 from raysync.engine.topology import SERVER
 from raysync.paradigms.decoupled import Decoupled
-from raysync.training.model_server import ModelServer
+from raysync.training.server.model_server import ModelServer
 from raysync.virtual.backend import End, VirtualBackend, VirtualCall
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun

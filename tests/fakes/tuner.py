@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 from ray import cloudpickle
 
-from raysync.runner import run_in
+from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 from raysync.tuning.progress import SweepProgress
 from raysync.tuning.trial import folder_of

@@ -12,20 +12,20 @@ from torch.nn.functional import cross_entropy
 
 import raysync
 from raysync import config
-from raysync.cluster.transport import incoming, outgoing
+from raysync.cluster.transports.transport import incoming, outgoing
 from raysync.config import Update
 from raysync.decoupled.cut import joined
 from raysync.decoupled.gossip import Gossip
 from raysync.decoupled.stage import StageComputation
 from raysync.errors import ConfigError
-from raysync.training.buffers import Slots, layout_of
-from raysync.training.flat import FlatModel
-from raysync.training.gradient import GradientComputation
-from raysync.training.model_server import shard_of
+from raysync.training.files.state_file import decode, encode
 from raysync.training.preparation import prepare
-from raysync.training.state_file import decode, encode
-from raysync.training.vector_parts import spans
-from raysync.training.wire import Wire
+from raysync.training.server.model_server import shard_of
+from raysync.training.server.vector_parts import spans
+from raysync.training.worker.buffers import Slots, layout_of
+from raysync.training.worker.flat import FlatModel
+from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.wire import Wire
 from tests.builders.virtual import DATA
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]

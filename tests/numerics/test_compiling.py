@@ -12,10 +12,10 @@ from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError
-from raysync.training import compiling
-from raysync.training.compiling import refuse_without_compiler
-from raysync.training.gradient import GradientComputation
 from raysync.training.preparation import prepare
+from raysync.training.worker import compiling
+from raysync.training.worker.compiling import refuse_without_compiler
+from raysync.training.worker.gradient import GradientComputation
 from tests.builders.messages import naming
 
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")

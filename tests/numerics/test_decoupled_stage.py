@@ -9,11 +9,11 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from raysync.cluster.stage import received, sent
+from raysync.cluster.actors.stage import received, sent
 from raysync.decoupled.cut import COSTS, cut, sequence_of
 from raysync.decoupled.stage import StageComputation
 from raysync.errors import ConfigError
-from raysync.training.models import ModelPlan, listed
+from raysync.training.models.builtin import ModelPlan, listed
 from tests.builders.messages import naming
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -10,10 +10,10 @@ from torch import nn
 from raysync import config
 from raysync.decoupled.cut import cut
 from raysync.decoupled.stage import StageComputation, StageWork
-from raysync.training import device
-from raysync.training.device import Device
-from raysync.training.gradient import GradientComputation
 from raysync.training.preparation import prepare
+from raysync.training.worker import device
+from raysync.training.worker.device import Device
+from raysync.training.worker.gradient import GradientComputation
 from tests.fakes.cuda import FakeCuda, Hazard
 
 SETTINGS = {"data": {"name": "digits", "train_samples": 200}, "workers": [{"name": "w"}]}

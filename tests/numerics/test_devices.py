@@ -13,11 +13,11 @@ from raysync import config
 from raysync.config import Update
 from raysync.errors import ConfigError
 from raysync.training import flat_optimizer, optimizers, parameter_store
-from raysync.training.device import Device, has_kernels, refuse_without_kernels, try_kernels
 from raysync.training.evaluation import evaluate
-from raysync.training.gradient import GradientComputation
-from raysync.training.precision import refuse_unsupported
 from raysync.training.preparation import prepare
+from raysync.training.worker.device import Device, has_kernels, refuse_without_kernels, try_kernels
+from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.precision import refuse_unsupported
 from tests.builders.messages import naming
 from tests.builders.models import built
 

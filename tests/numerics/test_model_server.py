@@ -5,8 +5,8 @@ import torch
 from msgspec.structs import replace
 
 from raysync.config import Update
-from raysync.training.apply_plan import MEAN, ApplyPlan
-from raysync.training.model_server import MissedUpdate, ModelServer, OneStore
+from raysync.training.server.apply_plan import MEAN, ApplyPlan
+from raysync.training.server.model_server import MissedUpdate, ModelServer, OneStore
 
 PLAN = ApplyPlan(workers=["w"], samples=[1], progress=0.0, phase="", staleness=[0], version=1)
 GRADIENT = torch.ones(2)

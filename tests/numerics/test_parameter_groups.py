@@ -17,18 +17,18 @@ from raysync.decoupled.plan import check_training
 from raysync.decoupled.topology import server_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.training.apply_plan import MEAN, ApplyPlan
-from raysync.training.flat import FlatModel
-from raysync.training.model_server import ModelServer, shard_of
-from raysync.training.parameter_groups import (
+from raysync.training.preparation import prepare
+from raysync.training.server.apply_plan import MEAN, ApplyPlan
+from raysync.training.server.model_server import ModelServer, shard_of
+from raysync.training.server.parameter_groups import (
     ParameterGroup,
     check_groups,
     parameter_groups,
     parameters_of,
     within,
 )
-from raysync.training.preparation import prepare
-from raysync.training.vector_parts import spans
+from raysync.training.server.vector_parts import spans
+from raysync.training.worker.flat import FlatModel
 from tests.builders.messages import naming
 from tests.builders.virtual import DATA, deep, learn, weights_of
 

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 import torch
 
-from raysync.cluster.transport import incoming
+from raysync.cluster.transports.transport import incoming
 from raysync.config import Update
-from raysync.training import state_file
-from raysync.training.flat_optimizer import PIECE
-from raysync.training.parameter_store import NORM_BLOCK, ParameterStore
-from raysync.training.wire import Wire
+from raysync.training.files import state_file
+from raysync.training.server.flat_optimizer import PIECE
+from raysync.training.server.parameter_store import NORM_BLOCK, ParameterStore
+from raysync.training.worker.wire import Wire
 from tests.builders.updates import UPDATES
 
 SIZE = 100_003

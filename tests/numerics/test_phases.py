@@ -8,8 +8,8 @@ import torch
 from hypothesis import given, settings, strategies as st
 
 from raysync.config import MomentumRamp, Update
-from raysync.training.lr_schedule import momentum
-from raysync.training.parameter_store import ParameterStore
+from raysync.training.server.lr_schedule import momentum
+from raysync.training.server.parameter_store import ParameterStore
 
 PHASES = {
     "bsp": {},

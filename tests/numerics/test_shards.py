@@ -8,10 +8,10 @@ from hypothesis import given, strategies as st
 from torch import nn
 
 from raysync.config import Update
-from raysync.training.flat import FlatModel
-from raysync.training.model_server import shard_of
-from raysync.training.parameter_store import ParameterStore, part_of
-from raysync.training.vector_parts import BLOCK, bounds, spans
+from raysync.training.server.model_server import shard_of
+from raysync.training.server.parameter_store import ParameterStore, part_of
+from raysync.training.server.vector_parts import BLOCK, bounds, spans
+from raysync.training.worker.flat import FlatModel
 
 WORKERS = ["a#1", "b#1", "c#1"]
 

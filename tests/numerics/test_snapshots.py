@@ -9,12 +9,12 @@ from torch import nn
 from raysync.config import Update
 from raysync.decoupled.gossip import Gossip
 from raysync.errors import ConfigError
-from raysync.training.apply_plan import MEAN, ApplyPlan
-from raysync.training.flat import FlatModel
-from raysync.training.model_server import MissedUpdate, ModelServer, shard_of
-from raysync.training.parameter_groups import parameter_groups
-from raysync.training.state_file import decode, encode
-from raysync.training.vector_parts import spans
+from raysync.training.files.state_file import decode, encode
+from raysync.training.server.apply_plan import MEAN, ApplyPlan
+from raysync.training.server.model_server import MissedUpdate, ModelServer, shard_of
+from raysync.training.server.parameter_groups import parameter_groups
+from raysync.training.server.vector_parts import spans
+from raysync.training.worker.flat import FlatModel
 from tests.builders.messages import naming
 
 ROUNDS = 8

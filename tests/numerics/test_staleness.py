@@ -9,7 +9,7 @@ from hypothesis import given, settings, strategies as st
 from hypothesis.extra.numpy import arrays
 
 from raysync.config import Update
-from raysync.training.parameter_store import ParameterStore
+from raysync.training.server.parameter_store import ParameterStore
 
 SIZE = 4
 vectors = arrays(np.float32, SIZE, elements=st.floats(-2, 2, width=32))

@@ -9,9 +9,9 @@ import torch
 from torch import nn
 
 from raysync.config import Schedule, Update
-from raysync.training.flat import FlatModel
-from raysync.training.lr_schedule import learning_rate
-from raysync.training.parameter_store import ParameterStore
+from raysync.training.server.lr_schedule import learning_rate
+from raysync.training.server.parameter_store import ParameterStore
+from raysync.training.worker.flat import FlatModel
 
 SIZE = 5
 vector = partial(torch.full, (SIZE,))

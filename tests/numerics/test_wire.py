@@ -8,15 +8,15 @@ from hypothesis import given, strategies as st
 from torch import nn
 
 from raysync import config
-from raysync.cluster.transport import incoming, outgoing
+from raysync.cluster.transports.transport import incoming, outgoing
 from raysync.config import ParadigmChoice, Update
 from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError
-from raysync.training.gradient import GradientComputation
-from raysync.training.parameter_store import ParameterStore
 from raysync.training.preparation import prepare
-from raysync.training.vector_parts import spans
-from raysync.training.wire import Wire, gradient_of
+from raysync.training.server.parameter_store import ParameterStore
+from raysync.training.server.vector_parts import spans
+from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.wire import Wire, gradient_of
 from tests.builders.plans import BYTES
 from tests.builders.virtual import TIMING, push_times, run, timed
 from tests.fakes.cuda import FakeCuda

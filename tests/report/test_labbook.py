@@ -16,8 +16,8 @@ import yaml
 from raysync import config
 from raysync.record.sweeps import load_sweep
 from raysync.results.statistics import estimate, paired_ratio
-from raysync.training.cost import on_random_samples, step_flops
-from raysync.training.models import ModelPlan
+from raysync.training.models.builtin import ModelPlan
+from raysync.training.models.cost import on_random_samples, step_flops
 from tests.builders.messages import naming
 from tests.builders.reports import BASE, DIVERGED, LOST, PARADIGMS
 

@@ -5,7 +5,8 @@ from contextlib import contextmanager
 
 import pytest
 
-from raysync import cli, resuming, runner
+from raysync import cli
+from raysync.running import engines, resuming, run
 from tests.fakes.engines import ScriptedEngine
 
 
@@ -33,6 +34,6 @@ def engine(monkeypatch):
     def engine_for(*_):
         yield scripted
 
-    for module in (runner, resuming):
+    for module in (engines, run, resuming):
         monkeypatch.setattr(module, "engine_for", engine_for)
     return scripted

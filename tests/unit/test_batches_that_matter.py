@@ -16,11 +16,11 @@ from raysync.advice.world import world_of
 from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
 from raysync.training.batch_metrics import batch_metrics
-from raysync.training.gradient import cut_batch
-from raysync.training.initial_model import InitialModel
+from raysync.training.models.initial_model import InitialModel
+from raysync.training.models.smallest_batch import smallest_batch
 from raysync.training.preparation import prepare
-from raysync.training.smallest_batch import smallest_batch
-from raysync.training.task import Average
+from raysync.training.tasks.task import Average
+from raysync.training.worker.gradient import cut_batch
 from tests.builders.tasks import Cut, Pairs
 
 QUICK = {

@@ -454,7 +454,7 @@ def test_the_records_that_are_named_are_there(call, tmp_path, monkeypatch):
     def fails(*_, **__):
         raise RunFailed("nothing could begin")
 
-    monkeypatch.setattr("raysync.runner.run_in", fails)
+    monkeypatch.setattr("raysync.running.run.run_in", fails)
     code, out, err = call("compare", "x.yaml", "--set", "name=other")
     assert code == 1
     assert "other" not in out

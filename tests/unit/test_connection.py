@@ -10,6 +10,7 @@ import ray
 
 from raysync import config
 from raysync.cluster import connection
+from raysync.cluster.ray_private import cluster_start
 from raysync.errors import ConfigError, RunFailed
 
 
@@ -60,7 +61,7 @@ def test_a_private_cluster_that_does_not_start_is_started_once_more(no_ray, star
 
 def test_of_the_notices_of_ray_those_are_not_printed_that_are_told_here(monkeypatch, no_ray):
     """Where Ray itself prints them, in a thread that begins with the connection."""
-    coming = [*connection.TOLD_HERE, "infeasible_resource_requests", None]
+    coming = [*cluster_start.TOLD_HERE, "infeasible_resource_requests", None]
     printed, is_subscribed = [], []
     subscriber = SimpleNamespace(
         subscribe=lambda: is_subscribed.append(True),
@@ -74,19 +75,19 @@ def test_of_the_notices_of_ray_those_are_not_printed_that_are_told_here(monkeypa
 
     def init(**options):
         worker = SimpleNamespace(gcs_error_subscriber=subscriber, current_job_id=b"1")
-        connection.rays_worker.listen_error_messages(worker, None)
+        cluster_start.rays_worker.listen_error_messages(worker, None)
 
-    monkeypatch.setattr(connection.rays_worker, "listen_error_messages", listen)
+    monkeypatch.setattr(cluster_start.rays_worker, "listen_error_messages", listen)
     no_ray(init)
     with closing(connection.Connection(print, None)) as subject:
         subject.open(config.Cluster(fork_workers=False), 1)
     assert [notice and notice["type"] for notice in printed] == [
-        *(None for _ in connection.TOLD_HERE),
+        *(None for _ in cluster_start.TOLD_HERE),
         "infeasible_resource_requests",
         None,
     ]
     assert is_subscribed
-    assert connection.rays_worker.listen_error_messages is listen
+    assert cluster_start.rays_worker.listen_error_messages is listen
 
 
 @pytest.mark.parametrize(("name", "holds"), [("a", True), ("a" * 80, False), ("é", False)])

@@ -10,8 +10,8 @@ import pytest
 
 from raysync import config
 from raysync.config import Jitter, Link
-from raysync.engine.faults import NO_FAULT, FaultPlan
-from raysync.engine.step_time import SHORTEST, StepTime, jitter_of, one_way_s
+from raysync.emulation.faults import NO_FAULT, FaultPlan
+from raysync.emulation.step_time import SHORTEST, StepTime, jitter_of, one_way_s
 from raysync.randomness import standard_normal
 
 SLOW = {"kind": "slow-down", "factor": 2}

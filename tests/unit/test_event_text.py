@@ -5,10 +5,10 @@ import re
 import pytest
 from hypothesis import given, strategies as st
 
-from raysync import runner
 from raysync.core.events import Left
 from raysync.core.journal import Entry, Report
 from raysync.record.event_text import seconds
+from raysync.running.notices import tell
 
 
 @pytest.mark.parametrize(
@@ -47,7 +47,7 @@ def test_of_workers_that_leave_together_one_line_tells():
             (6.6, "w-5#1", "its actor died"),
         ]
     ]
-    runner._tell(lines, said.append)
+    tell(lines, said.append)
     assert [re.findall(r"w-\d#1", text) for text in said] == [
         ["w-0#1", "w-1#1", "w-3#1"],
         ["w-2#1"],

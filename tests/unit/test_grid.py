@@ -12,7 +12,7 @@ from raysync import config
 from raysync.config import Sweep
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, RunFailed
-from raysync.runner import run_in
+from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 from raysync.tuning import grid
 from raysync.tuning.sweep import plan

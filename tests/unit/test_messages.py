@@ -3,13 +3,13 @@
 import pytest
 from hypothesis import given, strategies as st
 
-from raysync.cluster.evaluator import Evaluator
-from raysync.cluster.server import Server
-from raysync.cluster.stage import StageActor
-from raysync.cluster.worker import Worker
+from raysync.cluster.actors.evaluator import Evaluator
+from raysync.cluster.actors.server import Server
+from raysync.cluster.actors.stage import StageActor
+from raysync.cluster.actors.worker import Worker
 from raysync.engine import messages
 from raysync.engine.messages import Message, decode, encode, method_of
-from raysync.training.apply_plan import ApplyPlan
+from raysync.training.server.apply_plan import ApplyPlan
 
 seconds = st.floats(0, 1e12)
 numbers = st.integers(-(2**63), 2**63 - 1)

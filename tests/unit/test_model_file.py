@@ -17,8 +17,8 @@ from raysync.cli import app
 from raysync.core.journal import Ended
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed
-from raysync.runner import run_in
-from raysync.training.model_file import OFFERED, in_order
+from raysync.running.run import run_in
+from raysync.training.files.model_file import OFFERED, in_order
 from raysync.training.preparation import prepare
 from tests.builders.messages import naming
 from tests.builders.models import last_measured, measured
@@ -261,7 +261,7 @@ def test_a_model_that_was_an_object_is_filled(ran):
 
 def test_it_is_built_without_its_data(ran, monkeypatch):
     record = ran()
-    monkeypatch.setattr("raysync.training.datasets.load", None)
+    monkeypatch.setattr("raysync.training.data.datasets.load", None)
     assert isinstance(record.model(), nn.Sequential)
 
 

@@ -5,7 +5,7 @@ from statistics import fmean, stdev
 import pytest
 
 from raysync.config import Jitter, WorkerGroup
-from raysync.engine.step_time import StepTime, jitter_of
+from raysync.emulation.step_time import StepTime, jitter_of
 from raysync.randomness import (
     begun_key,
     hashed_seed,

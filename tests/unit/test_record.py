@@ -22,12 +22,12 @@ from raysync.record.measures import Measures, converged
 from raysync.record.push_rows import columns_of
 from raysync.record.reader import load
 from raysync.record.writer import RecordWriter, folder_name
-from raysync.runner import run
+from raysync.running.run import run
 from raysync.testing.drive import SAMPLES
-from raysync.training.data import data_set
-from raysync.training.initial_model import InitialModel
+from raysync.training.data.data_set import data_set
+from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import prepare
-from raysync.training.supervised import LanguageModel
+from raysync.training.tasks.supervised import LanguageModel
 from tests.builders.journals import FAST, SLOW, journal
 from tests.builders.messages import Telling, naming
 from tests.builders.schedules import joins, simulate

@@ -20,7 +20,7 @@ from raysync.core.journal import Remark, Resumed
 from raysync.errors import ConfigError, RunFailed
 from raysync.record import resumption
 from raysync.record.reader import load
-from raysync.resuming import prepare_to_resume
+from raysync.running.resuming import prepare_to_resume
 from tests.builders.messages import naming, tells
 from tests.builders.reports import newer
 from tests.fakes.engines import SETTINGS, lost

@@ -14,15 +14,15 @@ from torch.utils.data import Subset, TensorDataset
 import raysync
 from raysync import config
 from raysync.errors import ConfigError
-from raysync.runner import run
-from raysync.training.batch_reader import BatchReader
-from raysync.training.batch_structure import batch_to, split_batch
-from raysync.training.batches import Batches
-from raysync.training.data import data_set
+from raysync.running.run import run
+from raysync.training.data.batch_reader import BatchReader
+from raysync.training.data.batch_structure import batch_to, split_batch
+from raysync.training.data.batches import Batches
+from raysync.training.data.data_set import data_set
 from raysync.training.evaluation import evaluate
-from raysync.training.flat import FlatModel
-from raysync.training.gradient import GradientComputation
 from raysync.training.preparation import prepare
+from raysync.training.worker.flat import FlatModel
+from raysync.training.worker.gradient import GradientComputation
 from tests.builders.messages import naming
 from tests.builders.tasks import Cut, NoLength, Pairs, Stream, Sums, SumUp, Validated, Words, padded
 

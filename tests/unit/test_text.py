@@ -16,17 +16,15 @@ from raysync.core.metrics import ACCURACY, PERPLEXITY
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 from raysync.results.columns import metric_text
-from raysync.training.cost import on_random_samples, step_s
-from raysync.training.data import data_set
-from raysync.training.datasets import load
+from raysync.training.data.data_set import data_set
+from raysync.training.data.datasets import load
 from raysync.training.evaluation import evaluate
-from raysync.training.flat import FlatModel
-from raysync.training.gradient import GradientComputation
-from raysync.training.models import listed
-from raysync.training.parameter_store import ParameterStore
+from raysync.training.models.builtin import listed
+from raysync.training.models.cost import on_random_samples, step_s
 from raysync.training.preparation import prepare
-from raysync.training.supervised import LanguageModel
-from raysync.training.text import (
+from raysync.training.server.parameter_store import ParameterStore
+from raysync.training.tasks.supervised import LanguageModel
+from raysync.training.tasks.text import (
     ENTROPY_RATE,
     PROBABILITIES,
     followers,
@@ -34,6 +32,8 @@ from raysync.training.text import (
     token_ids,
     windows,
 )
+from raysync.training.worker.flat import FlatModel
+from raysync.training.worker.gradient import GradientComputation
 from tests.builders.messages import naming, tells
 from tests.builders.models import built
 

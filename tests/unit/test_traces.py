@@ -10,7 +10,7 @@ import yaml
 from raysync import config
 from raysync.config.files import parse
 from raysync.config.step_tables import read_table
-from raysync.engine.step_time import StepTime
+from raysync.emulation.step_time import StepTime
 from raysync.errors import ConfigError
 from tests.builders.messages import naming, tells
 

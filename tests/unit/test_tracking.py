@@ -17,7 +17,8 @@ from raysync import config
 from raysync.cli.watch import newest
 from raysync.core.journal import Ended, Evaluation, Remark, decode
 from raysync.errors import ConfigError, RunFailed, RunLost
-from raysync.runner import engine_for, run_in
+from raysync.running.engines import engine_for
+from raysync.running.run import run_in
 from raysync.tracking import process, trackers
 from raysync.tracking.rows import Beginning, Ending
 from raysync.tracking.tracker import Tracker
@@ -335,9 +336,9 @@ def test_nothing_is_logged_twice_when_a_run_goes_back(forgets, loss, tmp_path, m
         sinks.append(Rows(forgets) if not (forgets and sinks) else sinks[0])
         return [Tracker("rows", sinks[-1])]
 
-    monkeypatch.setattr("raysync.runner.trackers_of", trackers_of)
-    for module in ("runner", "resuming"):
-        monkeypatch.setattr(f"raysync.{module}.engine_for", lambda *_: nullcontext(engine))
+    monkeypatch.setattr("raysync.running.recorded_run.trackers_of", trackers_of)
+    for module in ("run", "resuming"):
+        monkeypatch.setattr(f"raysync.running.{module}.engine_for", lambda *_: nullcontext(engine))
     settings = LOSABLE | {"output": str(tmp_path), "cluster": {"restarts": {"backoff_s": 0}}}
     if isinstance(loss, RunLost):
         record = raysync.run(settings)

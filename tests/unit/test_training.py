@@ -9,21 +9,21 @@ from torch import nn
 
 from raysync import config
 from raysync.config import Data
-from raysync.engine.step_time import StepTime
+from raysync.emulation.step_time import StepTime
 from raysync.errors import ConfigError
-from raysync.training import datasets
-from raysync.training.augment import crop_and_flip
-from raysync.training.batch_reader import BatchReader
-from raysync.training.batches import Batches, shards
-from raysync.training.cost import on_random_samples, step_flops, step_s
-from raysync.training.data import data_set
-from raysync.training.datasets import load
+from raysync.training.data import datasets
+from raysync.training.data.augment import crop_and_flip
+from raysync.training.data.batch_reader import BatchReader
+from raysync.training.data.batches import Batches, shards
+from raysync.training.data.data_set import data_set
+from raysync.training.data.datasets import load
 from raysync.training.evaluation import evaluate
-from raysync.training.flat import FlatModel
-from raysync.training.gradient import GradientComputation
-from raysync.training.models import MODELS, ModelPlan
+from raysync.training.models.builtin import MODELS, ModelPlan
+from raysync.training.models.cost import on_random_samples, step_flops, step_s
 from raysync.training.preparation import prepare
-from raysync.training.supervised import Classification
+from raysync.training.tasks.supervised import Classification
+from raysync.training.worker.flat import FlatModel
+from raysync.training.worker.gradient import GradientComputation
 from tests.builders.messages import naming, tells
 from tests.builders.models import built, half
 

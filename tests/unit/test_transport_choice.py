@@ -3,9 +3,9 @@
 import pytest
 
 from raysync import config
-from raysync.cluster.shared_memory import Handle
-from raysync.cluster.shared_vectors import KeptSlots, SharedPlan, SharedVectors
-from raysync.cluster.transport_choice import (
+from raysync.cluster.transports.shared_memory import Handle
+from raysync.cluster.transports.shared_vectors import KeptSlots, SharedPlan, SharedVectors
+from raysync.cluster.transports.transport_choice import (
     Memory,
     Sites,
     choose,

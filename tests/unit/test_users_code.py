@@ -14,9 +14,9 @@ from torch import nn
 import raysync
 from raysync import config
 from raysync.errors import ConfigError
-from raysync.training.initial_model import InitialModel
+from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import prepare
-from raysync.training.supervised import Classification
+from raysync.training.tasks.supervised import Classification
 from raysync.users_code import users_code
 from tests.builders.messages import naming
 from tests.builders.tasks import Cut, Sums

@@ -15,7 +15,7 @@ import raysync
 from raysync import config
 from raysync.config import Data
 from raysync.errors import ConfigError
-from raysync.training import datasets
+from raysync.training.data import datasets
 from raysync.training.preparation import prepare
 from tests.builders.messages import naming
 

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import pytest
 
-import raysync
 from raysync import config
 from raysync.bottlenecks import Setting, diagnose
 from raysync.bottlenecks.changes import changes
@@ -15,7 +14,9 @@ from raysync.bottlenecks.smaller import without
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Entry
 from raysync.results.sentences import bottleneck, helps_most, said_of
-from raysync.runner import engine_for, run_in
+from raysync.running.engines import engine_for
+from raysync.running.run import run_in
+from raysync.training.preparation import prepare
 from tests.builders.messages import tells
 from tests.builders.plans import BYTES
 from tests.builders.virtual import run, timed
@@ -377,7 +378,7 @@ def test_the_record_and_its_sentence(tmp_path):
             "output": tmp_path,
         }
     )
-    training = replace(raysync.runner.prepare(experiment), vector_bytes=40_000)
+    training = replace(prepare(experiment), vector_bytes=40_000)
     with engine_for(experiment) as engine:
         record = run_in(engine, training, experiment.paradigm, diagnoses=True)
     summary = record.summary

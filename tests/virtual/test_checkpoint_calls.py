@@ -15,8 +15,8 @@ from raysync.engine.messages import RestoreCall, SnapshotCall, StatisticsCall
 from raysync.engine.topology import SERVER
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.training.apply_plan import MEAN
 from raysync.training.preparation import prepare
+from raysync.training.server.apply_plan import MEAN
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.engine import driver_of
 from raysync.virtual.pipelined import PipelinedRun

@@ -159,9 +159,9 @@ def test_metrics_are_the_same_from_the_rosters_of_the_machine(staged):
     else:
         task = timed(
             workers=[{"count": 3, "step_s": 1.0, "jitter": {"sigma": 0.5}}],
-            workload={"samples": 90},
+            workload={"samples": 640},
         )
-        choice = ParadigmChoice(name="k-async", k=2)
+        choice = ParadigmChoice(name="bsp")
     _, checkpoint = interrupted(task, choice, 24)
     rosters = rosters_in(checkpoint.state["topology"]["machine"])
     assert staged or rosters[0].buffered, "a push from before is applied behind the checkpoint"

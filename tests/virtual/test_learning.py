@@ -21,7 +21,7 @@ from raysync.core.events import Pushed
 from raysync.core.journal import Evaluation
 from raysync.core.paradigm import Paradigm
 from raysync.training.preparation import prepare
-from raysync.training.wire import Wire
+from raysync.training.worker.wire import Wire
 from raysync.virtual.engine import VirtualEngine
 from raysync.virtual.trainer import Trainer
 from tests.builders.virtual import DATA, entries, learn, push_times, replayed, slot_of, weights_of

@@ -22,8 +22,8 @@ from raysync.engine.elastic import for_workers_of
 from raysync.engine.messages import BackwardCall, ForwardCall
 from raysync.errors import RunFailed, RunLost
 from raysync.record.reader import load
-from raysync.resuming import prepare_to_resume
-from raysync.runner import run_in
+from raysync.running.resuming import prepare_to_resume
+from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine, driver_of
 from tests.builders.virtual import DATA, TIMING, cut_task, deep, interrupted, replayed, resumed

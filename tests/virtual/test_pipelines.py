@@ -21,9 +21,9 @@ from raysync.decoupled.plan import plan_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.follower import Follower
-from raysync.training.apply_plan import ApplyPlan
-from raysync.training.model_server import OneStore
 from raysync.training.preparation import prepare
+from raysync.training.server.apply_plan import ApplyPlan
+from raysync.training.server.model_server import OneStore
 from raysync.virtual.engine import driver_of
 from tests.builders.messages import naming
 from tests.builders.virtual import DATA, cut_task, decoupled, entries, ran, replayed, slot_of

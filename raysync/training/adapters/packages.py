@@ -9,7 +9,7 @@ from types import ModuleType
 
 from raysync.errors import ConfigError
 from raysync.randomness import hashed_seed
-from raysync.training.batch_reader import generators_restored, seed_generators
+from raysync.training.data.batch_reader import generators_restored, seed_generators
 
 
 def require(module: str, extra: str, where: str) -> ModuleType:

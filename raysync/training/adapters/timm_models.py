@@ -8,7 +8,7 @@ from torch import nn
 
 from raysync.errors import ConfigError, unknown_name
 from raysync.training.adapters.packages import require
-from raysync.training.models import Shape
+from raysync.training.models.builtin import Shape
 
 
 def build(name: str, /, input_shape: Shape, classes: int, **parameters: Any) -> nn.Module:

@@ -1,0 +1,121 @@
+"""Where an actor sits, and the devices that it computes on, as torch names them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import ray
+import torch
+
+from raysync.config import WorkerGroup
+from raysync.errors import ConfigError
+from raysync.training.worker.compiling import refuse_without_compiler
+from raysync.training.worker.device import limit_memory, refuse_without_kernels
+from raysync.training.worker.precision import refuse_unsupported
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an actor has come to sit."""
+
+    actor_id: str
+    node_id: str
+    address: str
+    gpus: tuple[str, ...]
+    """Ray's numbers of the GPUs it may use."""
+    devices: tuple[str, ...]
+    """The torch devices that it computes on; of GPUs also what they are."""
+    transport: str = "object-ref"
+    """How vectors travel: a worker's gradients, the weights of a server, and to the evaluator."""
+
+
+def here(devices: Sequence[str]) -> Place:
+    """Return the place of the actor that calls this.
+
+    Args:
+        devices: its torch devices; GPUs among them get the names of their models.
+    """
+    context = ray.get_runtime_context()
+    named = [described(name) if name.startswith("cuda") else name for name in devices]
+    return Place(
+        context.get_actor_id(),
+        context.get_node_id(),
+        ray.util.get_node_ip_address(),
+        tuple(context.get_accelerator_ids().get("GPU", ())),
+        tuple(named),
+    )
+
+
+def described(name: str) -> str:
+    """Return what a record says of a GPU, such as
+
+    cuda:0 NVIDIA A100-SXM4-40GB, 40 GiB, compute capability 8.0, CUDA 13.0, cuDNN 91002
+    """
+    facts = torch.cuda.get_device_properties(name)
+    cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
+    return (
+        f"{name} {facts.name}, {facts.total_memory / 2**30:.0f} GiB, compute capability"
+        f" {facts.major}.{facts.minor}, CUDA {torch.version.cuda}, cuDNN"
+        f" {cudnn}"
+    )
+
+
+def devices_of_actor(replicas: int = 1) -> list[str]:
+    """Return a torch device for each replica of the model, for the actor that calls this.
+
+    They are the GPUs that Ray gave to it, otherwise its CPU.
+
+    Raises:
+        ConfigError: torch does not see these GPUs, or has no code for them.
+    """
+    given = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+    if not given or not torch.cuda.is_available():
+        return ["cpu"] * replicas
+    names = [
+        f"cuda:{number}" for number in numbers_in_torch(given, torch.cuda.device_count())[:replicas]
+    ]
+    for name in names:
+        refuse_without_kernels(name)
+    return names
+
+
+def ready_devices(group: WorkerGroup, replicas: int = 1) -> list[str]:
+    """Return the devices of the worker, or the stage, that calls this, ready for what its group
+    asks of them: see `refuse_unsupported`, `limit_memory`.
+
+    Raises:
+        ConfigError: they lack the precision, or the compiler; or see `devices_of_actor`.
+    """
+    names = devices_of_actor(replicas)
+    for name in names:
+        refuse_unsupported(group.precision, name)
+        limit_memory(name, group.gpus)
+        if group.compile:
+            refuse_without_compiler(name)
+    return names
+
+
+def numbers_in_torch(given: Sequence[str], visible: int) -> list[int]:
+    """Return the numbers under which torch knows the GPUs that Ray gave to an actor.
+
+    Ray shows an actor its own GPUs and no others, so that they are 0, 1, ... to torch. Where
+    RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES keeps Ray from that (images for serving models set
+    it), torch sees all of the node's, and Ray's numbers are torch's.
+
+    Args:
+        given: Ray's names of them.
+        visible: the number of GPUs that torch sees.
+
+    Raises:
+        ConfigError: torch does not see them all.
+    """
+    if len(given) == visible:
+        return list(range(visible))
+    if all(name.isdecimal() and int(name) < visible for name in given):
+        return [int(name) for name in given]
+    raise ConfigError(
+        f"gpus: Ray gave GPU {', '.join(given)} to a process in which torch sees {visible},"
+        " numbered from 0. Unset RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES on the nodes, or"
+        " start Ray there with no more GPUs than torch sees."
+    )

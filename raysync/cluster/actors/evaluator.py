@@ -1,0 +1,145 @@
+"""The evaluator actor: training never waits for it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from raysync.cluster.actors.actor_errors import StartedAnew, answers
+from raysync.cluster.actors.actor_spec import Role
+from raysync.cluster.actors.devices import Place, devices_of_actor, here
+from raysync.cluster.actors.threads import Threads, use_threads
+from raysync.cluster.actors.warm_up import warm_up
+from raysync.cluster.run_spec import RunSpec
+from raysync.cluster.transports.transport import Payload, forget_all, incoming
+from raysync.decoupled.cut import joined
+from raysync.decoupled.plan import cut_model
+from raysync.decoupled.topology import PipelinedPlan
+from raysync.engine.messages import EvaluateCall, StateDictCall
+from raysync.paradigms.decoupled import Decoupled
+from raysync.training.evaluation import ModelEvaluation
+from raysync.training.files.model_file import encoded
+from raysync.training.models.initial_model import InitialModel
+from raysync.training.worker.buffers import BufferLayout, layout_of
+
+
+class Assembly(Protocol):
+    """How the evaluated model is put together from what the servers publish."""
+
+    def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
+        """Return the whole model as it is evaluated, and the module as its author named it, which
+        has the same tensors.
+        """
+
+    def vector(self, weights: Sequence[Tensor]) -> Tensor:
+        """Return its weights (P + Q,) from the vectors of all servers, or their shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class WholeModel:
+    """The model of one server, whose shards have a part of the vector each."""
+
+    seed: int
+
+    def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
+        """See `Assembly.modules`."""
+        module = model.build(self.seed)
+        return module, module
+
+    def vector(self, weights: Sequence[Tensor]) -> Tensor:
+        """See `Assembly.vector`."""
+        return weights[0] if len(weights) == 1 else torch.cat(list(weights))
+
+
+@dataclass(slots=True)
+class Stages:
+    """The whole network, put together from its stages."""
+
+    seed: int
+    paradigm: Decoupled
+    layouts: list[BufferLayout] = field(default_factory=list)
+    """Those of the stages and then of the whole, known once the model is built."""
+
+    def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
+        """See `Assembly.modules`."""
+        module, parts = cut_model(model, self.seed, self.paradigm)
+        whole = nn.Sequential(*(item for part in parts for item in part))
+        self.layouts = [layout_of(each) for each in (*parts, whole)]
+        return whole, module
+
+    def vector(self, weights: Sequence[Tensor]) -> Tensor:
+        """See `Assembly.vector`."""
+        *stages, whole = self.layouts
+        return joined(weights, stages, whole)
+
+
+def _assembly(spec: RunSpec) -> Assembly:
+    seed, topology = spec.experiment.seed, spec.topology
+    if isinstance(topology, PipelinedPlan):
+        return Stages(seed, topology.paradigm)
+    return WholeModel(seed)
+
+
+class Evaluator:
+    """It evaluates published weights on the test set, in the order in which they were published."""
+
+    def __init__(self, threads: Threads, role: Role) -> None:
+        use_threads(threads)
+        self._role = role
+        self._evaluation: ModelEvaluation | None = None
+
+    def __repr__(self) -> str:
+        return str(self._role)
+
+    def reset(self, spec: RunSpec, model: InitialModel) -> Place:
+        """Begin a run."""
+        forget_all()
+        [device] = devices_of_actor()
+        self._assembly, experiment = _assembly(spec), spec.experiment
+        whole, self._module = self._assembly.modules(model)
+        self._evaluation = ModelEvaluation(
+            model, whole.to(device), experiment, experiment.data.loader_workers
+        )
+        warm_up((model.name, device, "evaluation"), lambda: self._evaluation_of_one_batch)
+        return here([device])
+
+    def _evaluation_of_one_batch(self, number: int) -> None:
+        assert self._evaluation is not None, "warm-up before reset"
+        self._evaluation.warm_up()
+
+    @answers
+    def evaluate(self, message: EvaluateCall, *weights: Payload) -> dict[str, float]:
+        """Return the metrics of published weights: name -> value.
+
+        Args:
+            message: says whether the training is over.
+            weights: what the servers published, in a part a shard.
+        """
+        return self._ready.measure(self._assembly.vector(incoming(*weights)), message.is_last)
+
+    @answers
+    def state_dict(self, message: StateDictCall, *weights: Payload) -> bytes:
+        """Return a model with published weights as the contents of a safetensors file.
+
+        Args:
+            message: says no more.
+            weights: what the servers published, in a part a shard.
+        """
+        evaluation = self._ready
+        vector = self._assembly.vector(incoming(*weights))
+        return encoded(evaluation.model, vector, self._module, evaluation.task)
+
+    @property
+    def _ready(self) -> ModelEvaluation:
+        """What `reset` has made.
+
+        Raises:
+            StartedAnew: the process died between two calls, and this is the one after it.
+        """
+        if self._evaluation is None:
+            raise StartedAnew
+        return self._evaluation

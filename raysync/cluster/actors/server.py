@@ -1,0 +1,176 @@
+"""The parameter server actor: a shell around `training.server.model_server`."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import ray
+import torch
+
+from raysync.cluster.actors.actor_errors import answers
+from raysync.cluster.actors.actor_spec import Role
+from raysync.cluster.actors.devices import Place, here
+from raysync.cluster.actors.threads import Threads, use_threads
+from raysync.cluster.monitoring import Exporter, UpdateSeconds
+from raysync.cluster.run_spec import RunSpec
+from raysync.cluster.transports import serving
+from raysync.cluster.transports.shared_memory import Handle
+from raysync.cluster.transports.transport import Payload, forget_all, incoming, outgoing, written
+from raysync.decoupled.gossip import exchange_of
+from raysync.decoupled.plan import parts_of
+from raysync.decoupled.topology import PipelinedPlan
+from raysync.engine.messages import (
+    ApplyCall,
+    CombineCall,
+    ForgetCall,
+    PublishCall,
+    SavedCall,
+    SnapshotCall,
+    StatisticsCall,
+)
+from raysync.training.models.initial_model import InitialModel
+from raysync.training.server.apply_plan import ApplyPlan
+from raysync.training.server.model_server import Exchange, ModelServer, shard_of
+from raysync.training.worker.flat import FlatModel
+
+
+def _exchange(spec: RunSpec, index: int, model: InitialModel) -> Exchange:
+    """Return the part of the model that a server keeps, with its initial weights and its update."""
+    experiment = spec.experiment
+    if isinstance(spec.topology, PipelinedPlan):
+        paradigm = spec.topology.paradigm
+        return exchange_of(
+            paradigm, experiment.update, parts_of(model, experiment.seed, paradigm)[index]
+        )
+    whole, cluster = FlatModel(model.build(experiment.seed)), experiment.cluster
+    return shard_of(whole, experiment.update, index, cluster.server_shards, cluster.wire)
+
+
+class Server:
+    """It keeps the model, a stage or a shard of it. Calls of the controller are executed in their
+    order.
+    """
+
+    def __init__(self, threads: Threads, role: Role) -> None:
+        use_threads(threads)
+        self._threads, self._role = threads, role
+        self._model: ModelServer | None = None
+        self._size = 0
+        """The length of its vectors."""
+        self._exporter = Exporter()
+        self._seconds = UpdateSeconds(self._exporter, None)
+
+    def __repr__(self) -> str:
+        return str(self._role)
+
+    def serve(self, ends: serving.Ends, last: int) -> None:
+        """Carry out the calls that come over a pipe; see `serving.serve`."""
+        serving.serve(self, ends, last)
+
+    def reset(
+        self, spec: RunSpec, model: InitialModel, data: npt.NDArray[np.uint8] | None = None
+    ) -> Place:
+        """Begin a run, or go on with one.
+
+        Args:
+            spec: of the run.
+            model: the task, and how its model begins.
+            data: what `snapshot` returned; None: fresh weights and a fresh optimizer.
+        """
+        forget_all()
+        exchange = _exchange(spec, self._role.number - spec.first_server, model)
+        self._model, self._size = ModelServer(exchange), len(exchange.weights(0))
+        if data is not None:
+            self._model.restore(data.tobytes())
+        self._seconds = UpdateSeconds(self._exporter, spec.published_as)
+        return here(["cpu"])
+
+    @answers
+    def combine(self, message: CombineCall, *arrived: Payload) -> float:
+        """Make the first half of an update: combine the gradients.
+
+        Returns:
+            This shard's part of the norm, for updates that clip the gradient.
+        """
+        self._use_threads_for(message.plan)
+        with self._seconds.timed():
+            return self._ready.combine(message.plan, incoming(*arrived))
+
+    @answers
+    def apply(self, message: ApplyCall, *arrived: Any, into: Handle | None = None) -> Payload | int:
+        """Make an update; return the weights that it makes if it publishes them, or, if they are
+        written into a slot of shared memory, its handle; otherwise the version.
+
+        Args:
+            message: the details of the update.
+            arrived: the gradients, and behind them, if delays are compensated, the weights that
+                each was computed on; or the norms that the shards' `combine` returned.
+            into: the slot that the weights are to be written into.
+        """
+        plan = message.plan
+        assert plan is not None, "an update without its details"
+        self._use_threads_for(plan)
+        with self._seconds.timed():
+            version = self._ready.apply(plan, arrived if plan.combined else incoming(*arrived))
+        return self._published(version, 0, into) if message.publishes else version
+
+    @answers
+    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
+    def publish(self, message: PublishCall, into: Handle | None = None) -> tuple[Payload, int]:
+        """Return the weights as they are, and their version.
+
+        Args:
+            message: names that version.
+            into: the slot of shared memory that they are to be written into; then its handle is
+                returned.
+        """
+        self._seconds.tell()
+        return self._published(message.version, message.replica, into), message.version
+
+    def _published(self, version: int, replica: int, into: Handle | None) -> Payload:
+        weights = self._ready.publish(version, replica)
+        if into is None:
+            return outgoing(weights)[0]
+        with written(into) as slot:
+            slot.copy_(weights)
+        return into
+
+    @answers
+    def forget(self, message: ForgetCall) -> None:
+        """Forget a worker that has left: its buffers no longer count."""
+        self._ready.forget(message.worker)
+
+    @answers
+    def statistics(self, message: StatisticsCall) -> Payload:
+        """Return its part of the vector whose end are the buffers of a worker."""
+        return outgoing(self._ready.statistics(message.worker))[0]
+
+    @answers
+    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
+    def snapshot(
+        self, message: SnapshotCall, *arrived: Payload
+    ) -> tuple[npt.NDArray[np.uint8], int]:
+        """Return its whole state as the contents of a safetensors file, and its version. The file
+        is an array, since Ray copies bytes wherever they come.
+
+        Args:
+            message: names the vectors that it keeps, and the version that the model must have.
+            arrived: its parts of these vectors.
+        """
+        data = self._ready.snapshot(message.names, incoming(*arrived), message.version)
+        return np.frombuffer(data, np.uint8), message.version
+
+    @answers
+    def saved(self, message: SavedCall) -> Payload:
+        """Return its part of a vector that was kept with the state; it can be asked for once."""
+        return outgoing(self._ready.saved(message.name))[0]
+
+    def _use_threads_for(self, plan: ApplyPlan) -> None:
+        torch.set_num_threads(self._threads.of_update(len(plan.samples), self._size))
+
+    @property
+    def _ready(self) -> ModelServer:
+        assert self._model is not None, "called before reset"
+        return self._model

@@ -1,0 +1,194 @@
+"""The actor of one stage of a network that is cut: activations and gradients in, the same out.
+
+    forward(message, [weights], [x])        -> y                                for the next stage
+    backward(message, [weights], dy)        -> gradient, dx, report   the last one: x, not dy
+
+What goes between stages are return values, passed on as top-level references from neighbour to
+neighbour, nothing of it through the controller. An actor works its calls off in order, which is the
+order of the schedule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import numpy.typing as npt
+import ray
+import torch
+from torch import Tensor
+
+from raysync.cluster.actors.actor_errors import answers
+from raysync.cluster.actors.actor_spec import Role
+from raysync.cluster.actors.devices import Place, here, ready_devices
+from raysync.cluster.actors.freed_memory import give_back_freed_memory, keep_freed_memory
+from raysync.cluster.actors.threads import Threads, use_threads
+from raysync.cluster.actors.warm_up import warm_up
+from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.monitoring import log_ready, log_to_stderr
+from raysync.cluster.run_spec import RunSpec
+from raysync.cluster.transports.transport import Payload, incoming, outgoing
+from raysync.decoupled.plan import parts_of
+from raysync.decoupled.stage import StageComputation, StageWork
+from raysync.decoupled.topology import PipelinedPlan
+from raysync.emulation.step_time import StepTime, one_way_s
+from raysync.engine.messages import BackwardCall, ForwardCall, StepReport
+from raysync.training.data.batch_reader import BatchReader
+from raysync.training.data.batch_structure import batch_to
+from raysync.training.data.batches import Batches
+from raysync.training.models.initial_model import InitialModel
+from raysync.training.worker.device import Device, try_kernels
+
+Activation = npt.NDArray[Any]
+"""A tensor of shape (N, ...), as a payload: bfloat16, which NumPy does not have, as uint16."""
+
+
+class StageActor:
+    """One stage of one group, on its device."""
+
+    def __init__(self, threads: Threads, role: Role) -> None:
+        use_threads(threads)
+        keep_freed_memory()
+        self._role = role
+        log_to_stderr(str(role))
+        self._busy_s = 0.0
+
+    def __repr__(self) -> str:
+        return str(self._role)
+
+    def reset(self, spec: RunSpec, model: InitialModel) -> Place:
+        """Begin a run."""
+        assert isinstance(spec.topology, PipelinedPlan), "a run without stages"
+        topology, experiment, slot = spec.topology, spec.experiment, self._role.slot
+        stage_id, group = topology.stage_of(slot), topology.group(slot)
+        [name] = ready_devices(group)
+        try_kernels(True)  # all of its batches have one size
+        self._stage, self._paradigm = stage_id[1], topology.paradigm
+        self._device, self._busy_s = Device(name), 0.0
+        self._share, self._link = topology.shares[self._stage], group.link
+        self._batch_size = experiment.batch_size
+        self._output_bytes = round(topology.output_bytes[stage_id] * self._batch_size)
+        self._step_time = StepTime(group, experiment.seed, slot, self._batch_size)
+        computation = StageComputation(
+            parts_of(model, experiment.seed, self._paradigm)[self._stage - 1].to(name),
+            self._paradigm.weights,
+            self._paradigm.shrink,
+            group.precision,
+        )
+        task, batches = model.task, spec.batches[slot]
+        self._work = StageWork(
+            computation,
+            self._stage,
+            self._paradigm.modules,
+            task,
+            BatchReader(model.train_set, task.collate, batches, experiment.data.loader_workers),
+            self._batch_size,
+            self._device,
+        )
+        give_back_freed_memory()  # that of the run before, whose model may have been a large one
+        self._warm_up(experiment.seed, model, batches, name, group.precision)
+        place = here([name])
+        log_ready(f"stage {self._stage} of {model.name}", place.devices)
+        return place
+
+    def _warm_up(
+        self, seed: int, model: InitialModel, batches: Batches, device: str, precision: str
+    ) -> None:
+        """Run a batch through the stages up to this one, and back through this one."""
+        number, paradigm, batch_size = self._stage, self._paradigm, self._batch_size
+
+        def make() -> Callable[[int], object]:
+            parts = parts_of(model, seed, paradigm)
+            *before, own = (part.to(device) for part in parts[:number])
+            computation = StageComputation(own, paradigm.weights, paradigm.shrink, precision)
+            task, upload = model.task, Device(device).upload
+            reader = BatchReader(model.train_set, task.collate, batches)
+
+            def step(clock: int) -> None:
+                drawn = batch_to(reader.read(clock, [batch_size])[0], upload)
+                x = task.inputs(drawn)
+                with torch.no_grad():
+                    for part in before:
+                        x = part(x)
+                if number == paradigm.modules:
+                    computation.learn(clock, x, lambda output: task.criterion(output, drawn), 0)
+                else:
+                    y = computation.forward(clock, x, 0)
+                    computation.backward(clock, torch.ones_like(y))
+
+            return step
+
+        warm_up((model.name, device, number, precision, batch_size), make)
+
+    @answers
+    def forward(self, message: ForwardCall, *arrived: Any) -> Activation:
+        """Run a batch forward.
+
+        Args:
+            message: names the batch, and what faults do to the pass.
+            arrived: weights (P + Q,) if they are new, and then the activation of the stage before;
+                the first has none.
+        """
+        with self._timed(message, 1 / 3, self._stage > 1):
+            y = self._device.download(self._work.forward(message.batch, _tensors(arrived)))
+        return sent(y)
+
+    @answers
+    @ray.method(num_returns=3)  # type: ignore[untyped-decorator]
+    def backward(
+        self, message: BackwardCall, *arrived: Any
+    ) -> tuple[Payload, Activation | None, StepReport]:
+        """Run a batch backward.
+
+        The last stage runs it forward before: what arrives there is the activation.
+
+        Returns:
+            The gradient with the buffers behind it (P + Q,), the gradient by the input, and the
+            loss with the seconds of computing, and what was not finite.
+        """
+        modules = self._paradigm.modules
+        last, alone = self._stage == modules, modules == 1
+        again = self._paradigm.weights == "latest" and not last
+        with self._timed(message, 1.0 if last or again else 2 / 3, not alone):
+            loss, vector, dx = self._work.backward(message.batch, _tensors(arrived))
+            gradient = outgoing(self._device.download(vector))[0]
+            back = None if dx is None or self._stage == 1 else sent(self._device.download(dx))
+        busy_s, self._busy_s = self._busy_s, 0.0
+        return gradient, back, StepReport(loss, busy_s, self._work.not_finite)
+
+    @contextmanager
+    def _timed(
+        self, message: ForwardCall | BackwardCall, part: float, travels: bool
+    ) -> Iterator[None]:
+        """Sleep for what the emulated device and its link take longer than this one."""
+        if travels:
+            sleep_s(one_way_s(self._link, self._output_bytes, message.added_s))
+        began_s = now_s()
+        yield
+        # On a GPU copies are no computing, as of a worker.
+        computed_s = self._work.device_s or now_s() - began_s
+        share = self._share * part
+        step_s = self._step_time.seconds(
+            message.batch - 1, self._batch_size, message.factor, computed_s / share
+        )
+        began_s = now_s()
+        sleep_s(share * step_s - computed_s)
+        self._busy_s += computed_s + now_s() - began_s
+
+
+def _tensors(arrived: Sequence[Any]) -> list[Tensor]:
+    """Return what has arrived as tensors: weights may be bytes, activations keep their shape."""
+    return [incoming(each)[0] if isinstance(each, bytes) else received(each) for each in arrived]
+
+
+def sent(tensor: Tensor) -> Activation:
+    """Return an activation, or its gradient, as an actor returns it."""
+    bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
+    return bits.numpy()
+
+
+def received(payload: Activation) -> Tensor:
+    """Return the tensor that was sent. A stage computes in floats, so it sends no integers."""
+    tensor = torch.from_numpy(payload)
+    return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor

@@ -1,0 +1,185 @@
+"""The worker actor: weights in, gradient out; it knows no paradigm and no other worker."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from raysync.cluster.actors.actor_errors import answers
+from raysync.cluster.actors.actor_spec import Role
+from raysync.cluster.actors.devices import Place, here, ready_devices
+from raysync.cluster.actors.freed_memory import give_back_freed_memory, keep_freed_memory
+from raysync.cluster.actors.threads import Threads, use_threads
+from raysync.cluster.actors.warm_up import warm_up
+from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.monitoring import log_ready, log_to_stderr
+from raysync.cluster.run_spec import RunSpec
+from raysync.cluster.transports import serving
+from raysync.cluster.transports.shared_memory import Handle
+from raysync.cluster.transports.transport import (
+    MAPPINGS,
+    Payload,
+    forget_all,
+    incoming,
+    outgoing,
+    written,
+)
+from raysync.cluster.transports.weights_in_place import WeightsInPlace, is_worth_it
+from raysync.config import WorkerGroup
+from raysync.emulation.step_time import StepTime, one_way_s
+from raysync.engine.messages import RestoreCall, StepCall, StepReport
+from raysync.engine.topology import SERVER
+from raysync.training.data.batch_reader import BatchReader
+from raysync.training.models.initial_model import InitialModel
+from raysync.training.worker.device import try_kernels
+from raysync.training.worker.gradient import GradientComputation
+
+
+def _computation(
+    spec: RunSpec, group: WorkerGroup, model: InitialModel, devices: Sequence[str]
+) -> GradientComputation:
+    experiment = spec.experiment
+    return GradientComputation(
+        model.build(experiment.seed),
+        model.task,
+        devices,
+        group.precision,
+        experiment.micro_batch,
+        compiles=group.compile,
+        wire=experiment.cluster.wire,
+        shards=experiment.cluster.server_shards,
+        draws_ahead=True,
+    )
+
+
+def _trial(
+    spec: RunSpec, slot: str, model: InitialModel, devices: Sequence[str]
+) -> Callable[[int], torch.Tensor]:
+    """Return a function that computes the step of a clock, with tensors of its own; it returns the
+    gradient with the buffers behind it, (P + Q,), which is valid until the next step.
+    """
+    computation = _computation(spec, spec.group(slot), model, devices)
+    reader = BatchReader(model.train_set, model.task.collate, spec.batches[slot])
+    initial = computation.model.initial().cpu()  # as weights come: a GPU pins memory for them
+    batch_size = spec.experiment.batch_size_of(slot)
+
+    def step(clock: int) -> torch.Tensor:
+        try_kernels(True)
+        computation.read_weights([initial])
+        computation.compute(reader, clock, batch_size)
+        return computation.outgoing()
+
+    return step
+
+
+class Worker:
+    """It computes gradients on its device, or on several."""
+
+    def __init__(self, threads: Threads, role: Role) -> None:
+        use_threads(threads)
+        keep_freed_memory()
+        self._role = role
+        log_to_stderr(str(role))
+        self._gradient: GradientComputation | None = None
+        self._reader: BatchReader | None = None
+        self._in_place: WeightsInPlace | None = None
+
+    def __repr__(self) -> str:
+        return str(self._role)
+
+    def serve(self, ends: serving.Ends, last: int) -> None:
+        """Carry out the calls that come over a pipe; see `serving.serve`."""
+        serving.serve(self, ends, last, meanwhile=self._draw_ahead)
+
+    def _draw_ahead(self) -> None:
+        """Draw the next batch while the server updates, in place of doing it once the weights are
+        there. Samples that are read one by one are left to processes of their own: reading them
+        takes long, and must show in the seconds of a step.
+        """
+        gradient, reader = self._gradient, self._reader
+        assert gradient is not None, "drawing before reset"
+        assert reader is not None, "drawing before reset"
+        if reader.is_in_memory:
+            gradient.draw_ahead(reader)
+
+    def reset(self, spec: RunSpec, model: InitialModel) -> Place:
+        """Begin a run."""
+        self._gradient = self._in_place = self._reader = None
+        give_back_freed_memory()  # that of the run before, whose model may have been a large one
+        slot, experiment = self._role.slot, spec.experiment
+        group, size = spec.group(slot), experiment.batch_size_of(slot)
+        devices = ready_devices(group, group.devices)
+        forget_all()
+        self._link, self._batch_size = group.link, size
+        self._vector_bytes = spec.vector_bytes[SERVER]
+        self._step_time = StepTime(group, experiment.seed, slot, size)
+        warm_up(
+            (model.name, *devices, group.precision, group.compile, size),
+            lambda: _trial(spec, slot, model, devices),
+        )
+        self._gradient = _computation(spec, group, model, devices)
+        if spec.shares_memory and devices[0] == "cpu" and is_worth_it(self._vector_bytes):
+            self._in_place = WeightsInPlace(MAPPINGS, self._vector_bytes)
+            self._gradient.move_weights(self._in_place.vector)
+        self._reader = BatchReader(
+            model.train_set, model.task.collate, spec.batches[slot], experiment.data.loader_workers
+        )
+        place = here(devices)
+        log_ready(model.name, place.devices)
+        return place
+
+    @answers
+    def step(
+        self, message: StepCall, *weights: Payload, into: Handle | None = None
+    ) -> tuple[Payload | StepReport, ...]:
+        """Compute one iteration.
+
+        Args:
+            message: names the batch, and what faults do to the step.
+            weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you
+                have.
+            into: the slot of shared memory that the gradient is to be written into.
+
+        Returns:
+            The gradient with the buffers behind it, as it travels, in a part a shard, or the
+            handles of these parts; the loss, the seconds of computing, the emulated part included:
+            forward and backward, on a CPU also drawing the batch unless that was done ahead,
+            without the copies of vectors; and what was not finite.
+        """
+        gradient, reader = self._gradient, self._reader
+        assert gradient is not None, "step before reset"
+        assert reader is not None, "step before reset"
+        clock, batch_size = message.clock, message.samples
+        try_kernels(batch_size == self._batch_size)
+        if weights:  # the backend lets the gradient take its time: another step may come meanwhile
+            sleep_s(one_way_s(self._link, self._vector_bytes, message.added_s))
+            in_place = self._in_place is not None and self._in_place.show(weights)
+            gradient.read_weights([] if in_place else incoming(*weights))
+        began_s = now_s()
+        if into is None:
+            loss = gradient.compute(reader, clock, batch_size)
+        else:
+            with written(into) as vector:
+                gradient.write_into(vector)
+                loss = gradient.compute(reader, clock, batch_size)
+                gradient.outgoing()
+                if self._in_place is not None:
+                    self._in_place.check()
+        # On a GPU the copies of weights and gradient run beside this thread: they are no computing.
+        computed_s = gradient.device_s or now_s() - began_s
+        step_s = self._step_time.seconds(clock, batch_size, message.factor, computed_s)
+        began_s = now_s()
+        sleep_s(step_s - computed_s)
+        busy_s = computed_s + now_s() - began_s
+        sizes = gradient.wire.sizes
+        parts = outgoing(gradient.outgoing(), sizes) if into is None else into.parts(sizes)
+        return *parts, StepReport(loss, busy_s, gradient.not_finite)
+
+    @answers
+    def restore(self, message: RestoreCall, *parts: Payload) -> None:
+        """Take the buffers at the end of a vector, which comes in a part a shard: those that this
+        slot had when the run was interrupted.
+        """
+        assert self._gradient is not None, "restore before reset"
+        self._gradient.read_buffers(torch.cat(incoming(*parts)))

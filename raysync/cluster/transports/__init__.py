@@ -1,0 +1,1 @@
+"""How vectors travel between processes of a run on Ray."""

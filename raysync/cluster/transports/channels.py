@@ -1,0 +1,409 @@
+"""Calls over pipes: how the hot calls reach actors whose vectors are in shared memory.
+
+A call of Ray's costs both its ends about a millisecond of a processor; one over a pipe costs some
+hundredths. So steps, updates and publications whose inputs are handles travel over two pipes for
+each actor. While it waits it is blocked in a read: nothing polls or spins. All else stays with Ray:
+the actors and their places, who is dead, and every other method.
+
+    serve       a method of the actor, in which it carries out what comes over its pipe, in order
+    leave       what it is sent to end `serve`, so that a call of Ray's gets its turn; the next
+                `serve` is queued behind that. So all calls of an actor keep their order
+    relay       a call whose input another actor makes is sent to that one, which passes it on as
+                soon as it has answered: so a worker begins its step on new weights without the
+                driver's being woken first
+
+Where that cannot be, since several actors make its inputs, or the call that makes one has not been
+sent itself, or a pipe has no room, a call waits here, and all behind it, until its inputs are
+there, as Ray would have it. If an input fails, so does the call.
+
+An actor that dies may have passed calls on, or not. Where their input is there, they are sent once
+more, and whoever has them already takes no notice (see `serving`); where it is not, they have not
+been passed on.
+
+The pipes have no names: the actor opens the driver's own through `/proc`. It sees the end of its
+pipe when the driver is gone; that an actor is gone the driver learns from Ray, whose `serve` fails.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from selectors import EVENT_READ, DefaultSelector
+from threading import Lock
+from typing import Any, NamedTuple, TypeVar
+
+from raysync.cluster.clock import now_s
+from raysync.cluster.transports.pipes import end_of, frame, receive, send
+from raysync.cluster.transports.serving import LEAVE, RELAY, Ends
+from raysync.cluster.transports.shared_memory import Handle, Lease
+from raysync.engine.backend import Failure
+from raysync.engine.messages import ApplyCall, Message, PublishCall, StepCall, encode
+
+Issued = TypeVar("Issued")
+Request = tuple[Message, Sequence[Handle], Handle | None]
+"""Message, inputs, and the slot that the value is to be written into."""
+
+HOT = (StepCall, ApplyCall, PublishCall)
+"""The messages that are sent over pipes."""
+WINDOW_BYTES = 16 * 2**10
+"""How much an actor is sent before it answers, to carry out and to pass on: a quarter of what a
+pipe holds, so that a frozen actor does not block the driver."""
+
+
+class PipedCall:
+    """A call over a pipe; its values are handles, which are known before the call is done."""
+
+    def __init__(
+        self,
+        channel: Channel,
+        request: Request,
+        needs: Iterable[PipedCall],
+        leases: tuple[Lease, ...] = (),
+        reads: tuple[Lease, ...] = (),
+        upload: Any = None,
+    ) -> None:
+        """
+        Args:
+            channel: the pipes of its actor.
+            request: what it asks for.
+            needs: the calls that make its inputs.
+            leases: the slots of what it makes.
+            reads: those of its inputs, which are held until it is done.
+            upload: see `RayCall`.
+        """
+        self.leases, self.upload, self.is_done = leases, upload, False
+        self.result: Any = None
+        """The answer, or a `Failure`."""
+        self.request, self.reads, self.channel = request, reads, channel
+        self.number = 0
+        """Its number among the requests of its actor, once it has been sent."""
+        self.needs = [need for need in needs if not need.is_there]
+        self.dependents: list[Channel] = []
+        """The channels whose next call waits for this one."""
+        self._watchers: list[tuple[Callable[[Any], None], Any]] = []
+        self._stands_for: PipedCall | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """Whether it is done, and has not failed."""
+        return self.is_done and not isinstance(self.result, Failure)
+
+    @property
+    def parts(self) -> tuple[Handle, ...]:
+        """The handle of its value; see `RayCall.parts`."""
+        return tuple(lease.handle for lease in self.leases[-1:])
+
+    def value(self, index: int) -> tuple[Handle, ...]:
+        """See `Call.value`; there is only one."""
+        return self.parts
+
+    @property
+    def answer(self) -> Any:
+        """See `Call.answer`."""
+        return self.result
+
+    def watch(self, then: Callable[[Any], None], argument: Any) -> None:
+        """See `Backend.watch`."""
+        if self.is_done:
+            self.channel.channels.due.append((then, argument))
+        else:
+            self._watchers.append((then, argument))
+
+    @property
+    def failure(self) -> Failure | None:
+        """How it has failed, if it has."""
+        return self.result if isinstance(self.result, Failure) else None
+
+    def finish(self, result: Any) -> None:
+        """Take in what came of it."""
+        self.is_done, self.result, self.reads = True, result, ()
+        self.channel.channels.due += self._watchers
+        self._watchers = []
+        dependents, self.dependents = self.dependents, []
+        if self._stands_for is not None:
+            self._stands_for.finish(result)
+        for channel in dependents:
+            channel.advance()
+
+    def follow(self, again: PipedCall) -> None:
+        """Stand for a call that makes again what this one did not."""
+        self.is_done, self.result, self.channel = False, None, again.channel
+        self.leases, self.number = again.leases, again.number
+        again._stands_for = self
+
+
+class Relayed(NamedTuple):
+    """A call that another actor passes on."""
+
+    call: PipedCall
+    need: PipedCall
+    """The call of that actor which makes its input."""
+    via: Channel
+    data: bytes
+
+
+class Channel:
+    """The pipes to one actor, and the calls that wait for their turn there."""
+
+    def __init__(self, channels: Channels, actor: Any, name: str) -> None:
+        """
+        Args:
+            channels: those of the run.
+            actor: Ray's handle of it.
+            name: its id.
+        """
+        self.channels, self._actor, self.name = channels, actor, name
+        self._files = read, self._requests, self.answers, write = (*os.pipe(), *os.pipe())
+        self._ends = Ends(end_of(read), end_of(write))
+        self._end = tuple(end_of(self._requests))
+        """What others write its requests into."""
+        self._queue: deque[PipedCall] = deque()
+        self._number = self._left_after = 0
+        """The numbers of the latest request, and of the latest before it was told to leave."""
+        self._sent: dict[int, tuple[PipedCall, int]] = {}
+        """Number -> what has not been answered, with its size in bytes, the oldest first."""
+        self._unanswered_bytes = 0
+        self._relayed: Relayed | None = None
+        """The last of what was sent, if it comes by another actor, and is not answered."""
+        self.failure: Failure | None = None
+        """Why it is gone."""
+        self._serve()
+
+    def call(self, call: PipedCall) -> None:
+        """Send a call as soon as it is its turn, and its inputs are there."""
+        self._queue.append(call)
+        self.advance()
+
+    def advance(self) -> None:
+        """Send what can be sent."""
+        if self._relayed is not None:
+            self._check(self._relayed)
+        while self._queue and self._relayed is None:
+            call = self._queue[0]
+            failure = self.failure
+            if call.needs and failure is None:
+                failure = next((need.failure for need in call.needs if need.failure), None)
+                call.needs = [need for need in call.needs if not need.is_done]
+            if failure is not None:
+                self._queue.popleft().finish(failure)
+                continue
+            message, inputs, into = call.request
+            handles = [tuple(each) for each in inputs]
+            data = frame((self._number + 1, encode(message), handles, into and tuple(into)))
+            if not self._has_room(len(data)):
+                return
+            if not call.needs:
+                send(self._requests, data)
+            elif not self._relay(call, data):
+                return
+            self._queue.popleft()
+            self._number = call.number = self._number + 1
+            self._sent[call.number] = call, 0
+            self._count(call.number, len(data))
+
+    def _has_room(self, size: int) -> bool:
+        return not self._sent or self._unanswered_bytes + size <= WINDOW_BYTES
+
+    def _count(self, number: int, size: int) -> None:
+        """Count some bytes as sent, until the call of that number is answered."""
+        call, before = self._sent[number]
+        self._sent[number] = call, before + size
+        self._unanswered_bytes += size
+
+    def _relay(self, call: PipedCall, data: bytes) -> bool:
+        """Let a call come by the actor that makes its input; return whether that can be. Otherwise
+        it is sent when the input is there.
+        """
+        [need, *others] = call.needs
+        if self not in need.dependents:
+            need.dependents.append(self)
+        via = need.channel
+        if others or not via.passes_on(need, self._end, data):
+            return False
+        self._relayed = Relayed(call, need, via, data)
+        return True
+
+    def passes_on(self, need: PipedCall, end: tuple[int, ...], data: bytes) -> bool:
+        """Let the actor pass a frame on when it has answered a call; return whether it can.
+
+        Args:
+            need: the call.
+            end: the end of the other's pipe.
+            data: the frame.
+        """
+        if need.number <= self._left_after or self._relayed is not None:
+            return False  # it would pass it on before it comes to that call
+        passed_on = frame((need.number, RELAY, end, data))
+        if not self._has_room(len(passed_on)):
+            return False
+        send(self._requests, passed_on)
+        self._count(need.number, len(passed_on))
+        return True
+
+    def _check(self, relayed: Relayed) -> None:
+        """Look whether a call that comes by another actor still does."""
+        call, need, via, data = relayed
+        if need.failure is not None:
+            self._relayed = None
+            self._take(call.number).finish(need.failure)
+        elif via.failure is not None:
+            self._relayed = None
+            send(self._requests, data)  # it may have come
+
+    def _take(self, number: int) -> PipedCall:
+        """Return a call that has been answered, or never will be."""
+        call, size = self._sent.pop(number)
+        self._unanswered_bytes -= size
+        return call
+
+    def answered(self) -> None:
+        """Take in the answer that has come."""
+        number, told, why = receive(self.answers)
+        call = self._take(number)
+        if self._relayed is not None and self._relayed.call is call:
+            self._relayed = None
+        call.finish(told if why is None else Failure("raised", why, self.name))
+        self.advance()
+
+    def by_ray(self, issue: Callable[[], Issued]) -> Issued:
+        """Issue a call of Ray's in its turn, behind all that has been called over the pipes."""
+        while (self._queue or self._relayed) and self.failure is None:
+            self.channels.pump(None)  # until what is in front of it has been sent
+        if self.failure is not None:  # it has died meanwhile, and its pipes are closed
+            return issue()
+        send(self._requests, frame(LEAVE))
+        self._serving, self._left_after = None, self._number
+        issued = issue()
+        self._serve()
+        return issued
+
+    def fail(self, failure: Failure) -> None:
+        """Take in that the actor is gone: what it has not answered fails."""
+        if self.failure is not None:
+            return
+        while self._sent and _has_more(self.answers):  # a push counts if its handle has returned
+            self.answered()
+        self.failure, self._relayed = failure, None
+        sent, self._sent = self._sent, {}
+        for call, _ in sent.values():
+            call.finish(failure)
+        self.advance()
+        self.channels.forget(self)
+        for file in self._files:
+            os.close(file)
+
+    def _serve(self) -> None:
+        self._serving = serving = self._actor.serve.remote(self._ends, self._number)
+        self.channels.expect(serving, self)
+
+    def is_served_by(self, serving: Any) -> bool:
+        """Say whether that call of Ray's is the latest `serve`."""
+        return self._serving is serving
+
+
+def _has_more(file: int) -> bool:
+    """Say whether there is something to read."""
+    poll = select.poll()
+    poll.register(file, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+class Channels:
+    """The channels of a run, and whatever its driver waits for besides."""
+
+    def __init__(self, failure_of: Callable[[Any], Failure | None]) -> None:
+        """
+        Args:
+            failure_of: says how a reference of Ray's has failed that is there.
+        """
+        self.due: list[tuple[Callable[[Any], None], Any]] = []
+        """What is to be called back."""
+        self._failure_of = failure_of
+        self._channels: dict[str, Channel] = {}
+        self._serving: dict[Any, Channel] = {}
+        self._expected: set[Any] = set()
+        self._arrived: deque[Any] = deque()
+        self.references: list[Any] = []
+        """What is there of Ray's references, but for those of `serve`."""
+        self._lock, self._is_closed = Lock(), False
+        self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
+        self._selector = DefaultSelector()
+        self._selector.register(self._wake, EVENT_READ, None)
+
+    def channel(self, name: str, actor: Any) -> Channel:
+        """Return the channel of an actor, which is made with its first call."""
+        if name not in self._channels:
+            self._channels[name] = channel = Channel(self, actor, name)
+            self._selector.register(channel.answers, EVENT_READ, channel)
+        return self._channels[name]
+
+    def get(self, name: str) -> Channel | None:
+        """Return the channel of an actor, if it has one."""
+        return self._channels.get(name)
+
+    def forget(self, channel: Channel) -> None:
+        """Listen no more to a channel."""
+        if self._channels.get(channel.name) is channel:
+            del self._channels[channel.name]
+            self._selector.unregister(channel.answers)
+        self._serving = {key: each for key, each in self._serving.items() if each is not channel}
+        for other in list(self._channels.values()):
+            other.advance()
+
+    def expect(self, reference: Any, channel: Channel | None = None) -> None:
+        """Wake up when a reference of Ray's is there."""
+        if reference in self._expected:
+            return
+        self._expected.add(reference)
+        if channel is not None:
+            self._serving[reference] = channel
+        reference.future().add_done_callback(lambda _: self._ring(reference))
+
+    def _ring(self, reference: Any) -> None:  # in a thread of Ray's
+        with self._lock:
+            self._arrived.append(reference)
+            if not self._is_closed:
+                os.eventfd_write(self._wake, 1)
+
+    def pump(self, timeout_s: float | None) -> None:
+        """Wait for an answer, or for a reference of Ray's, and take in all that is there."""
+        for key, _ in self._selector.select(timeout_s):
+            if key.data is None:
+                with suppress(BlockingIOError):
+                    os.eventfd_read(self._wake)
+            elif key.data.failure is None:
+                key.data.answered()
+        while self._arrived:
+            reference = self._arrived.popleft()
+            self._expected.discard(reference)
+            channel = self._serving.pop(reference, None)
+            if channel is None:
+                self.references.append(reference)
+            elif channel.is_served_by(reference):
+                failure = self._failure_of(reference)
+                channel.fail(failure or Failure("died", "it has left the run", channel.name))
+
+    def await_call(self, call: PipedCall, patience_s: float) -> None:
+        """Wait until a call is done; nothing is called back meanwhile.
+
+        Raises:
+            TimeoutError: it is not done in time.
+        """
+        until_s = now_s() + patience_s
+        while not call.is_done:
+            left_s = until_s - now_s()
+            self.pump(max(0.0, left_s))
+            if left_s <= 0 and not call.is_done:
+                raise TimeoutError
+
+    def close(self) -> None:
+        """Let all actors leave, and close all files."""
+        for channel in list(self._channels.values()):
+            channel.fail(Failure("other", "the run is over"))
+        self._selector.close()
+        with self._lock:
+            self._is_closed = True
+            os.close(self._wake)

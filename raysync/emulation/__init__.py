@@ -1,0 +1,1 @@
+"""What emulates a cluster, with one meaning on both engines: step times, faults."""

@@ -1,0 +1,208 @@
+"""The faults of a run: when they act on which workers; the same for every paradigm and on both
+engines.
+
+Random values are hashed from (seed, fault, slot), so they depend on the key (seconds or clock) that
+the fault names and on nothing that a paradigm does. A step is subject, from its beginning to its
+end, to the faults that hold at its Release.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from itertools import chain
+from math import inf, log
+from typing import Any
+
+from raysync.config import Crash, Experiment, Kill
+from raysync.config.faults import Draws, StepFault, WindowedFault
+from raysync.config.yaml_reading import write_yaml
+from raysync.randomness import hashed_seed, uniform
+
+NO_FAULT = StepFault()
+
+
+class FaultWindows:
+    """The windows of one fault on one slot, drawn as far as they are needed."""
+
+    def __init__(self, fault: WindowedFault, purpose: str, seed: int, slot: str) -> None:
+        self._lasts = inf if fault.lasts is None else fault.lasts
+        self._coming = _moments(fault, _drawer(seed, purpose, slot))
+        self._begun: list[float] = []
+        self._next = next(self._coming, inf)
+
+    def hold_at(self, key: float) -> bool:
+        """Say whether that moment (seconds or clock) lies in a window."""
+        while self._next <= key:
+            self._begun.append(self._next)
+            self._next = next(self._coming, inf)
+        past = bisect_right(self._begun, key)
+        return past > 0 and key < self._begun[past - 1] + self._lasts
+
+
+class SlotKills:
+    """The moments at which one fault kills the worker of one slot, drawn as far as they are
+    needed.
+    """
+
+    def __init__(self, index: int, fault: Kill, purpose: str, seed: int, slot: str) -> None:
+        self.index = index
+        """The index of the fault in the experiment file."""
+        self._coming = _moments(fault, _drawer(seed, purpose, slot))
+        self._next = next(self._coming, inf)
+
+    def after(self, at: float) -> float:
+        """Return the first moment later than that one, in seconds since the run began; infinity:
+        there is none. It must not fall from one call to the next.
+        """
+        while self._next <= at:
+            self._next = next(self._coming, inf)
+        return self._next
+
+
+def _moments(fault: WindowedFault | Kill, draw: Callable[[int], float]) -> Iterator[float]:
+    """Yield the moments at which a fault strikes, or its windows begin, rising."""
+    start, end = fault.start, inf if fault.end is None else fault.end
+    if fault.times is not None:
+        yield from sorted(start + (end - start) * draw(number) for number in range(fault.times))
+    elif fault.mean_gap is not None:
+        number = 0
+        while (start := start - fault.mean_gap * log(draw(number))) < end:
+            yield start
+            number += 1
+    else:
+        yield start
+
+
+@dataclass(slots=True)
+class _SlotFault:
+    """One fault on one slot."""
+
+    index: int
+    fault: WindowedFault
+    windows: FaultWindows
+    draws: Draws
+    """See `_Windows.draws`."""
+
+    def step_fault(self, clock: int, at: float) -> StepFault | None:
+        if not self.windows.hold_at(clock if self.fault.by_clock else at):
+            return None
+        return self.fault.effect(self.draws, clock, at)
+
+
+class FaultPlan:
+    """All faults of a run; it remembers which of them took effect."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        self._idle = dict.fromkeys(range(len(experiment.faults)))
+        self._slot_faults: dict[str, list[_SlotFault]] = {}
+        self.crashes: dict[int, Crash] = {}
+        """Index in the experiment file -> the crash."""
+        self._to_come: dict[str, list[tuple[int, int]]] = {}
+        """Slot -> (clock, index) of its crashes at a clock, the next one last."""
+        self._kills: dict[str, list[SlotKills]] = {}
+        seed = experiment.seed
+        for index, fault in enumerate(experiment.faults):
+            # Draws are hashed from it: another word would draw other faults than the published
+            # results had.
+            purpose = f"trouble {index}"
+            if isinstance(fault, Crash):
+                self.crashes[index] = fault
+                if fault.at_clock is not None:
+                    self._to_come.setdefault(fault.worker, []).append((fault.at_clock, index))
+                continue
+            for slot in _victims(experiment, fault, purpose):
+                if isinstance(fault, Kill):
+                    kills = SlotKills(index, fault, purpose, seed, slot)
+                    self._kills.setdefault(slot, []).append(kills)
+                    continue
+                windows = FaultWindows(fault, purpose, seed, slot)
+                slot_fault = _SlotFault(index, fault, windows, fault.draws(seed, purpose, slot))
+                self._slot_faults.setdefault(slot, []).append(slot_fault)
+        for crashes in self._to_come.values():
+            crashes.sort(reverse=True)
+
+    def at_step(self, slot: str, clock: int, at: float) -> StepFault:
+        """Return the effect of the faults on a step that is released now.
+
+        Args:
+            slot: of the worker.
+            clock: the iteration.
+            at: seconds since the run began.
+        """
+        factor, latency_s = 1.0, 0.0
+        for slot_fault in self._slot_faults.get(slot, ()):
+            step_fault = slot_fault.step_fault(clock, at)
+            if step_fault is not None:
+                self._idle.pop(slot_fault.index, None)
+                factor *= step_fault.factor
+                latency_s += step_fault.latency_s
+        return StepFault(factor, latency_s) if factor != 1.0 or latency_s else NO_FAULT
+
+    def crash_at_clock(self, slot: str, clock: int) -> int | None:
+        """Return the index of the crash that is due when the worker begins this iteration, or None;
+        each crash is returned once.
+        """
+        to_come = self._to_come.get(slot)
+        return to_come.pop()[1] if to_come and to_come[-1][0] <= clock else None
+
+    def next_kill(self, slot: str, after: float) -> tuple[float, int] | None:
+        """Return when the worker of a slot is killed next, and the index of the fault; None: it is
+        not.
+
+        Args:
+            slot: of the worker.
+            after: seconds since the run began; it must not fall from one call to the next.
+        """
+        coming = [(kills.after(after), kills.index) for kills in self._kills.get(slot, ())]
+        at, index = min(coming, default=(inf, 0))
+        return (at, index) if at < inf else None
+
+    def outlive(self, until_s: float) -> None:
+        """Let no kill strike up to that moment, in seconds since the run began: those before it
+        have, and the run went back to a checkpoint.
+        """
+        for kills in chain.from_iterable(self._kills.values()):
+            if kills.after(-1.0) <= until_s:
+                kills.after(until_s)
+                self.took_effect(kills.index)
+
+    def took_effect(self, index: int) -> None:
+        """Record that the crash or the kill took effect."""
+        self._idle.pop(index, None)
+
+    def state(self) -> dict[str, Any]:
+        """Return what a checkpoint needs of them, JSON-native."""
+        return {"idle": list(self._idle), "to_come": self._to_come}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Go on from what `state` returned."""
+        self._idle = dict.fromkeys(state["idle"])
+        self._to_come = {
+            slot: [(clock, index) for clock, index in crashes]
+            for slot, crashes in state["to_come"].items()
+        }
+
+    def described(self, index: int) -> str:
+        """Return a fault as the experiment file has it."""
+        settings = self._experiment.faults[index].model_dump(mode="json", exclude_defaults=True)
+        return f"faults[{index}] {write_yaml(settings, width=1000, flow=True).strip()}"
+
+    def without_effect(self) -> tuple[str, ...]:
+        """Return the faults that have not taken effect so far."""
+        return tuple(self.described(index) for index in self._idle)
+
+
+def _victims(experiment: Experiment, fault: WindowedFault | Kill, purpose: str) -> list[str]:
+    slots = experiment.slots_of(fault.workers)
+    if fault.count is None:
+        return slots
+    return sorted(slots, key=lambda slot: hashed_seed(experiment.seed, f"{purpose} victim", slot))[
+        : fault.count
+    ]
+
+
+def _drawer(seed: int, purpose: str, slot: str) -> Callable[[int], float]:
+    return lambda number: uniform(seed, purpose, slot, number)

@@ -1,0 +1,180 @@
+"""The seconds that an emulated worker computes, and that its link delays it: the same for every
+engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from hashlib import blake2b
+from math import exp, log
+from statistics import fmean
+
+from raysync.config import Experiment, Jitter, Link, WorkerGroup
+from raysync.config.faults import StepFault
+from raysync.config.traces import steps_of
+from raysync.core.ids import Slot
+from raysync.randomness import begun_key, standard_normal_at, uniform_at
+
+SHORTEST = 0.05
+"""A normal jitter never shortens a step to less than this fraction of it."""
+Factor = Callable[[int], float]
+"""Clock -> the factor on the duration of that step."""
+
+
+def jitter_of(jitter: Jitter, seed: int, slot: str) -> Factor:
+    """Return a function from a clock to the factor on the duration of that step of a worker.
+
+    Its mean is 1 (almost: the normal one is cut at `SHORTEST`).
+    """
+    begun = begun_key(seed, "jitter", slot)
+    if jitter.distribution == "exponential":
+        return _exponential(begun)
+    if jitter.distribution == "pareto":
+        return _pareto(begun, jitter.tail)
+    if jitter.distribution == "empirical":
+        mean = fmean(jitter.samples)
+        return _empirical(begun, [sample / mean for sample in jitter.samples])
+    sigma = jitter.sigma
+    if jitter.distribution == "none" or sigma == 0:
+        return lambda clock: 1.0
+    if jitter.distribution == "lognormal":
+        return _lognormal(begun, sigma)
+    return _normal(begun, sigma)
+
+
+# These return functions of the clock alone, which Python calls faster than a `partial`.
+
+
+def _exponential(begun: blake2b) -> Factor:
+    return lambda clock: -log(uniform_at(begun, clock))
+
+
+def _pareto(begun: blake2b, tail: float) -> Factor:
+    """Draw from 1 - (m / x)**tail, x >= m = (tail - 1) / tail, whose mean is 1."""
+    return lambda clock: (tail - 1) / tail * exp(-log(uniform_at(begun, clock)) / tail)
+
+
+def _empirical(begun: blake2b, factors: Sequence[float]) -> Factor:
+    return lambda clock: factors[int(uniform_at(begun, clock) * len(factors))]
+
+
+def _lognormal(begun: blake2b, sigma: float) -> Factor:
+    return lambda clock: exp(sigma * standard_normal_at(begun, clock) - sigma**2 / 2)
+
+
+def _normal(begun: blake2b, sigma: float) -> Factor:
+    return lambda clock: max(SHORTEST, 1 + sigma * standard_normal_at(begun, clock))
+
+
+class StepTime:
+    """The durations of one worker's steps on the device that its group describes."""
+
+    def __init__(self, group: WorkerGroup, seed: int, slot: str, batch_size: int) -> None:
+        """
+        Args:
+            group: describes the device. Its `flops_per_s` has already been converted to `step_s`
+                (`raysync.training.preparation`).
+            seed: the seed of the run.
+            slot: the worker's slot.
+            batch_size: the worker's own batch size, for which `step_s` and `trace` hold.
+        """
+        self._step_s, self._speed = group.step_s, group.speed
+        self._fixed_s, self._floor_s = group.fixed_s, group.floor_s
+        self._per_sample_s, self._batch_size = group.per_sample_s, batch_size
+        self._trace, self._begin = steps_of(group.trace, Slot(slot).number, group.count)
+        self._jitter = jitter_of(group.jitter, seed, slot)
+        is_steady = self._step_s is not None or self._per_sample_s is not None
+        self._usual_s = self._even_s(0, batch_size, 0.0) if is_steady else None
+        """The duration of every step of `batch_size` without faults and jitter; None: it depends on
+        more than that."""
+
+    def seconds(self, clock: int, size: int, factor: float = 1.0, computed_s: float = 0.0) -> float:
+        """Return the duration of a step in seconds: / `speed` x faults x jitter,
+
+            max(floor_s, fixed_s + per_sample_s x size)     of a device that is described so
+            step_s x size / batch_size                      in proportion, or by `trace`
+            computed_s                                      of one that is not emulated
+
+        Args:
+            clock: the iteration.
+            size: the samples of its batch.
+            factor: the factor of the faults at this step.
+            computed_s: the seconds that the step took on the real device.
+        """
+        even_s = self._usual_s
+        if even_s is None or size != self._batch_size:
+            even_s = self._even_s(clock, size, computed_s)
+        jitter = self._jitter  # a call of `self._jitter` would look for a method first
+        return even_s * factor * jitter(clock)
+
+    def _even_s(self, clock: int, size: int, computed_s: float) -> float:
+        """Return the duration of a step without faults and jitter."""
+        base_s = computed_s
+        if self._step_s is not None:
+            base_s = self._step_s * (size / self._batch_size)
+        elif self._per_sample_s is not None:
+            base_s = max(self._floor_s, self._fixed_s + self._per_sample_s * size)
+        elif self._trace:
+            base_s = self._trace[(self._begin + clock) % len(self._trace)] * (
+                size / self._batch_size
+            )
+        return base_s / self._speed
+
+
+class KnownSteps:
+    """The seconds that each step takes at least, on every backend: what the experiment says of its
+    devices, links and faults.
+    """
+
+    def __init__(
+        self,
+        groups: Mapping[str, WorkerGroup],
+        experiment: Experiment,
+        fault_at: Callable[[str, int, float], StepFault],
+        vector_bytes: float = 0.0,
+    ) -> None:
+        """
+        Args:
+            groups: slot -> its description.
+            experiment: gives seed, batch size and the link of every worker.
+            fault_at: `FaultPlan.at_step`.
+            vector_bytes: the size of what travels each way.
+        """
+        self._groups, self._experiment, self._fault_at = groups, experiment, fault_at
+        self._vector_bytes = int(vector_bytes)
+        self._step_times: dict[str, StepTime] = {}
+
+    def seconds(self, slot: str, clock: int, size: int, at: float) -> float:
+        """Return the seconds of a step and of both its ways.
+
+        Args:
+            slot: of the worker.
+            clock: the iteration.
+            size: the samples of its batch.
+            at: when it was released, in seconds since the run began.
+        """
+        group, experiment = self._groups[slot], self._experiment
+        step_time = self._step_times.get(slot)
+        if step_time is None:
+            own_size = group.batch_size or experiment.batch_size
+            step_time = StepTime(group, experiment.seed, slot, own_size)
+            self._step_times[slot] = step_time
+        fault = self._fault_at(slot, clock, at)
+        ways_s = one_way_s(group.link, self._vector_bytes, fault.latency_s)
+        ways_s += one_way_s(experiment.network.link, self._vector_bytes)
+        return step_time.seconds(clock, size, fault.factor) + 2 * ways_s
+
+
+def one_way_s(link: Link, size_bytes: int, added_s: float = 0.0) -> float:
+    """Return the seconds that a vector travels over a link without other traffic.
+
+    Args:
+        link: between worker and server.
+        size_bytes: the size of the vector.
+        added_s: latency that faults add.
+    """
+    return (
+        link.latency_s
+        + added_s
+        + (size_bytes / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)
+    )

@@ -1,0 +1,1 @@
+"""One run of an experiment on an engine, with its record: begun, followed, recovered, resumed."""

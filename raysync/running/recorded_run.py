@@ -1,0 +1,305 @@
+"""One run of an engine, and its record."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, replace
+from datetime import datetime
+from functools import partial
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from raysync.config import Experiment, ParadigmChoice
+from raysync.core.checkpoint import Checkpoint
+from raysync.core.journal import Ended, Line, Remark, Resumed
+from raysync.engine.checkpoint_state import OUTLIVED_S
+from raysync.engine.elastic import for_workers_of
+from raysync.errors import RunFailed
+from raysync.paradigms.decoupled import Decoupled
+from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
+from raysync.record.journal_cut import came_to, lines_before
+from raysync.record.measures import Measures
+from raysync.record.metrics_registry import RunLabels
+from raysync.record.reader import RunRecord, load
+from raysync.record.resumption import checkpoints_of
+from raysync.record.storage import check, display_name, join
+from raysync.record.uploader import uploads
+from raysync.record.user_code import user_code
+from raysync.record.writer import JOURNAL, RecordWriter, folder_name, make_folder
+from raysync.running.engines import Engine, Notify, Watch
+from raysync.running.notices import tell
+from raysync.running.recovery import GoesOn, Recoveries, Reports
+from raysync.running.stop_request import stop_request
+from raysync.tracking.callback import RunStart, callbacks_of
+from raysync.tracking.observers import Observers
+from raysync.tracking.trackers import trackers_of
+from raysync.training.preparation import TrainingPlan
+from raysync.training.tasks.supervised import Supervised
+
+KEPT_AFTER = ("finished", "diverged")
+"""The ends of a run that leaves its model."""
+
+
+class RecordedRun:
+    """One run of an engine, and its record."""
+
+    def __init__(
+        self,
+        engine: Engine,
+        training: TrainingPlan,
+        choice: ParadigmChoice,
+        goes_on: GoesOn | None,
+        notify: Notify,
+    ) -> None:
+        """
+        Args:
+            engine: trains.
+            training: what to train.
+            choice: the paradigm.
+            goes_on: the run that was lost, and is resumed; None: it begins.
+            notify: receives sentences that the user should read.
+        """
+        self._engine, self._training, self._choice = engine, training, choice
+        self._goes_on, self._notify = goes_on, notify
+        self._experiment = training.experiment.model_copy(update={"paradigm": choice})
+        self._began = datetime.now() if goes_on is None else goes_on.began
+        self._folder = (
+            _new_folder(self._experiment, choice) if goes_on is None else goes_on.record.path
+        )
+        self._checkpoints = _checkpoints_for(self._folder, self._experiment)
+        self._labels = RunLabels(self._experiment.name, self._folder.name, choice.label)
+        self._watches: tuple[Watch, ...] = ()
+        self._problem = ""
+        """Why it has failed, if it has."""
+
+    def begin(self, sweep: str = "") -> Reports:
+        """Begin the run, or go on with it; return its reports."""
+        name = self._experiment.name
+        self._labels = replace(self._labels, experiment=f"{sweep}/{name}" if sweep else name)
+        return self._reports(None if self._goes_on is None else self._goes_on.checkpoint)
+
+    def _reports(self, checkpoint: Checkpoint | None) -> Reports:
+        training, journal = self._training, self._folder / JOURNAL
+        paradigm = training.make(self._choice)
+        if checkpoint is None:
+            stream = self._engine.run(training, paradigm, self._labels)
+        else:
+            checkpoint = for_workers_of(checkpoint, self._experiment)
+            if isinstance(paradigm, Decoupled):
+                state = {**checkpoint.state, OUTLIVED_S: came_to(journal)}
+                checkpoint = replace(checkpoint, state=state)
+            history = partial(lines_before, journal, checkpoint)
+            stream = self._engine.run(training, paradigm, self._labels, checkpoint, history)
+        return chain([next(stream)], stream)
+
+    @contextmanager
+    def observed(
+        self, sweep: str, comparison: str, watch: Watch, callbacks: Sequence[object]
+    ) -> Iterator[RecordWriter]:
+        """Write the record, upload it, and let others look on, within the block."""
+        experiment, goes_on, notify = self._experiment, self._goes_on, self._notify
+        trackers = trackers_of(experiment, notify)
+        start = RunStart(self._folder, sweep or experiment.name, experiment, self._began)
+        callbacks = [*callbacks_of(experiment), *callbacks]
+        measures = self._new_measures()
+        if goes_on is None:
+            make_folder(self._folder)
+        with (
+            uploads(
+                self._folder, self._checkpoints.folder, notify, goes_on=goes_on is not None
+            ) as upload,
+            Observers(start, trackers, callbacks, notify) as observers,
+            self._writer_of(measures, comparison) as self._writer,
+        ):
+            self._observers = observers
+            self._watches = observers, upload, watch
+            yield self._writer
+
+    def _new_measures(self) -> Measures:
+        training = self._training
+        measures = Measures(
+            training.workload_samples,
+            self._experiment.target,
+            training.primary,
+            training.chance_accuracy,
+        )
+        if self._goes_on is None and (rosters := self._engine.rosters):
+            measures.share(rosters)
+        return measures
+
+    def _writer_of(self, measures: Measures, comparison: str) -> RecordWriter:
+        training, choice, goes_on, engine = (
+            self._training,
+            self._choice,
+            self._goes_on,
+            self._engine,
+        )
+        return RecordWriter(
+            self._folder,
+            self._experiment.recorded.to_yaml(),
+            training.make(choice),
+            measures,
+            _about(training, choice),
+            self._began,
+            {name: asdict(place) for name, place in engine.places.items()},
+            self._checkpoints,
+            None if goes_on is None else goes_on.resumption(exact=engine.resumes_exactly),
+            comparison,
+            user_code_of(training, choice),
+        )
+
+    def follow(self, stream: Reports) -> None:
+        """Write what happens into the record until the run has ended.
+
+        Raises:
+            RunFailed: an actor or the user's own code failed.
+        """
+        writer, engine, experiment = self._writer, self._engine, self._experiment
+        self._observers.start(self._remark)
+        if self._goes_on is not None and writer.resumed is not None:
+            self._write([])  # all that is kept
+            tell([writer.resumed], self._notify)
+            if self._goes_on.remark:
+                self._remark(self._goes_on.remark)
+        with stop_request(is_answered=experiment.checkpoint is not None) as request:
+            recoveries = Recoveries(
+                experiment, self._reports, request.wait, self._notify, exact=engine.resumes_exactly
+            )
+            for report in recoveries.reports(stream, writer):
+                self._take(report)
+                if request.take():
+                    engine.stop()
+
+    def _take(self, report: list[Line] | Checkpoint | Resumed) -> None:
+        if isinstance(report, Checkpoint):
+            self._keep(report)
+        elif isinstance(report, Resumed):
+            tell([report], self._notify)
+            self._write([])  # they look at what is left
+        else:
+            self._write_models(report)
+            self._write(report)
+
+    def _write(self, lines: list[Line]) -> None:
+        self._writer.write(lines)
+        tell(lines, self._notify)
+        for watch in self._watches:
+            watch(self._writer.measures)
+
+    def _remark(self, text: str) -> None:
+        measures = self._writer.measures
+        if measures.ended is not None:  # nothing follows the end of a journal
+            self._notify(text)
+            return
+        lines: list[Line] = [Remark(measures.now, text)]
+        self._writer.write(lines)
+        tell(lines, self._notify)
+
+    def _keep(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint; without it, the run goes on."""
+        try:
+            self._writer.write_checkpoint(checkpoint)
+        except OSError as error:
+            reason = " ".join((error.strerror or str(error)).split())
+            self._remark(
+                f"Checkpoint {checkpoint.number} could not be written ({reason}): the run goes on,"
+                " and the checkpoints before it stay."
+            )
+
+    def _write_models(self, report: list[Line]) -> None:
+        """Write the models that a run leaves before the line of its end: a run that has ended
+        cannot be resumed.
+        """
+        if report and isinstance(report[-1], Ended) and report[-1].status in KEPT_AFTER:
+            for model in self._engine.models:
+                self._writer.write_model(model.which, model.data)
+
+    @contextmanager
+    def ended(self) -> Iterator[None]:
+        """Complete the record, however the block ends."""
+        try:
+            yield
+        except RunFailed as failure:
+            self._problem = str(failure)  # its end may be written already
+            self._end("failed", self._problem)
+        except BaseException as error:
+            stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
+            in_order = self._writer.measures.ended is not None
+            if not in_order:
+                self._end(*(("stopped", "") if stopped else ("failed", repr(error))))
+            if stopped or not in_order:
+                what = "Stopped" if stopped else "Failed"
+                self._notify(f"{what}. The record up to now: {display_name(self._folder)}")
+            raise
+
+    def _end(self, status: str, error: str) -> None:
+        writer = self._writer
+        if writer.measures.ended is None:
+            with suppress(RunFailed):  # if it cannot be written, the writer keeps the reason
+                writer.write([Ended(status, writer.measures.now, error)])
+        writer.close()
+
+    def record(self) -> RunRecord:
+        """Return the record of a run that has ended.
+
+        Raises:
+            RunFailed: it has failed, or its record could not be written.
+        """
+        ended, failure = self._writer.measures.ended, self._writer.failure
+        assert ended is not None, "a run without an end"
+        why = ended.error if ended.status == "failed" else self._problem
+        if why or failure:
+            path = display_name(self._folder)
+            kept = f"The record up to then: {path}" if self._folder.exists() else ""
+            raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, failure, kept)))))
+        return load(self._folder, trust=True)  # the user's own record
+
+
+def user_code_of(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any] | None:
+    """Describe the user's code that a run executes; see `user_code`."""
+    named = training.experiment.model_dump(include={"task", "model", "data"})
+    objects: list[object] = [training.task]
+    if isinstance(training.task, Supervised):
+        objects += [training.task.plan.source, *vars(training.task.data).values()]
+    return user_code([named, *objects], [choice.model_dump()])
+
+
+def _new_folder(experiment: Experiment, choice: ParadigmChoice) -> Path:
+    """Choose the folder of a new record, where one can be written."""
+    check(join(experiment.output, experiment.name))
+    return folder_name(experiment.output, experiment.name, choice.label)
+
+
+def _checkpoints_for(folder: Path, experiment: Experiment) -> CheckpointWriter:
+    """Return the writer of the checkpoints that belong to the record in a folder."""
+    setting = experiment.checkpoint
+    if setting is None:
+        return CheckpointWriter(folder / CHECKPOINTS)
+    if setting.output is not None:
+        check(join(setting.output, folder.name), "checkpoint.output")
+    return CheckpointWriter(checkpoints_of(folder, setting.output), setting.keep)
+
+
+def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
+    experiment = training.experiment
+    return {
+        "engine": experiment.engine,
+        "timing": experiment.timing,
+        "profile": experiment.profile,
+        "paradigm": choice.name,
+        "paradigm_label": choice.label,
+        "paradigm_parameters": training.make(choice).parameters(),
+        "model": training.task.model_name,
+        "parameters": training.parameters,
+        "dataset": training.task.data_name,
+        "tokens": training.tokens,
+        "workers": experiment.worker_count,
+        "seed": experiment.seed,
+        "metric": training.primary.name,
+        "metric_mode": training.primary.mode,
+        "target": None if experiment.target is None else experiment.target.plain(),
+        "chance_accuracy": training.chance_accuracy,
+        "batch_metrics": list(training.batch_metrics),
+    }

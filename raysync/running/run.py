@@ -1,0 +1,168 @@
+"""Run an experiment: choose the engine, and write the record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from raysync import config
+from raysync.bottlenecks import Setting, diagnose
+from raysync.config import Experiment, ParadigmChoice
+from raysync.core.metrics import PrimaryMetric, known
+from raysync.engine.early_stop import stop_metric
+from raysync.errors import ConfigError, unknown_name
+from raysync.record.measures import Measures
+from raysync.record.reader import RunRecord
+from raysync.running.engines import Engine, Notify, Watch, engine_for, quiet
+from raysync.running.recorded_run import RecordedRun
+from raysync.running.recovery import GoesOn
+from raysync.tracking.callback import check_callbacks
+from raysync.training.data.data_set import Labelled
+from raysync.training.models.builtin import ModelSource
+from raysync.training.preparation import TrainingPlan, prepare
+from raysync.training.tasks.task import Task
+
+
+def run(
+    experiment: Experiment | Mapping[str, Any] | str | Path,
+    *,
+    model: ModelSource | None = None,
+    data: Labelled | None = None,
+    task: Task | None = None,
+    watch: Watch = quiet,
+    notify: Notify = quiet,
+    callbacks: Sequence[object] = (),
+) -> RunRecord:
+    """Train one experiment and return its record.
+
+    Args:
+        experiment: a validated experiment, plain data as in an experiment file, or the path of such
+            a file.
+        model: an nn.Module, or a function returning one, in place of the experiment's model. A
+            function receives `input_shape` and `classes` if it has parameters of these names.
+        data: a `raysync.DataSet` in place of the experiment's data set; `raysync.data_set` makes
+            one of arrays, or of torch's data sets.
+        task: a `raysync.Task`, with a model and data of its own, in place of all that.
+        watch: receives the measures so far, a few times a second.
+        notify: receives sentences that the user should read.
+        callbacks: objects with methods of `raysync.Callback`, which are called here; an error in
+            one of them ends the run as failed.
+
+    Raises:
+        ConfigError: the experiment asks for something impossible.
+        RunFailed: an actor or the user's own code failed. The record up to then is kept, and the
+            message names it.
+
+    With `cluster.address: auto`, the default, a cluster that Ray is connected to is used and left
+    as it was: call `ray.init()` first, as in a Ray job. Otherwise a private cluster is started and
+    stopped.
+    """
+    check_functions("raysync.run", watch=watch, notify=notify)
+    check_callbacks(callbacks)
+    if not isinstance(experiment, Experiment | Mapping | str | Path):
+        raise ConfigError(
+            "raysync.run: an experiment is settings {name: value, ...}, the path of a file, "
+            f"or a validated Experiment, got {type(experiment).__name__}."
+        )
+    if isinstance(experiment, str | Path):
+        experiment = config.load(Path(experiment))
+    elif not isinstance(experiment, Experiment):
+        experiment = config.validate(experiment)
+    training = prepare(experiment, model, data, task)
+    for remark in training.remarks:
+        notify(remark)
+    if experiment.trains:
+        notify(training.rate_in_force(experiment.paradigm))
+    with engine_for(experiment, notify) as engine:
+        return run_in(
+            engine, training, experiment.paradigm, watch=watch, notify=notify, callbacks=callbacks
+        )
+
+
+def check_functions(caller: str, **functions: object) -> None:
+    """Refuse arguments that must be functions, and are none."""
+    for name, function in functions.items():
+        if not callable(function):
+            given = type(function).__name__
+            raise ConfigError(f"{caller}: {name} must be a function, got {given}.")
+
+
+def run_in(
+    engine: Engine,
+    training: TrainingPlan,
+    choice: ParadigmChoice,
+    *,
+    watch: Watch = quiet,
+    notify: Notify = quiet,
+    callbacks: Sequence[object] = (),
+    sweep: str = "",
+    comparison: str = "",
+    goes_on: GoesOn | None = None,
+    diagnoses: bool = False,
+) -> RunRecord:
+    """Train under a paradigm on an engine that can serve further runs; see `run`.
+
+    Args:
+        engine: trains.
+        training: what to train.
+        choice: the paradigm.
+        watch: see `run`.
+        notify: see `run`.
+        callbacks: see `run`.
+        sweep: the name of the sweep whose trial it is.
+        comparison: the id of the comparison that it belongs to.
+        goes_on: the run that was lost, and is resumed.
+        diagnoses: whether the bottleneck of a run in virtual time is looked for, which takes some
+            tenths of a second.
+    """
+    check_metrics(training.experiment, training.metrics, training.primary)
+    running = RecordedRun(engine, training, choice, goes_on, notify)
+    stream = running.begin(sweep)  # an impossible experiment raises here, before it has a record
+    with running.observed(sweep, comparison, watch, callbacks) as writer, running.ended():
+        running.follow(stream)
+        if diagnoses:
+            writer.bottleneck = _bottleneck(training, choice, writer.measures)
+    return running.record()
+
+
+def _bottleneck(
+    training: TrainingPlan, choice: ParadigmChoice, measures: Measures
+) -> dict[str, Any] | None:
+    """Return where the time of a run went; None where that cannot be simulated, or not fast."""
+    if training.experiment.engine != "virtual":
+        return None
+    if measures.ended is None or measures.ended.status != "finished" or training.experiment.stop:
+        return None
+    setting = Setting.of(training, choice)
+    diagnosis = diagnose(setting, measures.seconds) if setting is not None else None
+    return None if diagnosis is None else diagnosis.plain()
+
+
+def check_metrics(
+    experiment: Experiment, metrics: Sequence[str] | None, primary: PrimaryMetric
+) -> None:
+    """Refuse a metric of `target` or `stop` that the task does not have, a target in its worse
+    direction, and a metric of `stop` whose direction is not known.
+
+    Args:
+        experiment: has the settings.
+        metrics: the metrics of the task; None: they are not known before the first evaluation.
+        primary: its primary metric.
+
+    Raises:
+        ConfigError: the message has the nearest name.
+    """
+    for where, name in experiment.named_metrics.items():
+        if metrics is not None and name not in known(metrics):
+            raise unknown_name("metric", name, known(metrics), where=where)
+    target, stop = experiment.target, experiment.stop
+    if target is not None and target.metric == primary.name and target.rises != primary.rises:
+        better, bound = ("larger", "at_least") if primary.rises else ("smaller", "at_most")
+        raise ConfigError(
+            f"target: a {better} {primary.name} is better: give {bound}; got {target.words}."
+        )
+    if stop is not None and stop_metric(experiment, primary) is None:
+        raise ConfigError(
+            f"stop.mode: say which direction of {stop.metric!r} is better: max or min."
+        )

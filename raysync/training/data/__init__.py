@@ -1,0 +1,1 @@
+"""Data sets, and which samples a worker meets in which batch."""

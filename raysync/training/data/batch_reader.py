@@ -1,0 +1,193 @@
+"""Read batches: from memory, or from a data set that is read sample by sample, perhaps ahead."""
+
+from __future__ import annotations
+
+import random  # noqa: TID251  (the user's data sets draw from it: it is seeded for each sample)
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate, count, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from raysync.randomness import hashed_seed
+from raysync.training.data.batch_structure import split_batch
+from raysync.training.data.batches import Batches
+
+Key = tuple[int, int]
+"""The seed of a sample's randomness, and its index."""
+
+
+class SeededSamples(Dataset[Any]):
+    """The samples of a data set, each read after torch's, NumPy's and Python's generators have been
+    seeded for it.
+    """
+
+    def __init__(self, samples: Dataset[Any]) -> None:
+        self._samples = samples
+
+    def __getitem__(self, key: Key) -> Any:
+        """Return the sample of that index, with the randomness of that seed."""
+        seed, index = key
+        seed_generators(seed)
+        return self._samples[index]
+
+
+def seed_generators(seed: int) -> None:
+    """Seed the global generators of torch (on the CPU), NumPy and Python."""
+    torch.default_generator.manual_seed(seed >> 1)
+    np.random.seed(seed % 2**32)
+    random.seed(seed)
+
+
+@contextmanager
+def generators_restored() -> Iterator[None]:
+    """Restore the global generators of torch, NumPy and Python after the block."""
+    states = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    try:
+        yield
+    finally:
+        torch.set_rng_state(states[0])
+        np.random.set_state(states[1])
+        random.setstate(states[2])
+
+
+class BatchReader:
+    """The batches of one worker, in parts: one for each device, or for each micro-batch.
+
+    With `workers`, that many processes read ahead. They are told the keys of the batches that
+    follow, which are a function of (seed, slot, clock); a step that does not follow (a worker has
+    come back, the batch size has changed) starts them anew.
+    """
+
+    def __init__(
+        self,
+        samples: Dataset[Any],
+        collate: Callable[[list[Any]], Any],
+        batches: Batches,
+        workers: int = 0,
+    ) -> None:
+        """
+        Args:
+            samples: the training set, as `Task.train_set` returns it.
+            collate: makes a batch of samples.
+            batches: says which samples are in which batch.
+            workers: the number of processes that read ahead; 0: this process reads.
+        """
+        self._collate, self._batches = collate, batches
+        self._seeded, self._workers = SeededSamples(samples), workers
+        self._read_batch = getattr(samples, "read_batch", None)
+        self._ahead: Iterator[Any] | None = None
+        self._next: tuple[int, tuple[int, ...]] | None = None
+        """The clock and the sizes of the batch that `_ahead` yields next."""
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether a batch is read at once, and not sample by sample."""
+        return self._read_batch is not None
+
+    def seed(self, clock: int) -> int:
+        """Return the seed of what the model itself draws when it computes that batch."""
+        return self._batches.seed(clock)
+
+    def samples(self, clock: int, size: int) -> list[int]:
+        """Return the indices of a batch in the training set."""
+        return [int(index) for index in self._batches.indices(clock, size)]
+
+    def read(self, clock: int, sizes: Sequence[int]) -> list[Any]:
+        """Return a batch in parts of these sizes."""
+        if self._read_batch is not None:
+            indices = self._batches.indices(clock, sum(sizes))
+            batch = self._read_batch(indices, self._batches.augmentation_seed(clock))
+            return [batch] if len(sizes) == 1 else split_batch(batch, sizes)
+        if self._workers:
+            return self._read_ahead(clock, tuple(sizes))
+        with generators_restored():
+            return [
+                self._collate([self._seeded[key] for key in keys])
+                for keys in keys_of(self._batches, clock, sizes)
+            ]
+
+    def _read_ahead(self, clock: int, sizes: tuple[int, ...]) -> list[Any]:
+        if self._ahead is None or self._next != (clock, sizes):
+            self._ahead = iter(
+                DataLoader(
+                    self._seeded,
+                    batch_sampler=_Following(self._batches, clock, sizes),
+                    num_workers=self._workers,
+                    collate_fn=self._collate,
+                    generator=torch.Generator(),  # else it draws from the one that the model uses
+                )
+            )
+        parts = [next(self._ahead) for _ in sizes]
+        self._next = clock + 1, sizes
+        return parts
+
+
+class _Following:
+    """The keys of all batches from a clock on, part by part: an endless batch sampler."""
+
+    def __init__(self, batches: Batches, clock: int, sizes: Sequence[int]) -> None:
+        self._batches, self._clock, self._sizes = batches, clock, sizes
+
+    def __iter__(self) -> Iterator[list[Key]]:
+        for clock in count(self._clock):
+            yield from keys_of(self._batches, clock, self._sizes)
+
+
+def keys_of(batches: Batches, clock: int, sizes: Sequence[int]) -> list[list[Key]]:
+    """Return the keys of the samples of a batch, in parts of these sizes."""
+    base = batches.augmentation_seed(clock)
+    keys = [
+        (hashed_seed(base, "sample", clock=place), int(index))
+        for place, index in enumerate(batches.indices(clock, sum(sizes)))
+    ]
+    return [keys[start:end] for start, end in pairwise(accumulate(sizes, initial=0))]
+
+
+def even_sizes(total: int, parts: int) -> list[int]:
+    """Return the sizes of `parts` nearly equal parts, the larger ones first, as `tensor_split` cuts
+    them.
+    """
+    return [total // parts + (index < total % parts) for index in range(parts)]
+
+
+def read_in_order(
+    samples: Dataset[Any],
+    collate: Callable[[list[Any]], Any],
+    batch_size: int,
+    limit: int,
+    workers: int = 0,
+) -> Iterator[tuple[Any, int]]:
+    """Yield batches of the first `limit` samples with their sizes, for an evaluation.
+
+    Randomness in the reading of a sample, if there is any, is the same at each evaluation.
+    """
+    starts = range(0, limit, batch_size)
+    read_batch = getattr(samples, "read_batch", None)
+    if read_batch is not None:
+        for start in starts:
+            indices = np.arange(start, min(start + batch_size, limit))
+            yield read_batch(indices, None), len(indices)
+        return
+    keys = [
+        [(hashed_seed(0, "evaluation", clock=index), index) for index in range(start, end)]
+        for start, end in pairwise([*starts, limit])
+    ]
+    seeded = SeededSamples(samples)
+    if workers:
+        loader = DataLoader(
+            seeded,
+            batch_sampler=keys,
+            num_workers=workers,
+            collate_fn=collate,
+            generator=torch.Generator(),
+        )
+        yield from zip(loader, map(len, keys), strict=True)
+        return
+    for part in keys:
+        with generators_restored():
+            batch = collate([seeded[key] for key in part])
+        yield batch, len(part)

@@ -1,0 +1,222 @@
+"""The data sets that an experiment names: those that come with raysync's dependencies,
+torchvision's, and the user's own.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+from urllib.error import URLError
+
+import numpy as np
+from numpy.random import default_rng
+
+from raysync.config import Data
+from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.class_loading import call, load_reference
+from raysync.training.data.batches import Array
+from raysync.training.data.data_set import DataSet, Labelled, LazyDataSet, data_set, subset
+from raysync.training.tasks.text import read_text, split, synthetic_text, token_ids
+from raysync.users_code import users_code
+
+
+def digits() -> Labelled:
+    """scikit-learn's 8x8 digits: 1,797 images, the last 360 for testing. Comes with raysync's
+    dependencies.
+    """
+    from sklearn.datasets import load_digits
+
+    bunch = load_digits()
+    x = (bunch.images * 15).astype(np.uint8)[:, None]  # (N, 1, 8, 8); the originals go from 0 to 16
+    y = bunch.target
+    order = default_rng(0).permutation(len(x))  # the file is ordered by writer
+    x, y = x[order], y[order]
+    return data_set("digits", (x[:-360], y[:-360]), (x[-360:], y[-360:]), classes=10)
+
+
+def diabetes() -> Labelled:
+    """scikit-learn's diabetes: the progress of 442 patients a year after ten measures were taken,
+    the last 88 for testing. A regression; all numbers are standardised by the training set. Comes
+    with raysync's dependencies.
+    """
+    from sklearn.datasets import load_diabetes
+
+    bunch = load_diabetes(scaled=False)
+    order = default_rng(0).permutation(len(bunch.target))
+    numbers = np.column_stack([bunch.data, bunch.target])[order]
+    train = numbers[:-88]
+    numbers = (numbers - train.mean(axis=0)) / train.std(axis=0)
+    x, y = numbers[:, :-1], numbers[:, -1]
+    return data_set("diabetes", (x[:-88], y[:-88]), (x[-88:], y[-88:]), regression=True)
+
+
+def synthetic(
+    *,
+    shape: tuple[int, ...] = (1, 28, 28),
+    classes: int = 10,
+    train: int = 10_000,
+    test: int = 2_000,
+    noise: float = 64.0,
+) -> Labelled:
+    """One random image a class with noise on it (standard deviation `noise` of 255): any size, no
+    download.
+    """
+    if min(classes, train, test, *shape) < 1 or noise < 0:
+        raise ConfigError(
+            "data synthetic: shape, classes, train and test must be at least 1, noise at least 0."
+        )
+    rng = default_rng(0)
+    centres = rng.integers(64, 192, size=(classes, *shape), dtype=np.uint8)
+
+    def draw(count: int) -> tuple[Array, Array]:
+        y = rng.integers(classes, size=count)
+        x = np.empty((count, *shape), np.uint8)
+        for start in range(0, count, 1000):
+            part = centres[y[start : start + 1000]]
+            x[start : start + 1000] = np.clip(part + rng.normal(0, noise, part.shape), 0, 255)
+        return x, y
+
+    return data_set("synthetic", draw(train), draw(test), classes)
+
+
+def text(*, file: str | None = None, context: int = 64, test_share: float = 0.1) -> Labelled:
+    """Characters of a UTF-8 text, each to be predicted from those before it; by default a Markov
+    chain of perplexity 3.364.
+
+    A sample is a window of `context` characters; the last `test_share` of the text is the test set.
+    The vocabulary is that of the whole text. The first character of a window is predicted from one
+    before it, so the best expected perplexity on windows of the Markov chain is a little higher:
+    3.42 with 64 characters, 3.47 with 32.
+
+    Raises:
+        ConfigError: a parameter is not allowed, or the text is missing, not UTF-8, empty or too
+            short.
+    """
+    if type(context) is not int or context < 1:
+        raise ConfigError(
+            f"data text: context must be a whole number of characters, at least 1; got {context!r}."
+        )
+    if not isinstance(test_share, float) or not 0 < test_share < 1:
+        raise ConfigError(f"data text: test_share must be above 0 and below 1; got {test_share!r}.")
+    if not isinstance(file, str | Path | None):
+        raise ConfigError(f"data text: file must be the path of a text; got {file!r}.")
+    ids, vocabulary = token_ids(synthetic_text() if file is None else read_text(file))
+    return data_set("text", *split(ids, context, test_share), classes=len(vocabulary), tokens=True)
+
+
+_IDX = tuple(
+    f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
+)
+_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+FILES = {
+    "MNIST": ("MNIST/raw", _IDX),
+    "FashionMNIST": ("FashionMNIST/raw", _IDX),
+    "CIFAR10": ("cifar-10-batches-py", (*_BATCHES, "test_batch", "batches.meta")),
+    "CIFAR100": ("cifar-100-python", ("train", "test", "meta")),
+}
+"""The folder below `data_dir` in which torchvision looks for a data set, and the files in it."""
+
+
+def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | None], Labelled]:
+    def load(data_dir: Path | None) -> Labelled:
+        if data_dir is None:
+            raise ConfigError(
+                f"data {name}: needs data.data_dir, the folder that holds it or that it is"
+                " downloaded to."
+            )
+        root, (below, files) = data_dir.expanduser(), FILES[cls]
+        folder = root / below
+        missing = [file for file in files if not (folder / file).exists()]
+        if missing:
+            _download(name, cls, root, missing)
+        kind = getattr(import_module("torchvision.datasets"), cls)
+        try:
+            train, test = (kind(root, train=train) for train in (True, False))
+        except Exception as error:  # anything that torchvision raises for a file that is cut off
+            reason = (str(error) or type(error).__name__).splitlines()[0]
+            raise ConfigError(
+                f"data {name}: the files in {folder} are damaged, or not the official ones "
+                f"({reason:.200}).\nPut the official ones there, or remove these, to have them "
+                "downloaded."
+            ) from error
+        return data_set(name, _arrays_of(train), _arrays_of(test), classes)
+
+    load.__doc__ = f"torchvision's {cls}."
+    return load
+
+
+def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
+    """Let torchvision download a set.
+
+    Raises:
+        ConfigError: the download failed.
+    """
+    kind, (below, files) = getattr(import_module("torchvision.datasets"), cls), FILES[cls]
+    folders = [*reversed(root.absolute().parents), root]
+    new = next((folder for folder in folders if not folder.exists()), None)
+    try:
+        kind(root, train=True, download=True)
+    except (RuntimeError, URLError, OSError) as error:
+        if new is not None:
+            # torchvision creates the folder before the download.
+            shutil.rmtree(new, ignore_errors=True)
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        lacks = f"{root / below} lacks {', '.join(missing)}"
+        if len(missing) == len(files):
+            lacks = f"not in {root}"
+        raise ConfigError(
+            f"data {name}: {lacks}, and it cannot be downloaded here ({reason}).\n"
+            f"Put the official files into {root / below}/: {', '.join(files)}."
+        ) from error
+
+
+def _arrays_of(part: Any) -> tuple[Array, Array]:
+    return _channels_first(np.asarray(part.data)), np.asarray(part.targets)
+
+
+def _channels_first(images: Array) -> Array:
+    return images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
+
+
+KINDS = {"text": "language-model", "diabetes": "regression"}
+"""Registered data sets -> their built-in tasks; all others are for classification."""
+
+DATASETS: dict[str, Callable[..., Labelled]] = {
+    "digits": digits,
+    "diabetes": diabetes,
+    "synthetic": synthetic,
+    "text": text,
+    "mnist": _from_torchvision("mnist", "MNIST", 10),
+    "fashion-mnist": _from_torchvision("fashion-mnist", "FashionMNIST", 10),
+    "cifar10": _from_torchvision("cifar10", "CIFAR10", 10),
+    "cifar100": _from_torchvision("cifar100", "CIFAR100", 100),
+}
+
+
+def load(data: Data) -> Labelled:
+    """Load the data set that an experiment names.
+
+    The user's own `package.module:function` gets `data.parameters` and returns what `data_set`
+    returns.
+
+    Raises:
+        ConfigError: the name or a parameter is unknown, or the files are missing and cannot be
+            downloaded.
+    """
+    where = f"data {data.name}"
+    if ":" in data.name:
+        function = load_reference(data.name, where)
+        with users_code(where):
+            whole = call(function, where, data.parameters, {})
+    elif data.name in DATASETS:
+        whole = call(DATASETS[data.name], where, data.parameters, {"data_dir": data.data_dir})
+    else:
+        raise unknown_name("data set", data.name, DATASETS)
+    if not isinstance(whole, DataSet | LazyDataSet):
+        raise ConfigError(
+            f"data {data.name}: must return a raysync.DataSet, got {type(whole).__name__}."
+        )
+    return subset(whole, data)

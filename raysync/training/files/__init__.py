@@ -1,0 +1,1 @@
+"""Files of models and of states, as safetensors."""

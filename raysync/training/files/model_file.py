@@ -1,0 +1,148 @@
+"""The file of a trained model: its `state_dict` as safetensors, and how a module is made of it.
+
+A safetensors file has names, shapes and numbers and nothing that runs, so it may come from a
+stranger. Its metadata have what the model's function was offered by the data (`input_shape`,
+`classes`), so that the module can be built where the data are not.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from raysync.config import Experiment
+from raysync.config.experiment import GIVEN
+from raysync.errors import ConfigError
+from raysync.paradigms.class_loading import NotTrusted, not_trusted
+from raysync.training.files.state_dict import legible
+from raysync.training.models.builtin import ModelPlan
+from raysync.training.models.initial_model import seeded
+from raysync.training.tasks.supervised import Supervised
+from raysync.training.tasks.task import Task
+from raysync.training.tasks.task_loading import load_task
+from raysync.training.worker.flat import FlatModel
+
+Module = nn.Module
+OFFERED = "raysync_model"
+"""The key of the metadata under which there is what a model's function is offered, as JSON."""
+
+
+def check_savable(module: nn.Module, name: str) -> None:
+    """Refuse a model before the run that could not be saved after it.
+
+    Raises:
+        ConfigError: its `state_dict` has what is no dense tensor, or of a type that safetensors
+            does not know; it is named.
+    """
+    for key, value in module.state_dict().items():
+        if isinstance(value, Tensor) and value.layout is torch.strided:
+            try:
+                save({key: torch.empty(0, dtype=value.dtype)})
+            except (KeyError, ValueError):
+                kind = f"a tensor of {value.dtype}"
+            else:
+                continue
+        else:
+            kind = "a sparse tensor" if isinstance(value, Tensor) else type(value).__name__
+        raise ConfigError(
+            f"model {name}: its state_dict cannot be saved: {key!r} is {kind}.\n"
+            "keep: none trains it and does not keep it."
+        )
+
+
+@torch.no_grad()
+def encoded(model: FlatModel, weights: Tensor, module: nn.Module, task: Task) -> bytes:
+    """Return a model as the contents of a safetensors file. Tied weights are there under each of
+    their names, as in `state_dict()`.
+
+    Args:
+        model: takes the weights.
+        weights: parameters and buffers, (P + Q,).
+        module: has the tensors of the model, by the names that they get.
+        task: says how the module was built.
+    """
+    model.read_weights(weights)
+    model.read_buffers(weights)
+    tensors = {
+        name: tensor.to("cpu", copy=True, memory_format=torch.contiguous_format)
+        for name, tensor in module.state_dict().items()
+    }
+    metadata = {"format": "pt"}
+    if isinstance(task, Supervised) and isinstance((plan := task.plan).source, str):
+        offered = {"input_shape": plan.input_shape, "classes": plan.classes, "tokens": plan.tokens}
+        metadata[OFFERED] = json.dumps(offered)
+    return in_order(save(tensors, metadata))
+
+
+def in_order(file: bytes) -> bytes:
+    """Return the contents of a safetensors file with its metadata in the order of their names.
+    Safetensors writes them in another order each time, and equal models are to be equal files.
+    """
+    begin = 8 + int.from_bytes(file[:8], "little")
+    header = json.loads(file[8:begin])
+    header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    assert len(text) <= begin - 8, "another header"
+    return file[:8] + text.ljust(begin - 8) + file[begin:]
+
+
+def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:
+    """Build the module of a file anew, with initial weights.
+
+    Args:
+        file: its metadata are used.
+        where: the file as a message names it.
+        experiment: names the model, or the task that builds it.
+
+    Raises:
+        ConfigError: the model was given to the run as an object; its function, or its task, cannot
+            be imported, or is not to be; or the metadata are damaged.
+    """
+    name = experiment.model.name
+    if experiment.task is not None and experiment.names_a_task:
+        name = experiment.task.name
+        if not name.startswith(GIVEN):
+            with _trusted(), seeded(experiment.seed):
+                return load_task(experiment.task).build_model()
+    with legible(where):
+        with safe_open(file, "pt") as opened:
+            metadata = opened.metadata() or {}
+        offered = json.loads(metadata.get(OFFERED, "null"))
+        shape, classes, tokens = map((offered or {}).get, ("input_shape", "classes", "tokens"))
+        if offered is not None and not _are_sizes(shape, classes):
+            raise ValueError(f"{OFFERED}: {metadata[OFFERED][:80]!r}")
+    if offered is None:
+        raise ConfigError(
+            f"{where}: the model {name} was given as a Python object, and cannot be built anew."
+            "\nBuild it yourself, and let it be filled: record.model(module)."
+        )
+    plan = ModelPlan(name, experiment.model.parameters, tuple(shape), classes, bool(tokens))
+    try:
+        with _trusted(), seeded(experiment.seed):
+            return plan.build()
+    except RuntimeError as error:  # no memory, for a shape that no data ever had
+        raise ConfigError(f"{where}: the model {name} cannot be built ({error}).") from error
+
+
+@contextmanager
+def _trusted() -> Iterator[None]:
+    """Say in a `ConfigError` that a record must be trusted before what it names is imported."""
+    try:
+        yield
+    except NotTrusted as reference:
+        raise not_trusted(str(reference)) from None
+
+
+def _are_sizes(shape: Any, classes: Any) -> bool:
+    """Say whether what a file says of its model's input and output has the right types."""
+    return isinstance(shape, list) and all(
+        type(size) is int and size > 0 for size in (*shape, classes)
+    )

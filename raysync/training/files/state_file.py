@@ -1,0 +1,139 @@
+"""A state as the contents of a safetensors file: tensors, and JSON in its metadata.
+
+A state is a tree of mappings with strings as keys, lists, tuples, JSON-native scalars and tensors.
+Tensors keep their strides, which decide by what kernel they are computed with, and so the last bit.
+Nothing in such a file runs, so it may come from a stranger.
+"""
+
+from __future__ import annotations
+
+import json
+import reprlib
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors.torch import load, save
+from torch import Tensor
+
+from raysync.errors import ConfigError
+from raysync.training.files.state_dict import legible
+
+State = dict[str, Any]
+KEY = "raysync_state"
+"""The key of the metadata that has everything but the tensors."""
+TENSOR, STRIDES, TUPLE = "$tensor", "$strides", "$tuple"
+"""The keys of a mapping that stands for the tensor of that name, with these strides if it is not
+contiguous; or for a tuple of these items."""
+MOST_STRIDED, MOST_SPREAD = 1 << 20, 100
+"""The most numbers of memory for a tensor with strides, and for each number of it."""
+CHECKPOINT = "checkpoint"
+"""How messages name the file."""
+
+
+def encode(state: Mapping[str, Any]) -> bytes:
+    """Return the contents of a file. A tensor that occurs several times is written once.
+
+    Raises:
+        ConfigError: something is neither a tensor nor JSON-native; it is named.
+    """
+    tensors: dict[str, Tensor] = {}
+    written = _Writer(tensors).written(state, "")
+    return save(tensors, {KEY: json.dumps(written)})
+
+
+def decode(data: bytes) -> State:
+    """Return the state of a file; its tensors are in memory of their own.
+
+    Raises:
+        ConfigError: the file is damaged, or is another one.
+    """
+    with legible(CHECKPOINT):
+        length = int.from_bytes(data[:8], "little")
+        metadata = json.loads(data[8 : 8 + length])["__metadata__"]
+        state: State = _read(json.loads(metadata[KEY]), load(data))
+    return state
+
+
+def check_fits(what: str, saved: object, own: object) -> None:
+    """Refuse a state that belongs to another run.
+
+    Args:
+        what: the thing that both have.
+        saved: what the state says of it.
+        own: what this run needs.
+
+    Raises:
+        ConfigError: they differ.
+    """
+    if saved != own:
+        raise ConfigError(
+            f"{CHECKPOINT}: it does not fit this run: {what}: {reprlib.repr(saved)}, in place of"
+            f" {reprlib.repr(own)}."
+        )
+
+
+class _Writer:
+    """Collects the tensors of a state."""
+
+    def __init__(self, tensors: dict[str, Tensor]) -> None:
+        self._tensors = tensors
+        self._names: dict[tuple[Any, ...], str] = {}
+        """What a tensor sees of which memory -> its name."""
+        self._storages: set[int] = set()
+
+    def written(self, value: Any, path: str) -> Any:
+        """Return a part of the state as JSON, with names in place of tensors."""
+        match value:
+            case Tensor():
+                strides = {} if value.is_contiguous() else {STRIDES: list(value.stride())}
+                return {TENSOR: self._name(value, path), **strides}
+            case Mapping():
+                return {key: self.written(inner, f"{path}/{key}") for key, inner in value.items()}
+            case list() | tuple():
+                items = [self.written(inner, f"{path}/{i}") for i, inner in enumerate(value)]
+                return items if isinstance(value, list) else {TUPLE: items}
+            case None | bool() | int() | float() | str():
+                return value
+        raise ConfigError(
+            f"{CHECKPOINT}: it can hold tensors, numbers and strings, but {path[1:]} is of type"
+            f" {type(value).__name__}."
+        )
+
+    def _name(self, tensor: Tensor, path: str) -> str:
+        seen = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+        if seen not in self._names:
+            self._names[seen] = path
+            storage = tensor.untyped_storage().data_ptr()
+            # safetensors refuses tensors that overlap
+            own = tensor.clone() if storage in self._storages else tensor
+            self._storages.add(storage)
+            self._tensors[path] = own.detach().contiguous()
+        return self._names[seen]
+
+
+def _read(value: Any, tensors: Mapping[str, Tensor]) -> Any:
+    match value:
+        case {"$tensor": name, "$strides": strides} if all(strides):
+            return _strided(tensors[name], strides)
+        case {"$tensor": name}:
+            return tensors[name]
+        case {"$tuple": items}:
+            return tuple(_read(inner, tensors) for inner in items)
+        case dict():
+            return {key: _read(inner, tensors) for key, inner in value.items()}
+        case list():
+            return [_read(inner, tensors) for inner in value]
+    return value
+
+
+def _strided(tensor: Tensor, strides: list[int]) -> Tensor:
+    """Return a tensor with other strides.
+
+    Raises:
+        ValueError: they are none, or would take far more memory than the tensor.
+    """
+    reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
+    if min(strides) < 0 or reach > MOST_STRIDED + MOST_SPREAD * tensor.numel():
+        raise ValueError(f"strides {strides} of a tensor of {tuple(tensor.shape)}")
+    return torch.empty_strided(tensor.shape, strides, dtype=tensor.dtype).copy_(tensor)

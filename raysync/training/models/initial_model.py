@@ -1,0 +1,119 @@
+"""The model of a task with its initial weights, as every actor of a run builds it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn.parameter import is_lazy
+from torch.utils.data import Dataset
+
+from raysync.errors import ConfigError
+from raysync.randomness import hashed_seed
+from raysync.training.data.batch_reader import BatchReader
+from raysync.training.data.batches import Batches
+from raysync.training.files.state_dict import StateDict, fill
+from raysync.training.tasks.task import Task
+from raysync.users_code import users_code
+
+
+@dataclass(frozen=True, eq=False)
+class InitialModel:
+    """What the actors of a run share: the task, and how its model begins. A node has one copy of
+    its arrays.
+
+    The task's data sets are made once in each process, when they are needed: making one may read
+    the names of all files in a folder.
+    """
+
+    task: Task
+    state: StateDict | None = None
+    """The tensors to begin with; None: those that the task builds."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle no data sets: each process makes its own."""
+        return InitialModel, (self.task, self.state)
+
+    @cached_property
+    def train_set(self) -> Dataset[Any]:
+        """The samples to train on."""
+        with users_code(f"task {self.task.name}: train_set"):
+            return self.task.train_set()
+
+    @cached_property
+    def test_set(self) -> Dataset[Any]:
+        """The samples to evaluate on."""
+        with users_code(f"task {self.task.name}: test_set"):
+            return self.task.test_set()
+
+    @cached_property
+    def validation_set(self) -> Dataset[Any] | None:
+        """The samples to evaluate on while the model is trained; None: those of the test set."""
+        with users_code(f"task {self.task.name}: validation_set"):
+            return self.task.validation_set()
+
+    @property
+    def name(self) -> str:
+        """The name of the model in records."""
+        return self.task.model_name
+
+    def build(self, seed: int) -> nn.Module:
+        """Build the module with the initial weights of a run with that seed, on the CPU.
+
+        Raises:
+            ConfigError: the task does not return a module, or refuses its settings; or the tensors
+                to begin with do not fit.
+        """
+        with seeded(seed):
+            module = self._built()
+        return module if self.state is None else fill(module, self.state, "init_from")
+
+    def _built(self) -> nn.Module:
+        where = f"task {self.task.name}: build_model"
+        with users_code(where):
+            module = self.task.build_model()
+        if not isinstance(module, nn.Module):
+            raise ConfigError(f"{where} returned {type(module).__name__}, not an nn.Module.")
+        if lazy := _lazy_parts(module):
+            with users_code(f"{where}: lazy parts ({', '.join(lazy)})"), torch.no_grad():
+                self._materialise(module)
+            if lazy := _lazy_parts(module):
+                raise ConfigError(
+                    f"{where}: the loss does not use {', '.join(lazy)}, which is lazy: its shape"
+                    " stays unknown. Give its sizes, or leave it out."
+                )
+        return module
+
+    def _materialise(self, module: nn.Module) -> None:
+        """Let lazy parts of a module see two samples, which give them their shapes; each process
+        takes the same ones, so it draws the same weights.
+        """
+        samples, was_training = self.train_set, module.training
+        size = min(2, len(samples))  # type: ignore[arg-type]
+        first = Batches(np.arange(size), 0, "lazy")
+        [batch] = BatchReader(samples, self.task.collate, first).read(0, [size])
+        self.task.loss(module.eval(), batch)  # eval: statistics stay as they are
+        module.train(was_training)
+
+
+def _lazy_parts(module: nn.Module) -> list[str]:
+    """Return the names of the parts of a module whose shapes are not known yet."""
+    return [
+        name or type(part).__name__
+        for name, part in module.named_modules()
+        if any(map(is_lazy, (*part.parameters(recurse=False), *part.buffers(recurse=False))))
+    ]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Draw the initial weights of a run with that seed within the block."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(hashed_seed(seed, "init") >> 1)
+        yield

@@ -1,0 +1,1 @@
+"""A server: gradients in, weights out."""

@@ -1,0 +1,244 @@
+"""The parameter server's work, on every backend: updates in the order of their versions, none of
+them missed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from raysync.config import Update
+from raysync.training.files.state_dict import legible
+from raysync.training.files.state_file import CHECKPOINT, State, check_fits, decode, encode
+from raysync.training.server.apply_plan import MEAN, ApplyPlan
+from raysync.training.server.parameter_groups import ParameterGroup, parameter_groups, within
+from raysync.training.server.parameter_store import ParameterStore, bounds_of, part_of
+from raysync.training.worker.buffers import Slots
+from raysync.training.worker.flat import FlatModel
+
+
+class MissedUpdate(RuntimeError):
+    """An update failed before it reached this server."""
+
+
+class Exchange(Protocol):
+    """The state of the workers that push to one server: their weights and optimizers. Shapes: P
+    parameters, Q numbers of float32 that buffers take.
+    """
+
+    def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
+        """Apply one update: gradients with the buffers behind them, (P + Q,) each in float32."""
+
+    def weights(self, replica: int) -> Tensor:
+        """Return the weights that a replica pulls now, (P + Q,); the next update may overwrite
+        them.
+        """
+
+    def mean(self) -> Tensor:
+        """Return the mean of the replicas' weights, (P + Q,), for an evaluation."""
+
+    def forget(self, worker: str) -> None:
+        """Forget a worker that has left: its buffers no longer count."""
+
+    def statistics(self, worker: str) -> Tensor:
+        """See `ParameterStore.statistics`."""
+
+    def state(self) -> State:
+        """See `ParameterStore.state`."""
+
+    def restore(self, saved: State) -> None:
+        """See `ParameterStore.restore`."""
+
+
+class OneStore:
+    """One optimizer for all workers, which pull the same weights."""
+
+    def __init__(
+        self,
+        initial: Tensor,
+        size: int,
+        update: Update,
+        groups: Sequence[ParameterGroup] = (),
+        wire: str = "float32",
+        slots: Slots | None = None,
+    ) -> None:
+        """
+        Args:
+            initial: (P + Q,).
+            size: P.
+            update: the settings of optimizer, schedule and combination.
+            groups: as for the `ParameterStore`.
+            wire: likewise.
+            slots: likewise.
+        """
+        self.store = ParameterStore(initial, size, update, groups, wire, slots)
+
+    def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
+        """Do the first half of an update; return this shard's part of the norm, if the gradient is
+        to be clipped.
+
+        Args:
+            plan: the details of the update.
+            vectors: the gradients and then, if delays are compensated, the weights that each was
+                computed on.
+        """
+        pushes = len(plan.samples)
+        self.store.enter(plan.phase, plan.progress)
+        return self.store.combine(
+            vectors[:pushes], plan.samples, plan.workers, plan.staleness, vectors[pushes:]
+        )
+
+    def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> None:
+        """See `Exchange.apply`; after `combine` the vectors are the norms of all shards."""
+        self.store.step(plan.progress, vectors if plan.combined else [self.combine(plan, vectors)])
+
+    def weights(self, replica: int) -> Tensor:
+        """See `Exchange.weights`; the same for every replica."""
+        return self.store.publish()
+
+    def mean(self) -> Tensor:
+        """See `Exchange.mean`."""
+        return self.store.publish()
+
+    def forget(self, worker: str) -> None:
+        """See `Exchange.forget`."""
+        self.store.forget(worker)
+
+    def statistics(self, worker: str) -> Tensor:
+        """See `Exchange.statistics`."""
+        return self.store.statistics(worker)
+
+    def state(self) -> State:
+        """See `Exchange.state`."""
+        return {"stores": [self.store.state()]}
+
+    def restore(self, saved: State) -> None:
+        """See `Exchange.restore`."""
+        check_fits("optimizers of replicas", len(saved["stores"]), 1)
+        self.store.restore(saved["stores"][0])
+
+
+def shard_of(
+    model: FlatModel, update: Update, shard: int = 0, shards: int = 1, wire: str = "float32"
+) -> OneStore:
+    """Return a fresh store of a model, or of an even part of it."""
+    groups = parameter_groups(update, model.parameters)
+    own = within(groups, *bounds_of(model, shard, shards))
+    initial, size, slots = part_of(model, shard, shards)
+    return OneStore(initial, size, update, own, wire, slots)
+
+
+class ModelServer:
+    """The model, a stage of it or a shard of it, at one version after another."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self.exchange = exchange
+        self.version = 0
+        self._broken: Exception | None = None
+        self._saved: dict[str, Tensor] = {}
+        """The vectors of a snapshot that have not been asked for yet."""
+
+    def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
+        """See `OneStore.combine`."""
+        assert isinstance(self.exchange, OneStore), "only a server with one optimizer has shards"
+        with self._sound(plan.version - 1):
+            return self.exchange.combine(plan, vectors)
+
+    def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> int:
+        """Apply one update; return its version.
+
+        Raises:
+            MissedUpdate: the model is not at the version before it.
+        """
+        with self._sound(plan.version - 1):
+            self.exchange.apply(plan, vectors)
+            self.version += 1
+        return self.version
+
+    def publish(self, version: int, replica: int) -> Tensor:
+        """Return the weights (P + Q,) of a replica, or their `MEAN`, at that version; the next
+        update may overwrite them.
+        """
+        with self._sound(version):
+            return self.exchange.mean() if replica == MEAN else self.exchange.weights(replica)
+
+    def forget(self, worker: str) -> None:
+        """See `Exchange.forget`."""
+        with self._sound(self.version):
+            self.exchange.forget(worker)
+
+    def statistics(self, worker: str) -> Tensor:
+        """Return the buffers of a worker's latest push that was applied, behind zeros, (P + Q,);
+        the initial ones if there was none.
+        """
+        with self._sound(self.version):
+            return self.exchange.statistics(worker)
+
+    def snapshot(
+        self, names: Sequence[str], vectors: Sequence[Tensor], version: int | None = None
+    ) -> bytes:
+        """Return the whole state as the contents of a safetensors file.
+
+        Args:
+            names: the names of the vectors, all different.
+            vectors: what else is to be kept with it: `saved` returns them again.
+            version: the version that the model must have; None: the present one.
+
+        Raises:
+            ConfigError: the optimizer keeps something that such a file cannot hold.
+        """
+        return encode(
+            {"server": self.state(version), "vectors": dict(zip(names, vectors, strict=True))}
+        )
+
+    def restore(self, data: bytes) -> None:
+        """Take the state of a snapshot, on a fresh server of the same plan: from then on it is as
+        the other one was, bit by bit.
+
+        Raises:
+            ConfigError: the file is damaged, or is that of another model or optimizer.
+        """
+        state = decode(data)
+        with legible(CHECKPOINT):
+            self.load_state(state["server"])
+            self._saved = state["vectors"]
+
+    def state(self, version: int | None = None) -> State:
+        """Return all that later calls depend on; its tensors are valid until the next update.
+
+        Args:
+            version: the version that the model must have; None: the present one.
+        """
+        with self._sound(self.version if version is None else version):
+            return {"version": self.version, "exchange": self.exchange.state()}
+
+    def load_state(self, state: State) -> None:
+        """Take what `state` returned: see `restore`."""
+        self.exchange.restore(state["exchange"])
+        self.version = int(state["version"])
+
+    def saved(self, name: str) -> Tensor:
+        """Return a vector of the snapshot; it can be asked for once."""
+        return self._saved.pop(name)
+
+    @contextmanager
+    def _sound(self, version: int) -> Iterator[None]:
+        """Raise the error of a failed update again at every later call, so that no published model
+        misses the update unnoticed.
+
+        Args:
+            version: the version that the model must have. It has another one if the call for an
+                update never began, because one of its arguments was lost.
+        """
+        if self._broken is not None:
+            raise self._broken
+        try:
+            if self.version != version:
+                raise MissedUpdate(f"the model is at version {self.version}, not at {version}")
+            yield
+        except Exception as error:
+            self._broken = error
+            raise

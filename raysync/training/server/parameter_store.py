@@ -1,0 +1,372 @@
+"""The parameter store: one flat model, or an even part of it, and its optimizer.
+
+Shape legend: K = pushes in one update, P = trainable parameters, Q = numbers of float32 that all
+buffers take, both of the part kept here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from math import ulp
+from typing import Any
+
+import torch
+from pydantic import ConfigDict, TypeAdapter, with_config
+from torch import Tensor
+from typing_extensions import TypedDict
+
+from raysync.config import Update
+from raysync.training.files.state_file import State, check_fits
+from raysync.training.server.flat_optimizer import FlatOptimizer
+from raysync.training.server.lr_schedule import learning_rate, momentum
+from raysync.training.server.parameter_groups import ParameterGroup, whole
+from raysync.training.server.staleness_correction import StalenessCorrection
+from raysync.training.server.vector_parts import spans
+from raysync.training.worker.buffers import Slots
+from raysync.training.worker.flat import FlatModel
+from raysync.training.worker.wire import gradient_of
+
+NEXT_TO_0 = ulp(0.0)
+"""A momentum so small that the buffer becomes the gradient. At exactly 0 torch would leave the
+buffer unchanged, and use an old direction when the momentum rises again; this one is 0 as a
+float32, but not for torch."""
+
+NORM_BLOCK = 2**20
+"""The elements whose norm is taken at once: torch's sum of more squares in float32 is far off."""
+
+
+@with_config(ConfigDict(strict=True, arbitrary_types_allowed=True))
+class _Saved(TypedDict):
+    """What a store writes down."""
+
+    fixed: dict[str, Any]
+    version: int
+    phase: str
+    began: float
+    published: Tensor
+    buffers: dict[str, Tensor]
+    mean_square: Tensor | None
+    optimizer: dict[str, Any]
+
+
+_SAVED = TypeAdapter(_Saved)
+
+
+class ParameterStore:
+    """Applies gradients to a flat vector with a torch optimizer.
+
+    One update is one optimizer step with the sample-weighted mean gradient of its pushes (`combine:
+    sum`: with their sum), at lr(progress) x number of pushes (`lr_scaling: none`: x 1). The linear
+    scale is that of Sync-Switch's configuration policy (Li et al. 2021, section IV-C): n pushes in
+    one update move the model as far as n updates would.
+
+    `combine` and `step` together are an update. They work elementwise, so a model that is split
+    among several stores learns like a whole one, except for the norm that `clip_norm` needs, which
+    the stores exchange between the two. `update.phases` changes settings from one phase of the
+    paradigm to the next; the optimizer keeps its state. A `StalenessCorrection` corrects stale
+    gradients before they are combined. `project_radius` keeps the parameters in a ball around 0
+    (projected SGD, Zinkevich 2003), initially and after each step; it requires a store that keeps
+    the whole model.
+
+    Every worker waits for the server, so an update makes as few passes over memory as possible:
+    torch's fused optimizers make one, and everything else writes into vectors that are reused.
+    (A new vector of this size is a new mapping of memory, whose pages cost more than the
+    arithmetic.) A fused optimizer rounds differently from torch's plain one, by about an ulp per
+    step. An optimizer without a fused kernel steps on pieces that fit into the cache. The same
+    updates always give the same bits, with any number of threads."""
+
+    def __init__(
+        self,
+        initial: Tensor,
+        size: int,
+        update: Update,
+        groups: Sequence[ParameterGroup] = (),
+        wire: str = "float32",
+        slots: Slots | None = None,
+    ) -> None:
+        """
+        Args:
+            initial: parameters and buffers, (P + Q,) float32. The store stays on its device, which
+                is also that of all vectors.
+            size: P.
+            update: the settings of optimizer, schedule and combination.
+            groups: the parameter groups that tile (P,); default: one of them.
+            wire: the format in which gradients arrive: see `training.worker.wire`.
+            slots: what of (Q,) is of which kind; None: all of it are floats.
+        """
+        self.update = update
+        self.version = 0
+        self._published = initial.clone()  # (P + Q,)
+        self._weights = self._published[:size]  # (P,), a view of the front
+        self._initial_buffers = initial[size:].clone()  # (Q,)
+        self._slots = slots or Slots(len(self._initial_buffers))
+        assert sum(self._slots) == len(self._initial_buffers), "the slots of other buffers"
+        self._gradient: Tensor | None = None  # (P,), from `combine` to `step`
+        device = initial.device
+        self._combined = torch.empty(size, device=device)  # (P,)
+        # (P,), takes no memory until it is written
+        self._corrected = torch.empty(size, device=device)
+        self._wire = wire
+        # 2 of (P,): the first gradient of an update in float32, and the one behind it
+        self._arrived = [
+            torch.empty(size, device=device) for _ in range(0 if wire == "float32" else 2)
+        ]
+        self._pushes = 0
+        self._phase, self._began = "", 0.0
+        self._settings = update.in_phase("")
+        """The settings of the phase."""
+        self._has_momentum = any(update.in_phase(name).momentum for name in ("", *update.phases))
+        corrects = update.staleness_scaling != "none" or update.delay_compensation is not None
+        self._staleness_correction = StalenessCorrection(update, size, device) if corrects else None
+        self._buffers: dict[str, Tensor] = {}
+        self._optimizer = FlatOptimizer(update, self._weights, groups or whole(size))
+        self._project()
+
+    def enter(self, phase: str, progress: float) -> None:
+        """Begin the next update, in that phase of the paradigm; `progress` is that of the run
+        before it.
+        """
+        if phase != self._phase:
+            self._phase, self._began = phase, progress
+            self._settings = self.update.in_phase(phase)
+
+    def combine(
+        self,
+        vectors: Sequence[Tensor],
+        samples: Sequence[int],
+        workers: Sequence[str | None],
+        staleness: Sequence[int] = (),
+        bases: Sequence[Tensor] = (),
+    ) -> float:
+        """Compute the gradient of the next update.
+
+        Args:
+            vectors: K of (P + Q,), or of fewer in another format than float32: gradients with
+                buffers behind them. They are read until the `step`.
+            samples: K batch sizes.
+            workers: K names of the workers that pushed; None for a worker that has left since,
+                whose buffers no longer count.
+            staleness: K numbers of versions applied since the weights of each push; for a
+                `StalenessCorrection` only.
+            bases: K of (P + Q,): those weights; for delay compensation only.
+
+        Returns:
+            The gradient's Euclidean norm, which takes a pass over it, if it is to be clipped; else
+            0.
+        """
+        buffers, self._pushes = len(self._initial_buffers), len(vectors)
+        gradient = self._combine(vectors, samples, staleness, bases)
+        for vector, worker in zip(vectors, workers, strict=True):
+            if buffers and worker is not None:
+                self._buffers[worker] = vector[-buffers:].clone()
+        self._gradient = gradient
+        return 0.0 if self._settings.clip_norm is None else self._norm(gradient)
+
+    def _combine(
+        self,
+        vectors: Sequence[Tensor],
+        samples: Sequence[int],
+        staleness: Sequence[int],
+        bases: Sequence[Tensor],
+    ) -> Tensor:
+        gradients = self._gradients(vectors, staleness, bases)
+        gradient, seen, out = next(gradients), samples[0], self._combined
+        for following, count in zip(gradients, samples[1:], strict=True):
+            seen += count
+            if self._settings.combine == "sum":
+                torch.add(gradient, following, out=out)
+            else:  # the mean so far moves towards the next one: one pass over memory
+                torch.lerp(gradient, following, count / seen, out=out)
+            gradient = out
+        return gradient
+
+    @staticmethod
+    def _norm(gradient: Tensor) -> float:
+        """Return the Euclidean norm of a gradient (P,)."""
+        whole = len(gradient) // NORM_BLOCK * NORM_BLOCK
+        rest = torch.linalg.vector_norm(gradient[whole:])
+        if not whole:
+            return float(rest)
+        blocks = torch.linalg.vector_norm(gradient[:whole].view(-1, NORM_BLOCK), dim=1)
+        return float(torch.linalg.vector_norm(torch.cat([blocks, rest.view(1)])))
+
+    def step(self, progress: float, norms: Sequence[float]) -> int:
+        """Make one optimizer step along the combined gradient; return the new version.
+
+        Args:
+            progress: that of the run before this update, from 0 to 1.
+            norms: the results of `combine` on all stores of the model.
+        """
+        settings = self._settings
+        if settings.clip_norm is not None:
+            whole = torch.tensor(norms, device=self._weights.device)
+            self._clip(settings.clip_norm, torch.linalg.vector_norm(whole))
+        scale = self._pushes if settings.lr_scaling == "linear" else 1
+        lr = scale * learning_rate(settings, progress, self.version)
+        self._optimizer.set(
+            lr,
+            settings.weight_decay,
+            max(NEXT_TO_0, momentum(settings, progress - self._began))
+            if self._has_momentum
+            else None,
+        )
+        assert self._gradient is not None, "step before combine"
+        self._optimizer.step(self._gradient)
+        self._project()
+        self._gradient = None  # lets the vectors that arrived be freed
+        self.version += 1
+        return self.version
+
+    def apply(
+        self,
+        vectors: Sequence[Tensor],
+        samples: Sequence[int],
+        workers: Sequence[str | None],
+        progress: float,
+        phase: str = "",
+        staleness: Sequence[int] = (),
+        bases: Sequence[Tensor] = (),
+    ) -> int:
+        """Call `enter`, `combine` and `step`, for a store that keeps the whole model."""
+        self.enter(phase, progress)
+        return self.step(progress, [self.combine(vectors, samples, workers, staleness, bases)])
+
+    def _gradients(
+        self, vectors: Sequence[Tensor], staleness: Sequence[int], bases: Sequence[Tensor]
+    ) -> Iterator[Tensor]:
+        """Yield K gradients (P,), corrected one by one; each is valid until the next."""
+        weights, correction = self._weights, self._staleness_correction
+        plain = self._in_float32(vectors)
+        if correction is None:
+            yield from plain
+            return
+        known: Sequence[Tensor | None] = bases or [None] * len(vectors)
+        out = self._combined  # for the first one, which the others are added to
+        for gradient, behind, base in zip(plain, staleness, known, strict=True):
+            yield correction.correct(gradient, behind, weights, base, out)
+            out = self._corrected
+
+    def _in_float32(self, vectors: Sequence[Tensor]) -> Iterator[Tensor]:
+        """Yield the K gradients (P,) of vectors; the first one stays valid."""
+        for index, vector in enumerate(vectors):
+            gradient = gradient_of(self._wire, vector, len(self._weights))
+            if self._arrived:
+                gradient = self._arrived[min(index, 1)].copy_(gradient)
+            yield gradient
+
+    def _clip(self, longest: float, norm: Tensor) -> None:
+        """Clip a gradient of that norm as torch's `clip_grad_norm_` does.
+
+        torch's function writes into the gradient, but vectors that arrived are read-only.
+        """
+        scale = longest / (norm + 1e-6)
+        assert self._gradient is not None, "step before combine"
+        if scale < 1:
+            self._gradient = torch.mul(self._gradient, scale, out=self._combined)
+
+    def _project(self) -> None:
+        """Move parameters outside of the ball to its nearest point; exact but for float32's
+        rounding.
+        """
+        if self.update.project_radius is not None:
+            norm = torch.linalg.vector_norm(self._weights)
+            self._weights.mul_((self.update.project_radius / norm).clamp(max=1.0))
+
+    def forget(self, worker: str) -> None:
+        """Forget a worker that has left: its buffers no longer count."""
+        self._buffers.pop(worker, None)
+
+    def publish(self) -> Tensor:
+        """Return parameters, and behind them the mean of the live workers' buffers, (P + Q,); valid
+        until the next step. The mean is taken in the order of the workers' names, so that it does
+        not depend on who pushed first.
+        """
+        if self._buffers:
+            rows = [self._buffers[worker] for worker in sorted(self._buffers)]
+            self._published[len(self._weights) :].copy_(self._slots.mean(rows))
+        return self._published
+
+    def knows(self, worker: str) -> bool:
+        """Say whether it has buffers of that worker."""
+        return worker in self._buffers
+
+    def statistics(self, worker: str) -> Tensor:
+        """Return the buffers of a worker's latest push that was applied, behind zeros, (P + Q,);
+        the initial ones if there was none.
+        """
+        vector = torch.zeros_like(self._published)
+        vector[len(self._weights) :] = self._buffers.get(worker, self._initial_buffers)
+        return vector
+
+    def state(self) -> State:
+        """Return all that later updates depend on; its tensors are valid until the next one."""
+        assert self._gradient is None, "an update is half made"
+        correction = self._staleness_correction
+        return {
+            "fixed": self._fixed,
+            "version": self.version,
+            "phase": self._phase,
+            "began": self._began,
+            "published": self._published,
+            "buffers": self._buffers,
+            "mean_square": correction and correction.mean_square,
+            "optimizer": self._optimizer.state(),
+        }
+
+    def restore(self, saved: State) -> None:
+        """Take the state of a store of the same model and settings, which then belongs to this one:
+        all that comes later is the same, bit by bit.
+
+        Raises:
+            ConfigError: it is the state of another model, or of other settings.
+            ValueError: it is none.
+        """
+        _SAVED.validate_python(saved)
+        for what, own in self._fixed.items():
+            check_fits(what, saved["fixed"].get(what), own)
+        check_fits("its numbers", list(saved["published"].shape), list(self._published.shape))
+        for buffers in saved["buffers"].values():
+            check_fits("its buffers", list(buffers.shape), list(self._initial_buffers.shape))
+        self._optimizer.restore(saved["optimizer"])
+        if self._staleness_correction is not None:
+            mean_square = saved["mean_square"]
+            self._staleness_correction.mean_square = (
+                None if mean_square is None else mean_square.to(self._weights.device)
+            )
+        self._settings = self.update.in_phase(saved["phase"])
+        self._phase, self._began, self.version = saved["phase"], saved["began"], saved["version"]
+        self._published.copy_(saved["published"])
+        self._buffers = {
+            worker: buffers.to(self._weights.device) for worker, buffers in saved["buffers"].items()
+        }
+
+    @property
+    def _fixed(self) -> State:
+        """What no update changes, by its name in messages."""
+        compensation = self.update.delay_compensation
+        return {
+            "parameters": len(self._weights),
+            "elements of buffers": list(self._slots),
+            "update.optimizer": self._optimizer.kind,
+            "update.delay_compensation": compensation and compensation.name,
+            "parameter groups": [
+                [[piece.start, piece.stop] for piece in pieces] for pieces in self._optimizer.pieces
+            ],
+        }
+
+
+def part_of(model: FlatModel, index: int, count: int) -> tuple[Tensor, int, Slots]:
+    """Return the initial vector of one of `count` stores that split (P + Q,) evenly, the number of
+    parameters in it, and the slots of its buffers.
+    """
+    begin, end = bounds_of(model, index, count)
+    whole = model.initial()
+    span = spans(len(whole), count)[index]
+    slots = model.layout.slots.within(span.start - model.size, span.stop - model.size)
+    return whole[span], end - begin, slots
+
+
+def bounds_of(model: FlatModel, index: int, count: int) -> tuple[int, int]:
+    """Return where the parameters of such a store begin and end in (P,)."""
+    span = spans(model.size + model.buffer_size, count)[index]
+    return min(span.start, model.size), min(span.stop, model.size)

@@ -1,0 +1,195 @@
+"""Try a user's task on a few samples before a run starts, where mistakes can still be said in a
+line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate, pairwise
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from raysync.config import Experiment
+from raysync.core.metrics import LOSS, RESERVED, known
+from raysync.errors import ConfigError, unknown_name
+from raysync.training.data.batch_reader import SeededSamples, generators_restored
+from raysync.training.data.batches import Batches
+from raysync.training.models.initial_model import InitialModel
+from raysync.training.tasks.task import Average, Task, is_torchmetric, torchmetrics_of
+from raysync.users_code import reason_of, users_code
+
+TRIED = 32
+"""The largest number of samples that are tried."""
+
+
+def try_task(
+    model: InitialModel, module: nn.Module, indices: Sequence[int]
+) -> tuple[str, ...] | None:
+    """Read a few samples, and compute loss and metrics with a fresh module.
+
+    Args:
+        model: its task is the user's own, or has samples that are read one by one.
+        module: as the model builds it; its buffers may change.
+        indices: of training samples that will be in one batch.
+
+    Returns:
+        The names of the metrics; None if one of them is a collection, which only an evaluation
+        opens.
+
+    Raises:
+        ConfigError: samples do not collate, the loss is no finite scalar with a gradient, a metric
+            is no number, or the primary metric is missing.
+    """
+    task = model.task
+    with generators_restored():
+        _try_loss(task, module.train(), first_batch(model, indices))
+        with torch.no_grad():
+            size = min(len(indices), evaluated_count(model))
+            [evaluated] = evaluated_batches(model, [size])
+            names = _try_metrics(task, module.eval(), evaluated)
+    reset_torchmetrics(task, module)
+    module.train()
+    return names
+
+
+def reset_torchmetrics(task: Task, module: nn.Module) -> None:
+    """Let the task's objects of torchmetrics forget what they have met."""
+    for metric in torchmetrics_of(task, module):
+        metric.reset()
+
+
+def why_too_few(model: InitialModel, module: nn.Module, indices: Sequence[int]) -> str:
+    """Return why the loss of these samples alone, or its gradient, cannot be computed; "" if it
+    can.
+
+    Args:
+        model: has the task.
+        module: as the model builds it; its buffers may change.
+        indices: of training samples.
+    """
+    task = model.task
+    parameters = [each for each in module.parameters() if each.requires_grad]
+    with generators_restored():
+        batch = first_batch(model, indices)
+        try:
+            loss = task.loss(module.train(), batch)
+            gradients = torch.autograd.grad(loss, parameters, allow_unused=True)
+        except Exception as error:  # anything that the user's code raises
+            return reason_of(error)
+        finally:
+            reset_torchmetrics(task, module)
+    computed = [loss, *(each for each in gradients if each is not None)]
+    is_finite = all(bool(torch.isfinite(each).all()) for each in computed)
+    return "" if is_finite else "the loss or its gradient is not finite"
+
+
+def tried_indices(experiment: Experiment, count: int, size: int) -> list[int]:
+    """Return the indices of the first training samples that are tried, always the same ones."""
+    indices: list[int] = (
+        Batches(np.arange(count), experiment.seed, "tried").indices(0, size).tolist()
+    )
+    return indices
+
+
+def first_batch(model: InitialModel, indices: Sequence[int]) -> Any:
+    """Return the training samples of these indices as a batch.
+
+    Raises:
+        ConfigError: they do not collate; it names two that do not go together.
+    """
+    return _batch_of(model.task, model.train_set, indices, "training")
+
+
+def evaluated_batches(model: InitialModel, sizes: Sequence[int]) -> list[Any]:
+    """Return the first samples that an evaluation meets, in batches of these sizes."""
+    validation = model.validation_set
+    samples, part = (model.test_set, "test") if validation is None else (validation, "validation")
+    places = pairwise(accumulate(sizes, initial=0))
+    return [_batch_of(model.task, samples, range(*each), part) for each in places]
+
+
+def evaluated_count(model: InitialModel) -> int:
+    """Return the number of samples that an evaluation during the training can meet."""
+    samples = model.test_set if model.validation_set is None else model.validation_set
+    return len(samples)  # type: ignore[arg-type]
+
+
+def _batch_of(task: Task, samples: Dataset[Any], indices: Sequence[int], part: str) -> Any:
+    if (read_batch := getattr(samples, "read_batch", None)) is not None:
+        with users_code(f"task {task.name}: read_batch"):
+            return read_batch(np.asarray(indices), 0)
+    seeded, drawn = SeededSamples(samples), []
+    for index in indices:
+        with users_code(f"task {task.name}: sample {index} of the {part} set"):
+            drawn.append(seeded[0, index])
+    try:
+        return task.collate(list(drawn))
+    except Exception as error:  # anything that the user's collate raises
+        first, pair = int(indices[0]), ""
+        for index, sample in zip(indices[1:], drawn[1:], strict=True):
+            if not _collates(task, [drawn[0], sample]):
+                pair = f" {first} and {int(index)}"
+                break
+        raise ConfigError(
+            f"task {task.name}: {part} samples{pair} do not collate into a batch:"
+            f" {reason_of(error)}. Give the task a method `collate`, such as one that pads."
+        ) from error
+
+
+def _collates(task: Task, samples: list[Any]) -> bool:
+    try:
+        task.collate(samples)
+    except Exception:  # whatever it is, they do not collate
+        return False
+    return True
+
+
+def _try_loss(task: Task, module: nn.Module, batch: Any) -> None:
+    where = f"task {task.name}: loss"
+    with users_code(where):
+        loss = task.loss(module, batch)
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise ConfigError(
+            f"{where}: must be a scalar tensor, the mean over the batch's samples; got {got}."
+        )
+    if not bool(torch.isfinite(loss)):
+        raise ConfigError(
+            f"{where}: is {loss.item()} on the first batch, with the initial weights."
+        )
+    if not loss.requires_grad:
+        raise ConfigError(f"{where}: does not depend on any trainable parameter of the model.")
+
+
+def _try_metrics(task: Task, module: nn.Module, batch: Any) -> tuple[str, ...] | None:
+    where = f"task {task.name}: metrics"
+    with users_code(where):
+        values = task.metrics(module, batch)
+    if not isinstance(values, Mapping):
+        raise ConfigError(
+            f"{where}: must return a mapping, name -> value, got {type(values).__name__}."
+        )
+    for name, value in values.items():
+        if not isinstance(name, str) or name in RESERVED:
+            raise ConfigError(f"{where}: {name!r} cannot be the name of a metric.")
+        if not _is_measured(value):
+            raise ConfigError(
+                f"{where}: {name}: must be a number or a scalar tensor, a raysync.Average, or an"
+                f" object of torchmetrics; got {type(value).__name__}."
+            )
+    if any(hasattr(value, "items") for value in values.values()):
+        return None
+    names = tuple(dict.fromkeys([*values, LOSS]))
+    if task.primary not in known(names):
+        raise unknown_name("metric", task.primary, names, where=f"task {task.name}: primary")
+    return names
+
+
+def _is_measured(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1
+    return isinstance(value, int | float | Average) or is_torchmetric(value)

@@ -1,0 +1,199 @@
+"""Which task an experiment trains: a built-in one of model and data, or one of the user's own."""
+
+from __future__ import annotations
+
+from raysync.config import Data, Experiment, Named
+from raysync.config.experiment import BUILT_IN_TASKS, GIVEN
+from raysync.core.metrics import PrimaryMetric
+from raysync.errors import ConfigError, unknown_name
+from raysync.paradigms.class_loading import call, load_reference
+from raysync.training.adapters.registry import task_adapter
+from raysync.training.data.data_set import DataSet, Labelled, LazyDataSet, subset
+from raysync.training.data.datasets import KINDS, load
+from raysync.training.models.builtin import ModelPlan, ModelSource
+from raysync.training.tasks.supervised import TASKS, Supervised
+from raysync.training.tasks.task import Task
+from raysync.users_code import users_code
+
+
+def load_task(choice: Named) -> Task:
+    """Import a task, and make it with its parameters.
+
+    Raises:
+        ConfigError: it does not exist, its parameters do not fit, or it is no task.
+        NotTrusted: it is named by a record that is not trusted.
+    """
+    where = f"task {choice.name}"
+    if choice.name.startswith(GIVEN):
+        raise ConfigError(
+            f"{where}: it was an object in a Python program, from which alone it can be run again:"
+            " raysync.run(..., task=...)."
+        )
+    if ":" not in choice.name:
+        allowed = [*BUILT_IN_TASKS, "package.module:Class"]
+        raise unknown_name("task", choice.name, allowed, where="task")
+    make = task_adapter(choice.name) or load_reference(choice.name, where)
+    with users_code(where):
+        made = call(make, where, choice.parameters, {})
+    if not isinstance(made, Task):
+        raise ConfigError(
+            f"{where}: must be a class that derives from raysync.Task, or a function that returns"
+            f" such an object; got {type(made).__name__}."
+        )
+    return _named(made)
+
+
+def _named(task: Task) -> Task:
+    """Return a task whose names can be read."""
+    with users_code(f"task {type(task).__name__}: its names"):
+        _ = task.name, task.model_name, task.data_name
+    return task
+
+
+def task_of(
+    experiment: Experiment, model: ModelSource | None, data: Labelled | None, task: object
+) -> tuple[Task, Experiment]:
+    """Return what an experiment trains, and the experiment with the names of objects that were
+    given in place of those that it names; see `preparation.prepare`.
+
+    Raises:
+        ConfigError: task, data or model do not exist, or do not go together.
+    """
+    if task is not None:
+        return _given(experiment, task, model, data)
+    if experiment.task is not None and experiment.names_a_task:
+        named = load_task(experiment.task)
+        _refuse_settings_of_others(experiment, named)
+        return named, experiment
+    return _built_in(experiment, model, data)
+
+
+def _given(
+    experiment: Experiment, task: object, model: object, data: object
+) -> tuple[Task, Experiment]:
+    """Return a task that was given as an object, and the experiment with its name.
+
+    Raises:
+        ConfigError: it is no task, or a model or data are given as well.
+    """
+    if not isinstance(task, Task):
+        raise ConfigError(
+            f"task: must be an object of a class that derives from raysync.Task, got"
+            f" {type(task).__name__}."
+        )
+    _named(task)
+    if model is not None or data is not None:
+        other = "model" if model is not None else "data"
+        raise ConfigError(f"task: {task.name} builds its own model and data; leave {other} out.")
+    named = experiment.model_copy(update={"task": Named(name=f"{GIVEN}{task.name}")})
+    _refuse_settings_of_others(named, task)
+    return task, named
+
+
+def _refuse_settings_of_others(experiment: Experiment, task: Task) -> None:
+    """Refuse settings of the built-in tasks beside a task with model and data of its own.
+
+    Raises:
+        ConfigError: it names the setting.
+    """
+    default, given = Data(), experiment.data
+    settings = [
+        f"data.{name}"
+        for name in ("name", "data_dir", "parameters", "augment", "validation_samples")
+        if getattr(given, name) != getattr(default, name)
+    ]
+    if experiment.model != Experiment().model:
+        settings.insert(0, "model")
+    if settings:
+        raise ConfigError(
+            f"{settings[0]}: the task {task.name} builds its own model and reads its own data;"
+            " leave this setting out."
+        )
+
+
+def _built_in(
+    experiment: Experiment, model: ModelSource | None, data: Labelled | None
+) -> tuple[Task, Experiment]:
+    """Return the built-in task for a model and a data set, and the experiment with their names.
+
+    Raises:
+        ConfigError: one of them does not exist, or they do not go together.
+    """
+    if data is not None and not isinstance(data, DataSet | LazyDataSet):
+        raise ConfigError(
+            "data: must be a raysync.DataSet, as raysync.data_set returns it, got "
+            f"{type(data).__name__}."
+        )
+    loaded = load(experiment.data) if data is None else subset(data, experiment.data)
+    augment, shape = experiment.data.augment, loaded.input_shape
+    if augment != "none" and isinstance(loaded, LazyDataSet):
+        raise ConfigError(
+            f"data.augment: {augment} is for data in memory; the samples of {loaded.name} are read"
+            " one by one: augment them there."
+        )
+    if augment != "none" and len(shape) != 3:
+        raise ConfigError(
+            f"data.augment: {augment} is for images (C, H, W); {loaded.name} has"
+            f" samples of shape {shape}."
+        )
+    choice = experiment.model
+    source, parameters = (choice.name, choice.parameters) if model is None else (model, {})
+    plan = ModelPlan(source, parameters, shape, loaded.classes, loaded.tokens)
+    if model is not None or data is not None:  # the record names the objects that were given
+        named = {
+            "model": experiment.model if model is None else Named(name=plan.name),
+            "data": experiment.data.model_copy(update={"name": loaded.name}),
+        }
+        experiment = experiment.model_copy(update=named)
+    return TASKS[_kind(experiment, loaded)](plan, loaded, augment), experiment
+
+
+def _kind(experiment: Experiment, data: Labelled) -> str:
+    """Return the name of the built-in task that suits the labels.
+
+    Raises:
+        ConfigError: the experiment asks for another one.
+    """
+    kind = data.kind
+    if experiment.task is not None and experiment.task.name != kind:
+        raise ConfigError(
+            f"task: {experiment.task.name} does not go with the labels of {data.name}, which are"
+            f" those of a {kind}."
+        )
+    if experiment.task is not None and experiment.task.parameters:
+        raise ConfigError(
+            f"task: {kind} has no parameter {next(iter(experiment.task.parameters))!r}."
+        )
+    return kind
+
+
+def primary_of(experiment: Experiment) -> PrimaryMetric:
+    """Return the primary metric of an experiment before its data are loaded.
+
+    Raises:
+        ConfigError: it names a task of the user's own that does not exist.
+    """
+    if experiment.task is not None and experiment.names_a_task:
+        return primary_metric(load_task(experiment.task))
+    return primary_metric(_kind_before_loading(experiment))
+
+
+def metrics_of(experiment: Experiment) -> tuple[str, ...] | None:
+    """Return the names of the metrics that an experiment's task returns, before its data are
+    loaded; None where they are not known before.
+    """
+    return None if experiment.names_a_task else _kind_before_loading(experiment).metric_names
+
+
+def _kind_before_loading(experiment: Experiment) -> type[Supervised]:
+    """Return the built-in task; a data set of the user's own is that of a classification, unless
+    the experiment says otherwise.
+    """
+    if experiment.task is not None:
+        return TASKS[experiment.task.name]
+    return TASKS[KINDS.get(experiment.data.name, "classification")]
+
+
+def primary_metric(task: Task | type[Task]) -> PrimaryMetric:
+    """Return the metric that a task's models are judged by."""
+    return PrimaryMetric(task.primary, "max" if task.higher_is_better else "min")

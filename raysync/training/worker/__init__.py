@@ -1,0 +1,1 @@
+"""A worker: weights in, gradient out."""

@@ -1,0 +1,65 @@
+"""What is not finite where a run diverges, and on which samples.
+
+Shape legend: P = trainable parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import accumulate
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from raysync.core.finding import Finding
+from raysync.training.data.batch_reader import BatchReader
+from raysync.training.server.parameter_groups import NamedParameter
+
+
+def first_not_finite(
+    loss: float | None,
+    gradient: Tensor,
+    weights: Tensor,
+    parameters: Sequence[NamedParameter],
+    reader: BatchReader,
+    batch: tuple[int, int],
+    activations: Tensor | None = None,
+) -> Finding | None:
+    """Return what is not finite first of a step, in the order in which it is computed; None: all is
+    finite.
+
+    Args:
+        loss: of the batch; None: this part of the network has none.
+        gradient: (P,).
+        weights: (P,), those that it was computed on.
+        parameters: those that tile (P,).
+        reader: has the batch.
+        batch: its clock and size.
+        activations: what the part of the network before this one made of the batch.
+    """
+    # One pass over the gradient for each step; all else only where something is wrong. (The sum of
+    # large gradients may overflow: the second look finds them finite.)
+    if (loss is None or isfinite(loss)) and isfinite(gradient.sum().item()):
+        return None
+    first, parameter = "", ""
+    if not bool(torch.isfinite(weights).all()):
+        first, parameter = "weights", _first_in(weights, parameters)
+    elif activations is not None and not bool(torch.isfinite(activations).all()):
+        first = "activations"
+    elif loss is not None and not isfinite(loss):
+        first = "loss"
+    elif not bool(torch.isfinite(gradient).all()):
+        first, parameter = "gradient", _first_in(gradient, parameters)
+    if not first:
+        return None
+    return Finding(first, parameter, reader.samples(*batch))
+
+
+def _first_in(vector: Tensor, parameters: Sequence[NamedParameter]) -> str:
+    """Return the name of the first parameter whose part of a vector (P,) is not finite."""
+    place = int(torch.nonzero(~torch.isfinite(vector))[0])
+    ends = accumulate(parameter.size for parameter in parameters)
+    return next(
+        parameter.name for parameter, end in zip(parameters, ends, strict=True) if place < end
+    )
