@@ -13,6 +13,7 @@ from raysync.core.decisions import Release
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry
 from raysync.core.paradigm import Paradigm
+from raysync.engine.topology import rosters_by_stage
 from raysync.record.measures import Measures
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.preparation import TrainingPlan
@@ -100,7 +101,9 @@ def perform(plan: TrainingPlan, task: Task, now: Now) -> Outcome | None:
         plan.workload_samples, plan.experiment.target, plan.primary, plan.chance_accuracy
     )
     shares = plan.experiment.batch_sizes
-    for lines in driver_of(plan, paradigm).run():
+    driver = driver_of(plan, paradigm)
+    measures.share(rosters_by_stage(driver.topology))
+    for lines in driver.run():
         measures.take(lines)
         for line in lines:
             if isinstance(line, Entry):

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import ray
@@ -17,7 +18,7 @@ from ray.util.placement_group import PlacementGroup
 
 from raysync.cluster.actors.actor_spec import ActorSpecs, Role
 from raysync.cluster.backend import RayBackend
-from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr, run_metrics
+from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
 from raysync.cluster.ray_private.names import actor_id
 from raysync.cluster.run_spec import RunSpec
@@ -26,9 +27,13 @@ from raysync.cluster.transports.shared_vectors import KeptSlots, SharedPlan, Sha
 from raysync.config import Crash
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
+from raysync.core.stages import rosters_in
 from raysync.emulation.faults import FaultPlan
 from raysync.engine.driver import Driver
 from raysync.engine.kept_models import SavedModel
+from raysync.engine.topology import rosters_by_stage
+from raysync.record.collector import Collector
+from raysync.record.measures import Measures
 
 BESIDE = "beside"
 """Ray's concurrency group of the calls that a controller takes while a run is under way."""
@@ -96,24 +101,17 @@ class Controller:
         """
         experiment, topology = spec.experiment, spec.topology
         log_begin(topology.paradigm, experiment, topology.workload_samples, spec.labels)
-        metrics = run_metrics(
-            self._exporter,
-            spec.labels,
-            experiment,
-            topology.paradigm.phase,
-            topology.workload_samples,
-            spec.primary,
-        )
+        collector = collector_of(spec, checkpoint)
         self._watch = self._watch or NodeWatch(cast.group)  # all runs are in one placement group
         driver = self._driver = driver_of(spec, cast, checkpoint, self._watch, self._kept)
-        if metrics is not None and checkpoint is not None:
-            metrics.begin_behind(checkpoint)
         assert isinstance(driver.backend, RayBackend), "a run on Ray"
         with closing(driver.backend):
             for lines in driver.run():
                 log_events(lines)
-                if metrics is not None:
-                    metrics.take(lines)
+                if collector is not None:
+                    # here: at a resumption, the machine is another once the driver has begun
+                    collector.measures.share(rosters_by_stage(driver.topology))
+                    self._exporter.publish(partial(collector.take, lines))
                 while driver.models:
                     yield driver.models.pop(0)
                 yield lines
@@ -129,6 +127,17 @@ class Controller:
         """Let the run under way end as `stopped`, after a last checkpoint."""
         if self._driver is not None:
             self._driver.stop()
+
+
+def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | None:
+    """Return the collector of a run's metrics; None: it publishes none."""
+    experiment, topology = spec.experiment, spec.topology
+    if spec.labels is None or not experiment.cluster.metrics:
+        return None
+    measures = Measures(topology.workload_samples, experiment.target, spec.primary)
+    if checkpoint is not None:
+        measures.begin_behind(rosters_in(checkpoint.state["topology"]["machine"]), checkpoint.at)
+    return Collector(spec.labels, topology.paradigm.phase, measures)
 
 
 def driver_of(

@@ -31,12 +31,9 @@ from ray.util import metrics
 
 from raysync.cluster.clock import now_s
 from raysync.config import Experiment
-from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
-from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm
-from raysync.core.stages import rosters_in
-from raysync.record.collector import Collected, Collector
+from raysync.record.collector import Collected
 from raysync.record.event_text import texts_of
 from raysync.record.metrics_registry import REGISTRY, RunLabels
 
@@ -139,28 +136,6 @@ class Exporter:
         return self._made[name]
 
 
-class RunMetrics:
-    """The metrics of one run, from its journal."""
-
-    def __init__(self, exporter: Exporter, collector: Collector) -> None:
-        """
-        Args:
-            exporter: the one of the process.
-            collector: a fresh one; it follows the run.
-        """
-        self._exporter = exporter
-        self._collector = collector
-
-    def begin_behind(self, checkpoint: Checkpoint) -> None:
-        """Follow a run that goes on from a checkpoint; see `Collector.begin_behind`."""
-        rosters = rosters_in(checkpoint.state["topology"]["machine"])
-        self._collector.begin_behind(rosters, checkpoint.at)
-
-    def take(self, lines: Iterable[Line]) -> None:
-        """Publish what these lines say; without lines, the gauges as they are."""
-        self._exporter.publish(lambda: self._collector.take(lines))
-
-
 class UpdateSeconds:
     """The seconds of a server's updates, counted where they are made: that costs no round trip."""
 
@@ -202,22 +177,6 @@ class UpdateSeconds:
         assert self._key is not None, "a run without labels publishes nothing"
         key = self._key
         self._exporter.publish(lambda: Collected(counters={key: took_s}))
-
-
-def run_metrics(
-    exporter: Exporter,
-    labels: RunLabels | None,
-    experiment: Experiment,
-    phase: str,
-    workload_samples: int,
-    primary: PrimaryMetric,
-) -> RunMetrics | None:
-    """Return the metrics of a run; None: it has no labels, or its experiment turns them off."""
-    if labels is None or not experiment.cluster.metrics:
-        return None
-    return RunMetrics(
-        exporter, Collector(labels, phase, workload_samples, experiment.target, primary)
-    )
 
 
 def _make(name: str) -> Any:

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from math import inf
 from pickle import PicklingError
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -37,6 +38,7 @@ from raysync.core.events import Left
 from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import AnyParadigm
+from raysync.core.roster import Roster
 from raysync.engine.checkpoint_state import check_goes_on, files_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, RunLost
@@ -58,8 +60,8 @@ class Session:
     """
 
     resumes_exactly = False
-    roster = None
-    """That of a run is in its controller."""
+    rosters: Mapping[int, Roster] = MappingProxyType({})
+    """Those of a run are in its controller."""
 
     def __init__(
         self,

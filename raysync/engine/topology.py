@@ -335,6 +335,11 @@ def roster_of(topology: Topology, worker: str) -> Roster:
     return topology.rosters[WorkerId(worker).stage - 1]  # where the network is whole, stage 0: -1
 
 
+def rosters_by_stage(topology: Topology) -> dict[int, Roster]:
+    """Return stage -> its roster; 0 stands for workers that hold the whole network."""
+    return dict(enumerate(topology.rosters, start=int(topology.is_pipelined)))
+
+
 def server_for(topology: Topology, worker: str) -> ParameterServer:
     """Return the server that a worker pulls from."""
     return topology.servers[WorkerId(worker).stage - 1]

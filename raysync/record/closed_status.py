@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable
 from typing import Any
 
 from raysync.core.decisions import Release
 from raysync.core.events import Joined, Left
-from raysync.core.journal import Decoder, Entry, Line, read_header
+from raysync.core.journal import Decoder, Entry, read_header
 from raysync.record.event_text import RARE_NOTES
 from raysync.record.journal_file import JournalFile
 from raysync.record.measures import Measures
@@ -54,9 +53,9 @@ class ClosedMeasures(Measures):
 
     def __init__(self, fresh: Measures, record: RunRecord) -> None:
         super().__init__(fresh.workload_samples, fresh.target, fresh.primary, fresh.chance_accuracy)
-        pushes, summary, rows = record.pushes, record.summary, self._rows
-        rows.updates, rows.samples = summary["updates"], summary["samples"]
-        rows.lead_max, self._seconds = summary["lead_max"], summary["seconds"] or 0.0
+        pushes, summary = record.pushes, record.summary
+        self.updates, self.samples = summary["updates"], summary["samples"]
+        self.lead_max, self._seconds = summary["lead_max"], summary["seconds"] or 0.0
         of_workers = pushes.groupby("worker", sort=False)
         for worker, at in of_workers["released_at_s"].min().items():
             self._totals.begin(str(worker), at)
@@ -68,16 +67,7 @@ class ClosedMeasures(Measures):
         self._clocks: Counter[Any] = Counter((of_workers["clock"].max() + 1).to_dict())
         self._live: list[str] = []
 
-    def take(self, lines: Iterable[Line]) -> list[PushRow]:
-        """Take in some lines of the journal; the rows of pushes are known already."""
-        for line in lines:
-            if isinstance(line, Entry):
-                self._take_entry(line)
-            else:
-                self._take_other(line, [])
-        return []
-
-    def _take_entry(self, entry: Entry) -> None:
+    def _take_entry(self, entry: Entry, completed: list[PushRow]) -> None:
         self.now = entry.event.at
         match entry.event:
             case Joined(worker=worker):

@@ -7,16 +7,13 @@ counted while it lasts.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from raysync.config import Target
 from raysync.core.decisions import Note, Release
 from raysync.core.events import Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line
-from raysync.core.metrics import ACCURACY, PrimaryMetric
-from raysync.core.roster import Roster
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.push_rows import PushRow
@@ -52,34 +49,27 @@ class Collected:
 class Collector:
     """Follows one run. Memory is bounded by the workers, and by the evaluations."""
 
-    def __init__(
-        self,
-        labels: RunLabels,
-        phase: str,
-        workload_samples: int,
-        target: Target | None = None,
-        primary: PrimaryMetric = ACCURACY,
-    ) -> None:
+    def __init__(self, labels: RunLabels, phase: str, measures: Measures) -> None:
         """
         Args:
             labels: the labels of all series of the run.
             phase: the phase of the paradigm in which the run begins.
-            workload_samples: the samples that count as a progress of 1.
-            target: for the time to the target.
-            primary: the metric that the task's models are judged by.
+            measures: fresh measures, or such that begin behind a checkpoint; the lines are passed
+                on to them. Counters begin with 0 in either case, as Prometheus expects of a new
+                process.
         """
         self._run = labels.values
-        self._measures = Measures(workload_samples, target, primary)
+        self.measures = measures
         self._phase = phase
         self._phases = {phase}
         """All phases so far."""
         self._loss: float | None = None
-        self._samples = self._updates = self._switches = 0
+        self._samples, self._updates, self._switches = measures.samples, measures.updates, 0
         """Those that the counters contain so far."""
         self._waited_s: dict[str, float] = {}
         """Worker -> the seconds of waiting that its counter contains so far."""
-        self._begun_before: list[str] = []
-        """The workers of `begin_behind` whose counters have not begun yet."""
+        self._begun_before = list(measures.workers)
+        """The workers that were released before, and whose counters have not begun yet."""
         self._lagtuner: dict[Key, float] = {}
         """LagTuner's latest decision for each worker, and the worker's latest finished wait."""
 
@@ -90,7 +80,7 @@ class Collector:
             self._begin(worker, collected)
         self._begun_before = []
         for line in lines:
-            for row in self._measures.feed(line):
+            for row in self.measures.take((line,)):
                 self._pushed(row, collected)
             if isinstance(line, Entry):
                 self._decided(line, collected)
@@ -99,21 +89,12 @@ class Collector:
         self._set_gauges(collected.gauges)
         return collected
 
-    def begin_behind(self, rosters: Mapping[int, Roster], at: float) -> None:
-        """Follow a run that goes on from a checkpoint, in a process that saw nothing of it before.
-        Counters begin with 0, as Prometheus expects of a new process.
-
-        Args:
-            rosters: stage -> its roster at the cut; 0 stands for workers that hold the whole
-                network.
-            at: seconds since the run began: the time of the resumption.
-        """
-        self._measures.begin_behind(rosters, at)
-        self._samples, self._updates = self._measures.samples, self._measures.updates
-        self._begun_before = [worker for roster in rosters.values() for worker in roster.live]
+    def _of(self, worker: str) -> tuple[str, ...]:
+        """Return the labels of a worker's series."""
+        return *self._run, WorkerId(worker).slot
 
     def _pushed(self, row: PushRow, collected: Collected) -> None:
-        run, worker = self._run, (*self._run, WorkerId(row.worker).slot)
+        run, worker = self._run, self._of(row.worker)
         collected.add(("raysync_pushes", worker), 1)
         collected.add(("raysync_busy_seconds", worker), row.busy_s)
         collected.add(("raysync_transfer_seconds", worker), row.transfer_s)
@@ -139,11 +120,11 @@ class Collector:
             self._forget(entry.event.worker)
 
     def _switch(self, collected: Collected) -> None:
-        for switch in self._measures.switches[self._switches :]:
+        for switch in self.measures.switches[self._switches :]:
             self._phase = switch.to
             self._phases.add(switch.to)
             collected.add(("raysync_switches", (*self._run, switch.to)), 1)
-        self._switches = len(self._measures.switches)
+        self._switches = len(self.measures.switches)
 
     def _begin(self, worker: str, collected: Collected) -> None:
         """Start the counters of a worker at 0.
@@ -153,18 +134,13 @@ class Collector:
         it first scraped it.
         """
         self._waited_s[worker] = 0.0
-        for name in (
-            "raysync_busy_seconds",
-            "raysync_wait_seconds",
-            "raysync_transfer_seconds",
-            "raysync_pushes",
-        ):
-            collected.add((name, (*self._run, WorkerId(worker).slot)), 0)
+        for name in ("busy_seconds", "wait_seconds", "transfer_seconds", "pushes"):
+            collected.add((f"raysync_{name}", self._of(worker)), 0)
         for name in ("raysync_samples_applied", "raysync_updates"):
             collected.add((name, self._run), 0)
 
     def _noted(self, note: Note, collected: Collected) -> None:
-        worker = (*self._run, WorkerId(note.worker).slot)
+        worker = self._of(note.worker)
         match note.kind:
             case "straggler":
                 collected.add(("raysync_stragglers_detected", worker), 1)
@@ -183,11 +159,11 @@ class Collector:
 
     def _forget(self, worker: str) -> None:
         for name in (GRANT, PREDICTED, ACTUAL):
-            self._lagtuner.pop((name, (*self._run, WorkerId(worker).slot)), None)
+            self._lagtuner.pop((name, self._of(worker)), None)
 
     def _count_totals(self, collected: Collected) -> None:
         """Increment the counters whose increment is the difference of two totals."""
-        measures = self._measures
+        measures = self.measures
         for name, total, before in (
             ("raysync_samples_applied", measures.samples, self._samples),
             ("raysync_updates", measures.updates, self._updates),
@@ -198,12 +174,12 @@ class Collector:
         for worker, waited_s in measures.waited_s.items():
             # the total is lower while a push whose wait is over has no outcome yet
             if waited_s > self._waited_s[worker]:
-                key = ("raysync_wait_seconds", (*self._run, WorkerId(worker).slot))
+                key = ("raysync_wait_seconds", self._of(worker))
                 collected.add(key, waited_s - self._waited_s[worker])
                 self._waited_s[worker] = waited_s
 
     def _set_gauges(self, gauges: dict[Key, float]) -> None:
-        measures, run = self._measures, self._run
+        measures, run = self.measures, self._run
         leads = measures.leads if measures.ended is None else {}
         latest = measures.evaluations[-1] if measures.evaluations else None
         for name, value in (
@@ -221,7 +197,7 @@ class Collector:
             primary = measures.primary
             gauges["raysync_primary_metric", (*run, primary.name, primary.mode)] = quality
         for worker, lead in leads.items():
-            gauges["raysync_worker_lead_clocks", (*run, WorkerId(worker).slot)] = lead
+            gauges["raysync_worker_lead_clocks", self._of(worker)] = lead
         for phase in self._phases:
             is_active = phase == self._phase and measures.ended is None
             gauges["raysync_phase_active", (*run, phase)] = float(is_active)

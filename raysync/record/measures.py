@@ -1,4 +1,4 @@
-"""The measures of a run, accumulated line by line.
+"""The measures of a run: functions of what a follower of its journal knows.
 
 busy               seconds of computing alone
 server             seconds from a release until the server has made the weights; known in virtual
@@ -21,50 +21,26 @@ cost of a switch   seconds from a switch to the first push of a step that began 
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
 from raysync.config import Target
-from raysync.core.events import Left
 from raysync.core.ids import WorkerId
-from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Line, Resumed
 from raysync.core.metrics import ACCURACY, LOSS, MODES, PERPLEXITY, PrimaryMetric
-from raysync.core.roster import Roster
-from raysync.record.push_rows import Columns, PushRow, PushRows, columns_of
-from raysync.record.worker_totals import WorkerMeasures, WorkerTotals
+from raysync.record.follower import Follower
+from raysync.record.worker_totals import WorkerMeasures
 
 CONVERGED_SPAN = 5
 CONVERGED_CHANGE = 0.001
 """Sync-Switch, section VI-A: accuracy has converged when it changed by at most 0.1 % over five
 evaluations."""
 
-COUNTED_AT_ONCE = 20_000
-"""The number of rows after which they are added to the totals, unless a caller of `count` has done
-so before. Each time takes as long as some hundred rows."""
-
 OF_LABELS = (ACCURACY, PERPLEXITY)
 """The primary metrics of tasks that predict labels: their evaluations have both."""
 
 
-@dataclass(slots=True)
-class SwitchMeasures:
-    """One switch from a phase of the paradigm to the next."""
-
-    at_s: float
-    """Seconds since the run began."""
-    to: str
-    why: str
-    first_push_s: float | None = None
-    """From the switch to the first push of a step that began after it; None if none came.
-
-    Steps under way at a switch do not count, though their pushes belong to the new phase: they
-    would make the switch look free. (Sync-Switch's own restart from a checkpoint takes 36 s on 8
-    workers, Table III.)"""
-
-
-class Measures:
+class Measures(Follower):
     """The measures so far; they can be read at any moment of a run."""
 
     def __init__(
@@ -82,171 +58,14 @@ class Measures:
             chance_accuracy: the accuracy of the best constant guess; a model that is no better has
                 not converged. None: it is not known.
         """
-        self.workload_samples = workload_samples
+        super().__init__(workload_samples)
         self.target = target
         self.primary = primary
         self.chance_accuracy = chance_accuracy
-        self._totals = WorkerTotals()
-        """Without what `_uncounted` adds."""
-        self.evaluations: list[Evaluation] = []
-        self.ended: Ended | None = None
-        self.now = 0.0
-        self.started_at: float | None = None
-        self._outcomes: Counter[str] = Counter(applied=0, dropped=0, buffered=0)
-        self.checkpoints = 0
-        """The checkpoints that were taken."""
-        self.resumptions: list[Resumed] = []
-        """Each time that the run went on from a checkpoint."""
-        self._rows = PushRows(workload_samples)
-        self.switches: list[SwitchMeasures] = []
-        self._uncounted: list[PushRow] = []
-        """The rows that the totals do not contain yet."""
-
-    @property
-    def workers(self) -> Mapping[str, WorkerMeasures]:
-        """Worker -> its totals."""
-        self._count()
-        return self._totals.by_worker
-
-    @property
-    def outcomes(self) -> Mapping[str, int]:
-        """Outcome -> the number of pushes that had it."""
-        self._count()
-        return self._outcomes
-
-    def feed(self, line: Line) -> list[PushRow]:
-        """Take in one line of the journal, and return the rows of pushes that it completes."""
-        return self.take((line,))
-
-    def take(self, lines: Iterable[Line]) -> list[PushRow]:
-        """Take in lines of the journal, and return the rows of pushes that they complete."""
-        seen, completed = self._rows, list[PushRow]()
-        for line in lines:
-            if isinstance(line, Entry):
-                event = line.event
-                self.now = event.at
-                seen.take(line, completed)
-                if isinstance(event, Left):
-                    self._begin()
-                    self._totals.leave(event.worker, event.at)
-            else:
-                self._take_other(line, completed)
-        self._begin()
-        self._uncounted += completed
-        if len(self._uncounted) >= COUNTED_AT_ONCE:
-            self._count()
-        return completed
-
-    def _take_other(self, line: Line, completed: list[PushRow]) -> None:
-        match line:
-            case Evaluation():
-                self.evaluations.append(line)
-            case Checkpointed(at=at):
-                self.checkpoints += 1
-                self.now = max(self.now, at)
-            case Resumed(at=at, exact=exact):
-                self.resumptions.append(line)
-                self.now = max(self.now, at)
-                if not exact:
-                    self._rows.resume(at)
-            case Ended(at=at):
-                self.ended = line
-                self.now = max(self.now, at)
-                completed += self._rows.close(self.now)
-
-    def _begin(self) -> None:
-        """Take in the workers that were released for the first time, and the switches."""
-        seen = self._rows
-        for worker, at in seen.begun:
-            if self.started_at is None:
-                self.started_at = at
-            self._totals.begin(worker, at)
-        seen.begun.clear()
-        self.switches += [SwitchMeasures(at, each.to, each.why) for at, each in seen.switches]
-        seen.switches.clear()
-
-    def share(self, roster: Roster) -> None:
-        """Read the roster of the machine in this process whose decisions come from the first line
-        on, in place of following them with another; it may be ahead by decisions that have not come
-        yet.
-        """
-        assert not self.started_at, "a run that has begun"
-        self._rows = PushRows(self.workload_samples, roster)
 
     def anew(self) -> Measures:
         """Return the measures of the same run before its first line."""
         return Measures(self.workload_samples, self.target, self.primary, self.chance_accuracy)
-
-    def begin_behind(self, rosters: Mapping[int, Roster], at: float) -> None:
-        """Follow a journal from a resumption on, without the lines before it; see
-        `PushRows.begin_behind`. What is counted of workers is then that since the resumption; the
-        run is taken to have begun at 0.
-        """
-        self._rows.begin_behind(rosters, at)
-        self.now, self.started_at = at, 0.0
-        for roster in rosters.values():
-            for worker in roster.live:
-                self._totals.begin(worker, at)
-
-    def close(self, at: float) -> list[PushRow]:
-        """Take in that the journal has ended, and return the rows that were still open."""
-        self.now = max(self.now, at)
-        rows = self._rows.close(at)
-        self._uncounted += rows
-        self._count()
-        return rows
-
-    def _count(self) -> None:
-        """Add the rows to the totals that these do not contain yet."""
-        if self._uncounted:
-            self.count(columns_of(self._uncounted))
-
-    def count(self, columns: Columns) -> None:
-        """Add the latest rows to the totals. A caller that needs their columns anyway saves making
-        them twice.
-
-        Args:
-            columns: those of the latest rows. They contain all rows that the totals do not contain
-                yet; rows that these contain already may come before them.
-        """
-        known = len(columns["worker"]) - len(self._uncounted)
-        assert known >= 0, f"{-known} rows are neither in the columns nor in the totals"
-        self._uncounted = []
-        if known:
-            columns = {name: values[known:] for name, values in columns.items()}
-        self._totals.add(columns)
-        self._outcomes.update(columns["outcome"])
-        if self.switches:
-            steps = zip(
-                columns["released_at_s"].tolist(), columns["pushed_at_s"].tolist(), strict=True
-            )
-            for released_at_s, pushed_at_s in steps:
-                self._measure_switch(released_at_s, pushed_at_s)
-
-    def _measure_switch(self, released_at_s: float, pushed_at_s: float) -> None:
-        """Count a step for the latest switch before its release. Steps come in any order."""
-        for switch in reversed(self.switches):
-            if released_at_s >= switch.at_s:
-                after_s = pushed_at_s - switch.at_s
-                switch.first_push_s = (
-                    after_s if switch.first_push_s is None else min(switch.first_push_s, after_s)
-                )
-                return
-
-    @property
-    def updates(self) -> int:
-        """The updates so far."""
-        return self._rows.updates
-
-    @property
-    def samples(self) -> int:
-        """The samples in applied pushes."""
-        return self._rows.samples
-
-    @property
-    def lead_max(self) -> int:
-        """See `PushRows.lead_max`."""
-        return self._rows.lead_max
 
     @property
     def progress(self) -> float:
@@ -259,7 +78,7 @@ class Measures:
         update of a run that did not end by itself.
         """
         published = self.ended is not None and self.ended.status in ("finished", "diverged")
-        end = self.ended.at if self.ended is not None and published else self._rows.updated_at
+        end = self.ended.at if self.ended is not None and published else self._updated_at
         return max(0.0, end - (self.started_at or 0.0))
 
     @property
@@ -318,7 +137,7 @@ class Measures:
         """Live worker -> the iteration that it computes, or waits to start."""
         return {
             worker: member.clock
-            for roster in self._rows.rosters.values()
+            for roster in self.rosters.values()
             for worker, member in roster.live.items()
         }
 
@@ -327,7 +146,7 @@ class Measures:
         """Worker that takes part -> its lead now, in clocks ahead of the slowest of them."""
         return {
             worker: roster.lead(worker)
-            for roster in self._rows.rosters.values()
+            for roster in self.rosters.values()
             for worker in roster.members
         }
 
@@ -335,7 +154,7 @@ class Measures:
     def waited_s(self) -> dict[str, float]:
         """Worker -> the seconds that it has waited up to now, including the wait under way."""
         waits = {name: worker.wait_s for name, worker in self.workers.items()}
-        for name, wait_s in self._rows.open_waits_s(self.now):
+        for name, wait_s in self._open_waits_s():
             waits[name] += wait_s
         return waits
 

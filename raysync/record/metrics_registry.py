@@ -16,23 +16,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-PER_STEP_S = (
-    0.001,
-    0.0025,
-    0.005,
-    0.01,
-    0.025,
-    0.05,
-    0.1,
-    0.25,
-    0.5,
-    1.0,
-    2.5,
-    5.0,
-    10.0,
-    30.0,
-    60.0,
-)
+PER_STEP_S = 1e-3, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0
 """Buckets of the parts of a step, in seconds: from a tiny model on one core to a large one on a
 slow device."""
 CLOCKS = (0.5, 1.5, 2.5, 3.5, 5.5, 8.5, 12.5, 15.5, 24.5, 48.5, 96.5, 192.5)

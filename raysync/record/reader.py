@@ -210,7 +210,7 @@ class RunRecord:
             measures = measures_of(head)
             for line in lines:
                 measures.take((line,))
-        measures.close(measures.now)
+        measures.close()
         return dict(head.about), measures
 
     def _pushes_from_journal(self) -> pd.DataFrame:
@@ -228,7 +228,7 @@ class RunRecord:
             measures = measures_of(head)
             for line in lines:
                 yield from measures.take((line,))
-        yield from measures.close(measures.now)
+        yield from measures.close()
 
 
 CLOSING_BYTES = 100_000

@@ -12,6 +12,7 @@ from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line, Resumed
 from raysync.record.event_text import EventText, seconds, texts_of
 from raysync.record.measures import Measures
+from raysync.record.worker_totals import WorkerMeasures
 
 RARE, FREQUENT = 8, 6
 """How many of the latest events are kept: rare ones, and those that come with the pushes and would
@@ -135,9 +136,7 @@ class RunStatus:
         worker = state.worker
         finished = self.measures.ended is not None and self.measures.ended.status == "finished"
         text = "done" if finished and clock is not None else state.text(self.measures.now)
-        totals = self.measures.workers.get(worker)
-        if totals is None:  # it was never released
-            return WorkerRow(worker, clock, lead, 0, wait_fraction, None, 0, text)
+        totals = self.measures.workers.get(worker) or WorkerMeasures(0.0)  # it was never released
         mean = totals.staleness_sum / totals.applied if totals.applied else None
         return WorkerRow(
             worker, clock, lead, totals.pushes, wait_fraction, mean, totals.staleness_max, text

@@ -7,7 +7,7 @@ three times as long and, with thousands of workers, so does an object for each o
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -47,16 +47,7 @@ class WorkerTotals:
         self._released_at: list[float] = []
         self._left_at: dict[str, float] = {}
         self._columns: dict[str, Any] = {
-            "pushes": np.zeros(0, np.int64),
-            "dropped": np.zeros(0, np.int64),
-            "samples": np.zeros(0, np.int64),
-            "busy_s": np.zeros(0),
-            "transfer_s": np.zeros(0),
-            "server_s": np.zeros(0),
-            "wait_s": np.zeros(0),
-            "applied": np.zeros(0, np.int64),
-            "staleness_sum": np.zeros(0, np.int64),
-            "staleness_max": np.zeros(0, np.int64),
+            each.name: np.zeros(0, type(each.default)) for each in fields(WorkerMeasures)[2:]
         }
         """Total -> its values, (workers,); shorter while the latest workers have none."""
         self._built: dict[str, WorkerMeasures] | None = None
@@ -79,16 +70,11 @@ class WorkerTotals:
         """Worker -> its totals, in the order of their first releases."""
         if self._built is None:
             self._grow()
-            columns = [column.tolist() for column in self._columns.values()]
-            names = tuple(self._columns)
+            totals = zip(*(column.tolist() for column in self._columns.values()), strict=True)
             self._built = {
-                worker: WorkerMeasures(
-                    self._released_at[number],
-                    self._left_at.get(worker),
-                    **dict(zip(names, values, strict=True)),
-                )
-                for (worker, number), values in zip(
-                    self._numbers.items(), zip(*columns, strict=True), strict=True
+                worker: WorkerMeasures(released_at, self._left_at.get(worker), *values)
+                for worker, released_at, values in zip(
+                    self._numbers, self._released_at, totals, strict=True
                 )
             }
         return self._built

@@ -354,7 +354,7 @@ class RecordWriter:
         if self._closed:
             return
         self._closed = True
-        self._rows += self.measures.close(self.measures.now)
+        self._rows += self.measures.close()
         with suppress(RunFailed), self._keeping_failure():
             self._complete()
         self._close_files()

@@ -33,9 +33,9 @@ class Engine(Protocol):
         """Whether iterations under way at a checkpoint go on, in place of beginning again."""
 
     @property
-    def roster(self) -> Roster | None:
-        """The roster of the latest run's machine, where that is in this process, and its workers
-        hold the whole network.
+    def rosters(self) -> Mapping[int, Roster]:
+        """Stage -> the roster of the latest run's machine, 0 where the network is whole; empty
+        where the machine is in another process.
         """
 
     @property

@@ -125,8 +125,8 @@ class RecordedRun:
             training.primary,
             training.chance_accuracy,
         )
-        if self._goes_on is None and (roster := self._engine.roster) is not None:
-            measures.share(roster)
+        if self._goes_on is None and (rosters := self._engine.rosters):
+            measures.share(rosters)
         return measures
 
     def _writer_of(self, measures: Measures, comparison: str) -> RecordWriter:

@@ -20,7 +20,7 @@ from raysync.engine.checkpoint_state import OUTLIVED_S, files_of
 from raysync.engine.checkpointing import Snapshot
 from raysync.engine.driver import Driver
 from raysync.engine.kept_models import SavedModel
-from raysync.engine.topology import DataParallel
+from raysync.engine.topology import rosters_by_stage
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
@@ -48,10 +48,9 @@ class VirtualEngine:
         self._driver: Driver | None = None
 
     @property
-    def roster(self) -> Roster | None:
-        """The roster of the latest run's machine; None: its network is in stages."""
-        topology = None if self._driver is None else self._driver.topology
-        return topology.roster if isinstance(topology, DataParallel) else None
+    def rosters(self) -> Mapping[int, Roster]:
+        """See `Engine.rosters`."""
+        return {} if self._driver is None else rosters_by_stage(self._driver.topology)
 
     def run(
         self,

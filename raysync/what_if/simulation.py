@@ -9,6 +9,7 @@ import re
 from array import array
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -23,7 +24,7 @@ from raysync.core.journal import Entry, Line
 from raysync.core.paradigm import Paradigm
 from raysync.emulation.faults import FaultPlan
 from raysync.engine.driver import Driver
-from raysync.engine.topology import SERVER, DataParallelPlan
+from raysync.engine.topology import SERVER, DataParallelPlan, rosters_by_stage
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 from raysync.record.push_rows import PushRow
@@ -160,9 +161,11 @@ def simulate(experiment: Experiment, choice: ParadigmChoice) -> Simulation:
     paradigm = paradigm_of(choice, experiment.worker_count)
     workload = experiment.workload_samples(0)
     measures, log = Measures(workload), _Log()
-    for line in _lines(experiment, paradigm, workload):
+    driver = _driver_of(experiment, paradigm, workload)
+    measures.share(rosters_by_stage(driver.topology))
+    for line in chain.from_iterable(driver.run()):
         log.see(line)
-        for row in measures.feed(line):
+        for row in measures.take((line,)):
             log.add(row)
     ended = measures.ended
     assert ended is not None, "a run without an end"
@@ -178,8 +181,8 @@ def simulate(experiment: Experiment, choice: ParadigmChoice) -> Simulation:
     )
 
 
-def _lines(experiment: Experiment, paradigm: Paradigm, workload: int) -> Iterator[Line]:
-    """Yield the journal of a run. No network is known, so nothing takes time but the steps."""
+def _driver_of(experiment: Experiment, paradigm: Paradigm, workload: int) -> Driver:
+    """Return the driver of a run. No network is known, so nothing takes time but the steps."""
     slots, faults = experiment.slots(), FaultPlan(experiment)
 
     def actor(name: str) -> Actor:
@@ -190,10 +193,7 @@ def _lines(experiment: Experiment, paradigm: Paradigm, workload: int) -> Iterato
 
     backend = VirtualBackend(lambda phase: PhaseNetwork({}), actor, computes=False)
     plan = DataParallelPlan(paradigm, workload, slots, has_buffers=False)
-    for lines in Driver(
-        plan.topology(backend, experiment, faults), backend, experiment, faults, []
-    ).run():
-        yield from lines
+    return Driver(plan.topology(backend, experiment, faults), backend, experiment, faults, [])
 
 
 def _doubles() -> array[float]:

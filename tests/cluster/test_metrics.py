@@ -6,9 +6,10 @@ from types import SimpleNamespace
 import pytest
 
 from raysync.cluster import monitoring
-from raysync.cluster.monitoring import BEGINS, Exporter, RunMetrics, UpdateSeconds
+from raysync.cluster.monitoring import BEGINS, Exporter, UpdateSeconds
 from raysync.config import validate
 from raysync.record.collector import Collector
+from raysync.record.measures import Measures
 from raysync.record.metrics_registry import REGISTRY, RunLabels
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
@@ -35,15 +36,19 @@ def published(monkeypatch):
 
 
 def train(exporter):
-    """A run whose metrics are published; returns them."""
+    """A run whose metrics are published; returns what publishes them."""
     experiment = validate(
         TINY | {"engine": "virtual", "timing": "only", "workers": [{"count": 2, "step_s": 0.5}]}
     )
     paradigm = experiment.paradigm.make()
-    published = RunMetrics(exporter, Collector(TITLE, paradigm.phase, 480))
+    collector = Collector(TITLE, paradigm.phase, Measures(480))
+
+    def publish(lines):
+        exporter.publish(lambda: collector.take(lines))
+
     for lines in VirtualEngine().run(prepare(experiment), paradigm):
-        published.take(lines)
-    return published
+        publish(lines)
+    return publish
 
 
 def test_metrics_that_cannot_be_exported_are_given_up_and_training_goes_on(published, caplog):
@@ -72,10 +77,10 @@ def test_gauges_are_set_again_while_nothing_happens(published):
     line.
     """
     values = published(FakeMetric)
-    run = train(Exporter())
+    publish = train(Exporter())
     values.clear()
     for _ in range(20):
-        run.take([])
+        publish([])
     assert [name for name, _ in values].count("raysync_workers_live") == 20
 
 

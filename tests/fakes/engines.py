@@ -22,7 +22,7 @@ class ScriptedEngine:
         former: the checkpoint that the latest run went on from.
     """
 
-    resumes_exactly, roster = False, None
+    resumes_exactly, rosters = False, {}
 
     def __init__(self, every=10, lost_after=None, loss=KeyboardInterrupt):
         self.every, self.lost_after, self.loss = every, lost_after, loss

@@ -16,7 +16,7 @@ from raysync.core.decisions import Apply, Release, Restore, Suspend, Switch
 from raysync.core.events import Joined
 from raysync.core.journal import Entry
 from raysync.paradigms import make
-from raysync.record.push_rows import PushRows
+from raysync.record.follower import Follower
 from raysync.testing.conformance import STEPS, Conformance
 from tests.builders.paradigms import SWITCHES, lead_bound
 
@@ -25,7 +25,7 @@ class SwitchConformance(Conformance):
     @initialize(workload=Conformance.workloads, step_s=Conformance.steps_s)
     def start(self, workload, step_s):
         super().start(workload, step_s)
-        self.rows = PushRows()
+        self.follower = Follower(10**9)
         self.suspended = set()
         self.outdated = set()
 
@@ -33,9 +33,9 @@ class SwitchConformance(Conformance):
         journal = []
         self.journal = journal
         super().send(happened)
-        self.rows.take(Entry(happened, tuple(journal)), [])
-        dumped = replace(self.machine.roster.dump(), workload_samples=None)
-        assert self.rows.roster.dump() == dumped
+        self.follower.take([Entry(happened, tuple(journal))])
+        dumped = replace(self.machine.roster.dump(), workload_samples=10**9)
+        assert self.follower.rosters[0].dump() == dumped
 
     def check(self, decisions):
         self.journal += decisions

@@ -36,8 +36,8 @@ from raysync.core.journal import (
     header,
     read,
 )
-from raysync.core.machine import Machine
 from raysync.core.replay import replay
+from raysync.core.stages import rosters_in
 from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.record import checkpoints, storage
@@ -149,10 +149,10 @@ def test_rosters_of_records_go_on_as_those_of_the_machine(engine, tmp_path, name
     cut = [decode(text) for text in texts].index(resumed) + 1
     measures = Measures(32 * 60)
     for end, line in enumerate(list(record.journal())[: cut + 20], start=1):
-        list(measures.feed(line))
+        measures.take([line])
         if end >= cut:
             machine = replay([head, *texts[:end]], rebuild).machine
-            assert measures._rows.roster.dump() == machine.roster.dump()
+            assert measures.rosters[0].dump() == machine.roster.dump()
 
 
 def test_iterations_under_way_begin_again_at_the_resumption(engine, tmp_path):
@@ -213,12 +213,12 @@ def test_what_was_lost_is_counted_up_to_a_damaged_line(tmp_path):
 def test_iterations_that_go_on_exactly_keep_their_release():
     measures = Measures(32 * 60)
     for line in journal("asp", 5):
-        list(measures.feed(line))
-    before = [worker.released_at for worker in measures._rows._workers.values()]
-    list(measures.feed(Resumed(10.0, 1, exact=True)))
-    assert [worker.released_at for worker in measures._rows._workers.values()] == before
-    list(measures.feed(Resumed(10.0, 1)))
-    assert {worker.released_at for worker in measures._rows._workers.values()} == {10.0}
+        measures.take([line])
+    before = [worker.released_at for worker in measures._workers.values()]
+    measures.take([Resumed(10.0, 1, exact=True)])
+    assert [worker.released_at for worker in measures._workers.values()] == before
+    measures.take([Resumed(10.0, 1)])
+    assert {worker.released_at for worker in measures._workers.values()} == {10.0}
 
 
 def test_a_run_without_checkpoints_has_no_keys_of_them(engine, tmp_path):
@@ -514,9 +514,9 @@ def test_metrics_of_a_process_that_saw_only_the_rest(engine, tmp_path, name):
     record = raysync.resume(path)
     lines = list(record.journal())
     cut = lines.index(of(record, Resumed)[0])
-    collector = Collector(RunLabels("experiment", "run", name), "", 32 * 60)
-    machine = Machine.restore(engine.former.state["machine"], make(name))
-    collector.begin_behind({0: machine.roster}, lines[cut].at)
+    measures = Measures(32 * 60)
+    measures.begin_behind(rosters_in(engine.former.state["machine"]), lines[cut].at)
+    collector = Collector(RunLabels("experiment", "run", name), "", measures)
     totals = Counter()
     for line in lines[cut + 1 :]:
         for (metric, _), by in collector.take([line]).counters.items():
@@ -529,9 +529,8 @@ def test_metrics_of_a_process_that_saw_only_the_rest(engine, tmp_path, name):
     assert totals["raysync_updates"] == len(applied)
     assert totals["raysync_samples_applied"] == 32 * sum(len(each.pushes) for each in applied)
     whole = Counter()
-    for (metric, _), by in (
-        Collector(RunLabels("experiment", "run", name), "", 32 * 60).take(lines).counters.items()
-    ):
+    collector = Collector(RunLabels("experiment", "run", name), "", Measures(32 * 60))
+    for (metric, _), by in collector.take(lines).counters.items():
         whole[metric] += by
     assert whole["raysync_pushes"] == len(record.pushes)
     assert whole["raysync_wait_seconds"] == pytest.approx(record.pushes.wait_s.sum())

@@ -152,7 +152,7 @@ def test_a_failed_run_leaves_no_model(tmp_path):
 
     class Engine:
         places, models = {}, [SavedModel("final", b"")]
-        resumes_exactly, roster = False, None
+        resumes_exactly, rosters = False, {}
 
         def __init__(self, status):
             self.status = status

@@ -17,8 +17,9 @@ from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Report, de
 from raysync.core.machine import Machine
 from raysync.errors import ConfigError
 from raysync.paradigms import make
+from raysync.record.follower import Follower
 from raysync.record.measures import Measures, converged
-from raysync.record.push_rows import PushRows, columns_of
+from raysync.record.push_rows import columns_of
 from raysync.record.reader import load
 from raysync.record.writer import RecordWriter, folder_name
 from raysync.running.run import run
@@ -35,7 +36,7 @@ from tests.builders.schedules import joins, simulate
 def measured(lines, workload=10 * SAMPLES, target=None):
     goal = None if target is None else Target(metric="accuracy", at_least=target)
     measures = Measures(workload, goal)
-    rows = [row for line in lines for row in measures.feed(line)]
+    rows = measures.take(lines)
     return measures, rows
 
 
@@ -145,9 +146,9 @@ def test_totals_are_the_same_however_many_rows_are_added_at_once(monkeypatch, at
     lines = [*journal("ssp", 40), Ended("finished", 15.0)]
     workload = 100 * SAMPLES
     expected, looked_at = measured(lines, workload)[0].summary(), Measures(workload)
-    monkeypatch.setattr("raysync.record.measures.COUNTED_AT_ONCE", at_once)
+    monkeypatch.setattr("raysync.record.follower.COUNTED_AT_ONCE", at_once)
     for number, line in enumerate(lines):
-        looked_at.feed(line)
+        looked_at.take([line])
         if number % 7 == 0:
             assert sum(looked_at.outcomes.values()) == sum(
                 worker.pushes for worker in looked_at.workers.values()
@@ -159,32 +160,32 @@ def test_the_roster_of_a_machine_gives_the_measures_of_one_that_follows():
     """Also of the decisions behind the update that ends the run, which nobody carries out."""
     machine, workload = Machine(make("ssp", staleness=1), 30 * SAMPLES), 30 * SAMPLES
     shared, following = Measures(workload), Measures(workload)
-    shared.share(machine.roster)
+    shared.share({0: machine.roster})
     events = simulate(
         machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30
     )
     for event, decisions in events:
         line = Entry(event, tuple(decisions))
-        assert shared.feed(line) == following.feed(decode(encode(line)))
+        assert shared.take([line]) == following.take([decode(encode(line))])
         assert shared.leads == following.leads
         assert shared.clocks == following.clocks
     ended = Ended("finished", 99.0)
-    assert shared.feed(ended) == following.feed(ended)
+    assert shared.take([ended]) == following.take([ended])
     assert shared.summary() == following.summary()
     assert shared.samples == workload
 
 
 def test_leads_are_those_of_the_machine():
     machine, seen = Machine(make("ssp", staleness=2)), []
-    rows, mirrored = PushRows(), []
+    follower, mirrored = Follower(10**9), []
     for event, decisions in simulate(
         machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30
     ):
         seen += [machine.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
-        rows.take(Entry(event, tuple(decisions)), [])
-        mirrored += [rows.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
-        dumped = structs.replace(rows.roster.dump(), workload_samples=None)
-        assert dumped == machine.roster.dump()
+        follower.take([Entry(event, tuple(decisions))])
+        [roster] = follower.rosters.values()
+        mirrored += [roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
+        assert structs.replace(roster.dump(), workload_samples=None) == machine.roster.dump()
     assert seen == mirrored
 
 
@@ -202,20 +203,20 @@ def test_a_suspended_worker_is_not_what_leads_are_measured_from():
     )
     moved = [d for _, decisions in events for d in decisions if isinstance(d, Suspend | Restore)]
     assert moved == [Suspend(slow, "as a straggler"), Restore(slow)]
-    ahead, rows = 0, PushRows(100 * SAMPLES)
+    ahead, before = 0, Follower(100 * SAMPLES)
     measures = Measures(100 * SAMPLES)
     switched = False
     for event, decisions in events:
         line = Entry(event, tuple(decisions))
-        list(measures.feed(line))
+        measures.take([line])
         switched = switched or any(isinstance(d, Switch) for d in decisions)
         if not switched:
-            rows.take(line, [])
-            clocks = {worker: member.clock for worker, member in rows.roster.live.items()}
+            before.take([line])
+            clocks = {worker: member.clock for worker, member in before.rosters[0].live.items()}
             ahead = max(ahead, clocks.get("fast-0#1", 0) - clocks.get(slow, 0))
     assert ahead > 10
-    assert rows.lead_max == 0
-    assert slow not in rows.roster.members
+    assert before.lead_max == 0
+    assert slow not in before.rosters[0].members
     assert slow in measures.leads, "it takes part again"
     assert measures.lead_max < 20
 

@@ -13,15 +13,19 @@ from raysync.core.events import Joined, Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Evaluation
 from raysync.core.machine import Machine
+from raysync.core.stages import rosters_in
+from raysync.core.structs import encode
+from raysync.engine.topology import rosters_by_stage
 from raysync.paradigms import make
 from raysync.record.collector import Collector
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import REGISTRY, RunLabels
+from raysync.virtual.engine import driver_of
 from tests.builders.journals import FAST, journal
 from tests.builders.paradigms import VARIANTS
 from tests.builders.plans import plans
 from tests.builders.schedules import joins, simulate
-from tests.builders.virtual import cut_task, decoupled, run, timed
+from tests.builders.virtual import cut_task, decoupled, interrupted, run, timed
 
 SWITCHED = {
     "switch": ("sync-switch", {"fraction": 0.3}),
@@ -39,10 +43,13 @@ SWITCHED = {
 class Published:
     """What a Prometheus would have seen of it all."""
 
-    def __init__(self, workload, phase="bsp", targets=()):
-        self.collector = Collector(
-            RunLabels("the experiment", "the run", "its rule"), phase, workload, *targets
-        )
+    def __init__(self, workload, phase="bsp", targets=(), behind=None):
+        self.measures = Measures(workload, *targets)
+        if behind is not None:
+            machine = behind.state["topology"]["machine"]
+            self.measures.begin_behind(rosters_in(machine), behind.at)
+        labels = RunLabels("the experiment", "the run", "its rule")
+        self.collector = Collector(labels, phase, self.measures)
         self.counters = defaultdict(float)
         self.histograms = defaultdict(list)
         self.gauges = {}
@@ -93,8 +100,8 @@ class Published:
 
 def summed_up(lines, workload):
     measures = Measures(workload)
-    rows = [row for line in lines for row in measures.feed(line)]
-    rows += measures.close(measures.now)
+    rows = measures.take(lines)
+    rows += measures.close()
     return measures.summary(), rows
 
 
@@ -142,6 +149,36 @@ def check_against_the_record(published, lines, workload):
     assert published.now("raysync_throughput_samples_per_second") == {
         "its rule": summary["throughput_samples_per_s"]
     }
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_metrics_are_the_same_from_the_rosters_of_the_machine(staged):
+    """Also where the process saw only what came after a checkpoint; and nobody changes them."""
+    if staged:
+        task, choice = cut_task(2, 1), ParadigmChoice(name="decoupled", modules=2, groups=1)
+    else:
+        task = timed(
+            workers=[{"count": 3, "step_s": 1.0, "jitter": {"sigma": 0.5}}],
+            workload={"samples": 640},
+        )
+        choice = ParadigmChoice(name="bsp")
+    _, checkpoint = interrupted(task, choice, 24)
+    rosters = rosters_in(checkpoint.state["topology"]["machine"])
+    assert staged or rosters[0].buffered, "a push from before is applied behind the checkpoint"
+    for begins_behind in (False, True):
+        behind = checkpoint if begins_behind else None
+        driver = driver_of(task, choice.make(), behind)
+        shared, following = (Published(task.workload_samples, behind=behind) for _ in range(2))
+        for lines in driver.run():
+            rosters = rosters_by_stage(driver.topology)
+            before = encode([roster.dump() for roster in rosters.values()])
+            shared.measures.share(rosters)
+            assert shared.take(lines).gauges == following.take(lines).gauges
+            assert encode([roster.dump() for roster in rosters.values()]) == before
+        assert shared.counters == following.counters
+        assert shared.gauges == following.gauges
+        assert shared.histograms == following.histograms
+        assert shared.total("raysync_updates") > 0
 
 
 def check_an_ended_run(published):
@@ -286,7 +323,7 @@ def test_a_series_begins_with_nothing():
     published = Published(10**6, "asp").take(journal("asp", 8))
     assert published.by("raysync_wait_seconds") == {"fast-0": 0, "slow-0": 0}
     begun = (
-        Collector(RunLabels("the experiment", "the run", "its rule"), "asp", 10**6)
+        Collector(RunLabels("the experiment", "the run", "its rule"), "asp", Measures(10**6))
         .take(journal("asp", 8)[:1])
         .counters
     )

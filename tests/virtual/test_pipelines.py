@@ -20,7 +20,7 @@ from raysync.decoupled.gossip import Gossip
 from raysync.decoupled.plan import plan_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.record.push_rows import PushRows
+from raysync.record.follower import Follower
 from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import ApplyPlan
 from raysync.training.server.model_server import OneStore
@@ -38,11 +38,8 @@ def evaluated(lines):
 
 
 def rows_of(lines, samples):
-    rows, completed = PushRows(samples), []
-    for line in lines:
-        if hasattr(line, "event"):
-            rows.take(line, completed)
-    return completed + rows.close(lines[-1].at)
+    follower = Follower(samples)
+    return follower.take(lines) + follower.close()
 
 
 @pytest.mark.parametrize(("groups", "precision"), [(1, "float32"), (3, "float32"), (2, "bf16")])

@@ -1,0 +1,356 @@
+"""Follow a journal: join its events and decisions into rows of pushes, and add these up."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from raysync.core.decisions import Apply, Drop, Push, Release, Switch
+from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
+from raysync.core.ids import WorkerId, split_timer
+from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Line, Report, Resumed
+from raysync.core.roster import Roster
+from raysync.record.push_rows import Columns, PushRow, columns_of
+from raysync.record.worker_totals import WorkerMeasures, WorkerTotals
+
+COUNTED_AT_ONCE = 20_000
+"""The number of rows after which they are added to the totals, unless a caller of `count` has done
+so before. Each time takes as long as some hundred rows."""
+
+
+@dataclass(slots=True)
+class SwitchMeasures:
+    """One switch from a phase of the paradigm to the next."""
+
+    at_s: float
+    """Seconds since the run began."""
+    to: str
+    why: str
+    first_push_s: float | None = None
+    """From the switch to the first push of a step that began after it; None if none came.
+
+    Steps under way at a switch do not count, though their pushes belong to the new phase: they
+    would make the switch look free. (Sync-Switch's own restart from a checkpoint takes 36 s on 8
+    workers, Table III.)"""
+
+
+@dataclass(slots=True)
+class _Worker:
+    """What is known of a worker, for the rows of its further pushes."""
+
+    group: str
+    released_at: float | None = None
+    """The time of its latest release; None before the first."""
+    lead: int = 0
+    """Its lead then."""
+    waiting: PushRow | None = None
+    """The row of its latest push, while it waits."""
+    is_live: bool = True
+    """Whether it has not left."""
+
+
+class Follower:
+    """Takes in a journal line by line. A row is complete when its outcome and its wait are known.
+
+    Clocks, versions and leads are those of the machine: of its own rosters where it is in this
+    process, else of rosters that carry out the same decisions again. Memory is bounded by the
+    workers that have ever joined, the buffered pushes and the rows of `COUNTED_AT_ONCE`.
+    """
+
+    def __init__(self, workload_samples: int) -> None:
+        """
+        Args:
+            workload_samples: the first update that reaches it ends the run; decisions after it
+                were not executed.
+        """
+        self.workload_samples = workload_samples
+        self.now = 0.0
+        """Seconds since the run began: the time of the latest line."""
+        self.started_at: float | None = None
+        """The time of the first release."""
+        self.rosters: dict[int, Roster] = {}
+        """Stage -> its roster; 0 stands for workers that hold the whole network."""
+        self._follows = True
+        """Whether the rosters are its own."""
+        self._is_staged = False
+        """Whether workers have stages of the network."""
+        self.updates = self.samples = 0
+        """Updates of the network so far, and the samples in them: those of its last stage."""
+        self._updated_at = 0.0
+        """The time of the latest of them."""
+        self.lead_max = 0
+        """The largest lead at a Release, in clocks, over the slowest worker that takes part."""
+        self.switches: list[SwitchMeasures] = []
+        self.evaluations: list[Evaluation] = []
+        self.checkpoints = 0
+        """The checkpoints that were taken."""
+        self.resumptions: list[Resumed] = []
+        """Each time that the run went on from a checkpoint."""
+        self.ended: Ended | None = None
+        self._workers: dict[str, _Worker] = {}
+        """The workers that have joined, also those that have left."""
+        self._open: dict[Push, PushRow] = {}
+        """Push -> its row, while that is incomplete."""
+        self._former: dict[Push, int] = {}
+        """Push that had arrived before `begin_behind`, and was not applied -> its samples."""
+        self._uncounted: list[PushRow] = []
+        """The rows that the next two do not contain yet."""
+        self._totals = WorkerTotals()
+        self._outcomes: Counter[str] = Counter(applied=0, dropped=0, buffered=0)
+
+    @property
+    def workers(self) -> Mapping[str, WorkerMeasures]:
+        """Worker -> its totals."""
+        self._count()
+        return self._totals.by_worker
+
+    @property
+    def outcomes(self) -> Mapping[str, int]:
+        """Outcome -> the number of pushes that had it."""
+        self._count()
+        return self._outcomes
+
+    def share(self, rosters: Mapping[int, Roster]) -> None:
+        """Read the rosters of the machine in this process whose decisions come, stage -> roster,
+        in place of following them with others; they may be ahead by decisions that have not come
+        yet.
+        """
+        self.rosters, self._follows = dict(rosters), False
+
+    def begin_behind(self, rosters: dict[int, Roster], at: float) -> None:
+        """Follow a journal from a resumption on, without the lines before it. Pushes that had
+        arrived before have no rows, and what is counted of workers is what came after; the run is
+        taken to have begun at 0.
+
+        Args:
+            rosters: stage -> its roster at the cut; they are the follower's from here on.
+            at: the time of the resumption.
+        """
+        self.rosters = rosters
+        self.now, self.started_at, self._updated_at = at, 0.0, at
+        last = rosters[max(rosters)]
+        self.updates, self.samples = last.version, last.samples_applied
+        for roster in rosters.values():
+            self._former |= {push: each.samples for push, each in roster.buffered.items()}
+            for worker in roster.live:
+                lead = roster.lead(worker) if worker in roster.members else 0
+                self._workers[worker] = _Worker(WorkerId(worker).group, at, lead)
+                self._totals.begin(worker, at)
+        self._resume(at)
+
+    def take(self, lines: Iterable[Line]) -> list[PushRow]:
+        """Take in lines of the journal, and return the rows of pushes that they complete."""
+        completed = list[PushRow]()
+        for line in lines:
+            if isinstance(line, Entry):
+                self._take_entry(line, completed)
+            else:
+                self._take_other(line, completed)
+        self._uncounted += completed
+        if len(self._uncounted) >= COUNTED_AT_ONCE:
+            self._count()
+        return completed
+
+    def close(self) -> list[PushRow]:
+        """Take in that the journal has ended, and return the rows that were still open."""
+        rows = self._closed()
+        self._uncounted += rows
+        return rows
+
+    def _take_entry(self, entry: Entry, completed: list[PushRow]) -> None:
+        event, follows, workers = entry.event, self._follows, self._workers
+        roster = self.rosters.get(0) or self._roster_of(event)
+        self.now = at = event.at
+        if follows:
+            _follow(event, roster)
+        if isinstance(event, Pushed):
+            state = workers[event.worker]
+            row = _row_of(event, entry.report, state)
+            self._open[event.worker, event.clock] = row
+            if state.is_live:
+                state.waiting = row
+        elif isinstance(event, Joined):
+            workers[event.worker] = _Worker(WorkerId(event.worker).group)
+        elif isinstance(event, Left):
+            state = workers[event.worker]
+            state.is_live = False
+            if state.waiting is not None:
+                self._waited(state, at, completed)
+            self._totals.leave(event.worker, at)
+        for decision in entry.decisions:
+            if follows:
+                decision = roster.execute(decision)
+            if isinstance(decision, Release):
+                self._released(decision, at, completed)
+            elif isinstance(decision, Apply):
+                samples = self._applied(decision, at, completed)
+                if not self._is_staged or roster is self.rosters[max(self.rosters)]:
+                    self.updates, self.samples, self._updated_at = decision.version, samples, at
+                if not self._is_staged and self.samples >= self.workload_samples:
+                    break  # a decoupled run goes on until the pipelines have drained
+            elif isinstance(decision, Drop):
+                self._dropped(decision, completed)
+            elif isinstance(decision, Switch):
+                self.switches.append(SwitchMeasures(at, decision.to, decision.why))
+
+    def _take_other(self, line: Line, completed: list[PushRow]) -> None:
+        match line:
+            case Evaluation():
+                self.evaluations.append(line)
+            case Checkpointed(at=at):
+                self.checkpoints += 1
+                self.now = max(self.now, at)
+            case Resumed(at=at, exact=exact):
+                self.resumptions.append(line)
+                self.now = max(self.now, at)
+                if not exact:
+                    self._resume(at)
+            case Ended(at=at):
+                self.ended = line
+                self.now = max(self.now, at)
+                completed += self._closed()
+
+    def _roster_of(self, event: Event) -> Roster:
+        """Return the roster that an event belongs to, where there is none of the whole network."""
+        if isinstance(event, TimerFired):
+            stage = split_timer(event.key)[0] if self.rosters else 0
+        else:
+            stage = WorkerId(event.worker).stage
+        self._is_staged = stage > 0
+        if stage not in self.rosters:
+            self.rosters[stage] = Roster(self.workload_samples)
+        return self.rosters[stage]
+
+    def _released(self, decision: Release, at: float, completed: list[PushRow]) -> None:
+        state, lead = self._workers[decision.worker], decision.lead
+        if state.waiting is not None:
+            self._waited(state, at, completed)
+        elif state.released_at is None:
+            self._totals.begin(decision.worker, at)
+            if self.started_at is None:
+                self.started_at = at
+        state.released_at, state.lead = at, lead
+        if lead > self.lead_max:
+            self.lead_max = lead
+
+    def _applied(self, decision: Apply, at: float, completed: list[PushRow]) -> int:
+        """Take in an update; return the samples in the updates so far."""
+        opened, version, samples = self._open, decision.version, decision.samples_before
+        for push in decision.pushes:
+            row = opened.get(push)
+            if row is None:
+                samples += self._former.pop(push)
+                continue
+            row.outcome, row.version, row.applied_at_s = "applied", version, at
+            row.staleness = version - 1 - row.base
+            samples += row.samples
+            if self._workers[push[0]].waiting is not row:
+                completed.append(opened.pop(push))
+        return samples
+
+    def _dropped(self, decision: Drop, completed: list[PushRow]) -> None:
+        push = decision.push
+        row = self._open.get(push)
+        if row is not None:
+            row.outcome, row.why, row.reason = "dropped", decision.why, decision.reason
+            if self._workers[push[0]].waiting is not row:
+                completed.append(self._open.pop(push))
+
+    def _waited(self, state: _Worker, at: float, completed: list[PushRow]) -> None:
+        """Take in that a worker no longer waits behind its latest push."""
+        row, state.waiting = state.waiting, None
+        assert row is not None, "it does not wait"
+        row.wait_s = at - row.pushed_at_s
+        if row.outcome != "buffered":
+            del self._open[row.worker, row.clock]
+            completed.append(row)
+
+    def _resume(self, at: float) -> None:
+        """Take in that the run goes on from a checkpoint: the iterations that were under way are
+        computed again, and begin then.
+        """
+        assert self._follows, "a machine resumes its own rosters"
+        for roster in self.rosters.values():
+            roster.now = at
+            roster.resume()
+            for worker in (*roster.computing, *roster.outdated):
+                self._workers[worker].released_at = at
+
+    def _closed(self) -> list[PushRow]:
+        rows, self._open = list(self._open.values()), {}
+        for row in rows:
+            state = self._workers[row.worker]
+            if state.waiting is row:
+                row.wait_s = max(0.0, self.now - row.pushed_at_s)
+                state.waiting = None
+        return rows
+
+    def _count(self) -> None:
+        """Add the rows to the totals that these do not contain yet."""
+        if self._uncounted:
+            self.count(columns_of(self._uncounted))
+
+    def count(self, columns: Columns) -> None:
+        """Add the latest rows to the totals. A caller that needs their columns anyway saves making
+        them twice.
+
+        Args:
+            columns: those of the latest rows. They contain all rows that the totals do not contain
+                yet; rows that these contain already may come before them.
+        """
+        known = len(columns["worker"]) - len(self._uncounted)
+        assert known >= 0, f"{-known} rows are neither in the columns nor in the totals"
+        self._uncounted = []
+        columns = {name: values[known:] for name, values in columns.items()}
+        self._totals.add(columns)
+        self._outcomes.update(columns["outcome"])
+        if self.switches:
+            times = (columns[name].tolist() for name in ("released_at_s", "pushed_at_s"))
+            for released_at_s, pushed_at_s in zip(*times, strict=True):
+                self._measure_switch(released_at_s, pushed_at_s)
+
+    def _measure_switch(self, released_at_s: float, pushed_at_s: float) -> None:
+        """Count a step for the latest switch before its release. Steps come in any order."""
+        for switch in reversed(self.switches):
+            if released_at_s >= switch.at_s:
+                after_s = pushed_at_s - switch.at_s
+                first_s = switch.first_push_s
+                switch.first_push_s = after_s if first_s is None else min(first_s, after_s)
+                return
+
+    def _open_waits_s(self) -> Iterator[tuple[str, float]]:
+        """Yield worker and wait, in seconds up to now, of each push whose row is incomplete."""
+        for (worker, _), row in self._open.items():
+            waits = self._workers[worker].waiting is row
+            yield worker, self.now - row.pushed_at_s if waits else row.wait_s
+
+
+def _follow(event: Event, roster: Roster) -> None:
+    roster.now = event.at
+    if isinstance(event, Pushed):
+        roster.push(event)
+    elif isinstance(event, Joined):
+        roster.join(event.worker)
+    elif isinstance(event, Left):
+        roster.leave(event.worker)
+
+
+def _row_of(event: Pushed, report: Report, state: _Worker) -> PushRow:
+    assert state.released_at is not None, f"{event} of a worker never released"
+    base, computed_at = report.forward_version, event.computed_at
+    return PushRow(
+        worker=event.worker,
+        group=state.group,
+        clock=event.clock,
+        samples=event.samples,
+        loss=report.loss,
+        base=event.base if base is None else base,
+        lead=state.lead,
+        released_at_s=state.released_at + (report.held_back_s or 0.0),
+        computed_at_s=event.at if computed_at is None else computed_at,
+        pushed_at_s=event.at,
+        busy_s=event.busy_s,
+        server_s=report.server_s or 0.0,
+        delay_ticks=report.delay_ticks,
+    )
