@@ -175,7 +175,7 @@ def test_a_ray_that_tells_nothing_of_its_nodes_is_said_once_and_holds_up_nothing
 
 def test_under_a_ray_without_the_function_no_node_is_drained(monkeypatch):
     private = SimpleNamespace(state=SimpleNamespace(state=object()))
-    monkeypatch.setattr(node_watch, "ray", SimpleNamespace(_private=private))
+    monkeypatch.setattr(names, "ray", SimpleNamespace(_private=private))
     assert not draining_nodes()
 
 

@@ -12,9 +12,9 @@ from torch.utils._pytree import tree_leaves, tree_map
 from raysync import config
 from raysync.config import Update
 from raysync.errors import ConfigError
-from raysync.training import flat_optimizer, optimizers, parameter_store
 from raysync.training.evaluation import evaluate
 from raysync.training.preparation import prepare
+from raysync.training.server import flat_optimizer, optimizers, parameter_store
 from raysync.training.worker.device import Device, has_kernels, refuse_without_kernels, try_kernels
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.precision import refuse_unsupported

@@ -34,7 +34,7 @@ FIXED_S, PER_SAMPLE_S = 0.04, 0.002
 class Known:
     """An engine whose devices and links are known, and how long a process takes to start."""
 
-    models, resumes_exactly, roster = (), False, None
+    models, resumes_exactly, rosters = (), False, {}
 
     def __init__(self, devices=("cpu",), holds=10**9, **slow):
         self.devices, self.holds, self.slow = devices, holds, slow
