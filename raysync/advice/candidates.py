@@ -6,8 +6,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from raysync.bottlenecks.changes import balanced_spec
 from raysync.config import Experiment, Network, ParadigmChoice
-from raysync.config.balancing import balanced_spec
 from raysync.paradigms.balanced import Balanced
 
 if TYPE_CHECKING:

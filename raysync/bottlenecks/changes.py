@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from raysync.bottlenecks.causes import SLOWER, named, slow_slots
 from raysync.bottlenecks.setting import Setting
 from raysync.bottlenecks.smaller import without
 from raysync.config import ParadigmChoice
-from raysync.config.balancing import balanced_spec
 from raysync.core.capability import Capability
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError
+from raysync.paradigms.balanced import Balanced
 
 SHARDS = (1, 2, 4)
 """The numbers of servers that are tried, and as many as there are workers."""
@@ -87,6 +87,18 @@ def _of_batches(setting: Setting) -> Iterator[Change]:
         return
     what = f"batches that suit the speeds of the workers ({balanced.label})"
     yield Change(what, replace(setting, choice=balanced), settles=True)
+
+
+def balanced_spec(
+    name: str, parameters: Mapping[str, Any], micro_batch: int | None
+) -> dict[str, Any]:
+    """Return `balanced` around a paradigm, as an experiment file has it; with micro-batches it
+    divides whole ones.
+    """
+    spec: dict[str, Any] = {"name": Balanced.name}
+    if name != Balanced.paradigm or parameters:
+        spec["paradigm"] = {"name": name, **parameters}
+    return spec if micro_batch is None else {**spec, "multiple": micro_batch}
 
 
 def _of_exchange(setting: Setting) -> Iterator[Change]:

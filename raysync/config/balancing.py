@@ -1,5 +1,5 @@
-"""What the paradigm `balanced` needs to know of the workers: it becomes a part of the paradigm's
-parameters, so that the header of a journal has all that a replay needs.
+"""What a paradigm that sizes batches needs to know of the workers: it becomes a part of the
+paradigm's parameters, so that the header of a journal has all that a replay needs.
 """
 
 from __future__ import annotations
@@ -9,10 +9,8 @@ from typing import Any
 
 from raysync.config.workers import WorkerGroup
 from raysync.errors import unknown_name
-from raysync.paradigms.balanced import Balanced
+from raysync.paradigms.registry import ABOUT_WORKERS, NAMES_A_PARADIGM, is_told_of_workers
 
-NAMES_A_PARADIGM = ("paradigm", "first", "then", "sync")
-"""The parameters by which a paradigm names another one."""
 Groups = dict[str, dict[str, int | float]]
 
 
@@ -41,13 +39,13 @@ def described(groups: Sequence[WorkerGroup], batch_size: int, smallest_batch: in
 
 
 def informed(name: str, parameters: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
-    """Return the parameters of a paradigm, completed with the worker groups where it is `balanced`,
-    or where one that it names is.
+    """Return the parameters of a paradigm, completed with the worker groups where it is told of
+    them, or where one that it names is.
 
     Args:
         name: the name of the paradigm.
-        parameters: as the user gave them; what a `workers` of the user's own says of a group
-            counts, the rest is completed.
+        parameters: as the user gave them; what `workers` there says of a group counts, the rest
+            is completed.
         groups: see `described`.
 
     Raises:
@@ -57,39 +55,26 @@ def informed(name: str, parameters: Mapping[str, Any], groups: Groups) -> dict[s
         key: _informed_spec(value, groups) if key in NAMES_A_PARADIGM else value
         for key, value in parameters.items()
     }
-    if name == Balanced.name:
-        completed["workers"] = _completed(completed.get("workers", {}), groups)
+    if is_told_of_workers(name):
+        where = f"{name}: {ABOUT_WORKERS}"
+        completed[ABOUT_WORKERS] = _completed(completed.get(ABOUT_WORKERS, {}), groups, where)
     return completed
 
 
-def balanced_spec(
-    name: str, parameters: Mapping[str, Any], micro_batch: int | None
-) -> dict[str, Any]:
-    """Return `balanced` around a paradigm, as an experiment file has it; with micro-batches it
-    divides whole ones.
-    """
-    spec: dict[str, Any] = {"name": Balanced.name}
-    if name != "bsp" or parameters:
-        spec["paradigm"] = {"name": name, **parameters}
-    return spec if micro_batch is None else {**spec, "multiple": micro_batch}
-
-
-def _completed(own: object, groups: Groups) -> object:
-    """Return the groups as the experiment describes them, and as the user does where `balanced` is
-    told about them.
-    """
+def _completed(own: object, groups: Groups, where: str) -> object:
+    """Return the groups as the experiment describes them, and as the user does in the parameter."""
     if not isinstance(own, Mapping) or not all(isinstance(each, Mapping) for each in own.values()):
         return own  # for the paradigm to refuse
     for group in own:
         if group not in groups:
-            raise unknown_name("worker group", group, groups, where=f"{Balanced.name}: workers")
+            raise unknown_name("worker group", group, groups, where=where)
     return {group: {**settings, **own.get(group, {})} for group, settings in groups.items()}
 
 
 def _informed_spec(spec: object, groups: Groups) -> object:
     """Return what names a paradigm, or several, completed likewise."""
-    if spec == Balanced.name:
-        return {"name": Balanced.name, "workers": groups}
+    if isinstance(spec, str):
+        return {"name": spec, ABOUT_WORKERS: groups} if is_told_of_workers(spec) else spec
     if isinstance(spec, list | tuple):
         return [_informed_spec(each, groups) for each in spec]
     if isinstance(spec, Mapping) and isinstance(name := spec.get("name"), str):

@@ -34,19 +34,13 @@ from raysync.config.update import Data, EvaluationPlan, Update, Workload
 from raysync.config.workers import Cluster, WorkerGroup
 from raysync.config.yaml_reading import write_yaml
 from raysync.core.ids import Slot, worker_slot
-from raysync.core.paradigm import AnyParadigm
+from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.syncswitch import SyncSwitch
+from raysync.paradigms import ALL_REDUCE_BASELINE, COMPARED, DEFAULT_PARADIGM
 
-STANDARD_COMPARISON = (
-    ParadigmChoice(name="bsp"),
-    ParadigmChoice(name="asp"),
-    ParadigmChoice.model_validate({"name": "ssp", "staleness": 3}),
-    ParadigmChoice.model_validate({"name": "lagtuner", "bound": "hard"}),
-    ParadigmChoice.model_validate({"name": "lagtuner", "bound": "literal"}),
-)
-ALL_REDUCE = ParadigmChoice.model_validate({"name": "bsp", "exchange": "all-reduce"})
-"""The baseline that people have, where it is known what it takes: on the virtual engine, if the
+STANDARD_COMPARISON = tuple(ParadigmChoice.model_validate(by_name(spec)) for spec in COMPARED)
+ALL_REDUCE = ParadigmChoice.model_validate(by_name(ALL_REDUCE_BASELINE))
+"""A part of the standard comparison where it is known what it takes: on the virtual engine, if the
 links between workers are described."""
 
 BUILT_IN_TASKS = ("classification", "language-model", "regression")
@@ -110,7 +104,7 @@ class Experiment(Strict):
     )
     data: Annotated[Data, BeforeValidator(by_name)] = Data()
     paradigm: ParadigmSetting = Field(
-        ParadigmChoice(name="bsp"),
+        ParadigmChoice(name=DEFAULT_PARADIGM),
         description="the paradigm that `run` uses (`raysync list paradigms`)",
     )
     paradigms: tuple[ParadigmSetting, ...] = Field(
@@ -472,9 +466,9 @@ class Experiment(Strict):
                 yield f"workers: {group.name}: batch_size", group.batch_size, (group,)
         for choice in (self.paradigm, *self.paradigms):
             paradigm = choice.make() if choice.can_be_made else None
-            if isinstance(paradigm, SyncSwitch):
-                for name, size in paradigm.batch_sizes.items():
-                    yield f"paradigm {paradigm.name}: batch_sizes.{name}", size, self.workers
+            if isinstance(paradigm, Paradigm):
+                for parameter, size in paradigm.named_batch_sizes().items():
+                    yield f"paradigm {paradigm.name}: {parameter}", size, self.workers
 
     def slots_of(self, names: tuple[str, ...]) -> list[str]:
         """Return the slots that the `workers` of a fault names, by slot or group; an empty list

@@ -10,7 +10,6 @@ from typing import Any
 from raysync.config.checkpoint import is_absolute
 from raysync.config.experiment import Experiment
 from raysync.errors import ConfigError
-from raysync.paradigms.decoupled import Decoupled
 
 LONGEST_SHOWN = 100
 """The most characters of a value that an error message shows."""
@@ -100,9 +99,7 @@ def why_workers_stay(experiment: Experiment) -> str:
     """Say why a run cannot go on with other workers than it had, as a clause; empty: it can."""
     if experiment.engine == "virtual":
         return "in virtual time a run goes on exactly, with the workers that it has"
-    if isinstance(experiment.make(experiment.paradigm), Decoupled):
-        return "a cut network has one worker for each stage of each group"
-    return ""
+    return experiment.make(experiment.paradigm).why_workers_stay
 
 
 def _lasting_groups(

@@ -19,6 +19,8 @@ class AnyParadigm(Protocol):
     """
 
     name: ClassVar[str]
+    why_workers_stay: ClassVar[str]
+    """Why a run under it cannot go on with other workers than it had, as a clause; "" if it can."""
 
     @property
     def phase(self) -> str:
@@ -55,6 +57,7 @@ class Paradigm(ABC):
 
     name: ClassVar[str]
     """The name that tables show."""
+    why_workers_stay: ClassVar[str] = ""
 
     @abstractmethod
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
@@ -130,6 +133,12 @@ class Paradigm(ABC):
         topologies can meet them.
         """
         yield from ()
+
+    def named_batch_sizes(self) -> Mapping[str, int]:
+        """Return the batch sizes that its parameters name: the path of the parameter -> samples of
+        one worker's iteration.
+        """
+        return {}
 
     def parameters(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""

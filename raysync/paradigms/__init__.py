@@ -7,12 +7,25 @@ from raysync.paradigms.decoupled import Decoupled
 from raysync.paradigms.hybrid import Hybrid
 from raysync.paradigms.ksync import BackupWorkers, KBatchAsync, KBatchSync, KSync
 from raysync.paradigms.lagtuner import LagTuner
-from raysync.paradigms.registry import PARADIGMS, PRESETS, Preset, make, rebuild
+from raysync.paradigms.registry import PARADIGMS, PRESETS, Preset, Spec, make, rebuild
 from raysync.paradigms.ringmaster import Ringmaster
 from raysync.paradigms.ssp import SSP
 from raysync.paradigms.syncswitch import SyncSwitch
 
 __all__ = ["PARADIGMS", "PRESETS", "Preset", "make", "rebuild"]
+
+DEFAULT_PARADIGM = "bsp"
+"""The paradigm of an experiment that names none."""
+COMPARED: tuple[Spec, ...] = (
+    "bsp",
+    "asp",
+    {"name": "ssp", "staleness": 3},
+    {"name": "lagtuner", "bound": "hard"},
+    {"name": "lagtuner", "bound": "literal"},
+)
+"""What is compared where an experiment does not say."""
+ALL_REDUCE_BASELINE: Spec = {"name": "bsp", "exchange": "all-reduce"}
+"""The baseline that people have: data-parallel training without a server."""
 
 PARADIGMS.update(
     {

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from math import inf
-from typing import Annotated, Any, ClassVar
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le, Lt
 
@@ -13,11 +13,10 @@ from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Decision, Note, Push, Release
 from raysync.core.ids import Slot, WorkerId
 from raysync.core.legality import location
-from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 from raysync.errors import ConfigError, IllegalDecision, unknown_name
 from raysync.paradigms.batch_shares import Device, divide
-from raysync.paradigms.registry import Spec, make_inner
+from raysync.paradigms.wrapper import Wrapper
 
 Quantity = Annotated[int | float, Ge(0), Le(1e15)]
 GROUP_DEFAULTS: Mapping[str, float] = {
@@ -33,7 +32,7 @@ GROUP_DEFAULTS: Mapping[str, float] = {
 
 
 @dataclass
-class Balanced(Paradigm):
+class Balanced(Wrapper):
     """Another paradigm whose workers get batches of such sizes that their iterations take equally
     long.
 
@@ -75,8 +74,6 @@ class Balanced(Paradigm):
 
     name: ClassVar[str] = "balanced"
 
-    paradigm: Spec = "bsp"
-    """The inner paradigm: its name, or a mapping with `name` and its parameters."""
     smoothing: Annotated[float, Gt(0), Le(1)] = 0.3
     """The weight of the latest iteration in the smoothed times."""
     hysteresis: Annotated[float, Ge(0), Lt(1)] = 0.05
@@ -86,7 +83,6 @@ class Balanced(Paradigm):
     workers: dict[str, dict[str, Quantity]] = field(default_factory=dict)
     """Worker group -> `batch_size`, `min_batch`, `max_batch`, `devices`, `fixed_s`, `per_sample_s`,
     `floor_s`; an experiment fills it in with those of its groups."""
-    inner: Paradigm = field(init=False)
     own: dict[str, int] = field(default_factory=dict, init=False)
     """Slot -> its own batch size in samples."""
     sizes: dict[str, int] = field(default_factory=dict, init=False)
@@ -101,7 +97,7 @@ class Balanced(Paradigm):
     """Whether a member has joined or left since."""
 
     def __post_init__(self) -> None:
-        self.inner = make_inner(self.paradigm, f"{self.name}: paradigm")
+        super().__post_init__()
         sized = [what for demand, what in self.inner.demands() if demand is Capability.BATCH_SIZE]
         if sized:
             raise ConfigError(
@@ -132,54 +128,19 @@ class Balanced(Paradigm):
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         self._measure(roster, push)
-        return self._sized(roster, self.inner.on_push(roster, push))
+        return super().on_push(roster, push)
 
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
         self.members_changed = True
-        return self._sized(roster, self.inner.on_join(roster, worker))
+        return super().on_join(roster, worker)
 
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         self.members_changed = True
-        return self._sized(roster, self.inner.on_leave(roster, worker))
-
-    def on_timer(self, roster: Roster, key: str) -> list[Decision]:
-        return self._sized(roster, self.inner.on_timer(roster, key))
-
-    def on_switch(self, roster: Roster) -> list[Decision]:
-        return self._sized(roster, self.inner.on_switch(roster))
-
-    def explain(self, roster: Roster, worker: str) -> str:
-        return self.inner.explain(roster, worker)
+        return super().on_leave(roster, worker)
 
     def demands(self) -> Iterator[Demand]:
         yield Capability.BATCH_SIZE, self.name
         yield from self.inner.demands()
-
-    @property
-    def collective(self) -> str:
-        return self.inner.collective
-
-    def infeasible_reason(self, workers: int) -> str:
-        why = self.inner.infeasible_reason(workers)
-        return f"{self.inner.name}: {why}" if why else ""
-
-    def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
-        return self.inner.pushes_per_update(workers, phase)
-
-    @property
-    def phase(self) -> str:
-        return self.inner.phase
-
-    def phases(self) -> tuple[str, ...]:
-        return self.inner.phases()
-
-    def state(self) -> dict[str, Any]:
-        return super().state() | {"inner": self.inner.state()}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        rest = dict(state)
-        self.inner.load_state(rest.pop("inner"))
-        super().load_state(rest)
 
     def _measure(self, roster: Roster, push: Push) -> None:
         """Take in the times of an iteration."""
@@ -198,7 +159,7 @@ class Balanced(Paradigm):
         before = smoothed.get(slot, value)
         smoothed[slot] = before + self.smoothing * (value - before)
 
-    def _sized(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
+    def adapted(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
         """Return the decisions with the batch sizes of their releases, divided anew if it is
         time.
         """

@@ -45,6 +45,7 @@ class Decoupled:
     """
 
     name: ClassVar[str] = "decoupled"
+    why_workers_stay: ClassVar[str] = "a cut network has one worker for each stage of each group"
 
     modules: Annotated[int, Ge(1), Le(1000)] = 2
     """K, the number of stages. The bound is above the depth of any network here, and keeps a

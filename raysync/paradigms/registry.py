@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
@@ -37,6 +36,10 @@ PRESETS: dict[str, Preset] = {}
 
 Spec = str | dict[str, Any]
 """The way in which one paradigm names another: `ssp`, or `{name: ssp, staleness: 3}`."""
+NAMES_A_PARADIGM = ("paradigm", "first", "then", "sync")
+"""The parameters by which a paradigm names another one, or a list of them."""
+ABOUT_WORKERS = "workers"
+"""The parameter that an experiment completes with what it says of its worker groups."""
 
 
 def make(name: str, /, **parameters: Any) -> AnyParadigm:
@@ -133,12 +136,10 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
     return paradigm
 
 
-def layers(paradigm: Paradigm) -> Iterator[Paradigm]:
-    """Yield a paradigm, then the one that it is around, and so on."""
-    inner: Paradigm | None = paradigm
-    while inner is not None:
-        yield inner
-        inner = getattr(inner, "inner", None)
+def is_told_of_workers(name: str) -> bool:
+    """Say whether a name is that of a registered paradigm with the parameter `ABOUT_WORKERS`."""
+    cls: Any = PARADIGMS.get(name)
+    return cls is not None and any(field.name == ABOUT_WORKERS for field in fields(cls))
 
 
 def called(name: str) -> str:

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar
+from dataclasses import dataclass
+from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
-from raysync.core.capability import Capability, Demand
+from raysync.core.capability import Capability
 from raysync.core.decisions import Decision, Drop, Push, Release
-from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 from raysync.errors import ConfigError
-from raysync.paradigms.registry import Spec, layers, make_inner
+from raysync.paradigms.registry import Spec
+from raysync.paradigms.wrapper import Wrapper, layers
 
 
 @dataclass
-class Ringmaster(Paradigm):
+class Ringmaster(Wrapper):
     """Another paradigm that sees no push that is more than `staleness` versions old; the worker of
     such a push begins anew on the newest weights.
 
@@ -52,10 +51,9 @@ class Ringmaster(Paradigm):
     """The inner paradigm: its name, or a mapping with `name` and its parameters."""
     staleness: Annotated[int, Ge(0)] = 8
     """The bound on the age of a push, in model versions."""
-    inner: Paradigm = field(init=False)
 
     def __post_init__(self) -> None:
-        self.inner = make_inner(self.paradigm, "ringmaster: paradigm")
+        super().__post_init__()
         if any(each.name == "sync-switch" for each in layers(self.inner)):
             raise ConfigError(
                 "ringmaster: paradigm: not around sync-switch, whose phases and straggler"
@@ -69,7 +67,7 @@ class Ringmaster(Paradigm):
         base = roster.buffered[push].base
         behind = roster.version - base
         if behind <= self.staleness or base == roster.published:
-            return self.inner.on_push(roster, push)
+            return super().on_push(roster, push)
         why = (
             f"stale: {behind} update{'s' * (behind > 1)} since its weights; the bound is"
             f" {self.staleness}"
@@ -77,45 +75,3 @@ class Ringmaster(Paradigm):
         # The same step once more: the inner paradigm may have chosen its size.
         size = roster.buffered[push].samples if self._sets_sizes else None
         return [Drop(push, why, reason="stale"), Release(push[0], batch_size=size)]
-
-    def on_join(self, roster: Roster, worker: str) -> list[Decision]:
-        return self.inner.on_join(roster, worker)
-
-    def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        return self.inner.on_leave(roster, worker)
-
-    def on_timer(self, roster: Roster, key: str) -> list[Decision]:
-        return self.inner.on_timer(roster, key)
-
-    def on_switch(self, roster: Roster) -> list[Decision]:
-        return self.inner.on_switch(roster)
-
-    def explain(self, roster: Roster, worker: str) -> str:
-        return self.inner.explain(roster, worker)
-
-    def demands(self) -> Iterator[Demand]:
-        return self.inner.demands()
-
-    @property
-    def collective(self) -> str:
-        return self.inner.collective
-
-    def infeasible_reason(self, workers: int) -> str:
-        why = self.inner.infeasible_reason(workers)
-        return f"{self.inner.name}: {why}" if why else ""
-
-    def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
-        return self.inner.pushes_per_update(workers, phase)
-
-    @property
-    def phase(self) -> str:
-        return self.inner.phase
-
-    def phases(self) -> tuple[str, ...]:
-        return self.inner.phases()
-
-    def state(self) -> dict[str, Any]:
-        return {"inner": self.inner.state()}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self.inner.load_state(state["inner"])

@@ -28,8 +28,9 @@ from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.phase_schedule import PhaseSchedule, schedule_of
-from raysync.paradigms.registry import Spec, layers, make_inner
+from raysync.paradigms.registry import Spec, make_inner
 from raysync.paradigms.stragglers import Detector
+from raysync.paradigms.wrapper import layers
 
 DETECT = "sync-switch: detect"
 """The key of the timer that ends a detection window."""
@@ -129,6 +130,9 @@ class SyncSwitch(Paradigm):
             yield Capability.BATCH_SIZE, f"{self.name}: batch_sizes"
         for spec in self._specs:
             yield from make_inner(spec, self.name).demands()
+
+    def named_batch_sizes(self) -> Mapping[str, int]:
+        return {f"batch_sizes.{phase}": size for phase, size in self.batch_sizes.items()}
 
     def phases(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.schedule.phases))

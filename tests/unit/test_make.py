@@ -7,15 +7,18 @@ import pytest
 from annotated_types import Ge
 
 from raysync.core.capability import Capability
-from raysync.core.decisions import Apply, Release
+from raysync.core.decisions import Apply, Note, Release, Suspend, Switch
 from raysync.core.machine import Description, Machine, describe
 from raysync.core.paradigm import Paradigm
 from raysync.core.structs import decode, encode
 from raysync.errors import ConfigError
 from raysync.paradigms import PARADIGMS, make, rebuild
 from raysync.paradigms.class_loading import call
-from raysync.paradigms.registry import called
+from raysync.paradigms.registry import called, make_inner
+from raysync.paradigms.wrapper import Wrapper
+from raysync.testing import Drive
 from tests.builders.messages import naming
+from tests.builders.paradigms import SWITCHES, TICKING
 
 
 @dataclass
@@ -42,6 +45,19 @@ class Undecorated(Mine):
 @dataclass
 class Seeing(Mine):
     seen: set[str] = field(default_factory=set, init=False)
+
+
+@dataclass
+class Noting(Wrapper):
+    """Another paradigm, with a note whenever that has decided."""
+
+    name: ClassVar[str] = "noting"
+
+    def adapted(self, roster, decided):
+        return [NOTE, *decided]
+
+
+NOTE = Note("noted", "")
 
 
 NOT_A_PARADIGM = 3
@@ -181,3 +197,60 @@ def test_a_module_that_cannot_be_imported_says_why_and_where(tmp_path, monkeypat
 )
 def test_a_paradigm_names_what_it_asks_of_a_topology(name, parameters, demands):
     assert list(make(name, **parameters).demands()) == demands
+
+
+def test_a_wrapper_leaves_all_of_the_contract_to_the_inner_paradigm():
+    contract = {name for name in vars(Paradigm) if not name.startswith("_")}
+    assert contract - vars(Wrapper).keys() == {"why_workers_stay", "parameters"}
+
+
+def story(build):
+    """All that a paradigm decides and says while workers come and go, and after it is restored."""
+    workers = [f"a-{index}#1" for index in range(4)]
+    drive = Drive(build(), *workers, workload_samples=2000)
+    for turn in range(24):
+        for worker in [*drive.roster.computing]:
+            yield drive.push(worker, at=drive.now + (3 if worker == workers[0] else 0.1), busy_s=1)
+            paradigm = drive.machine.paradigm
+            is_held = worker in drive.roster.held
+            yield paradigm.phase, is_held and paradigm.explain(drive.roster, worker)
+        yield from [drive.tick(key) for key in [*drive.machine.timers][:1]]
+        if turn == 7:
+            yield drive.leave(workers[1])
+            yield drive.join("a-1#2")
+            drive.machine = Machine.restore(drive.machine.snapshot(), build())
+            drive.roster = drive.machine.roster
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        {"name": "bsp", "exchange": "ring"},
+        {"name": "hybrid", "k": 4},
+        {"name": "ringmaster", "paradigm": TICKING},
+        *({"name": "sync-switch", **SWITCHES[label]} for label in ("bsp-asp-bsp", "elastic")),
+    ],
+)
+def test_a_wrapper_does_what_the_inner_paradigm_does(spec):
+    def inner():
+        return make_inner(spec, "a test")
+
+    def wrapper():
+        return make(f"{HERE}:Noting", paradigm=spec)
+
+    for ask in (
+        lambda each: list(each.demands()),
+        lambda each: each.phases(),
+        lambda each: each.collective,
+        lambda each: each.named_batch_sizes(),
+        lambda each: [each.pushes_per_update(4, phase) for phase in each.phases()],
+        lambda each: [bool(each.infeasible_reason(count)) for count in (3, 4)],
+    ):
+        assert ask(wrapper()) == ask(inner())
+    for answer, bare in zip(story(wrapper), story(inner), strict=True):
+        if isinstance(bare, list):
+            asked = 1 + sum(isinstance(each, Suspend | Switch) for each in bare)
+            assert answer.count(NOTE) == asked
+            answer = [each for each in answer if each != NOTE]
+        assert answer == bare
+    assert wrapper().state() == {"inner": inner().state()}

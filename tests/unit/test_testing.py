@@ -159,7 +159,7 @@ def test_a_deadlock_of_ordinary_runs_is_found():
     """A wrapper whose drops count in the clocks by which the paradigm inside holds workers."""
     inner = {"name": "hybrid", "k": 2, "staleness_tolerance": 0, "pull_interval": 3}
     with pytest.raises(IllegalDecision, match="leaves a deadlock"):
-        check_paradigm(partial(Counting, inner))
+        check_paradigm(partial(Counting, inner), examples=400)
 
 
 def test_a_lead_beyond_what_was_promised_is_found():

@@ -1,0 +1,86 @@
+"""A paradigm around another one."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from raysync.core.capability import Demand
+from raysync.core.decisions import Decision, Push
+from raysync.core.paradigm import Paradigm
+from raysync.core.roster import Roster
+from raysync.paradigms.registry import Spec, make_inner
+
+
+@dataclass
+class Wrapper(Paradigm):
+    """A paradigm that leaves to an inner one whatever its subclass does not override."""
+
+    paradigm: Spec = "bsp"
+    """The inner paradigm: its name, or a mapping with `name` and its parameters."""
+    inner: Paradigm = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.inner = make_inner(self.paradigm, f"{self.name}: paradigm")
+
+    def adapted(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
+        """Return what becomes of decisions of the inner paradigm, at whatever event."""
+        return decided
+
+    def on_push(self, roster: Roster, push: Push) -> list[Decision]:
+        return self.adapted(roster, self.inner.on_push(roster, push))
+
+    def on_join(self, roster: Roster, worker: str) -> list[Decision]:
+        return self.adapted(roster, self.inner.on_join(roster, worker))
+
+    def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
+        return self.adapted(roster, self.inner.on_leave(roster, worker))
+
+    def on_timer(self, roster: Roster, key: str) -> list[Decision]:
+        return self.adapted(roster, self.inner.on_timer(roster, key))
+
+    def on_switch(self, roster: Roster) -> list[Decision]:
+        return self.adapted(roster, self.inner.on_switch(roster))
+
+    def explain(self, roster: Roster, worker: str) -> str:
+        return self.inner.explain(roster, worker)
+
+    def infeasible_reason(self, workers: int) -> str:
+        why = self.inner.infeasible_reason(workers)
+        return f"{self.inner.name}: {why}" if why else ""
+
+    def demands(self) -> Iterator[Demand]:
+        return self.inner.demands()
+
+    def named_batch_sizes(self) -> Mapping[str, int]:
+        return self.inner.named_batch_sizes()
+
+    @property
+    def collective(self) -> str:
+        return self.inner.collective
+
+    @property
+    def phase(self) -> str:
+        return self.inner.phase
+
+    def phases(self) -> tuple[str, ...]:
+        return self.inner.phases()
+
+    def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
+        return self.inner.pushes_per_update(workers, phase)
+
+    def state(self) -> dict[str, Any]:
+        return super().state() | {"inner": self.inner.state()}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        rest = dict(state)
+        self.inner.load_state(rest.pop("inner"))
+        super().load_state(rest)
+
+
+def layers(paradigm: Paradigm) -> Iterator[Paradigm]:
+    """Yield a paradigm, then the one that it is around, and so on."""
+    yield paradigm
+    if isinstance(paradigm, Wrapper):
+        yield from layers(paradigm.inner)
