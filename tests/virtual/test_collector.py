@@ -8,7 +8,7 @@ import pytest
 from hypothesis import event, given, settings, strategies as st
 
 from raysync.config import ParadigmChoice, Target
-from raysync.core.decisions import DROP_REASONS, Note, Release, Suspend
+from raysync.core.decisions import DROP_REASONS, Apply, Note, Release, Suspend
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Ended, Entry, Evaluation
@@ -169,12 +169,18 @@ def test_metrics_are_the_same_from_the_rosters_of_the_machine(staged):
         behind = checkpoint if begins_behind else None
         driver = driver_of(task, choice.make(), behind)
         shared, following = (Published(task.workload_samples, behind=behind) for _ in range(2))
+        alone = Published(task.workload_samples, behind=behind).measures
         for lines in driver.run():
             rosters = rosters_by_stage(driver.topology)
             before = encode([roster.dump() for roster in rosters.values()])
             shared.measures.share(rosters)
             assert shared.take(lines).gauges == following.take(lines).gauges
             assert encode([roster.dump() for roster in rosters.values()]) == before
+            for line in lines:
+                for decision in line.decisions if isinstance(line, Entry) and not staged else ():
+                    if isinstance(decision, Apply):
+                        assert alone.samples == decision.samples_before
+                alone.take([line])
         assert shared.counters == following.counters
         assert shared.gauges == following.gauges
         assert shared.histograms == following.histograms
