@@ -19,6 +19,7 @@ from raysync.cluster.node_watch import (
     WorkerNodes,
     draining_nodes,
 )
+from raysync.cluster.ray_private import names
 from raysync.engine.preemption import DRAINED
 from tests.fakes.calls import Views
 
