@@ -6,6 +6,7 @@ acts on which workers, `emulation.faults` says for every kind alike.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, log
@@ -40,9 +41,9 @@ class _Fault(Strict):
     """Whether its effect changes within a window."""
 
     @property
+    @abstractmethod
     def named(self) -> tuple[str, ...]:
         """The slots and groups that it names; none: all workers."""
-        raise NotImplementedError
 
 
 class _Selection(_Fault):
@@ -155,6 +156,7 @@ class _Windows(_Selection):
         """Return the random values that its effect on a slot may depend on."""
         return lambda number: uniform(seed, f"{purpose} drift", slot, number)
 
+    @abstractmethod
     def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
         """Return what it does to a step within a window.
 
@@ -163,7 +165,6 @@ class _Windows(_Selection):
             clock: the iteration.
             at: its release, in seconds since the run began.
         """
-        raise NotImplementedError
 
 
 class SlowDown(_Windows):
