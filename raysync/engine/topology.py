@@ -190,7 +190,7 @@ class DataParallel:
     """Every worker has the whole model, and one server applies their gradients.
 
     Release -> step(worker, weights)               leaves the gradient, reports loss and seconds
-    Apply   -> apply_and_publish(server, gradients)                          leaves the weights
+    Apply   -> apply(server, gradients)              leaves the weights, if they are published
     """
 
     is_pipelined = False

@@ -70,6 +70,9 @@ class RecordedRun:
         )
         self._checkpoints = _checkpoints_for(self._folder, self._experiment)
         self._labels = RunLabels(self._experiment.name, self._folder.name, choice.label)
+        # before the engine begins: they may be refused
+        self._trackers = trackers_of(self._experiment, notify)
+        self._callbacks = callbacks_of(self._experiment)
         self._watches: tuple[Watch, ...] = ()
         self._problem = ""
         """Why it has failed, if it has."""
@@ -100,9 +103,8 @@ class RecordedRun:
     ) -> Iterator[RecordWriter]:
         """Write the record, upload it, and let others look on, within the block."""
         experiment, goes_on, notify = self._experiment, self._goes_on, self._notify
-        trackers = trackers_of(experiment, notify)
         start = RunStart(self._folder, sweep or experiment.name, experiment, self._began)
-        callbacks = [*callbacks_of(experiment), *callbacks]
+        callbacks = [*self._callbacks, *callbacks]
         measures = self._new_measures()
         if goes_on is None:
             make_folder(self._folder)
@@ -110,7 +112,7 @@ class RecordedRun:
             uploads(
                 self._folder, self._checkpoints.folder, notify, goes_on=goes_on is not None
             ) as upload,
-            Observers(start, trackers, callbacks, notify) as observers,
+            Observers(start, self._trackers, callbacks, notify) as observers,
             self._writer_of(measures, comparison) as self._writer,
         ):
             self._observers = observers
