@@ -253,13 +253,12 @@ PARTS: dict[str, Callable[[Setting], str]] = {
 """Heading -> what makes that part of the page."""
 
 
-def page(setting: Setting) -> str:
-    """Return the page: every part that this machine can do, and why it cannot do the others."""
-    text, missing = "", list(_limits(setting))
+def sections(setting: Setting) -> Iterator[str]:
+    """Yield every part that this machine can do, then why it cannot do the others."""
+    missing = list(_limits(setting))
     for heading, part in PARTS.items():
-        print(f"{heading} ...", flush=True)
         try:
-            text += f"### {heading}\n\n{part(setting)}\n"
+            yield f"### {heading}\n\n{part(setting)}\n"
         except Impossible as reason:
             missing.append(f"{heading}: {reason}.")
         except Exception as error:  # the machine is new to the program: the other parts still count
@@ -267,8 +266,7 @@ def page(setting: Setting) -> str:
         finally:
             ray.shutdown()
     if missing:
-        text += "### What this machine could not do\n\n" + "".join(f"- {one}\n" for one in missing)
-    return text
+        yield "### What this machine could not do\n\n" + "".join(f"- {one}\n" for one in missing)
 
 
 def _limits(setting: Setting) -> Iterator[str]:
@@ -304,12 +302,18 @@ def main() -> None:
         parser.error("--try measures nothing that should be written")
     if not asked.small and not torch.cuda.is_available():
         parser.error("torch sees no GPU on this machine; --try runs the program on its CPU")
-    text = page(SMALL if asked.small else _large())
-    print(text)
-    if asked.write:
-        begin, end = "<!-- gpu.py: begin -->\n", "<!-- gpu.py: end -->\n"
-        head, _, rest = README.read_text(encoding="utf-8").partition(begin)
-        README.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")
+    text = ""
+    for section in sections(SMALL if asked.small else _large()):
+        print(section, flush=True)
+        text += section
+        if asked.write:  # at once: a lent machine may be taken away
+            _write(text)
+
+
+def _write(text: str) -> None:
+    begin, end = "<!-- gpu.py: begin -->\n", "<!-- gpu.py: end -->\n"
+    head, _, rest = README.read_text(encoding="utf-8").partition(begin)
+    README.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -106,6 +106,20 @@ def test_a_variable_that_is_read_before_an_import_is_not_for_a_fork(server, vari
     assert "usage: default_worker.py" in done.stderr
 
 
+CUDA_IN_FORKS = """
+import torch
+from raysync.cluster.ray_private.fork_server import forks_have_cuda
+torch.cuda._is_in_bad_fork = lambda: {is_bad}
+print(forks_have_cuda())
+"""
+
+
+@pytest.mark.parametrize("is_bad", [False, True])
+def test_a_server_that_has_initialised_cuda_knows_that_its_forks_cannot_use_it(is_bad):
+    command = [sys.executable, "-c", CUDA_IN_FORKS.format(is_bad=is_bad)]
+    assert subprocess.check_output(command, text=True) == f"{not is_bad}\n"
+
+
 def test_without_a_fork_server_the_program_is_the_worker_process():
     assert asked(Path(worker_process.__file__)).returncode == 2
 

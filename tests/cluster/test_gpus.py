@@ -157,9 +157,7 @@ def test_a_run_on_a_gpu_is_that_on_a_cpu(tmp_path):
         }
         file = tmp_path / f"{gpus}.json"
         file.write_text(json.dumps(settings))
-        subprocess.run(
-            [sys.executable, "-m", "raysync", "run", file], check=True, capture_output=True
-        )
+        subprocess.run([sys.executable, "-m", "raysync", "run", file], check=True)
         [record] = [
             raysync.load(header.parent) for header in tmp_path.glob(f"{gpus}/*/*/journal.jsonl")
         ]

@@ -41,7 +41,7 @@ def test_a_part_that_fails_is_named_and_the_others_go_on(gpu, monkeypatch):
 
     parts = {"First": lambda setting: "a table\n", "Second": broken, "Third": gpu.numerics}
     monkeypatch.setattr(gpu, "PARTS", parts)
-    text = gpu.page(gpu.SMALL)
+    text = "".join(gpu.sections(gpu.SMALL))
     assert "### First\n\na table\n" in text
     assert "- Second: failed: ValueError: no driver\n" in text
     assert "- Third: the numbers of a GPU beside those of a CPU need a GPU.\n" in text

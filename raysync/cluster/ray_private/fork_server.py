@@ -20,10 +20,12 @@ import signal
 import socket
 import subprocess
 import sys
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib import import_module
+from importlib.util import find_spec
 from inspect import signature
 from pathlib import Path
 from shutil import rmtree
@@ -43,14 +45,14 @@ PRELOADED = (
     "raysync.training.worker.gradient",
     "raysync.training.server.model_server",
     "raysync.training.preparation",
-    # what torch imports with the first optimizer
-    "torch._dynamo",
     # what Ray imports
     "asyncio",
     "jsonschema",
     "requests",
 )
 """What a worker process finds imported. Nothing of it imports Ray."""
+OPTIMIZERS = "torch._dynamo"
+"""What torch imports with the first optimizer. Beside Triton it initialises CUDA."""
 REQUEST_BYTES = 1 << 20
 """The largest request: arguments and environment, of which the kernel allows 128 KiB a string."""
 READ_EARLY = (
@@ -190,12 +192,13 @@ def forked_by(server: ForkServer) -> Iterator[None]:
 
 def serve(listening: socket.socket) -> None:
     """Fork worker processes until the process that started this one has gone, or closes stdin."""
-    for name in PRELOADED:
+    for name in PRELOADED if find_spec("triton") else (*PRELOADED, OPTIMIZERS):
         import_module(name)
     with suppress(ValueError):
         sys.path.remove(str(Path.cwd()))  # by `python -m`
     gc.collect()
     gc.freeze()  # else a collection in a worker process would copy every page
+    may_fork = forks_have_cuda()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # nothing here waits for a worker process
     while True:
         ready, _, _ = select.select([sys.stdin, listening], [], [])
@@ -205,13 +208,31 @@ def serve(listening: socket.socket) -> None:
         with connection:
             data, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 3)
             request = Request.of(data) if len(files) == 3 else None
-            if request is not None and request.is_met_by_fork and os.fork() == 0:
+            if may_fork and request is not None and request.is_met_by_fork and _fork() == 0:
                 listening.close()
                 connection.send(b"\1")
                 connection.close()
                 request.become_worker(files)
             for file in files:
                 os.close(file)
+
+
+def forks_have_cuda() -> bool:
+    """Say whether a fork of this process can use CUDA: not if an import has initialised it here."""
+    import torch
+
+    child = _fork()
+    if child == 0:
+        os._exit(torch.cuda._is_in_bad_fork())
+    _, status = os.waitpid(child, 0)
+    return status == 0
+
+
+def _fork() -> int:
+    with warnings.catch_warnings():
+        # from Python 3.12: the threads are OpenBLAS's, which is prepared for forks
+        warnings.filterwarnings("ignore", "This process .* is multi-threaded", DeprecationWarning)
+        return os.fork()
 
 
 @dataclass(frozen=True, slots=True)
