@@ -22,7 +22,8 @@ from raysync.training.evaluation import ModelEvaluation
 from raysync.training.files.model_file import encoded
 from raysync.training.files.state_file import check_fits
 from raysync.training.preparation import TrainingPlan
-from raysync.training.server.model_server import Exchange, ModelServer, shard_of
+from raysync.training.server.model_server import Exchange, ModelServer
+from raysync.training.server.parameter_store import shard_of
 from raysync.training.worker.flat import FlatModel
 from raysync.virtual.actors import EvaluatorActor, ServerActor, UpdateTimes, WorkerActor
 from raysync.virtual.all_reduce import AllReduce

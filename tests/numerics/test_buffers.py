@@ -20,12 +20,14 @@ from raysync.decoupled.stage import StageComputation
 from raysync.errors import ConfigError
 from raysync.training.files.state_file import decode, encode
 from raysync.training.preparation import prepare
-from raysync.training.server.model_server import shard_of
+from raysync.training.server.apply_plan import MEAN
+from raysync.training.server.parameter_store import shard_of
 from raysync.training.server.vector_parts import spans
 from raysync.training.worker.buffers import Slots, layout_of
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.wire import Wire
+from tests.builders.updates import update_plan
 from tests.builders.virtual import DATA
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -86,8 +88,8 @@ def published(module, rows, shards, wire="float32"):
     arrived = [[incoming(*outgoing(part))[0] for part in vector] for vector in vectors]
     for index, store in enumerate(stores):
         parts = [vector[index] for vector in arrived]
-        store.store.apply(parts, [1] * len(rows), WORKERS[: len(rows)], 0.0)
-    return torch.cat([store.weights(0) for store in stores])
+        store.apply(update_plan([1] * len(rows), WORKERS[: len(rows)]), parts)
+    return torch.cat([store.publish() for store in stores])
 
 
 @st.composite
@@ -294,13 +296,11 @@ def test_replicas_with_optimizers_of_their_own_keep_a_constant():
     module = Odd()
     flat = FlatModel(module)
     matrix = [[1 / 3] * 3] * 3
-    gossip = Gossip(
-        flat.initial(), flat.size, Update(lr=0.1), matrix, "weight", 1, slots=flat.layout.slots
-    )
+    gossip = Gossip(flat, Update(lr=0.1), matrix, "weight", 1)
     for store, worker in zip(gossip._stores, WORKERS, strict=True):
-        store.apply([flat.initial()], [1], [worker], 0.0)
+        store.apply(update_plan([1], [worker]), [flat.initial()])
     other = Odd()
-    FlatModel(other).read_buffers(gossip.mean())
+    FlatModel(other).read_buffers(gossip.publish(MEAN))
     assert buffers_of(other) == buffers_of(module)
 
 

@@ -19,7 +19,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
-from raysync.training.server.model_server import ModelServer, shard_of
+from raysync.training.server.model_server import ModelServer
 from raysync.training.server.parameter_groups import (
     ParameterGroup,
     check_groups,
@@ -27,6 +27,7 @@ from raysync.training.server.parameter_groups import (
     parameters_of,
     within,
 )
+from raysync.training.server.parameter_store import shard_of
 from raysync.training.server.vector_parts import spans
 from raysync.training.worker.flat import FlatModel
 from tests.builders.messages import naming
@@ -212,13 +213,13 @@ def test_a_stage_knows_its_parameters_by_the_names_of_the_whole(paradigm):
     chosen, moved = make("decoupled", **paradigm), []
     for part in parts:
         server = exchange_of(chosen, update, copy.deepcopy(part))
-        before = server.mean().clone()
+        before = server.publish(MEAN).clone()
         count = paradigm["groups"]
         plan = ApplyPlan(
             ["w-0#1"] * count, [1] * count, 0.0, "", [0] * count, 1, replicas=[*range(count)]
         )
         server.apply(plan, [torch.ones_like(before)] * count)
-        moved.append(before - server.mean())
+        moved.append(before - server.publish(MEAN))
     expected = [
         torch.full((each.numel(),), 0.0 if name.startswith("4.") else 0.1)
         for name, each in module.named_parameters()

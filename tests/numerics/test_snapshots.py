@@ -11,8 +11,8 @@ from raysync.decoupled.gossip import Gossip
 from raysync.errors import ConfigError
 from raysync.training.files.state_file import decode, encode
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
-from raysync.training.server.model_server import MissedUpdate, ModelServer, shard_of
-from raysync.training.server.parameter_groups import parameter_groups
+from raysync.training.server.model_server import MissedUpdate, ModelServer
+from raysync.training.server.parameter_store import shard_of
 from raysync.training.server.vector_parts import spans
 from raysync.training.worker.flat import FlatModel
 from tests.builders.messages import naming
@@ -58,8 +58,7 @@ def fresh(settings, shards=1, mix="", width=5):
     update, flat = Update(**{"lr": 0.05} | settings), model(width)
     if not mix:
         return [ModelServer(shard_of(flat, update, shard, shards)) for shard in range(shards)]
-    groups = parameter_groups(update, flat.parameters)
-    return [ModelServer(Gossip(flat.initial(), flat.size, update, RING, mix, 3, groups))]
+    return [ModelServer(Gossip(flat, update, RING, mix, 3))]
 
 
 def parts(number, count, shards):
@@ -235,7 +234,7 @@ def test_a_server_that_missed_an_update_makes_no_snapshot():
 def test_what_no_file_can_hold_is_named_and_breaks_nothing():
     [server] = fresh({"optimizer": OURS + "Keeping"})
     advance([server], 0, 1)
-    with pytest.raises(ConfigError, match=naming("stores/0/optimizer/state/0/kept")):
+    with pytest.raises(ConfigError, match=naming("exchange/optimizer/state/0/kept")):
         server.snapshot([], [])
     assert server.publish(1, MEAN).isfinite().all()
 

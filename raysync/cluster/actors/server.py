@@ -32,7 +32,8 @@ from raysync.engine.messages import (
 )
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.server.apply_plan import ApplyPlan
-from raysync.training.server.model_server import Exchange, ModelServer, shard_of
+from raysync.training.server.model_server import Exchange, ModelServer
+from raysync.training.server.parameter_store import shard_of
 from raysync.training.worker.flat import FlatModel
 
 
@@ -81,7 +82,7 @@ class Server:
         """
         forget_all()
         exchange = _exchange(spec, self._role.number - spec.first_server, model)
-        self._model, self._size = ModelServer(exchange), len(exchange.weights(0))
+        self._model, self._size = ModelServer(exchange), len(exchange.publish(0))
         if data is not None:
             self._model.restore(data.tobytes())
         self._seconds = UpdateSeconds(self._exporter, spec.published_as)

@@ -59,10 +59,13 @@ class FlatOptimizer:
         """The name of the class."""
         return type(self._optimizer).__name__
 
-    def set(self, lr: float, weight_decay: float, momentum: float | None) -> None:
-        """Set what may change from one step to the next.
+    def step(
+        self, gradient: Tensor, lr: float, weight_decay: float, momentum: float | None
+    ) -> None:
+        """Make a step.
 
         Args:
+            gradient: (P,), which is only read.
             lr: the learning rate of groups with a factor of 1.
             weight_decay: that of groups without one of their own.
             momentum: None: the optimizer has none.
@@ -72,9 +75,6 @@ class FlatOptimizer:
             group["weight_decay"] = weight_decay if own.weight_decay is None else own.weight_decay
             if momentum is not None:
                 group["momentum"] = momentum
-
-    def step(self, gradient: Tensor) -> None:
-        """Make a step along a gradient (P,), which is only read."""
         for parameter, piece in self._parameters:
             parameter.grad = gradient[piece]
         self._advance()
