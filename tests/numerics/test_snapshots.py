@@ -176,6 +176,13 @@ def test_statistics_are_those_of_the_latest_push():
     assert not statistics(servers)[:, :size].any()
 
 
+def test_statistics_of_replicas_are_those_of_their_own_workers():
+    servers, size = fresh({}, mix="grad"), model().size
+    advance(servers, 0, 1)
+    pushed = torch.stack(parts(0, 3, 1)[0])
+    assert torch.equal(statistics(servers)[:, size:], pushed[:, size:])
+
+
 def test_vectors_are_kept_with_the_state():
     """Also those that share memory: two gradients may have been computed on the same weights."""
     [server], [other] = fresh({}), fresh({})
