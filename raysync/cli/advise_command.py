@@ -68,13 +68,13 @@ def advise(
     model? Simulated, first in time only, then with gradients for the few best.
     """
     from raysync.advice import report
-    from raysync.advice.advise import Options, advise
+    from raysync.advice.advise import SearchOptions, advise
     from raysync.advice.search import optuna_library
     from raysync.what_if.prediction import paradigms_in
 
     optuna_library()
     processes = processes or os.cpu_count() or 1
-    options = Options(60 * budget_minutes, seeds, processes, paradigms_in(paradigm))
+    options = SearchOptions(60 * budget_minutes, seeds, processes, paradigms_in(paradigm))
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output {output}: it is a file; name a folder.")
     asked = load_experiment(file, settings)

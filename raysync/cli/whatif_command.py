@@ -78,7 +78,7 @@ def whatif(
     """What would other paradigms make of these step times, of any trainer? Samples per second,
     waiting, staleness, lost worker-hours. Nothing is trained.
     """
-    from raysync.what_if.prediction import Options, paradigms_in, predict
+    from raysync.what_if.prediction import PredictionOptions, paradigms_in, predict
     from raysync.what_if.step_times import read
 
     _check(output)
@@ -86,7 +86,7 @@ def whatif(
         raise ConfigError(f"--price-per-hour {price_per_hour}: it must be a finite number.")
     choices = paradigms_in(paradigm)
     times = read(files, event)
-    options = Options(batch_size, steps, price_per_hour, processes or os.cpu_count() or 1)
+    options = PredictionOptions(batch_size, steps, price_per_hour, processes or os.cpu_count() or 1)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(
         *columns, console=errors, transient=True, disable=not errors.is_terminal

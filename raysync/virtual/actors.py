@@ -97,7 +97,7 @@ class WorkerActor:
 
 
 @dataclass(slots=True)
-class UpdateTimes:
+class ServerTimes:
     """What an update takes a server, in the phase in force."""
 
     update_s: float = 0.0
@@ -115,7 +115,7 @@ class ServerActor:
     def __init__(
         self,
         site: str,
-        times: UpdateTimes,
+        times: ServerTimes,
         vectors: int,
         server: ModelServer | None,
         exchange: AllReduce | None = None,

@@ -165,7 +165,7 @@ class OtherValue:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ProcessEnd:
     """The end of an actor's process: a call that is not done by then fails, or is never done."""
 
     at: float
@@ -188,7 +188,7 @@ class VirtualBackend:
         *,
         phase: str = "",
         computes: bool,
-        ends: Mapping[str, Sequence[End]] | None = None,
+        ends: Mapping[str, Sequence[ProcessEnd]] | None = None,
         began_at: float = 0.0,
         start_s: Callable[[str], float] = lambda worker: 0.0,
     ) -> None:
@@ -385,7 +385,7 @@ class VirtualBackend:
     def end_at(self, worker: str, at: float) -> None:
         """See `Backend.end_at`; to be told before the first call of the worker."""
         self._fails = True
-        self._ends[worker] = [End(at)]
+        self._ends[worker] = [ProcessEnd(at)]
 
     def kill(self, actor: str) -> None:
         """See `Backend.kill`; the calls fail that waited for a value of a frozen actor."""

@@ -25,10 +25,10 @@ from raysync.training.preparation import TrainingPlan
 from raysync.training.server.model_server import Exchange, ModelServer
 from raysync.training.server.parameter_store import shard_of
 from raysync.training.worker.flat import FlatModel
-from raysync.virtual.actors import EvaluatorActor, ServerActor, UpdateTimes, WorkerActor
+from raysync.virtual.actors import EvaluatorActor, ServerActor, ServerTimes, WorkerActor
 from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.backend import Actor, VirtualBackend
-from raysync.virtual.links import Links
+from raysync.virtual.links import SiteLinks
 from raysync.virtual.network import PhaseNetwork
 from raysync.virtual.trainer import Trainer, device_of
 
@@ -52,7 +52,7 @@ class DataParallelRun:
         self._training, self._paradigm, self._servers = training, paradigm, servers
         self._trains = training.experiment.timing == "with-gradients"
         self._trainer = Trainer(training) if self._trains else None
-        self._times = UpdateTimes()
+        self._times = ServerTimes()
 
     def networks(self) -> Callable[[str], PhaseNetwork]:
         """Return a function that makes the network that of a phase, and returns it. Without a
@@ -60,7 +60,7 @@ class DataParallelRun:
         """
         training, described = self._training, self._training.experiment.network
         has_server = not self._paradigm.collective
-        links = Links(training.experiment, training.groups)
+        links = SiteLinks(training.experiment, training.groups)
         slots = {slot: slot for slot in training.groups} if has_server else {}
         servers = training.experiment.cluster.server_shards if has_server else 1
 
@@ -138,7 +138,7 @@ def model_server(exchange: Exchange, parts: Sequence[bytes] | None) -> ModelServ
     return server
 
 
-def set_times(times: UpdateTimes, network: Network, read_bytes: float) -> None:
+def set_times(times: ServerTimes, network: Network, read_bytes: float) -> None:
     """Let the updates of a server take the time that a network says.
 
     Args:

@@ -25,7 +25,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.preparation import TrainingPlan
-from raysync.virtual.backend import End, VirtualBackend
+from raysync.virtual.backend import ProcessEnd, VirtualBackend
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.garbage import rare_collections
 from raysync.virtual.pipelined import PipelinedRun
@@ -125,7 +125,7 @@ def driver_of(
     training: TrainingPlan,
     paradigm: AnyParadigm,
     checkpoint: Checkpoint | None = None,
-    ends: Mapping[str, Sequence[End]] = MappingProxyType({}),
+    ends: Mapping[str, Sequence[ProcessEnd]] = MappingProxyType({}),
 ) -> Driver:
     """Return the driver of a run that has not begun, or goes on from a checkpoint; see
     `VirtualBackend` for the `ends` of processes that it is to survive.

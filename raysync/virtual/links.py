@@ -29,7 +29,7 @@ class _End:
     """The node that it shares a link with others of."""
 
 
-class Links:
+class SiteLinks:
     """The links of one run. What is shared stays the same link in all phases of a paradigm."""
 
     def __init__(self, experiment: Experiment, groups: Mapping[str, WorkerGroup]) -> None:

@@ -29,10 +29,10 @@ from raysync.training.evaluation import ModelEvaluation
 from raysync.training.files.model_file import encoded
 from raysync.training.files.state_file import State
 from raysync.training.worker.buffers import layout_of
-from raysync.virtual.actors import Computed, EvaluatorActor, ServerActor, UpdateTimes
+from raysync.virtual.actors import Computed, EvaluatorActor, ServerActor, ServerTimes
 from raysync.virtual.backend import Actor, Cost, VirtualBackend
 from raysync.virtual.data_parallel import model_server, set_times
-from raysync.virtual.links import Links
+from raysync.virtual.links import SiteLinks
 from raysync.virtual.network import PhaseNetwork, Way
 
 FORWARD = 1 / 3
@@ -137,7 +137,7 @@ class PipelinedRun:
         their servers, and between a stage and the next.
         """
         plan, experiment = self._plan, self._plan.training.experiment
-        network, links = experiment.network, Links(experiment, plan.training.groups)
+        network, links = experiment.network, SiteLinks(experiment, plan.training.groups)
         paths: dict[str, dict[str, Way]] = {}
         for stage in plan.shares:
             slots = {plan.name(each): slot for each, slot in plan.slots.items() if each[1] == stage}
@@ -169,7 +169,7 @@ class PipelinedRun:
                 if self._trains:
                     exchange = self._plan.exchange(self._part(stage))
                     server = model_server(exchange, self._servers.get(name))
-                experiment, times = self._plan.training.experiment, UpdateTimes()
+                experiment, times = self._plan.training.experiment, ServerTimes()
                 set_times(times, experiment.network, self._plan.vector_bytes[stage])
                 return ServerActor(name, times, 1, server)
         stage_id, paradigm = self._stages[WorkerId(name).slot], self._plan.paradigm

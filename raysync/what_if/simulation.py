@@ -28,7 +28,7 @@ from raysync.engine.topology import SERVER, DataParallelPlan, rosters_by_stage
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 from raysync.record.push_rows import PushRow
-from raysync.virtual.actors import ServerActor, UpdateTimes, WorkerActor
+from raysync.virtual.actors import ServerActor, ServerTimes, WorkerActor
 from raysync.virtual.backend import Actor, VirtualBackend
 from raysync.virtual.network import PhaseNetwork
 
@@ -187,7 +187,7 @@ def _driver_of(experiment: Experiment, paradigm: Paradigm, workload: int) -> Dri
 
     def actor(name: str) -> Actor:
         if name == SERVER:
-            return ServerActor(SERVER, UpdateTimes(), 1, None)
+            return ServerActor(SERVER, ServerTimes(), 1, None)
         slot = str(WorkerId(name).slot)
         return WorkerActor(slot, slots[slot], experiment, None)
 

@@ -27,7 +27,7 @@ from raysync.engine.messages import (
 from raysync.engine.topology import SERVER
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.server.model_server import ModelServer
-from raysync.virtual.backend import End, VirtualBackend, VirtualCall
+from raysync.virtual.backend import ProcessEnd, VirtualBackend, VirtualCall
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun
 
@@ -123,8 +123,10 @@ class Misfortunes:
 
 
 PHRASES = {
-    r"(.+) dies at (\S+)": lambda it, who, at: it.ends[who].append(End(float(at))),
-    r"(.+) freezes at (\S+)": lambda it, who, at: it.ends[who].append(End(float(at), freezes=True)),
+    r"(.+) dies at (\S+)": lambda it, who, at: it.ends[who].append(ProcessEnd(float(at))),
+    r"(.+) freezes at (\S+)": lambda it, who, at: it.ends[who].append(
+        ProcessEnd(float(at), freezes=True)
+    ),
     r"(.+) raises an error from (\S+) on": lambda it, who, at: it.raises_at.update(
         {who: float(at)}
     ),

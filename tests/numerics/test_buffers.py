@@ -23,7 +23,7 @@ from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import MEAN
 from raysync.training.server.parameter_store import shard_of
 from raysync.training.server.vector_parts import spans
-from raysync.training.worker.buffers import Slots, layout_of
+from raysync.training.worker.buffers import BufferSlots, layout_of
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.wire import Wire
@@ -163,14 +163,14 @@ def test_more_servers_than_hold_doubles_are_refused():
 @pytest.mark.parametrize("count", [2, 3, 5, 7])
 def test_the_mean_of_equal_numbers_is_their_bits(count):
     rng = np.random.default_rng(0)
-    slots = Slots(1000, 2000, 5)
+    slots = BufferSlots(1000, 2000, 5)
     row = drawn(torch.float32, (3005,), rng)
     row[:3] = torch.tensor([-0.0, 3.4e38, -torch.inf])
     assert bits(slots.mean([row] * count)) == bits(row)
 
 
 def test_a_mean_is_exact_where_all_agree_and_in_double_where_they_do_not():
-    slots = Slots(3, 4, 1)
+    slots = BufferSlots(3, 4, 1)
 
     def row(offset, other):
         doubles = torch.tensor([1.6e9 + offset, -torch.inf], dtype=torch.float64)

@@ -21,7 +21,7 @@ from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
 from raysync.training.server.model_server import ModelServer
 from raysync.training.server.parameter_groups import (
-    ParameterGroup,
+    FlatParameterGroup,
     check_groups,
     parameter_groups,
     parameters_of,
@@ -167,7 +167,7 @@ def test_without_groups_there_is_one_slice():
     parameters = parameters_of(network())
     size = sum(each.size for each in parameters)
     assert parameter_groups(Update(weight_decay=0.1), parameters) == [
-        ParameterGroup((slice(0, size),))
+        FlatParameterGroup((slice(0, size),))
     ]
 
 

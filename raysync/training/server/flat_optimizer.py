@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from raysync.config import Update
 from raysync.training.files.state_file import State
 from raysync.training.server.optimizers import SETTINGS, is_fused, is_torchs_own, optimizer_of
-from raysync.training.server.parameter_groups import ParameterGroup
+from raysync.training.server.parameter_groups import FlatParameterGroup
 
 PIECE = 2**16
 """The elements that an optimizer without a fused kernel steps on at once. Its steps have many
@@ -30,7 +30,9 @@ class FlatOptimizer:
     a fused kernel.
     """
 
-    def __init__(self, update: Update, weights: Tensor, groups: Sequence[ParameterGroup]) -> None:
+    def __init__(
+        self, update: Update, weights: Tensor, groups: Sequence[FlatParameterGroup]
+    ) -> None:
         """
         Args:
             update: names the class and its arguments.

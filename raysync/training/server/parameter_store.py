@@ -20,10 +20,15 @@ from raysync.training.files.state_file import State, check_fits
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
 from raysync.training.server.flat_optimizer import FlatOptimizer
 from raysync.training.server.lr_schedule import learning_rate, momentum
-from raysync.training.server.parameter_groups import ParameterGroup, parameter_groups, whole, within
+from raysync.training.server.parameter_groups import (
+    FlatParameterGroup,
+    parameter_groups,
+    whole,
+    within,
+)
 from raysync.training.server.staleness_correction import StalenessCorrection
 from raysync.training.server.vector_parts import spans
-from raysync.training.worker.buffers import Slots
+from raysync.training.worker.buffers import BufferSlots
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.wire import gradient_of
 
@@ -80,9 +85,9 @@ class ParameterStore:
         initial: Tensor,
         size: int,
         update: Update,
-        groups: Sequence[ParameterGroup] = (),
+        groups: Sequence[FlatParameterGroup] = (),
         wire: str = "float32",
-        slots: Slots | None = None,
+        slots: BufferSlots | None = None,
     ) -> None:
         """
         Args:
@@ -99,7 +104,7 @@ class ParameterStore:
         self._published = initial.clone()  # (P + Q,)
         self._weights = self._published[:size]  # (P,), a view of the front
         self._initial_buffers = initial[size:].clone()  # (Q,)
-        self._slots = slots or Slots(len(self._initial_buffers))
+        self._slots = slots or BufferSlots(len(self._initial_buffers))
         assert sum(self._slots) == len(self._initial_buffers), "the slots of other buffers"
         self._gradient: Tensor | None = None  # (P,), from `combine` to `step`
         device = initial.device
