@@ -33,9 +33,9 @@ from raysync.engine.topology import SERVER
 from raysync.errors import RunLost
 from raysync.randomness import uniform
 from raysync.training.preparation import prepare
-from raysync.virtual import backend
-from raysync.virtual.backend import ProcessEnd
+from raysync.virtual import virtual_backend
 from raysync.virtual.engine import driver_of
+from raysync.virtual.virtual_backend import ProcessEnd
 
 HERE = Path(__file__).parent
 SECONDS, AWAY_S, SEEDS = 300.0, 11.0, range(5)
@@ -154,5 +154,5 @@ def measure() -> pd.DataFrame:
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     torch.set_num_threads(1)
-    backend.REPORT_EVERY = 1  # so that a run is looked at after each event
+    virtual_backend.REPORT_EVERY = 1  # so that a run is looked at after each event
     measure().round(6).to_csv(HERE / "results" / "servers.csv", index=False)

@@ -13,7 +13,7 @@ from raysync.config import Experiment
 from raysync.errors import ConfigError
 from raysync.running.run import check_metrics
 from raysync.training.preparation import TrainingPlan, prepare
-from raysync.what_if.step_times import RankStepTimes
+from raysync.what_if.rank_step_times import RankStepTimes
 
 HELD_OUT = 10
 """One training sample in so many is held out where there is no validation set."""

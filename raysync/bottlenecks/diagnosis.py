@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from raysync.bottlenecks.causes import Cause, Kind, causes, whole_network
-from raysync.bottlenecks.changes import Remedy, changes
+from raysync.bottlenecks.remedies import Remedy, changes
 from raysync.bottlenecks.setting import Setting
 
 Varied = TypeVar("Varied", Cause, Remedy)

@@ -105,7 +105,7 @@ def advise(
 def _world(asked: Experiment, steps: list[str]) -> World:
     """Return what is simulated; step times that nothing gives are measured."""
     from raysync.advice.world import needs_calibration, world_of
-    from raysync.what_if.step_times import read
+    from raysync.what_if.rank_step_times import read
 
     if steps:
         return world_of(asked, steps=read(steps))

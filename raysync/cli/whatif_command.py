@@ -13,6 +13,7 @@ from raysync.cli.app import AsJson, Processes, app
 from raysync.cli.console import console, errors
 from raysync.cli.table import print_answer
 from raysync.errors import ConfigError
+from raysync.what_if import prediction_report
 
 LARGEST = 2**31
 """A bound for numbers of steps and samples that are counted."""
@@ -79,7 +80,7 @@ def whatif(
     waiting, staleness, lost worker-hours. Nothing is trained.
     """
     from raysync.what_if.prediction import PredictionOptions, paradigms_in, predict
-    from raysync.what_if.step_times import read
+    from raysync.what_if.rank_step_times import read
 
     _check(output)
     if price_per_hour is not None and not price_per_hour < float("inf"):
@@ -97,15 +98,14 @@ def whatif(
             progress.update(bar, completed=done, total=total)
 
         answer = predict(times, options, choices, show)
-    from raysync.what_if import report
 
     if as_json:
-        typer.echo(report.as_json(answer))
+        typer.echo(prediction_report.as_json(answer))
     else:
-        print_answer(report.answer_of(answer))
+        print_answer(prediction_report.answer_of(answer))
     if output is not None:
         try:
-            report.write(answer, output)
+            prediction_report.write(answer, output)
         except OSError as error:
             raise ConfigError(
                 f"{output}: cannot be written ({error.strerror or error})."

@@ -8,7 +8,7 @@ becomes a `ConfigError` with the path of the setting.
 from __future__ import annotations
 
 from raysync.config.base import Named, ParadigmChoice
-from raysync.config.checkpoint import Checkpointing
+from raysync.config.checkpoint_settings import Checkpointing
 from raysync.config.experiment import STANDARD_COMPARISON, Experiment
 from raysync.config.faults import Crash, Drift, Fault, Kill, Latency, SlowDown, SpeedDrift
 from raysync.config.files import load, parse, validate

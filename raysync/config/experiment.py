@@ -20,7 +20,7 @@ from raysync.config.base import (
     by_name,
     check_plain,
 )
-from raysync.config.checkpoint import Checkpointing, folder_or_uri, is_absolute
+from raysync.config.checkpoint_settings import Checkpointing, folder_or_uri, is_absolute
 from raysync.config.fault_targets import check_fault_targets
 from raysync.config.faults import Fault
 from raysync.config.network import Link, Network

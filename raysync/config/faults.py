@@ -1,7 +1,7 @@
 """The faults that a run injects: slow-downs, latency, crashes, kills.
 
 A kind is a class: its settings, what it does to a step, and what it needs of an engine. When it
-acts on which workers, `emulation.faults` says for every kind alike.
+acts on which workers, `emulation.fault_plan` says for every kind alike.
 """
 
 from __future__ import annotations

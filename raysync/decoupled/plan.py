@@ -15,8 +15,8 @@ from raysync.core.ids import stage_slot
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.decoupled.cut import COSTS, Part, cut
 from raysync.decoupled.gossip import exchange_of
+from raysync.decoupled.pipelined_topology import PipelinedPlan, refusals_of
 from raysync.decoupled.pipelines import StageId
-from raysync.decoupled.topology import PipelinedPlan, refusals_of
 from raysync.engine.demands import refusals_of_data_parallel, refuse
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled

@@ -32,10 +32,16 @@ from raysync.record.storage import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
 from raysync.training.tasks.task_loading import metrics_of, primary_of
+from raysync.tuning.fraction_search import (
+    FIRST_ALONE,
+    FractionTrial,
+    SearchResult,
+    Training,
+    search,
+)
 from raysync.tuning.grid import Point
 from raysync.tuning.progress import Notify, Show
-from raysync.tuning.sweep import SweepPlan, cpus_of, train_all
-from raysync.tuning.switch_search import FIRST_ALONE, FractionTrial, SearchResult, Training, search
+from raysync.tuning.sweep_run import SweepPlan, cpus_of, train_all
 from raysync.tuning.trial import Trials
 
 KIND, RESULT, CHOSEN = "switch-search", "search.json", "chosen.yaml"

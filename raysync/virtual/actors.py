@@ -24,7 +24,7 @@ from raysync.engine.messages import (
     StepReport,
 )
 from raysync.virtual.all_reduce import AllReduce
-from raysync.virtual.backend import Cost
+from raysync.virtual.virtual_backend import Cost
 
 if TYPE_CHECKING:  # a run that only takes time needs no torch
     from torch import Tensor

@@ -15,7 +15,7 @@ from types import MappingProxyType
 from raysync.config import Network
 from raysync.core.ids import WorkerId
 from raysync.core.paradigm import AnyParadigm, Paradigm
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.topology import SERVER, DataParallel, DataParallelPlan
 from raysync.training.evaluation import ModelEvaluation
@@ -27,10 +27,10 @@ from raysync.training.server.parameter_store import shard_of
 from raysync.training.worker.flat import FlatModel
 from raysync.virtual.actors import EvaluatorActor, ServerActor, ServerTimes, WorkerActor
 from raysync.virtual.all_reduce import AllReduce
-from raysync.virtual.backend import Actor, VirtualBackend
-from raysync.virtual.links import SiteLinks
-from raysync.virtual.network import PhaseNetwork
+from raysync.virtual.site_links import SiteLinks
 from raysync.virtual.trainer import Trainer, device_of
+from raysync.virtual.transfers import PhaseNetwork
+from raysync.virtual.virtual_backend import Actor, VirtualBackend
 
 
 class DataParallelRun:

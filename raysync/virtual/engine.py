@@ -15,7 +15,7 @@ from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
 from raysync.core.structs import is_whole
 from raysync.decoupled.plan import check, plan_of
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.checkpoint_state import OUTLIVED_S, files_of
 from raysync.engine.checkpointing import Snapshot
 from raysync.engine.driver import Driver
@@ -25,11 +25,11 @@ from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.preparation import TrainingPlan
-from raysync.virtual.backend import ProcessEnd, VirtualBackend
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.garbage import rare_collections
 from raysync.virtual.pipelined import PipelinedRun
 from raysync.virtual.reenactment import reenact, snapshot
+from raysync.virtual.virtual_backend import ProcessEnd, VirtualBackend
 
 WORLD = "world"
 """What a checkpoint calls the one file of a run in virtual time."""

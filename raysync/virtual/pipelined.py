@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from raysync.core.ids import WorkerId
 from raysync.decoupled.cut import Part, joined
+from raysync.decoupled.pipelined_topology import Pipelined, server_of
 from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import DecoupledPlan, cut_model
-from raysync.decoupled.stage import StageComputation, StageWork
-from raysync.decoupled.topology import Pipelined, server_of
-from raysync.emulation.faults import FaultPlan
+from raysync.decoupled.stage_computation import StageComputation, StageWork
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import StepTime
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.messages import BackwardCall, ForwardCall, Message, StepReport
@@ -30,10 +30,10 @@ from raysync.training.files.model_file import encoded
 from raysync.training.files.state_file import State
 from raysync.training.worker.buffers import layout_of
 from raysync.virtual.actors import Computed, EvaluatorActor, ServerActor, ServerTimes
-from raysync.virtual.backend import Actor, Cost, VirtualBackend
 from raysync.virtual.data_parallel import model_server, set_times
-from raysync.virtual.links import SiteLinks
-from raysync.virtual.network import PhaseNetwork, Way
+from raysync.virtual.site_links import SiteLinks
+from raysync.virtual.transfers import PhaseNetwork, Way
+from raysync.virtual.virtual_backend import Actor, Cost, VirtualBackend
 
 FORWARD = 1 / 3
 """The forward pass's share of the operations of a step; a backward pass has twice as many."""

@@ -17,6 +17,7 @@ from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.what_if.intervals import FEWEST, Interval, ratio
 from raysync.what_if.processes import pool
+from raysync.what_if.rank_step_times import RankStepTimes
 from raysync.what_if.simulation import (
     STEPS_A_BLOCK,
     Simulation,
@@ -26,7 +27,6 @@ from raysync.what_if.simulation import (
     simulate,
     with_another,
 )
-from raysync.what_if.step_times import RankStepTimes
 
 Show = Callable[[int, int], None]
 """Receives the number of paradigms that are through, and of all."""

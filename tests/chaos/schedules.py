@@ -63,9 +63,9 @@ from raysync.paradigms.registry import make_inner
 from raysync.randomness import hashed_seed, uniform
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.training.server.apply_plan import MEAN
-from raysync.virtual import backend
-from raysync.virtual.backend import ProcessEnd
+from raysync.virtual import virtual_backend
 from raysync.virtual.engine import VirtualEngine, driver_of
+from raysync.virtual.virtual_backend import ProcessEnd
 from tests.chaos.oracles import failed, judge_journal
 
 TRAINS_EVERY, BSP_TRAINS_EVERY = 20, 3
@@ -526,7 +526,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger(driver_module.__name__).addHandler(Breaks())
-    backend.REPORT_EVERY = 1  # so that cuts are between any two events
+    virtual_backend.REPORT_EVERY = 1  # so that cuts are between any two events
     if arguments.seed is not None:
         seen: Counter[str] = Counter()
         check(arguments.seed, seen)

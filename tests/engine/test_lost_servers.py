@@ -16,8 +16,8 @@ from raysync.core.journal import Entry, Evaluation, Remark
 from raysync.engine.messages import ApplyCall, ForgetCall, SnapshotCall
 from raysync.engine.server_log import MAX_UPDATES, ServerLog
 from raysync.training.preparation import prepare
-from raysync.virtual.backend import ProcessEnd
 from raysync.virtual.engine import driver_of
+from raysync.virtual.virtual_backend import ProcessEnd
 from tests.builders.paradigms import VARIANTS
 from tests.builders.virtual import DATA, replayed, weights_of
 

@@ -8,8 +8,8 @@ import pytest
 
 from raysync.engine.backend import Failure
 from raysync.engine.messages import Message
-from raysync.virtual.backend import MOST_LINES, REPORT_EVERY, ProcessEnd, VirtualBackend
-from raysync.virtual.network import Path, PhaseNetwork, SharedLink
+from raysync.virtual.transfers import Path, PhaseNetwork, SharedLink
+from raysync.virtual.virtual_backend import MOST_LINES, REPORT_EVERY, ProcessEnd, VirtualBackend
 
 
 class Add(Message, frozen=True):

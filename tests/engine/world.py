@@ -11,7 +11,7 @@ from math import inf
 import torch
 
 from raysync.decoupled.plan import plan_of
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.backend import Failure
 from raysync.engine.driver import Driver
 from raysync.engine.evaluations import EVALUATOR
@@ -27,9 +27,9 @@ from raysync.engine.messages import (
 from raysync.engine.topology import SERVER
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.server.model_server import ModelServer
-from raysync.virtual.backend import ProcessEnd, VirtualBackend, VirtualCall
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun
+from raysync.virtual.virtual_backend import ProcessEnd, VirtualBackend, VirtualCall
 
 LOST = Failure("lost", "what it needs was lost with the node that held it")
 

@@ -16,7 +16,7 @@ from raysync.cluster.transports.transport import incoming, outgoing
 from raysync.config import Update
 from raysync.decoupled.cut import joined
 from raysync.decoupled.gossip import Gossip
-from raysync.decoupled.stage import StageComputation
+from raysync.decoupled.stage_computation import StageComputation
 from raysync.errors import ConfigError
 from raysync.training.files.state_file import decode, encode
 from raysync.training.preparation import prepare

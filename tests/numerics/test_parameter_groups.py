@@ -13,8 +13,8 @@ from raysync import config
 from raysync.config import Update
 from raysync.decoupled.cut import cut
 from raysync.decoupled.gossip import exchange_of
+from raysync.decoupled.pipelined_topology import server_of
 from raysync.decoupled.plan import check_training
-from raysync.decoupled.topology import server_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.training.preparation import prepare

@@ -26,7 +26,7 @@ from raysync.core.metrics import ACCURACY
 from raysync.errors import ConfigError, RunFailed
 from raysync.results.ranking import Ranked, Standings
 from raysync.results.statistics import estimate
-from raysync.what_if.step_times import RankStepTimes
+from raysync.what_if.rank_step_times import RankStepTimes
 from tests.builders.messages import naming, tells
 
 pytest.importorskip("optuna")

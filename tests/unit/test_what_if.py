@@ -20,13 +20,13 @@ from raysync.config import ParadigmChoice
 from raysync.record.measures import Measures
 from raysync.results.figures.colours import painted
 from raysync.results.figures.primitives import layout_of
-from raysync.what_if import prediction, report
-from raysync.what_if.figures import figures_of
+from raysync.what_if import prediction, prediction_report
 from raysync.what_if.intervals import ratio
 from raysync.what_if.prediction import PredictionOptions, paradigms_in, predict, standard_paradigms
+from raysync.what_if.prediction_figures import figures_of
 from raysync.what_if.processes import pool
+from raysync.what_if.rank_step_times import RankStepTimes, read
 from raysync.what_if.simulation import Blocks, experiment_of, ranks_of, simulate
-from raysync.what_if.step_times import RankStepTimes, read
 from tests.builders.messages import tells
 from tests.builders.virtual import run, timed
 
@@ -113,8 +113,8 @@ def test_one_more_rank_is_what_a_larger_table_says():
     plain = predict(RankStepTimes("a test", {"x": (1.0,), "y": (2.0,)}), PredictionOptions(), [BSP])
     [larger] = plain.larger
     assert (larger.group, len(larger.predictions), plain.best) == ("", 1, list(plain.predictions))
-    assert json.loads(report.as_json(plain))["with_one_more"][0]["paradigms"]
-    [_, table] = report.answer_of(answer).tables
+    assert json.loads(prediction_report.as_json(plain))["with_one_more"][0]["paradigms"]
+    [_, table] = prediction_report.answer_of(answer).tables
     assert len(table.frame()) == sum(len(each.predictions) for each in answer.larger)
 
 
@@ -307,7 +307,7 @@ def test_where_waiting_may_hide_who_is_slow_no_rank_is_named(may_wait, last):
     answer = predict(steps, PredictionOptions(), [BSP])
     is_hidden = may_wait and last < 1.5
     assert prediction.is_hidden(steps) == is_hidden
-    said = " ".join(report.sentences(answer))
+    said = " ".join(prediction_report.sentences(answer))
     assert ("slowest rank is" in said) == (not is_hidden)
     assert len(answer.remarks) == 1 + is_hidden  # another is that there are few steps
 
@@ -406,7 +406,7 @@ def test_figures_are_valid_and_show_the_numbers(table):
 
 def test_without_bsp_nothing_is_compared_with_it(table):
     answer = predict(read([str(table)]), PredictionOptions(), [ASP])
-    assert "× bsp" not in [column.heading for column in report.columns_of(answer)]
+    assert "× bsp" not in [column.heading for column in prediction_report.columns_of(answer)]
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,8 @@ import pytest
 
 from raysync import config
 from raysync.bottlenecks import Setting, diagnose
-from raysync.bottlenecks.changes import changes
 from raysync.bottlenecks.diagnosis import PUSHES, SHARE, TRAINED_SHARE
+from raysync.bottlenecks.remedies import changes
 from raysync.bottlenecks.smaller import without
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Entry

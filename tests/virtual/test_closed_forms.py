@@ -6,8 +6,8 @@ import pytest
 
 from raysync.core.events import Left, Pushed
 from raysync.paradigms import make
-from raysync.virtual.backend import ProcessEnd
 from raysync.virtual.engine import driver_of
+from raysync.virtual.virtual_backend import ProcessEnd
 from tests.builders.plans import BYTES
 from tests.builders.virtual import busy, churn, cut_task, decoupled, entries, push_times, run, timed
 

@@ -19,8 +19,8 @@ from raysync.cluster.transports import serving
 from raysync.cluster.transports.shared_memory import Handle
 from raysync.cluster.transports.transport import Payload, forget_all, incoming, outgoing, written
 from raysync.decoupled.gossip import exchange_of
+from raysync.decoupled.pipelined_topology import PipelinedPlan
 from raysync.decoupled.plan import parts_of
-from raysync.decoupled.topology import PipelinedPlan
 from raysync.engine.messages import (
     ApplyCall,
     CombineCall,

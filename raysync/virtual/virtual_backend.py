@@ -32,7 +32,7 @@ from msgspec import Struct
 from raysync.engine.backend import Failure, Room
 from raysync.engine.error_text import reason
 from raysync.engine.messages import Message, RestoreCall, StepReport
-from raysync.virtual.network import PhaseNetwork, Way
+from raysync.virtual.transfers import PhaseNetwork, Way
 
 REPORT_EVERY = 20
 """The lines of a report: few, so that those who watch a short run see it go on."""

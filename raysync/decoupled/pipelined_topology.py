@@ -7,7 +7,8 @@
 
 Values are passed on before they are computed: a pass is called as soon as that of its neighbour has
 been called, and waits for it where it runs. So stages overlap as far as the data allow, and only
-the paradigm sets barriers. This file does not import torch; the arithmetic is in `stage`.
+the paradigm sets barriers. This file does not import torch; the arithmetic is in
+`stage_computation`.
 
 A run cannot go on without one of its stages: it goes back to its newest checkpoint. What was in
 flight there is not kept, so its pipelines begin anew, as in `pipelines`.
@@ -28,7 +29,7 @@ from raysync.core.ids import WorkerId, worker_id
 from raysync.core.journal import Report
 from raysync.core.roster import Member, Roster
 from raysync.decoupled.pipelines import Pass, Pipelines, StageId
-from raysync.emulation.faults import NO_FAULT, FaultPlan
+from raysync.emulation.fault_plan import NO_FAULT, FaultPlan
 from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut

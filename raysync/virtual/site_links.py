@@ -15,7 +15,7 @@ from typing import Any
 
 from raysync.config import Experiment, Link, Network, WorkerGroup
 from raysync.errors import ConfigError
-from raysync.virtual.network import LongPath, Path, SharedLink, Way
+from raysync.virtual.transfers import LongPath, Path, SharedLink, Way
 
 
 @dataclass(frozen=True, slots=True)
