@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from raysync.bottlenecks.causes import SLOWER, named, slow_slots
 from raysync.bottlenecks.setting import Setting
-from raysync.bottlenecks.smaller import without
+from raysync.bottlenecks.worker_count import without
 from raysync.config import ParadigmChoice
 from raysync.core.capability import Capability
 from raysync.core.paradigm import Paradigm

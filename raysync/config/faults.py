@@ -10,13 +10,17 @@ from abc import abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from math import exp, log
-from typing import Annotated, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
 from raysync.config.base import Repeats, Strict
 from raysync.core.capability import Capability
+from raysync.errors import unknown_name
 from raysync.randomness import standard_normal, uniform
+
+if TYPE_CHECKING:
+    from raysync.config.experiment import Experiment
 
 Draws = Callable[[int], float]
 """Number of a draw -> its value, the same whenever it is asked for."""
@@ -372,3 +376,33 @@ class Kill(_Selection):
 
 WindowedFault = SlowDown | Latency | Drift | SpeedDrift
 Fault = Annotated[WindowedFault | Crash | Kill, Field(discriminator="kind")]
+
+
+def check_fault_targets(experiment: Experiment) -> None:
+    """Check that what faults name exists, and is as many as they ask for.
+
+    Raises:
+        ConfigError: there is no such worker or group.
+        ValueError: a fault asks for more workers than there are.
+    """
+    for index, fault in enumerate(experiment.faults):
+        where = f"faults[{index}]"
+        _check_workers(experiment, fault, where)
+        if not isinstance(fault, Crash) and fault.count is not None:
+            most = len(experiment.slots_of(fault.workers))
+            if fault.count > most:
+                raise ValueError(
+                    f"{where}: count: {fault.count} of {most} worker{'s' * (most > 1)}"
+                )
+
+
+def _check_workers(experiment: Experiment, fault: Fault, where: str) -> None:
+    counts = {group.name: group.count for group in experiment.workers}
+    allowed = set(experiment.slots()) | (set() if isinstance(fault, Crash) else set(counts))
+    for name in fault.named:
+        if name not in allowed:
+            shown = [
+                f"{group}-0 to {group}-{count - 1}" if count > 1 else f"{group}-0"
+                for group, count in counts.items()
+            ]
+            raise unknown_name("worker", name, allowed, where=where, shown=shown)

@@ -10,7 +10,7 @@ from raysync import config
 from raysync.bottlenecks import Setting, diagnose
 from raysync.bottlenecks.diagnosis import PUSHES, SHARE, TRAINED_SHARE
 from raysync.bottlenecks.remedies import changes
-from raysync.bottlenecks.smaller import without
+from raysync.bottlenecks.worker_count import without
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Entry
 from raysync.results.sentences import bottleneck, helps_most, said_of
