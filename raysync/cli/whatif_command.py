@@ -13,7 +13,6 @@ from raysync.cli.app import AsJson, Processes, app
 from raysync.cli.console import console, errors
 from raysync.cli.table import print_answer
 from raysync.errors import ConfigError
-from raysync.what_if import prediction_report
 
 LARGEST = 2**31
 """A bound for numbers of steps and samples that are counted."""
@@ -98,6 +97,7 @@ def whatif(
             progress.update(bar, completed=done, total=total)
 
         answer = predict(times, options, choices, show)
+    from raysync.what_if import prediction_report
 
     if as_json:
         typer.echo(prediction_report.as_json(answer))

@@ -19,6 +19,7 @@ from raysync.engine.elastic import for_workers_of
 from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
+from raysync.record.event_text import tell
 from raysync.record.journal_cut import came_to, lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
@@ -29,7 +30,6 @@ from raysync.record.uploader import uploads
 from raysync.record.user_code import user_code
 from raysync.record.writer import JOURNAL, RecordWriter, folder_name, make_folder
 from raysync.running.engines import Engine, Notify, Watch
-from raysync.running.notices import tell
 from raysync.running.recovery import GoesOn, Recoveries, Reports
 from raysync.running.stop_request import stop_request
 from raysync.tracking.callback import RunStart, callbacks_of

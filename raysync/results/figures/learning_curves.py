@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
-from raysync.results.collection import Run, Success
+from raysync.results.collection import CollectedRun, Success
 from raysync.results.figures.downsample import Floats, common, evenly, kept
 from raysync.results.figures.journal_events import workload_of
 from raysync.results.figures.primitives import (
@@ -100,7 +100,7 @@ def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:
     ]
 
 
-def points(run: Run, measure: MeasureAxis, x: str) -> tuple[Floats, Floats]:
+def points(run: CollectedRun, measure: MeasureAxis, x: str) -> tuple[Floats, Floats]:
     """Return the evaluations of a run that are finite.
 
     Returns:
@@ -178,7 +178,7 @@ def _views(all_series: Sequence[Series], measure: MeasureAxis, of_axis: str) -> 
     )
 
 
-def _lone(series: Series, run: Run, x: Floats, y: Floats) -> list[Trace]:
+def _lone(series: Series, run: CollectedRun, x: Floats, y: Floats) -> list[Trace]:
     """Draw a run that did not finish by itself, with a cross where it ended."""
     if not len(x):
         return []
