@@ -60,9 +60,10 @@ from raysync.record.sweeps import (
 )
 from raysync.record.trust import check_trusted
 from raysync.record.writer import folder_name
+from raysync.running.engines import Notify
 from raysync.training.tasks.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
-from raysync.tuning.progress import Notify, Show, TuneCallback
+from raysync.tuning.progress import Show, TuneCallback
 from raysync.tuning.trial import Trials, as_placed, folder_of, settings_of, train
 from raysync.tuning.tune_library import (
     aimed,

@@ -31,6 +31,7 @@ from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.record.storage import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
+from raysync.running.engines import Notify
 from raysync.training.tasks.task_loading import metrics_of, primary_of
 from raysync.tuning.fraction_search import (
     FIRST_ALONE,
@@ -40,7 +41,7 @@ from raysync.tuning.fraction_search import (
     search,
 )
 from raysync.tuning.grid import Point
-from raysync.tuning.progress import Notify, Show
+from raysync.tuning.progress import Show
 from raysync.tuning.sweep_run import SweepPlan, cpus_of, train_all
 from raysync.tuning.trial import Trials
 

@@ -174,7 +174,7 @@ class ProcessEnd:
     """Whether the process stops without a sign. Otherwise it dies, which is noticed."""
 
 
-Task = tuple[VirtualCall, str, Process, Message, Sequence[Any]]
+PendingCall = tuple[VirtualCall, str, Process, Message, Sequence[Any]]
 """A call, the id of its actor, the process, the message and its inputs."""
 
 
@@ -455,7 +455,7 @@ class VirtualBackend:
                 call.answer = Failure("died", "its actor died", actor)
                 call.at = max(ends[0].at, self.now)
 
-    def _compute(self, task: Task) -> None:
+    def _compute(self, task: PendingCall) -> None:
         call, actor, process, message, inputs = task
         if call.moved is not None:
             return  # it was lost, and is computed by another
