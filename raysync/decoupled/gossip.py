@@ -18,7 +18,7 @@ from raysync.decoupled.cut import Part
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.files.state_file import State, check_fits
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
-from raysync.training.server.model_server import Exchange
+from raysync.training.server.model_server import Store
 from raysync.training.server.parameter_store import shard_of
 from raysync.training.worker.flat import FlatModel
 
@@ -61,7 +61,7 @@ class Gossip:
         self._rounds = 0
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
-        """See `Exchange.apply`."""
+        """See `Store.apply`."""
         self._rounds += 1
         mixes = self._rounds % self._every == 0
         present = plan.replicas
@@ -88,7 +88,7 @@ class Gossip:
                 model.copy_(mean)
 
     def publish(self, replica: int) -> Tensor:
-        """See `Exchange.publish`."""
+        """See `Store.publish`."""
         if replica != MEAN:
             return self._stores[replica].publish()
         published, size = [store.publish() for store in self._stores], self._size
@@ -96,21 +96,21 @@ class Gossip:
         return torch.cat([weights, self._slots.mean([vector[size:] for vector in published])])
 
     def forget(self, worker: str) -> None:
-        """See `Exchange.forget`."""
+        """See `Store.forget`."""
         for store in self._stores:
             store.forget(worker)
 
     def statistics(self, worker: str) -> Tensor:
-        """See `Exchange.statistics`: a worker pushes to the store of its replica only."""
+        """See `Store.statistics`: a worker pushes to the store of its replica only."""
         stores = [store for store in self._stores if store.knows(worker)]
         return (stores or self._stores)[0].statistics(worker)
 
     def state(self) -> State:
-        """See `Exchange.state`."""
+        """See `Store.state`."""
         return {"stores": [store.state() for store in self._stores], "rounds": self._rounds}
 
     def restore(self, saved: State) -> None:
-        """See `Exchange.restore`."""
+        """See `Store.restore`."""
         states = saved.get("stores", [saved])  # a store alone is its own state
         check_fits("optimizers of replicas", len(states), len(self._stores))
         for store, state in zip(self._stores, states, strict=True):
@@ -118,10 +118,8 @@ class Gossip:
         self._rounds = saved["rounds"]
 
 
-def exchange_of(paradigm: Decoupled, update: Update, part: Part) -> Exchange:
-    """Build the updates of a stage with its initial weights: one optimizer for all replicas, or
-    gossip.
-    """
+def store_of(paradigm: Decoupled, update: Update, part: Part) -> Store:
+    """Return a fresh store of a stage: one optimizer for all replicas, or gossip."""
     model = FlatModel(part, part.names)
     if paradigm.mixes_locally:
         return Gossip(model, update, paradigm.matrix, paradigm.mix, paradigm.mix_every)

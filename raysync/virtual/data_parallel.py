@@ -22,7 +22,7 @@ from raysync.training.evaluation import ModelEvaluation
 from raysync.training.files.model_file import encoded
 from raysync.training.files.state_file import check_fits
 from raysync.training.preparation import TrainingPlan
-from raysync.training.server.model_server import Exchange, ModelServer
+from raysync.training.server.model_server import ModelServer, Store
 from raysync.training.server.parameter_store import shard_of
 from raysync.training.worker.flat import FlatModel
 from raysync.virtual.actors import EvaluatorActor, ServerActor, ServerTimes, WorkerActor
@@ -121,17 +121,17 @@ class DataParallelRun:
         )
 
 
-def model_server(exchange: Exchange, parts: Sequence[bytes] | None) -> ModelServer:
+def model_server(store: Store, parts: Sequence[bytes] | None) -> ModelServer:
     """Return a server, with the state of a checkpoint if there is one.
 
     Args:
-        exchange: fresh.
+        store: fresh.
         parts: the contents of the file of each shard.
 
     Raises:
         ConfigError: the state is that of another model or optimizer, or of several shards.
     """
-    server = ModelServer(exchange)
+    server = ModelServer(store)
     if parts is not None:
         check_fits("shards of a server", len(parts), 1)
         server.restore(parts[0])

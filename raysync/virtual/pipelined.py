@@ -167,8 +167,8 @@ class PipelinedRun:
             if name == server_of(stage):
                 server = None
                 if self._trains:
-                    exchange = self._plan.exchange(self._part(stage))
-                    server = model_server(exchange, self._servers.get(name))
+                    store = self._plan.store(self._part(stage))
+                    server = model_server(store, self._servers.get(name))
                 experiment, times = self._plan.training.experiment, ServerTimes()
                 set_times(times, experiment.network, self._plan.vector_bytes[stage])
                 return ServerActor(name, times, 1, server)

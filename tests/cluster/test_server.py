@@ -59,7 +59,7 @@ def test_an_update_has_the_threads_that_it_is_worth(monkeypatch):
 
     server = Server(Threads(1, cores=8, servers=2), Role("server-0"))
     kept = Noting(torch.zeros(size), size, Update(lr=1.0))
-    monkeypatch.setattr(server_module, "_exchange", lambda *_: kept)
+    monkeypatch.setattr(server_module, "_store", lambda *_: kept)
     server.reset(SPEC, None)
     gradients = [torch.full((size,), number).numpy() for number in (1.0, 3.0)]
     two = replace(PLAN, workers=["v#1", "w#1"], samples=[1, 1], staleness=[0, 0])
@@ -129,7 +129,7 @@ def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch
     data, version = server.snapshot(SnapshotCall(["pushed"], 1), GRADIENT)
     assert version == 1
     kept = ParameterStore(torch.zeros(2), 2, Update(lr=1.0))
-    monkeypatch.setattr(server_module, "_exchange", lambda *_: kept)
+    monkeypatch.setattr(server_module, "_store", lambda *_: kept)
     other = Server(Threads(torch.get_num_threads()), Role("server-0"))
     other.reset(SPEC, None, data)
     assert other.publish(PublishCall(1, MEAN)) == server.publish(PublishCall(1, MEAN))

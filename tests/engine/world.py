@@ -40,7 +40,7 @@ def arriving(at, answer=None):
 
 
 class Versions:
-    """An exchange whose weights are the number of their version."""
+    """A store whose weights are the number of their version."""
 
     def __init__(self):
         self.plans, self.vectors = [], []
@@ -257,8 +257,8 @@ class World:
             else self._run.actor(name)
         )
         if name.startswith(SERVER):
-            exchange = self.servers[name] = Versions()
-            actor._server = ModelServer(exchange)
+            store = self.servers[name] = Versions()
+            actor._server = ModelServer(store)
         return Performer(self, name, actor, self._misfortunes.raises_at.get(name))
 
 

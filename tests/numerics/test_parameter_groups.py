@@ -12,7 +12,7 @@ from torch import nn
 from raysync import config
 from raysync.config import Update
 from raysync.decoupled.cut import cut
-from raysync.decoupled.gossip import exchange_of
+from raysync.decoupled.gossip import store_of
 from raysync.decoupled.pipelined_topology import server_of
 from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError
@@ -212,7 +212,7 @@ def test_a_stage_knows_its_parameters_by_the_names_of_the_whole(paradigm):
     ]
     chosen, moved = make("decoupled", **paradigm), []
     for part in parts:
-        server = exchange_of(chosen, update, copy.deepcopy(part))
+        server = store_of(chosen, update, copy.deepcopy(part))
         before = server.publish(MEAN).clone()
         count = paradigm["groups"]
         plan = ApplyPlan(

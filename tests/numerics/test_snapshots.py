@@ -72,7 +72,7 @@ def parts(number, count, shards):
 
 def advance(servers, begin, end):
     """Make the updates of a run from one number to the other; a worker leaves in between."""
-    gossips = isinstance(servers[0].exchange, Gossip)
+    gossips = isinstance(servers[0].store, Gossip)
     for number in range(begin, end):
         workers = WORKERS if gossips else WORKERS[number % 2 :][: 1 + number % 3]
         plan = ApplyPlan(
@@ -241,7 +241,7 @@ def test_a_server_that_missed_an_update_makes_no_snapshot():
 def test_what_no_file_can_hold_is_named_and_breaks_nothing():
     [server] = fresh({"optimizer": OURS + "Keeping"})
     advance([server], 0, 1)
-    with pytest.raises(ConfigError, match=naming("exchange/optimizer/state/0/kept")):
+    with pytest.raises(ConfigError, match=naming("store/optimizer/state/0/kept")):
         server.snapshot([], [])
     assert server.publish(1, MEAN).isfinite().all()
 

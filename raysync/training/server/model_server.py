@@ -20,9 +20,9 @@ class MissedUpdate(RuntimeError):
     """An update failed before it reached this server."""
 
 
-class Exchange(Protocol):
-    """The state of the workers that push to one server: their weights and optimizers. Shapes: P
-    parameters, Q numbers of float32 that buffers take.
+class Store(Protocol):
+    """The weights and the optimizer of a model, or those of each replica. Shapes: P parameters, Q
+    numbers of float32 that buffers take.
     """
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
@@ -49,8 +49,8 @@ class Exchange(Protocol):
 class ModelServer:
     """The model, a stage of it or a shard of it, at one version after another."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self.version = 0
         self._broken: Exception | None = None
         self._saved: dict[str, Tensor] = {}
@@ -58,9 +58,9 @@ class ModelServer:
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         """See `ParameterStore.combine`."""
-        assert isinstance(self.exchange, ParameterStore), "replicas have no shards"
+        assert isinstance(self.store, ParameterStore), "replicas have no shards"
         with self._sound(plan.version - 1):
-            return self.exchange.combine(plan, vectors)
+            return self.store.combine(plan, vectors)
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> int:
         """Apply one update; return its version.
@@ -69,7 +69,7 @@ class ModelServer:
             MissedUpdate: the model is not at the version before it.
         """
         with self._sound(plan.version - 1):
-            self.exchange.apply(plan, vectors)
+            self.store.apply(plan, vectors)
             self.version += 1
         return self.version
 
@@ -78,19 +78,19 @@ class ModelServer:
         update may overwrite them.
         """
         with self._sound(version):
-            return self.exchange.publish(replica)
+            return self.store.publish(replica)
 
     def forget(self, worker: str) -> None:
-        """See `Exchange.forget`."""
+        """See `Store.forget`."""
         with self._sound(self.version):
-            self.exchange.forget(worker)
+            self.store.forget(worker)
 
     def statistics(self, worker: str) -> Tensor:
         """Return the buffers of a worker's latest push that was applied, behind zeros, (P + Q,);
         the initial ones if there was none.
         """
         with self._sound(self.version):
-            return self.exchange.statistics(worker)
+            return self.store.statistics(worker)
 
     def snapshot(
         self, names: Sequence[str], vectors: Sequence[Tensor], version: int | None = None
@@ -128,11 +128,11 @@ class ModelServer:
             version: the version that the model must have; None: the present one.
         """
         with self._sound(self.version if version is None else version):
-            return {"version": self.version, "exchange": self.exchange.state()}
+            return {"version": self.version, "store": self.store.state()}
 
     def load_state(self, state: State) -> None:
         """Take what `state` returned: see `restore`."""
-        self.exchange.restore(state["exchange"])
+        self.store.restore(state["store"])
         self.version = int(state["version"])
 
     def saved(self, name: str) -> Tensor:
