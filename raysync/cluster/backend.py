@@ -12,7 +12,7 @@ scheduled, or that a report is due.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -20,35 +20,24 @@ import ray
 from ray.exceptions import (
     ActorDiedError,
     ActorUnavailableError,
-    GetTimeoutError,
     ObjectLostError,
     RayError,
     RayTaskError,
 )
 
 from raysync.cluster.actors.actor_errors import WITH_ITS_NODE, ActorError, StartedAnew, death_reason
-from raysync.cluster.clock import now_s, sleep_s
+from raysync.cluster.calls import Delayed, RayCall, Snapshot, Spawned
+from raysync.cluster.clock import now_s
+from raysync.cluster.full_object_store import full_reason, is_full
 from raysync.cluster.node_watch import WorkerNodes
-from raysync.cluster.object_store import full_reason, is_full
-from raysync.cluster.shards import Parts, Shards, Spawns
-from raysync.cluster.transports.channels import HOT, Channels, Issued, PipedCall
-from raysync.cluster.transports.shared_memory import Handle, Lease
-from raysync.cluster.transports.shared_vectors import SharedVectors
+from raysync.cluster.shards import Parts, ShardCall, Shards, Spawns
+from raysync.cluster.transports.transport import CallRequest, IssuedCall, Transport, Upload
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Failure, Room
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.event_queue import EventQueue
-from raysync.engine.messages import (
-    ApplyCall,
-    BackwardCall,
-    Message,
-    PublishCall,
-    SnapshotCall,
-    StepCall,
-    encode,
-    method_of,
-)
+from raysync.engine.messages import BackwardCall, Message, SnapshotCall, StepCall, encode, method_of
 
 REPORT_EVERY_S = 0.25
 """How often the session is told what happened."""
@@ -67,81 +56,6 @@ class Place(Protocol):
     @property
     def node_id(self) -> str:
         """Ray's id of its node."""
-
-
-@dataclass(frozen=True, slots=True)
-class Upload:
-    """The way of a gradient from its worker."""
-
-    worker: str
-    emulated_s: float
-    """The seconds that it takes at least."""
-
-
-class RayCall:
-    """A call of one actor, or of all shards of one."""
-
-    __slots__ = (
-        "__weakref__",
-        "_backend",
-        "_values",
-        "is_fetched",
-        "leases",
-        "reads",
-        "report",
-        "upload",
-    )
-
-    def __init__(
-        self,
-        backend: RayBackend,
-        report: Sequence[Any],
-        *values: Parts,
-        is_fetched: bool = False,
-        upload: Upload | None = None,
-        leases: tuple[Any, ...] = (),
-        reads: tuple[Any, ...] = (),
-    ) -> None:
-        """
-        Args:
-            backend: knows whose error it is.
-            report: references that are there when the call is done; the first has its answer.
-            values: the parts of each value that it leaves behind.
-            is_fetched: whether the call counts as done only once its answer has come to this node.
-            upload: how its first value travels to a server; None: it is not a worker's.
-            leases: the slots of its first value, if that is in shared memory.
-            reads: those of its inputs, which are held until it is known to be done.
-        """
-        self.leases, self.reads = leases, reads
-        self._backend, self._values = backend, values
-        self.report, self.is_fetched, self.upload = report, is_fetched, upload
-
-    @property
-    def answer(self) -> Any:
-        """See `Call.answer`."""
-        try:
-            return ray.get(list(self.report))[0]
-        except RayError as error:
-            return self._backend.failure_of(error)
-
-    def value(self, index: int) -> Parts:
-        """See `Call.value`."""
-        return self._values[index]
-
-    def patch(
-        self, shards: Shards, report: Parts, values: Sequence[Parts], leases: tuple[Lease, ...]
-    ) -> None:
-        """Stand for what shards that were started anew leave behind now, in place of what those
-        before them did not.
-        """
-        self.leases += leases
-        self.report = shards.patched(tuple(self.report), report)
-        self._values = tuple(map(shards.patched, self._values, values))
-
-    @property
-    def parts(self) -> Parts:
-        """The parts of the value that the call stands for."""
-        return self._values[0]
 
 
 @dataclass(slots=True)
@@ -173,7 +87,7 @@ class RayBackend:
         *,
         sites: Mapping[str, str],
         ways_s: Mapping[str, float],
-        shared: SharedVectors | None = None,
+        transport: Transport,
         began_at: float = 0.0,
     ) -> None:
         """
@@ -187,13 +101,11 @@ class RayBackend:
             names: Ray's id of an actor -> its id here, of workers and servers.
             sites: worker -> Ray's id of its node.
             ways_s: slot -> the seconds that a vector takes one way over its worker's emulated link.
-            shared: the slots of shared memory; None: all vectors are object references.
+            transport: carries the vectors of the run.
             began_at: the time, in seconds since the run began, at which it goes on.
         """
-        self._shared = shared
-        self._channels = (
-            Channels(self._failure_by) if shared is not None and shared.uses_pipes else None
-        )
+        self._transport = transport
+        transport.attach(self._failure_by)
         self._sites, self._ways_s = dict(sites), ways_s
         self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
         self._workers = dict(workers)
@@ -205,9 +117,6 @@ class RayBackend:
         self._parts = max(shards.count for shards in servers.values())
         self._methods: dict[tuple[str, str], Any] = {}
         """(worker, method) -> Ray's remote method."""
-        self._pulled: dict[str, tuple[Lease, ...]] = {}
-        """Worker -> the slots of its weights, which it uses where they are until it is given
-        others."""
         self._watched: dict[Any, list[_Watched]] = {}
         """Reference -> the calls that wait for it, the oldest first."""
         self._queue = EventQueue()
@@ -231,30 +140,11 @@ class RayBackend:
         if report_at_s <= self.now:  # nothing to report then: it is a sign of life that is due
             report_at_s = self._reported_s + SIGN_OF_LIFE_S - self._began_s
         timeout_s = max(0.0, min(self._queue.next_at, report_at_s) - self.now)
-        if self._channels is not None:
-            self._wait_for(self._channels, timeout_s)
-        elif self._watched:
-            ready, _ = ray.wait(list(self._watched), num_returns=1, timeout=timeout_s)
-            for reference in ready:
-                self._arrived(reference)
-        else:
-            sleep_s(timeout_s)  # all wait for a timer, or for one of them to come back
+        for reference in self._transport.arrived(self._watched, timeout_s):
+            self._arrived(reference)
         self._nodes.report(self._workers, self._drained, self._node_lost)
         while self._queue.next_at <= self.now:
             self._queue.advance()
-
-    def _wait_for(self, channels: Channels, timeout_s: float) -> None:
-        """Wait for an answer over a pipe, or for a reference, and call back what is due."""
-        if not channels.due:
-            channels.pump(timeout_s)
-        while channels.references or channels.due:
-            references, channels.references = channels.references, []
-            for reference in references:
-                if reference in self._watched:
-                    self._arrived(reference)
-            due, channels.due = channels.due, []
-            for then, argument in due:
-                then(argument)
 
     def is_report_due(self, lines: int) -> bool:
         """See `Backend.is_report_due`."""
@@ -265,107 +155,70 @@ class RayBackend:
 
     # ---- calls ----
 
-    def call(self, actor: str, message: Message, inputs: Sequence[Any] = ()) -> RayCall | PipedCall:
+    def call(self, actor: str, message: Message, inputs: Sequence[Any] = ()) -> IssuedCall:
         """See `Backend.call`."""
-        if self._shared is not None and isinstance(message, StepCall) and inputs:
-            self._pulled[actor] = _leases_of(inputs)
-        if self._channels is None or actor == EVALUATOR:
-            return self._call(actor, message, inputs)
-        if isinstance(message, HOT) and all(isinstance(each, PipedCall) for each in inputs):
-            return self._pipe(self._channels, actor, message, inputs)
-        return self._by_ray(actor, lambda: self._call(actor, message, inputs))
+        request = self._request(actor, message, inputs)
+        if (shards := self._servers.get(actor)) is not None:
+            return self._transport.call(request, lambda: self._of_shards(request, shards.call))
+        return self._transport.call(request, lambda: self._of_actor(request))
 
-    def _by_ray(self, actor: str, issue: Callable[[], Issued]) -> Issued:
-        """Issue a call of Ray's, in its turn if the actor is called over pipes, too."""
-        channel = None if self._channels is None else self._channels.get(actor)
-        return issue() if channel is None else channel.by_ray(issue)
-
-    def _pipe(
-        self, channels: Channels, actor: str, message: Message, inputs: Sequence[PipedCall]
-    ) -> PipedCall:
-        """Call an actor over its pipe."""
+    def _request(self, actor: str, message: Message, inputs: Sequence[Any]) -> CallRequest:
+        shards = self._servers.get(actor)
+        handle = self._workers.get(actor) if shards is None else shards.first
+        room = self._transport.room(actor, message, self._sites.get(actor))
         upload = None
-        if (shards := self._servers.get(actor)) is not None:
-            handle, leases = shards.first, self._room_for_weights(message)
-        else:
-            assert isinstance(message, StepCall), f"{message} of a worker"
-            assert self._shared is not None, "pipes without shared memory"
-            lease = self._shared.gradient(actor, self._sites)
-            assert lease is not None, "a worker on another node than the server"
-            handle, leases = self._workers[actor], (lease,)
+        if isinstance(message, StepCall):
             upload = Upload(actor, self._upload_s(actor, message))
-        channel = channels.channel(actor, handle)
-        vectors = [part for each in inputs for part in each.parts]
-        request = (message, vectors, leases[0].handle if leases else None)
-        call = PipedCall(channel, request, inputs, leases, _leases_of(inputs), upload)
-        channel.call(call)
-        return call
+        elif isinstance(message, BackwardCall):
+            upload = Upload(actor, 0.0)
+        return CallRequest(actor, handle, message, inputs, room, upload)
 
-    def _call(self, actor: str, message: Message, inputs: Sequence[Any]) -> RayCall:
-        """Call an actor as Ray does."""
-        parts = [each if isinstance(each, tuple) else each.parts for each in inputs]
-        reads = _leases_of(inputs)
-        if (shards := self._servers.get(actor)) is not None:
-            leases = self._room_for_weights(message)
-            report, *values = shards.call(message, parts, _handles(leases))
-            kind = Snapshot if isinstance(message, SnapshotCall) else RayCall
-            return kind(self, report, *values, leases=leases, reads=reads)
-        method = method_of(message)
+    def _of_shards(self, request: CallRequest, call: ShardCall) -> RayCall:
+        """Call the shards of a server, all or some."""
+        into = [lease.handle for lease in request.leases]
+        report, *values = call(request.message, _parts(request), into)
+        kind = Snapshot if isinstance(request.message, SnapshotCall) else RayCall
+        return kind(self, report, *values, leases=request.leases, reads=request.reads)
+
+    def _of_actor(self, request: CallRequest) -> RayCall:
+        """Call a worker or the evaluator."""
+        method = method_of(request.message)
         remote = (
             getattr(self._evaluator, method).remote
-            if actor == EVALUATOR
-            else self._remote(actor, method)
+            if request.actor == EVALUATOR
+            else self._remote(request.actor, method)
         )
-        arguments = (part for each in parts for part in each)
-        if isinstance(message, StepCall):
-            return self._step(actor, remote, message, arguments, reads)
-        returned = remote(encode(message), *arguments)
-        if isinstance(message, BackwardCall):
-            gradient, dx, report = returned
-            return RayCall(self, (report,), (gradient,), (dx,), upload=Upload(actor, 0.0))
-        return RayCall(self, (returned,), (returned,), reads=reads)
-
-    def _step(
-        self,
-        worker: str,
-        remote: Any,
-        message: StepCall,
-        weights: Iterable[Any],
-        reads: tuple[Lease, ...],
-    ) -> RayCall:
-        """Issue a step, whose gradient goes into shared memory if its worker is on that node."""
-        lease = self._shared and self._shared.gradient(worker, self._sites)
-        into = {"into": lease.handle} if lease else {}
-        *gradient, report = remote(encode(message), *weights, **into)
+        parts = (part for each in _parts(request) for part in each)
+        into = {"into": request.leases[0].handle} if request.leases else {}
+        returned = remote(encode(request.message), *parts, **into)
+        match request.message:
+            case StepCall():
+                *gradient, report = returned
+                values = [tuple(gradient)]
+            case BackwardCall():
+                gradient, dx, report = returned
+                values = [(gradient,), (dx,)]
+            case _:
+                report, values = returned, [(returned,)]
         return RayCall(
             self,
             (report,),
-            tuple(gradient),
-            upload=Upload(worker, self._upload_s(worker, message)),
-            leases=(lease,) if lease else (),
-            reads=reads,
+            *values,
+            upload=request.upload,
+            leases=request.leases,
+            reads=request.reads,
         )
 
-    def _room_for_weights(self, message: Message) -> tuple[Lease, ...]:
-        """Return the slots for what a call of the server publishes, if that is shared."""
-        match message:
-            case PublishCall() | ApplyCall(publishes=True) if self._shared is not None:
-                return self._shared.weights()
-        return ()
-
-    def watch(self, call: RayCall | PipedCall, then: Callable[[Any], None], argument: Any) -> None:
+    def watch(self, call: IssuedCall, then: Callable[[Any], None], argument: Any) -> None:
         """See `Backend.watch`."""
-        if isinstance(call, Delayed):
-            self.schedule(call.at, then, argument)
-            return
-        if isinstance(call, PipedCall):
-            call.watch(then, argument)
-            return
+        call.watch(then, argument)
+
+    def call_back(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
+        """Call back once the report of a call of Ray's is there."""
         watched = _Watched(then, argument, len(call.report), call)
         for reference in call.report:
             self._watched.setdefault(reference, []).append(watched)
-            if self._channels is not None:
-                self._channels.expect(reference)
+            self._transport.expect(reference)
 
     def late_s(self, value: Any) -> float:
         """See `Backend.late_s`: what comes is not foreseen here."""
@@ -388,31 +241,13 @@ class RayBackend:
     def enter_phase(self, phase: str) -> None:
         """See `Backend.enter_phase`: the network is the real one."""
 
-    def is_done(self, call: RayCall | PipedCall) -> bool:
+    def is_done(self, call: IssuedCall) -> bool:
         """See `Backend.is_done`."""
-        if isinstance(call, PipedCall):
-            return call.is_done
-        if isinstance(call, Delayed):
-            return call.at <= self.now
-        references = list(call.report)
-        ready, _ = ray.wait(
-            references, num_returns=len(references), timeout=0, fetch_local=call.is_fetched
-        )
-        return len(ready) == len(references)
+        return call.is_done
 
-    def failure(self, call: RayCall | PipedCall, patience_s: float) -> Failure | None:
+    def failure(self, call: IssuedCall, patience_s: float) -> Failure | None:
         """See `Backend.failure`."""
-        if isinstance(call, PipedCall):
-            assert self._channels is not None, "a call over pipes without any"
-            self._channels.await_call(call, patience_s)
-            return None if call.is_there else call.result
-        try:
-            ray.get(list(call.report), timeout=patience_s)
-        except GetTimeoutError:
-            raise
-        except RayError as error:
-            return self.failure_of(error)
-        return None
+        return call.failure_within(patience_s)
 
     # ---- actors ----
 
@@ -432,7 +267,7 @@ class RayBackend:
         actor, ready = self._respawns.spawn(next_life.slot, next_life.life)
         self._workers[worker] = actor
         self._nodes.starts(worker)
-        return _Spawned(self, (ready,), worker)
+        return Spawned(self, (ready,), worker)
 
     def started(self, worker: str, place: Place) -> None:
         """Take note of where an actor sits that was spawned, and is ready."""
@@ -450,12 +285,9 @@ class RayBackend:
             ray.kill(self._evaluator, no_restart=False)
         else:
             ray.kill(self._workers.pop(actor))
-            self._hang_up(actor, "it was ended")
+            self._transport.forget(actor, "it was ended")
             self._sites.pop(actor, None)
-            self._pulled.pop(actor, None)
             self._nodes.lost(actor)
-            if self._shared is not None:
-                self._shared.forget(actor)
             for method in [key for key in self._methods if key[0] == actor]:
                 del self._methods[method]
 
@@ -464,9 +296,7 @@ class RayBackend:
         if actor == EVALUATOR:
             reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the process
             return RayCall(self, (reset.remote(*self._evaluator_setup),))
-        self._hang_up(actor, "it is started anew")
-        if self._shared is not None:
-            self._shared.restart()
+        self._transport.restart(actor, "it is started anew")
         dead = set() if freezes else self._dead
         state = base[0].parts if base else None
         ids, ready = self._servers[actor].restart(dead, state, self._respawns)
@@ -478,29 +308,14 @@ class RayBackend:
         return True
 
     def repeat(
-        self,
-        lost: RayCall | PipedCall | None,
-        server: str,
-        message: Message,
-        inputs: Sequence[Any] = (),
-    ) -> RayCall | PipedCall:
+        self, lost: IssuedCall | None, server: str, message: Message, inputs: Sequence[Any] = ()
+    ) -> IssuedCall:
         """See `Backend.repeat`: only the shards that were started anew are called."""
-        if self._channels is not None and not isinstance(lost, RayCall):
-            again = self.call(server, message, inputs)
-            if lost is not None:
-                assert isinstance(again, PipedCall), "it has the inputs that it had"
-                lost.follow(again)
-            return again
-        assert not isinstance(lost, PipedCall), "it was made over a pipe"
-        shards = self._servers[server]
-        parts = [each if isinstance(each, tuple) else each.parts for each in inputs]
-        leases, reads = self._room_for_weights(message), _leases_of(inputs)
-        report, *values = self._by_ray(
-            server, lambda: shards.repeat(message, parts, _handles(leases))
-        )
+        shards, request = self._servers[server], self._request(server, message, inputs)
+        again = self._transport.call(request, lambda: self._of_shards(request, shards.repeat))
         if lost is not None:
-            lost.patch(shards, report, values, leases)
-        return RayCall(self, report, *values, leases=leases, reads=reads)
+            lost.follow(again, shards.patched)
+        return again
 
     def failure_of(self, error: RayError) -> Failure:
         """Say what a Ray error means, which may be that of a call whose values were waited for."""
@@ -523,13 +338,7 @@ class RayBackend:
 
     def close(self) -> None:
         """Let the actors go: they are ready for the next run."""
-        if self._channels is not None:
-            self._channels.close()
-
-    def _hang_up(self, actor: str, why: str) -> None:
-        """Close the pipes to an actor that is about to be ended."""
-        if self._channels is not None and (channel := self._channels.get(actor)) is not None:
-            channel.fail(Failure("died", why, actor))
+        self._transport.close()
 
     def _failure_by(self, reference: Any) -> Failure | None:
         """Return how a reference that is there has failed; None: it has not."""
@@ -544,7 +353,7 @@ class RayBackend:
             ray.kill(self._workers[worker])
 
     def _arrived(self, reference: Any) -> None:
-        for watched in self._watched.pop(reference):
+        for watched in self._watched.pop(reference, ()):
             watched.missing -= 1
             if not watched.missing:
                 watched.call.reads = ()
@@ -560,57 +369,6 @@ class RayBackend:
         return self._methods[key]
 
 
-def _leases_of(inputs: Iterable[Any]) -> tuple[Any, ...]:
-    """Return the slots that the inputs of a call are in, which must not be written meanwhile."""
-    return tuple(lease for each in inputs if not isinstance(each, tuple) for lease in each.leases)
-
-
-def _handles(leases: Iterable[Lease]) -> list[Handle]:
-    return [lease.handle for lease in leases]
-
-
-class Delayed(RayCall):
-    """The time that a value takes over an emulated link: nothing is called."""
-
-    __slots__ = ("at",)
-
-    def __init__(self, backend: RayBackend, at: float) -> None:
-        super().__init__(backend, ())
-        self.at = at
-
-    @property
-    def answer(self) -> None:
-        """See `Call.answer`."""
-        return None
-
-
-class Snapshot(RayCall):
-    """The snapshot of a server; its answer is the list of what its shards returned."""
-
-    __slots__ = ()
-
-    @property
-    def answer(self) -> Any:
-        """See `Call.answer`."""
-        try:
-            return ray.get(list(self.parts))
-        except RayError as error:
-            return self._backend.failure_of(error)
-
-
-class _Spawned(RayCall):
-    """The start of a worker; its answer, the `Place`, has Ray's id of its actor."""
-
-    __slots__ = ("_worker",)
-
-    def __init__(self, backend: RayBackend, report: Sequence[Any], worker: str) -> None:
-        super().__init__(backend, report)
-        self._worker = worker
-
-    @property
-    def answer(self) -> Any:
-        """See `Call.answer`."""
-        place = super().answer
-        if not isinstance(place, Failure):
-            self._backend.started(self._worker, place)
-        return place
+def _parts(request: CallRequest) -> list[Parts]:
+    """Return the parts of each input."""
+    return [each if isinstance(each, tuple) else each.parts for each in request.inputs]

@@ -13,7 +13,7 @@ from raysync.cluster.actors.actor_errors import ActorError
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.server import Server
 from raysync.cluster.actors.threads import LEAST, Threads
-from raysync.cluster.transports.shared_memory import Mappings, Slots
+from raysync.cluster.transports.shared.segments import Mappings, Slots
 from raysync.config import Update
 from raysync.engine.messages import (
     ApplyCall,

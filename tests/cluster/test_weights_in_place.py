@@ -22,11 +22,11 @@ from raysync.cluster.backend import RayBackend
 from raysync.cluster.layout import spec_of
 from raysync.cluster.node_watch import NodeView, WorkerNodes
 from raysync.cluster.shards import Shards
-from raysync.cluster.transports.serving import serve
-from raysync.cluster.transports.shared_memory import Mappings, Slots, TornVector
-from raysync.cluster.transports.shared_vectors import KeptSlots, SharedPlan, SharedVectors
-from raysync.cluster.transports.transport import outgoing
-from raysync.cluster.transports.weights_in_place import LEAST_BYTES, WeightsInPlace
+from raysync.cluster.transports.payloads import outgoing
+from raysync.cluster.transports.shared.in_place import LEAST_BYTES, WeightsInPlace
+from raysync.cluster.transports.shared.segments import Mappings, Slots, TornVector
+from raysync.cluster.transports.shared.shared_memory import SharedPlan
+from raysync.cluster.transports.transport import Writers
 from raysync.engine.messages import PublishCall, StepCall
 from raysync.training.preparation import prepare
 from tests.fakes.calls import FakeRay, Views
@@ -226,7 +226,7 @@ def test_gradients_are_those_of_copied_weights_also_of_a_model_that_writes_to_th
     used = in_place._gradient.model.weights
     tensor(MAPPINGS.begin(left[-1].handle))[7] = 123.0
     assert used[7] == 123.0, "they are in place again"
-    assert copying._in_place is None
+    assert copying._pulled._in_place is None
 
 
 def test_a_step_whose_weights_are_overwritten_fails_and_leaves_no_gradient(
@@ -278,8 +278,8 @@ class Actor:
     def __init__(self):
         self.serve = self
 
-    def remote(self, ends, last):
-        threading.Thread(target=serve, args=(self, ends, last), daemon=True).start()
+    def remote(self, service):
+        threading.Thread(target=service.run, args=(self,), daemon=True).start()
         return Serving()
 
     def publish(self, fields, into):
@@ -306,8 +306,8 @@ class Driving:
             {},
             sites=dict.fromkeys(WORKERS, "here"),
             ways_s={},
-            shared=SharedVectors(
-                plan, 400, 400, {name: name for name in WORKERS}, ["server-0"], KeptSlots()
+            transport=plan.begin(
+                Writers(400, 400, {name: name for name in WORKERS}, ["server-0"]), None
             ),
         )
         self.used, self.places = {}, []

@@ -14,8 +14,8 @@ from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.threads import Threads
 from raysync.cluster.actors.worker import Worker
 from raysync.cluster.layout import spec_of
-from raysync.cluster.transports.shared_memory import Mappings, Slots
-from raysync.cluster.transports.transport import outgoing
+from raysync.cluster.transports.payloads import PulledWeights, outgoing
+from raysync.cluster.transports.shared.segments import Mappings, Slots
 from raysync.emulation.step_time import StepTime
 from raysync.engine.messages import RestoreCall, StepCall
 from raysync.paradigms import make
@@ -69,6 +69,7 @@ def test_a_worker_waits_for_its_weights_before_it_computes_and_is_not_busy_then(
         device_s=0.0,
         not_finite=None,
     )
+    worker._pulled = PulledWeights(worker._gradient, 16, "cpu")
     *_, report = worker.step(StepCall(*batch), *([bytes(16)] if pulls else []))
     assert (report.loss, report.busy_s) == (0.5, pytest.approx(busy_s))
     assert len(read) == pulls
@@ -102,7 +103,7 @@ def test_an_error_of_the_users_model_travels_as_text(monkeypatch, worker):
         raise Local("my layer breaks")
 
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: None)
-    worker._gradient = SimpleNamespace(compute=compute)
+    worker._gradient = worker._pulled = SimpleNamespace(compute=compute)
     with pytest.raises(ActorError) as raised:
         worker.step(StepCall(0, 8))
     assert raised.value.reason.startswith("Local: my layer breaks (")
@@ -134,21 +135,19 @@ def test_a_worker_draws_ahead_what_is_in_memory(monkeypatch, lazy):
     worker._link, worker._batch_size, worker._vector_bytes = config.Link(), 4, 0
     worker._step_time = StepTime(config.WorkerGroup(), 0, "w-0", 4)
     worker._gradient = GradientComputation(training.build(), training.task)
+    worker._pulled = PulledWeights(worker._gradient, 0, "cpu")
     worker._reader = BatchReader(samples, collate, batches)
-    monkeypatch.setattr(worker_module.serving, "serve", follow(worker))
-    worker.serve(None, 0)
+    worker.serve(TwoSteps())
     assert drawn == ([0, 1] if lazy else [0, 1, 2])
 
 
-def follow(worker):
-    """Serve two steps, one after the other."""
+class TwoSteps:
+    """Two calls, one after the other."""
 
-    def serve(actor, ends, last, meanwhile):
+    def run(self, actor, meanwhile):
         for clock in range(2):
-            worker.step(StepCall(clock, 4))
+            actor.step(StepCall(clock, 4))
             meanwhile()
-
-    return serve
 
 
 @pytest.mark.parametrize(("wire", "sizes"), [("float32", [10, 10]), ("bf16", [5, 1 + 8])])
@@ -171,6 +170,7 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
         worker._link, worker._batch_size, worker._vector_bytes = group.link, 4, 4 * 20
         worker._step_time = StepTime(group, 0, "w-0", 4)
         worker._gradient = GradientComputation(module, task, wire=wire, shards=2)
+        worker._pulled = PulledWeights(worker._gradient, 0, "cpu")
         worker._reader = SimpleNamespace(
             read=lambda clock, sizes: [
                 (pictures[4 * clock : 4 * clock + 4], labels[4 * clock : 4 * clock + 4])

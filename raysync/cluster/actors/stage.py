@@ -28,7 +28,7 @@ from raysync.cluster.actors.warm_up import warm_up
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.run_spec import RunSpec
-from raysync.cluster.transports.transport import Payload, incoming, outgoing
+from raysync.cluster.transports.payloads import Payload, incoming, outgoing
 from raysync.decoupled.plan import parts_of
 from raysync.decoupled.stage import StageComputation, StageWork
 from raysync.decoupled.topology import PipelinedPlan

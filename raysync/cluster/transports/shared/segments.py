@@ -26,9 +26,15 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from raysync.cluster.transports.transport import BETWEEN_RUNS, InPlace
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 STAMP_BYTES = 64
 """The room for a stamp in front of each vector: a cache line, which keeps vectors aligned."""
@@ -59,8 +65,33 @@ class Handle(NamedTuple):
     """Where it begins, in bytes from the vector's first."""
     end: int
 
+    def read(self) -> Tensor:
+        """See `Remote.read`.
+
+        Raises:
+            TornVector: the vector is not there.
+            OSError: the process that it belongs to is gone, or is on another machine.
+        """
+        tensor: Tensor = mapped().read(self)
+        return tensor
+
+    @contextmanager
+    def written(self) -> Iterator[Tensor]:
+        """See `Remote.written`."""
+        yield mapped().begin(self)
+        mapped().finish(self)
+
+    def in_place(self, vector_bytes: int) -> InPlace | None:
+        """See `Remote.in_place`."""
+        from raysync.cluster.transports.shared.in_place import (  # it takes torch
+            WeightsInPlace,
+            is_worth_it,
+        )
+
+        return WeightsInPlace(mapped(), vector_bytes) if is_worth_it(vector_bytes) else None
+
     def parts(self, sizes: Sequence[int], item_bytes: int = 4) -> list[Handle]:
-        """Return handles of parts of these sizes, in items, one behind the other."""
+        """See `Remote.parts`."""
         starts = accumulate(sizes, initial=0)
         return [
             self._replace(begin=self.begin + item_bytes * first, end=self.begin + item_bytes * last)
@@ -270,6 +301,20 @@ class Mappings:
                 exists = False
             if not exists:
                 yield key
+
+
+@cache
+def mapped() -> Mappings:
+    """Return the shared memory that this process has mapped, as tensors.
+
+    It stays mapped as long as it is there: the next run may use it again.
+    """
+    import numpy as np
+    import torch  # the driver, which only hands handles on, does without
+
+    mappings = Mappings(lambda data: torch.from_numpy(np.frombuffer(data, np.float32)))
+    BETWEEN_RUNS.append(mappings.forget_gone)
+    return mappings
 
 
 def _map(handle: Handle, writes: bool) -> mmap.mmap:
