@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from functools import partial
 from math import inf
 from pickle import PicklingError
 from types import MappingProxyType
@@ -32,8 +31,7 @@ from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reser
 from raysync.cluster.ray_private.fork_server import ForkServer
 from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.transports.choose import choose
-from raysync.cluster.transports.shared.choice import memory_here
-from raysync.cluster.transports.transport import Memory, ServerNode, Sites, TransportPlan
+from raysync.cluster.transports.transport import ServerNode, Sites, TransportPlan
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left
@@ -367,8 +365,11 @@ class Session:
             nodes["evaluator"],
             {slot: nodes[slot] for slot in spec.slots},
         )
+        first, controller = actor_group.servers[0], actor_group.controller
         home = ServerNode(
-            partial(_memory, actor_group), partial(_store_bytes, sites.servers[servers[0]])
+            run=lambda work: _answer(first.__ray_call__, lambda _: work()),
+            held_bytes=lambda: _answer(controller.held_bytes),
+            store_bytes=lambda: _store_bytes(sites.servers[servers[0]]),
         )
         plan, notices = choose(spec, sites, home)
         for notice in filter(None, notices):
@@ -477,20 +478,9 @@ def _is_loss(line: Line) -> bool:
     return isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.done
 
 
-def _memory(actor_group: ActorGroup) -> Memory:
-    """Return what the node of the first server offers."""
-    memory: Memory
-    memory, held_bytes = within(
-        ANSWER_S,
-        lambda: ray.get(
-            [
-                actor_group.servers[0].__ray_call__.remote(lambda _: memory_here()),
-                actor_group.controller.held_bytes.remote(),
-            ]
-        ),
-    )
-    # What the run before had is used again, or given back.
-    return replace(memory, available_bytes=memory.available_bytes + held_bytes)
+def _answer(method: Any, *arguments: Any) -> Any:
+    """Return what a method of an actor does."""
+    return within(ANSWER_S, lambda: ray.get(method.remote(*arguments)))
 
 
 def _store_bytes(node_id: str) -> float:

@@ -5,10 +5,10 @@ import pytest
 from raysync import config
 from raysync.cluster.transports.choose import TRANSPORTS
 from raysync.cluster.transports.object_store import ObjectStore, ObjectStorePlan, store_notice
-from raysync.cluster.transports.shared.choice import memory_here
+from raysync.cluster.transports.shared.choice import Memory, memory_here
 from raysync.cluster.transports.shared.segments import Handle
 from raysync.cluster.transports.shared.shared_memory import SharedPlan
-from raysync.cluster.transports.transport import Memory, ServerNode, Sites, Writers, needed_bytes
+from raysync.cluster.transports.transport import ServerNode, Sites, Writers, needed_bytes
 from raysync.decoupled.plan import check
 from raysync.engine.messages import PublishCall, StepCall
 from raysync.errors import ConfigError
@@ -29,7 +29,7 @@ def experiment(transport="auto", **cluster):
 
 
 def chosen(transport, vector_bytes, sites, memory, store_bytes=2**40):
-    node = ServerNode(lambda: memory, lambda: store_bytes)
+    node = ServerNode(lambda work: memory, lambda: 0, lambda: store_bytes)
     plan, notices = TRANSPORTS[transport](experiment(transport), vector_bytes, sites, node)
     return plan, [notice for notice in notices if notice]
 

@@ -231,15 +231,6 @@ class TransportPlan(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Memory:
-    """What a node offers."""
-
-    is_shared: bool
-    """Whether its processes can share memory as `segments` does it."""
-    available_bytes: int
-
-
-@dataclass(frozen=True, slots=True)
 class Sites:
     """Ray's ids of the nodes of a run's actors."""
 
@@ -254,7 +245,10 @@ class Sites:
 class ServerNode:
     """The node of the first server, which is asked only if that matters."""
 
-    memory: Callable[[], Memory]
+    run: Callable[[Callable[[], Any]], Any]
+    """Runs a function there, and returns what it returns."""
+    held_bytes: Callable[[], int]
+    """The memory that the run before holds there, which this one may take over."""
     store_bytes: Callable[[], float]
     """The size of its object store."""
 

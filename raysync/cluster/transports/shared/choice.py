@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -11,20 +12,22 @@ import psutil
 from raysync.cluster.transports.object_store import ObjectStorePlan, store_notice
 from raysync.cluster.transports.shared.segments import is_supported
 from raysync.cluster.transports.shared.shared_memory import SharedPlan
-from raysync.cluster.transports.transport import (
-    MIB,
-    Choice,
-    Memory,
-    ServerNode,
-    Sites,
-    needed_bytes,
-)
+from raysync.cluster.transports.transport import MIB, Choice, ServerNode, Sites, needed_bytes
 from raysync.config import Experiment
 from raysync.errors import ConfigError
 
 CGROUP = Path("/sys/fs/cgroup")
 """Where the limits of this process are, if it has any."""
 NAME = "shared-memory"
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a node offers."""
+
+    is_shared: bool
+    """Whether its processes can share memory as `segments` does it."""
+    available_bytes: int
 
 
 def memory_here(cgroup: Path = CGROUP) -> Memory:
@@ -40,7 +43,7 @@ def wherever_possible(
     experiment: Experiment, vector_bytes: int, sites: Sites, node: ServerNode
 ) -> Choice:
     """Choose what can be shared, and the object store for the rest."""
-    plan, why = shared_plan(experiment, vector_bytes, sites, node.memory())
+    plan, why = shared_plan(experiment, vector_bytes, sites, _memory_of(node))
     if plan is None:
         notice = store_notice(experiment, vector_bytes, node.store_bytes())
         return ObjectStorePlan(), [f"All vectors travel as object references: {why}.", notice]
@@ -53,13 +56,19 @@ def everywhere(experiment: Experiment, vector_bytes: int, sites: Sites, node: Se
     Raises:
         ConfigError: something cannot be shared.
     """
-    plan, why = shared_plan(experiment, vector_bytes, sites, node.memory())
+    plan, why = shared_plan(experiment, vector_bytes, sites, _memory_of(node))
     if plan is None or why:
         raise ConfigError(
             f"cluster.transport: {NAME}: {why}. With `auto` what cannot be shared travels as"
             " object references."
         )
     return plan, []
+
+
+def _memory_of(node: ServerNode) -> Memory:
+    memory: Memory = node.run(memory_here)
+    # What the run before had is used again, or given back.
+    return replace(memory, available_bytes=memory.available_bytes + node.held_bytes())
 
 
 def shared_plan(
