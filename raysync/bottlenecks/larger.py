@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from raysync.bottlenecks.setting import Setting
 from raysync.config import WorkerGroup
-from raysync.config.traces import middle
+from raysync.config.durations import middle
 from raysync.core.ids import worker_slot
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
@@ -12,8 +12,25 @@ from raysync.cluster.shards import Parts
 from raysync.cluster.transports.transport import IssuedCall, Lease, Patch, Upload
 from raysync.engine.backend import Failure
 
-if TYPE_CHECKING:
-    from raysync.cluster.backend import RayBackend
+
+class Owner(Protocol):
+    """What a call asks the backend that issued it."""
+
+    @property
+    def now(self) -> float:
+        """See `Backend.now`."""
+
+    def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
+        """See `Backend.schedule`."""
+
+    def call_back(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
+        """Call back once the report of a call is there."""
+
+    def failure_of(self, error: RayError) -> Failure:
+        """Say what an error of Ray's means."""
+
+    def started(self, worker: str, place: Any) -> None:
+        """Take note of where a worker sits that was spawned, and is ready."""
 
 
 class RayCall:
@@ -32,7 +49,7 @@ class RayCall:
 
     def __init__(
         self,
-        backend: RayBackend,
+        backend: Owner,
         report: Sequence[Any],
         *values: Parts,
         is_fetched: bool = False,
@@ -107,7 +124,7 @@ class Delayed(RayCall):
 
     __slots__ = ("at",)
 
-    def __init__(self, backend: RayBackend, at: float) -> None:
+    def __init__(self, backend: Owner, at: float) -> None:
         super().__init__(backend, ())
         self.at = at
 
@@ -145,7 +162,7 @@ class Spawned(RayCall):
 
     __slots__ = ("_worker",)
 
-    def __init__(self, backend: RayBackend, report: Sequence[Any], worker: str) -> None:
+    def __init__(self, backend: Owner, report: Sequence[Any], worker: str) -> None:
         super().__init__(backend, report)
         self._worker = worker
 

@@ -25,7 +25,8 @@ from raysync.cluster.shards import Shards
 from raysync.cluster.transports.payloads import outgoing
 from raysync.cluster.transports.shared.in_place import LEAST_BYTES, WeightsInPlace
 from raysync.cluster.transports.shared.segments import Mappings, Slots, TornVector
-from raysync.cluster.transports.shared.shared_memory import SharedPlan
+from raysync.cluster.transports.shared.shared_memory import SharedPlan, slots_of
+from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.cluster.transports.transport import Writers
 from raysync.engine.messages import PublishCall, StepCall
 from raysync.training.preparation import prepare
@@ -44,7 +45,7 @@ class Published:
     """Vectors in slots that are mapped by themselves, as those of large models are."""
 
     def __init__(self, size=SIZE):
-        self._slots = Slots(4 * size, segment_bytes=1)
+        self._slots = Slots(4 * size, segment_bytes=1, kind=SharedVector)
 
     def publish(self, vector):
         lease = self._slots.take()
@@ -188,7 +189,7 @@ def vectors(size, count=6):
 
 def gradients(worker, payloads):
     """The gradients of steps, and the weights that each left; no payload: it pulls nothing."""
-    slots = Slots(4 * sum(worker._gradient.wire.sizes))
+    slots = slots_of(4 * sum(worker._gradient.wire.sizes))
     for clock, payload in enumerate(payloads):
         lease = slots.take()
         part, _ = worker.step(StepCall(clock, 8), *payload, into=lease.handle)
@@ -235,7 +236,7 @@ def test_a_step_whose_weights_are_overwritten_fails_and_leaves_no_gradient(
     worker, size = worker_over("auto")
     published = Published(size)
     [first, second, *_] = vectors(size)
-    lease, into = published.publish(first), Slots(4 * sum(worker._gradient.wire.sizes)).take()
+    lease, into = published.publish(first), slots_of(4 * sum(worker._gradient.wire.sizes)).take()
     compute = worker._gradient.compute
 
     def computing(*arguments):

@@ -15,7 +15,8 @@ from raysync.cluster.actors.threads import Threads
 from raysync.cluster.actors.worker import Worker
 from raysync.cluster.layout import spec_of
 from raysync.cluster.transports.payloads import PulledWeights, outgoing
-from raysync.cluster.transports.shared.segments import Mappings, Slots
+from raysync.cluster.transports.shared.segments import Mappings
+from raysync.cluster.transports.shared.shared_memory import slots_of
 from raysync.emulation.step_time import StepTime
 from raysync.engine.messages import RestoreCall, StepCall
 from raysync.paradigms import make
@@ -157,7 +158,7 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
     """
     torch.manual_seed(0)
     pictures, labels = torch.randn(12, 3), torch.randint(2, (12,))
-    slots, mappings, gradients = Slots(4 * sum(sizes)), Mappings(), {}
+    slots, mappings, gradients = slots_of(4 * sum(sizes)), Mappings(), {}
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: None)
     for shares in (False, True):
         worker = Worker(threads=Threads(torch.get_num_threads()), role=Role("worker-0"))

@@ -26,15 +26,9 @@ import os
 import struct
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import cache
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
-
-from raysync.cluster.transports.transport import BETWEEN_RUNS, InPlace
-
-if TYPE_CHECKING:
-    from torch import Tensor
+from typing import Any, NamedTuple, Self
 
 STAMP_BYTES = 64
 """The room for a stamp in front of each vector: a cache line, which keeps vectors aligned."""
@@ -65,33 +59,8 @@ class Handle(NamedTuple):
     """Where it begins, in bytes from the vector's first."""
     end: int
 
-    def read(self) -> Tensor:
-        """See `Remote.read`.
-
-        Raises:
-            TornVector: the vector is not there.
-            OSError: the process that it belongs to is gone, or is on another machine.
-        """
-        tensor: Tensor = mapped().read(self)
-        return tensor
-
-    @contextmanager
-    def written(self) -> Iterator[Tensor]:
-        """See `Remote.written`."""
-        yield mapped().begin(self)
-        mapped().finish(self)
-
-    def in_place(self, vector_bytes: int) -> InPlace | None:
-        """See `Remote.in_place`."""
-        from raysync.cluster.transports.shared.in_place import (  # it takes torch
-            WeightsInPlace,
-            is_worth_it,
-        )
-
-        return WeightsInPlace(mapped(), vector_bytes) if is_worth_it(vector_bytes) else None
-
-    def parts(self, sizes: Sequence[int], item_bytes: int = 4) -> list[Handle]:
-        """See `Remote.parts`."""
+    def parts(self, sizes: Sequence[int], item_bytes: int = 4) -> list[Self]:
+        """Return handles of parts of these sizes, in items, one behind the other."""
         starts = accumulate(sizes, initial=0)
         return [
             self._replace(begin=self.begin + item_bytes * first, end=self.begin + item_bytes * last)
@@ -127,7 +96,8 @@ class Lease:
 
     def __init__(self, pool: Slots, segment: Segment, handle: Handle) -> None:
         self._pool, self._segment = pool, segment
-        self.handle = handle
+        self.handle: Any = handle
+        """Of the class that its slots were given."""
 
     def __del__(self) -> None:
         self._pool.give_back(self._segment, self.handle.slot)
@@ -136,15 +106,18 @@ class Lease:
 class Slots:
     """The slots of one writing process, all of one size; there are as many as are held at once."""
 
-    def __init__(self, vector_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, vector_bytes: int, segment_bytes: int = SEGMENT_BYTES, kind: type[Handle] = Handle
+    ) -> None:
         """
         Args:
             vector_bytes: the size of a vector.
             segment_bytes: the least size of a segment.
+            kind: the class of the handles.
         """
         lines = -(-vector_bytes // STAMP_BYTES)
         self._vector_bytes, self._slot_bytes = vector_bytes, (1 + lines) * STAMP_BYTES
-        self._segment_bytes = segment_bytes
+        self._segment_bytes, self._kind = segment_bytes, kind
         self._free: list[tuple[Segment, int]] = []
         self._stamp = UNWRITTEN
         self._is_closed = False
@@ -162,7 +135,7 @@ class Slots:
             self._grow()
         segment, slot = self._free.pop()
         self._stamp += 1
-        place = Handle(
+        place = self._kind(
             os.getpid(), segment.file, segment.inode, slot, self._stamp, 0, self._vector_bytes
         )
         return Lease(self, segment, place)
@@ -182,7 +155,7 @@ class Slots:
         """Return slots in the same memory, all of them free: for the same writer, once nothing uses
         these any more, whatever is still held of them.
         """
-        renewed = Slots(self._vector_bytes, self._segment_bytes)
+        renewed = Slots(self._vector_bytes, self._segment_bytes, self._kind)
         renewed._stamp = self._stamp
         for segment in self.segments:
             renewed._add(segment)
@@ -301,20 +274,6 @@ class Mappings:
                 exists = False
             if not exists:
                 yield key
-
-
-@cache
-def mapped() -> Mappings:
-    """Return the shared memory that this process has mapped, as tensors.
-
-    It stays mapped as long as it is there: the next run may use it again.
-    """
-    import numpy as np
-    import torch  # the driver, which only hands handles on, does without
-
-    mappings = Mappings(lambda data: torch.from_numpy(np.frombuffer(data, np.float32)))
-    BETWEEN_RUNS.append(mappings.forget_gone)
-    return mappings
 
 
 def _map(handle: Handle, writes: bool) -> mmap.mmap:

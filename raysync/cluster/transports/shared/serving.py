@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 from raysync.cluster.actors.actor_errors import ActorError
 from raysync.cluster.transports.shared.pipes import End, frame, receive, send
-from raysync.cluster.transports.shared.segments import Handle
+from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.engine.messages import Message, decode, method_of
 
 LEAVE = None
@@ -101,14 +101,14 @@ class Requests:
         """Call the method of a message; return what it tells, without the handles of vectors,
         which the driver has, and how it failed.
         """
-        options = {} if into is None else {"into": Handle(*into)}
+        options = {} if into is None else {"into": SharedVector(*into)}
         try:
             told = getattr(self._actor, method_of(message))(
-                message, *(Handle(*each) for each in inputs), **options
+                message, *(SharedVector(*each) for each in inputs), **options
             )
         except ActorError as error:
             return None, error.reason
-        if isinstance(told, Handle):
+        if isinstance(told, SharedVector):
             return None, None
         return (told[-1] if isinstance(told, tuple) else told), None
 

@@ -18,6 +18,7 @@ from typing import Any
 from raysync.cluster.transports.object_store import await_references
 from raysync.cluster.transports.shared.channels import HOT, Channels, PipedCall
 from raysync.cluster.transports.shared.segments import Slots
+from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.cluster.transports.transport import CallRequest, IssuedCall, Lease, Transport, Writers
 from raysync.engine.backend import Failure
 from raysync.engine.messages import ApplyCall, Message, PublishCall, StepCall
@@ -25,6 +26,11 @@ from raysync.training.server.vector_parts import spans
 
 ITEM_BYTES = 4
 """The size of a float32."""
+
+
+def slots_of(vector_bytes: int) -> Slots:
+    """Return slots for the vectors of one writer."""
+    return Slots(vector_bytes, kind=SharedVector)
 
 
 class KeptSlots:
@@ -47,7 +53,7 @@ class KeptSlots:
         """
         kept = {key: each for key, each in self._slots.items() if not each.is_closed}
         self._slots = {
-            key: kept[key].renewed() if key in kept else Slots(key[1]) for key in sizes.items()
+            key: kept[key].renewed() if key in kept else slots_of(key[1]) for key in sizes.items()
         }
         return {actor: each for (actor, _), each in self._slots.items()}
 
@@ -94,7 +100,7 @@ class SharedMemory:
         match message:
             case StepCall() if node == self._plan.node:
                 if actor not in self._gradients:
-                    self._gradients[actor] = Slots(self._push_bytes)
+                    self._gradients[actor] = slots_of(self._push_bytes)
                 return (self._gradients[actor].take(),)
             case PublishCall() | ApplyCall(publishes=True):
                 return tuple(slots.take() for slots in self._weights)
@@ -142,7 +148,7 @@ class SharedMemory:
         for slots in self._weights:
             slots.close()
         if self._weights:
-            self._weights = [Slots(size) for size in self._part_bytes]
+            self._weights = [slots_of(size) for size in self._part_bytes]
 
     def close(self) -> None:
         """See `Transport.close`."""
