@@ -25,7 +25,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from raysync.cluster.actors.actor_errors import WITH_ITS_NODE, ActorError, StartedAnew, death_reason
+from raysync.cluster.actor_errors import WITH_ITS_NODE, ActorError, StartedAnew, death_reason
 from raysync.cluster.calls import Delayed, RayCall, Snapshot, Spawned
 from raysync.cluster.clock import now_s
 from raysync.cluster.full_object_store import full_reason, is_full

@@ -18,8 +18,8 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
+from raysync.cluster.actor_errors import start_reason
 from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
-from raysync.cluster.actors.actor_errors import start_reason
 from raysync.cluster.actors.actor_spec import actor_group_name, server_role
 from raysync.cluster.actors.devices import Place
 from raysync.cluster.clock import ANSWER_S, sleep_s, within

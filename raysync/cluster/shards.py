@@ -9,7 +9,7 @@ import ray
 from msgspec.structs import replace
 
 from raysync.cluster.ray_private.names import actor_id
-from raysync.cluster.transports.transport import Remote
+from raysync.cluster.transports.transport import INLINE_BYTES, Remote
 from raysync.engine.messages import (
     ApplyCall,
     CombineCall,
@@ -22,8 +22,6 @@ from raysync.engine.messages import (
     method_of,
 )
 
-INLINE_BYTES = 100 * 1024
-"""The size up to which Ray keeps a result out of its object store."""
 OVERHEAD_BYTES = 4096
 """A bound above what pickling adds to the bytes of a vector."""
 

@@ -14,7 +14,7 @@ from ray.exceptions import (
 )
 
 from raysync.cluster import full_object_store
-from raysync.cluster.actors.actor_errors import ActorError
+from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBackend
 from raysync.cluster.node_watch import NodeView, WorkerNodes
 from raysync.cluster.shards import Shards

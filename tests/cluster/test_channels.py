@@ -9,7 +9,7 @@ from concurrent.futures import Future
 
 import pytest
 
-from raysync.cluster.actors.actor_errors import ActorError
+from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.transports.shared.channels import WINDOW_BYTES, Channels, PipedCall
 from raysync.cluster.transports.shared.pipes import end_of, frame, receive, send
 from raysync.cluster.transports.shared.serving import LEAVE, RELAY, Piped

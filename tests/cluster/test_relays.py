@@ -7,7 +7,7 @@ import select
 import pytest
 from hypothesis import given, strategies as st
 
-from raysync.cluster.actors.actor_errors import ActorError
+from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.transports.shared.channels import WINDOW_BYTES, Channels, PipedCall
 from raysync.cluster.transports.shared.pipes import receive
 from raysync.cluster.transports.shared.serving import LEAVE, Requests

@@ -8,8 +8,8 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actors import server as server_module
-from raysync.cluster.actors.actor_errors import ActorError
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.server import Server
 from raysync.cluster.actors.threads import LEAST, Threads

@@ -8,8 +8,8 @@ import torch
 from torch import nn
 
 from raysync import config
+from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actors import worker as worker_module
-from raysync.cluster.actors.actor_errors import ActorError
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.threads import Threads
 from raysync.cluster.actors.worker import Worker

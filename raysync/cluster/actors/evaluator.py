@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from raysync.cluster.actors.actor_errors import StartedAnew, answers
+from raysync.cluster.actor_errors import StartedAnew, answers
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.devices import Place, devices_of_actor, here
 from raysync.cluster.actors.threads import Threads, use_threads

@@ -9,7 +9,7 @@ import numpy.typing as npt
 import ray
 import torch
 
-from raysync.cluster.actors.actor_errors import answers
+from raysync.cluster.actor_errors import answers
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.devices import Place, here
 from raysync.cluster.actors.threads import Threads, use_threads

@@ -19,7 +19,7 @@ import ray
 import torch
 from torch import Tensor
 
-from raysync.cluster.actors.actor_errors import answers
+from raysync.cluster.actor_errors import answers
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.devices import Place, here, ready_devices
 from raysync.cluster.actors.freed_memory import give_back_freed_memory, keep_freed_memory

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from raysync.cluster.actors.actor_errors import answers
+from raysync.cluster.actor_errors import answers
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.devices import Place, here, ready_devices
 from raysync.cluster.actors.freed_memory import give_back_freed_memory, keep_freed_memory

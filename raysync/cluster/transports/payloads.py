@@ -17,8 +17,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from raysync.cluster.shards import INLINE_BYTES
-from raysync.cluster.transports.transport import BETWEEN_RUNS, InPlace, Remote
+from raysync.cluster.transports.transport import BETWEEN_RUNS, INLINE_BYTES, InPlace, Remote
 
 if TYPE_CHECKING:
     from raysync.training.worker.gradient import GradientComputation

@@ -83,6 +83,8 @@ class Service(Protocol):
 
 
 MIB = 2**20
+INLINE_BYTES = 100 * 1024
+"""The size up to which Ray keeps a result out of its object store."""
 TURNS = 2
 """The gradients of a worker under way at once: one is written while the one before is read."""
 BETWEEN_RUNS: list[Callable[[], None]] = []

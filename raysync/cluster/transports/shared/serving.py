@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
-from raysync.cluster.actors.actor_errors import ActorError
+from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.transports.shared.pipes import End, frame, receive, send
 from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.engine.messages import Message, decode, method_of
