@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import ray
 from ray.exceptions import GetTimeoutError, RayError
 
+from raysync.cluster.actors.actor_spec import Place
 from raysync.cluster.shards import Parts
 from raysync.cluster.transports.transport import IssuedCall, Lease, Patch, Upload
 from raysync.engine.backend import Failure
@@ -29,7 +30,7 @@ class Owner(Protocol):
     def failure_of(self, error: RayError) -> Failure:
         """Say what an error of Ray's means."""
 
-    def started(self, worker: str, place: Any) -> None:
+    def started(self, worker: str, place: Place) -> None:
         """Take note of where a worker sits that was spawned, and is ready."""
 
 

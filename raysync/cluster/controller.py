@@ -17,9 +17,9 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from raysync.cluster.actors.actor_spec import ActorSpecs, Role
-from raysync.cluster.backend import RayBackend
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
+from raysync.cluster.ray_backend import RayBackend
 from raysync.cluster.ray_private.names import actor_id
 from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.shards import Shards

@@ -20,8 +20,7 @@ from ray.util.placement_group import PlacementGroup
 
 from raysync.cluster.actor_errors import start_reason
 from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
-from raysync.cluster.actors.actor_spec import actor_group_name, server_role
-from raysync.cluster.actors.devices import Place
+from raysync.cluster.actors.actor_spec import Place, actor_group_name, server_role
 from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import Cast

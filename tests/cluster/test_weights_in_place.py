@@ -18,9 +18,9 @@ from raysync.cluster.actors import worker as worker_module
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.threads import Threads
 from raysync.cluster.actors.worker import Worker
-from raysync.cluster.backend import RayBackend
 from raysync.cluster.layout import spec_of
 from raysync.cluster.node_watch import NodeView, WorkerNodes
+from raysync.cluster.ray_backend import RayBackend
 from raysync.cluster.shards import Shards
 from raysync.cluster.transports.payloads import outgoing
 from raysync.cluster.transports.shared.in_place import LEAST_BYTES, WeightsInPlace

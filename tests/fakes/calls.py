@@ -7,7 +7,7 @@ from types import SimpleNamespace
 
 from ray.exceptions import GetTimeoutError
 
-from raysync.cluster import backend as backend_module, calls as calls_module
+from raysync.cluster import calls as calls_module, ray_backend as backend_module
 from raysync.cluster.transports import object_store
 
 

@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from raysync.cluster.actor_errors import StartedAnew, answers
-from raysync.cluster.actors.actor_spec import Role
-from raysync.cluster.actors.devices import Place, devices_of_actor, here
+from raysync.cluster.actors.actor_spec import Place, Role
+from raysync.cluster.actors.devices import devices_of_actor, here
 from raysync.cluster.actors.threads import Threads, use_threads
 from raysync.cluster.actors.warm_up import warm_up
 from raysync.cluster.run_spec import RunSpec

@@ -10,8 +10,8 @@ import ray
 import torch
 
 from raysync.cluster.actor_errors import answers
-from raysync.cluster.actors.actor_spec import Role
-from raysync.cluster.actors.devices import Place, here
+from raysync.cluster.actors.actor_spec import Place, Role
+from raysync.cluster.actors.devices import here
 from raysync.cluster.actors.threads import Threads, use_threads
 from raysync.cluster.monitoring import Exporter, UpdateSeconds
 from raysync.cluster.run_spec import RunSpec

@@ -20,8 +20,8 @@ import torch
 from torch import Tensor
 
 from raysync.cluster.actor_errors import answers
-from raysync.cluster.actors.actor_spec import Role
-from raysync.cluster.actors.devices import Place, here, ready_devices
+from raysync.cluster.actors.actor_spec import Place, Role
+from raysync.cluster.actors.devices import here, ready_devices
 from raysync.cluster.actors.freed_memory import give_back_freed_memory, keep_freed_memory
 from raysync.cluster.actors.threads import Threads, use_threads
 from raysync.cluster.actors.warm_up import warm_up

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import ray
 from ray.exceptions import (
@@ -26,6 +26,7 @@ from ray.exceptions import (
 )
 
 from raysync.cluster.actor_errors import WITH_ITS_NODE, ActorError, StartedAnew, death_reason
+from raysync.cluster.actors.actor_spec import Place
 from raysync.cluster.calls import Delayed, RayCall, Snapshot, Spawned
 from raysync.cluster.clock import now_s
 from raysync.cluster.full_object_store import full_reason, is_full
@@ -44,18 +45,6 @@ REPORT_EVERY_S = 0.25
 SIGN_OF_LIFE_S = 1.0
 """How often this process gives a sign of life while nothing happens: the session takes a longer
 silence for a failure."""
-
-
-class Place(Protocol):
-    """Where an actor has come to sit: a `devices.Place`, without torch."""
-
-    @property
-    def actor_id(self) -> str:
-        """Ray's id of the actor."""
-
-    @property
-    def node_id(self) -> str:
-        """Ray's id of its node."""
 
 
 @dataclass(slots=True)

@@ -15,8 +15,8 @@ from ray.exceptions import (
 
 from raysync.cluster import full_object_store
 from raysync.cluster.actor_errors import ActorError
-from raysync.cluster.backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBackend
 from raysync.cluster.node_watch import NodeView, WorkerNodes
+from raysync.cluster.ray_backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBackend
 from raysync.cluster.shards import Shards
 from raysync.cluster.transports.object_store import ObjectStore
 from raysync.engine.backend import Failure
