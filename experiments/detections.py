@@ -10,7 +10,7 @@ import pandas as pd
 from raysync.core.decisions import Note, Suspend, Switch
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry
-from raysync.emulation.faults import NO_FAULT, FaultPlan
+from raysync.emulation.fault_plan import NO_FAULT, FaultPlan
 from raysync.record.reader import RunRecord
 from raysync.record.sweeps import SweepRecord
 

@@ -25,7 +25,7 @@ from raysync.core.decisions import Release  # noqa: E402
 from raysync.core.ids import Slot, WorkerId  # noqa: E402
 from raysync.core.journal import Entry  # noqa: E402
 from raysync.paradigms.balanced import Balanced  # noqa: E402
-from raysync.paradigms.batch_shares import Device, divide  # noqa: E402
+from raysync.paradigms.batch_shares import DeviceSpeed, divide  # noqa: E402
 from raysync.record.reader import RunRecord  # noqa: E402
 from raysync.running.engines import engine_for  # noqa: E402
 from raysync.running.run import run_in  # noqa: E402
@@ -92,7 +92,7 @@ def is_settled(
     """
     groups = {group.name: group for group in experiment.workers}
     devices = [
-        Device(
+        DeviceSpeed(
             groups[Slot(slot).group].step_s
             / groups[Slot(slot).group].speed
             / experiment.batch_size

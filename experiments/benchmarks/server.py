@@ -18,6 +18,7 @@ from report import interval, main, markdown, measured_on
 from torch import Tensor
 
 from raysync.config import Update
+from raysync.training.server.apply_plan import ApplyPlan
 from raysync.training.server.parameter_store import ParameterStore
 from raysync.training.server.staleness_correction import EPSILON
 
@@ -90,11 +91,12 @@ def compared(
     """
     update = Update(lr=LR, lr_scaling="none", **settings)
     store, plain = ParameterStore(base, len(base), update), Plain(base, update)
-    gradients, names = vectors[:pushes], [None] * pushes
+    gradients = vectors[:pushes]
     bases = [base] * pushes if update.delay_compensation is not None else ()
+    plan = ApplyPlan([None] * pushes, [SAMPLES] * pushes, 0.0, "", [BEHIND] * pushes, version=1)
 
     def ours() -> None:
-        store.apply(gradients, [SAMPLES] * pushes, names, 0.0, "", [BEHIND] * pushes, bases)
+        store.apply(plan, [*gradients, *bases])
         store.publish()
 
     seconds = [

@@ -14,6 +14,7 @@ import torch
 from plain_training import Loop, Setting, synchronize
 
 from raysync.cluster.transports.payloads import incoming, outgoing
+from raysync.training.server.apply_plan import ApplyPlan
 from raysync.training.server.parameter_store import ParameterStore
 from raysync.training.worker.device import try_kernels
 from raysync.training.worker.gradient import GradientComputation
@@ -90,14 +91,9 @@ def budget(
     store = ParameterStore(initial.cpu(), computation.model.size, training.experiment.update)
 
     def update(pushes: int) -> None:
-        store.apply(
-            [gradient] * pushes,
-            [setting.batch_size] * pushes,
-            [None] * pushes,
-            0.0,
-            "",
-            [0] * pushes,
-        )
+        samples = [setting.batch_size] * pushes
+        plan = ApplyPlan([None] * pushes, samples, 0.0, "", [0] * pushes, version=1)
+        store.apply(plan, [gradient] * pushes)
 
     alone = ms(lambda: update(1), "cpu")
     measured["server: an update by one gradient"] = alone

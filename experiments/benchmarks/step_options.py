@@ -8,6 +8,7 @@ from plain_training import PRECISIONS, Setting, told
 from step_budget import ms
 
 from raysync.training.preparation import TrainingPlan
+from raysync.training.server.apply_plan import ApplyPlan
 from raysync.training.server.parameter_store import ParameterStore
 from raysync.training.worker.compiling import refuse_without_compiler
 from raysync.training.worker.device import try_kernels
@@ -76,7 +77,8 @@ def _updates_ms(
     store = ParameterStore(model.initial().cpu(), model.size, training.experiment.update, wire=wire)
 
     def update(pushes: int) -> None:
-        store.apply([gradient] * pushes, [1] * pushes, [None] * pushes, 0.0)
+        plan = ApplyPlan([None] * pushes, [1] * pushes, 0.0, "", [0] * pushes, version=1)
+        store.apply(plan, [gradient] * pushes)
 
     alone = ms(lambda: update(1), "cpu")
     return alone, max(0.0, (ms(lambda: update(5), "cpu") - alone) / 4)

@@ -22,7 +22,7 @@ import yaml
 from report import interval, main, markdown, measured_on
 
 from raysync.running.run import run
-from raysync.tuning.sweep import plan, run as run_sweep
+from raysync.tuning.sweep_run import plan, run as run_sweep
 
 TRIALS, ROUNDS = 24, 3
 SETTINGS = {

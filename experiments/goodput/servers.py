@@ -33,9 +33,9 @@ from raysync.engine.topology import SERVER
 from raysync.errors import RunLost
 from raysync.randomness import uniform
 from raysync.training.preparation import prepare
-from raysync.virtual import backend
-from raysync.virtual.backend import End
+from raysync.virtual import virtual_backend
 from raysync.virtual.engine import driver_of
+from raysync.virtual.virtual_backend import ProcessEnd
 
 HERE = Path(__file__).parent
 SECONDS, AWAY_S, SEEDS = 300.0, 11.0, range(5)
@@ -66,7 +66,7 @@ def deaths(seed: int, mean_gap_s: float) -> Iterator[float]:
 def life_of(
     setting: config.Experiment,
     name: str,
-    ends: list[End],
+    ends: list[ProcessEnd],
     began_s: float,
     checkpoint: Checkpoint | None,
 ) -> Life:
@@ -80,7 +80,7 @@ def life_of(
         checkpoint: what it goes on from.
     """
     since = 0.0 if checkpoint is None else checkpoint.at
-    shifted = [End(end.at - began_s + since) for end in ends]
+    shifted = [ProcessEnd(end.at - began_s + since) for end in ends]
     choice = next(choice for choice in setting.paradigms if choice.name == name)
     training = prepare(setting, lambda: nn.Linear(3, 2), DATA)
     driver = driver_of(training, choice.make(), checkpoint, {SERVER: shifted} if ends else {})
@@ -106,7 +106,7 @@ def samples_in(name: str, way: str, seed: int, mean_gap_s: float) -> tuple[int, 
     if way == LOG:
         ends, at = [], next(lives)
         while at < SECONDS:
-            ends.append(End(at))
+            ends.append(ProcessEnd(at))
             at += AWAY_S + next(lives)
         setting = setting_of(seed, f"cluster.restarts.backoff_s={AWAY_S}")
         return life_of(setting, name, ends, 0.0, None).samples, len(ends)
@@ -115,7 +115,9 @@ def samples_in(name: str, way: str, seed: int, mean_gap_s: float) -> tuple[int, 
     began_s, checkpoint, losses = 0.0, None, 0
     while True:
         end_s = began_s + next(lives)
-        life = life_of(setting, name, [End(end_s)] if end_s < SECONDS else [], began_s, checkpoint)
+        life = life_of(
+            setting, name, [ProcessEnd(end_s)] if end_s < SECONDS else [], began_s, checkpoint
+        )
         if life.lost_at is None:
             return life.samples, losses
         losses += 1
@@ -152,5 +154,5 @@ def measure() -> pd.DataFrame:
 if __name__ == "__main__":
     argparse.ArgumentParser(description=__doc__.splitlines()[0]).parse_args()
     torch.set_num_threads(1)
-    backend.REPORT_EVERY = 1  # so that a run is looked at after each event
+    virtual_backend.REPORT_EVERY = 1  # so that a run is looked at after each event
     measure().round(6).to_csv(HERE / "results" / "servers.csv", index=False)

@@ -12,7 +12,7 @@ from labtables import Results, markdown, mean_cell
 from scipy import stats
 
 from raysync.config import Experiment, Kill
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.results.statistics import estimate
 
 MEAN_GAP_S = 1000

@@ -11,8 +11,8 @@ import pandas as pd
 from raysync import config
 from raysync.bottlenecks import Setting, diagnose
 from raysync.bottlenecks.causes import causes, whole_network
-from raysync.bottlenecks.changes import changes
 from raysync.bottlenecks.diagnosis import pushes_each
+from raysync.bottlenecks.remedies import changes
 from raysync.config import Experiment, ParadigmChoice
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine

@@ -9,7 +9,7 @@ from statistics import fmean
 from raysync.advice.candidates import Candidate, Space
 from raysync.advice.changes import Change, changes
 from raysync.advice.runner import Budget, Runner, Show, runner_for
-from raysync.advice.runs import Now, Outcome, Task
+from raysync.advice.runs import Now, Outcome, PlannedRun
 from raysync.advice.search import Timed, finalists, named, optuna_library, search
 from raysync.advice.training import Goal, Tuning, compare, tune
 from raysync.advice.world import World
@@ -29,7 +29,7 @@ TIMED_ALONE = 0.7
 
 
 @dataclass(frozen=True)
-class Options:
+class SearchOptions:
     """How to search: for how long, with how many seeds, and among which paradigms."""
 
     budget_s: float
@@ -68,7 +68,7 @@ class Advice:
     """What suits an experiment and its cluster, and what would change that."""
 
     world: World
-    options: Options
+    options: SearchOptions
     timed: tuple[Timed, ...]
     """All candidates that were timed."""
     contenders: Mapping[str, Candidate]
@@ -116,7 +116,7 @@ class Advice:
 
 
 def advise(
-    world: World, options: Options, now: Now, show: Show = lambda what, used: None
+    world: World, options: SearchOptions, now: Now, show: Show = lambda what, used: None
 ) -> Advice:
     """Find what suits an experiment and its cluster.
 
@@ -136,7 +136,7 @@ def advise(
         return _advise(world, options, runner)
 
 
-def _advise(world: World, options: Options, runner: Runner) -> Advice:
+def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
     budget, experiment = runner.budget, world.plan.experiment
     seeds = _seeds(experiment.seeds or (experiment.seed,), options.seeds)
     trains = experiment.trains
@@ -297,7 +297,7 @@ def _times(
 ) -> dict[tuple[str, int], float] | None:
     """Return (label, seed) -> the seconds of the whole work; None: the time was up."""
     keys = [(each, seed) for each in contenders for seed in seeds]
-    tasks = [Task(each, seed, change=change) for each, seed in keys]
+    tasks = [PlannedRun(each, seed, change=change) for each, seed in keys]
     outcomes = runner.all(tasks, CHANGED, "Changing the cluster")
     if runner.budget.is_used(CHANGED):
         return None

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from raysync.bottlenecks.changes import balanced_spec
+from raysync.bottlenecks.remedies import balanced_spec
 from raysync.config import Experiment, Network, ParadigmChoice
 from raysync.paradigms.balanced import Balanced
 

@@ -6,9 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from raysync.bottlenecks.larger import with_another
 from raysync.bottlenecks.setting import Setting
-from raysync.bottlenecks.smaller import without
+from raysync.bottlenecks.worker_count import with_another, without
 from raysync.config import Link, Network, ParadigmChoice
 from raysync.training.preparation import TrainingPlan
 

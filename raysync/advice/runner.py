@@ -7,7 +7,7 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
-from raysync.advice.runs import Now, Outcome, Task, perform
+from raysync.advice.runs import Now, Outcome, PlannedRun, perform
 from raysync.config import Experiment
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.what_if.processes import pool
@@ -64,7 +64,7 @@ class Runner:
         """Label of a candidate of which a run failed -> the reason of the first one, in one
         line."""
 
-    def all(self, tasks: Sequence[Task], until: float, what: str) -> list[Outcome | None]:
+    def all(self, tasks: Sequence[PlannedRun], until: float, what: str) -> list[Outcome | None]:
         """Make runs, and return what they came to, in their order; None: see `perform`.
 
         Args:
@@ -82,7 +82,7 @@ class Runner:
             self._show(what, self.budget.used)
         return outcomes
 
-    def _each(self, tasks: Sequence[Task]) -> Iterator[Outcome | None]:
+    def _each(self, tasks: Sequence[PlannedRun]) -> Iterator[Outcome | None]:
         now = self.budget.now
         if self._executor is None:
             yield from (perform(self.plan, task, now) for task in tasks)
@@ -127,5 +127,5 @@ def _loaded() -> None:
     """Return once the process has loaded the training."""
 
 
-def _perform(task: Task, now: Now) -> Outcome | None:
+def _perform(task: PlannedRun, now: Now) -> Outcome | None:
     return perform(_plans[0], task, now)

@@ -28,7 +28,7 @@ Now = Callable[[], float]
 
 
 @dataclass(frozen=True)
-class Task:
+class PlannedRun:
     """A run to make."""
 
     candidate: Candidate
@@ -72,7 +72,7 @@ def timed_plan(plan: TrainingPlan) -> TrainingPlan:
     )
 
 
-def perform(plan: TrainingPlan, task: Task, now: Now) -> Outcome | None:
+def perform(plan: TrainingPlan, task: PlannedRun, now: Now) -> Outcome | None:
     """Make a run; None: its time was up, or the change makes it impossible.
 
     Args:

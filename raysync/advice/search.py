@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from raysync.advice.candidates import SYNCHRONOUS, Candidate, Space
 from raysync.advice.runner import Runner
-from raysync.advice.runs import Outcome, Task
+from raysync.advice.runs import Outcome, PlannedRun
 from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
 from raysync.results.ranking import ALIKE
@@ -104,7 +104,7 @@ def _timed(
     candidates: Sequence[Candidate], runner: Runner, seeds: Sequence[int], until: float
 ) -> dict[str, Timed | None]:
     """Return label -> the timed candidate; None where a run did not finish."""
-    tasks = [Task(candidate, seed) for candidate in candidates for seed in seeds]
+    tasks = [PlannedRun(candidate, seed) for candidate in candidates for seed in seeds]
     outcomes = runner.all(tasks, until, "Timing candidates")
     found: dict[str, Timed | None] = {}
     for index, candidate in enumerate(candidates):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raysync.advice.candidates import Candidate
 from raysync.advice.runner import Runner
-from raysync.advice.runs import Outcome, Task
+from raysync.advice.runs import Outcome, PlannedRun
 from raysync.config import Target
 from raysync.core.metrics import PrimaryMetric
 
@@ -52,7 +52,7 @@ def tune(
     for factor in FACTORS:
         rate = factor * lr
         set_lr = None if factor == 1.0 else rate
-        tasks = [Task(each.with_lr(set_lr), seed, trains=True) for each in finalists]
+        tasks = [PlannedRun(each.with_lr(set_lr), seed, trains=True) for each in finalists]
         outcomes = runner.all(tasks, until, f"Learning rate {rate:g}")
         if None in outcomes:
             break
@@ -92,7 +92,7 @@ def compare(
     """
     compared: dict[str, dict[int, Outcome]] = {each.label: {} for each in contenders}
     for seed in seeds:
-        tasks = [Task(each, seed, trains=True) for each in contenders]
+        tasks = [PlannedRun(each, seed, trains=True) for each in contenders]
         outcomes = runner.all(tasks, until, f"Training with seed {seed}")
         for candidate, outcome in zip(contenders, outcomes, strict=True):
             if None not in outcomes and outcome is not None:

@@ -13,7 +13,7 @@ from raysync.config import Experiment
 from raysync.errors import ConfigError
 from raysync.running.run import check_metrics
 from raysync.training.preparation import TrainingPlan, prepare
-from raysync.what_if.step_times import StepTimes
+from raysync.what_if.rank_step_times import RankStepTimes
 
 HELD_OUT = 10
 """One training sample in so many is held out where there is no validation set."""
@@ -55,7 +55,10 @@ class World:
 
 
 def world_of(
-    asked: Experiment, *, steps: StepTimes | None = None, profile: Mapping[str, Any] | None = None
+    asked: Experiment,
+    *,
+    steps: RankStepTimes | None = None,
+    profile: Mapping[str, Any] | None = None,
 ) -> World:
     """Prepare what is simulated.
 
@@ -117,7 +120,7 @@ def _with_validation(settings: Mapping[str, Any], plan: TrainingPlan) -> tuple[T
     return prepare(changed, for_balanced=True), held_out
 
 
-def _traced(asked: Experiment, steps: StepTimes) -> list[dict[str, Any]]:
+def _traced(asked: Experiment, steps: RankStepTimes) -> list[dict[str, Any]]:
     """Return the worker groups with measured step times: by the names of their workers, else in
     their order.
     """

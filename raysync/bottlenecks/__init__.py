@@ -2,7 +2,7 @@
 
 Both are found by experiment, not by rules of thumb: the run is repeated in virtual time, without
 gradients, with one thing changed. The *bottleneck* is the limit without which the work takes the
-least time; a *change* is something that one can do about it. `results.sentences` puts both into
+least time; a *remedy* is something that one can do about it. `results.sentences` puts both into
 words.
 """
 

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
 from raysync.bottlenecks.causes import Cause, Kind, causes, whole_network
-from raysync.bottlenecks.changes import Change, changes
+from raysync.bottlenecks.remedies import Remedy, changes
 from raysync.bottlenecks.setting import Setting
 
-Varied = TypeVar("Varied", Cause, Change)
+Varied = TypeVar("Varied", Cause, Remedy)
 
 MATTERS = 0.05
 """The share of the time that the bottleneck takes at least; a run without any computes."""
@@ -102,7 +102,7 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
 
     def timed(variations: Iterable[Varied], pushes: int = pushes) -> Iterator[tuple[Varied, float]]:
         for each in variations:
-            settles = isinstance(each, Change) and each.settles
+            settles = isinstance(each, Remedy) and each.settles
             took = (_settled_s if settles else _part_s)(each.setting, pushes)
             if took is not None:
                 yield each, took * scale
@@ -145,7 +145,7 @@ def _settled_s(setting: Setting, pushes: int) -> float | None:
     return all_s * part.samples / setting.samples
 
 
-def _found(varied: tuple[Cause | Change, float] | None) -> Found | None:
+def _found(varied: tuple[Cause | Remedy, float] | None) -> Found | None:
     return None if varied is None else Found(varied[0].what, varied[1])
 
 

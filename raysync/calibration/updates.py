@@ -9,6 +9,7 @@ from torch.utils.benchmark import Timer
 
 from raysync.config import Update
 from raysync.core.ids import worker_id, worker_slot
+from raysync.training.server.apply_plan import ApplyPlan
 from raysync.training.server.parameter_store import ParameterStore
 
 GRADIENTS = 8
@@ -34,11 +35,15 @@ def update_s(vector_bytes: int, gradients: int, update: Update) -> float:
     size = vector_bytes // 4
     store = ParameterStore(torch.zeros(size), size, update)
     vectors = [torch.full((size,), 1e-6) for _ in range(gradients)]
-    workers = [worker_id(worker_slot("w", index), 1) for index in range(gradients)]
-    stale, bases = [2] * gradients, vectors if update.delay_compensation is not None else []
+    workers: list[str | None] = [
+        worker_id(worker_slot("w", index), 1) for index in range(gradients)
+    ]
+    plan = ApplyPlan(workers, [1] * gradients, 0.0, "", staleness=[2] * gradients, version=1)
+    if update.delay_compensation is not None:
+        vectors *= 2
 
     def once() -> None:
-        store.apply(vectors, [1] * gradients, workers, 0.0, staleness=stale, bases=bases)
+        store.apply(plan, vectors)
         store.publish()
 
     return float(

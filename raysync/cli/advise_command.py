@@ -68,13 +68,13 @@ def advise(
     model? Simulated, first in time only, then with gradients for the few best.
     """
     from raysync.advice import report
-    from raysync.advice.advise import Options, advise
+    from raysync.advice.advise import SearchOptions, advise
     from raysync.advice.search import optuna_library
     from raysync.what_if.prediction import paradigms_in
 
     optuna_library()
     processes = processes or os.cpu_count() or 1
-    options = Options(60 * budget_minutes, seeds, processes, paradigms_in(paradigm))
+    options = SearchOptions(60 * budget_minutes, seeds, processes, paradigms_in(paradigm))
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output {output}: it is a file; name a folder.")
     asked = load_experiment(file, settings)
@@ -105,7 +105,7 @@ def advise(
 def _world(asked: Experiment, steps: list[str]) -> World:
     """Return what is simulated; step times that nothing gives are measured."""
     from raysync.advice.world import needs_calibration, world_of
-    from raysync.what_if.step_times import read
+    from raysync.what_if.rank_step_times import read
 
     if steps:
         return world_of(asked, steps=read(steps))

@@ -99,7 +99,7 @@ def dashboards(
 
 
 @dataclass(frozen=True)
-class Cluster:
+class MonitoredCluster:
     """The parts of a Ray cluster's configuration that Prometheus and Grafana need."""
 
     discovery: dict[str, Any]
@@ -108,7 +108,7 @@ class Cluster:
     """Folder of Ray's own dashboards, where this machine has them."""
 
 
-def _cluster(ray: str, token: Path | None) -> Cluster:
+def _cluster(ray: str, token: Path | None) -> MonitoredCluster:
     if "://" in ray:
         if token is not None and not token.is_file():
             raise ConfigError(f"--ray-token {token}: there is no such file.")
@@ -122,7 +122,7 @@ def _cluster(ray: str, token: Path | None) -> Cluster:
             "refresh_interval": f"{SCRAPE_S}s",
             **bearer,
         }
-        return Cluster({"http_sd_configs": [endpoint]}, None)
+        return MonitoredCluster({"http_sd_configs": [endpoint]}, None)
     if token is not None:
         raise ConfigError("--ray-token: only with --ray http://HEAD:8265; a folder needs none.")
     folder = Path(ray).expanduser().absolute()
@@ -131,12 +131,12 @@ def _cluster(ray: str, token: Path | None) -> Cluster:
             f"--ray {ray}: Ray's temporary folder ({RAY_FOLDER}) or http://HEAD:8265 is expected."
         )
     discovery = {"files": [str(folder / DISCOVERY)], "refresh_interval": f"{SCRAPE_S}s"}
-    return Cluster(
+    return MonitoredCluster(
         {"file_sd_configs": [discovery]}, folder / "session_latest/metrics/grafana/dashboards"
     )
 
 
-def _write(folder: Path, prometheus: str, cluster: Cluster) -> None:
+def _write(folder: Path, prometheus: str, cluster: MonitoredCluster) -> None:
     try:
         for name, text in _files(folder, prometheus, cluster).items():
             path = folder / name
@@ -155,7 +155,7 @@ def _write(folder: Path, prometheus: str, cluster: Cluster) -> None:
     console.print_plain("\n".join(lines))
 
 
-def _files(folder: Path, prometheus: str, cluster: Cluster) -> dict[str, str]:
+def _files(folder: Path, prometheus: str, cluster: MonitoredCluster) -> dict[str, str]:
     """Return path in the folder -> text of the file."""
     return {
         "prometheus.yml": _yaml(

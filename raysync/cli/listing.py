@@ -19,7 +19,7 @@ from raysync.paradigms import PARADIGMS, PRESETS
 from raysync.results.grouping import workers_text
 
 
-class Kind(StrEnum):
+class ListKind(StrEnum):
     """The kinds of things that `raysync list` can list."""
 
     paradigms = "paradigms"
@@ -30,7 +30,9 @@ class Kind(StrEnum):
 
 @app.command(name="list")
 def list_(
-    kind: Annotated[Kind, typer.Argument(metavar="KIND", help="What to list.", show_default=False)],
+    kind: Annotated[
+        ListKind, typer.Argument(metavar="KIND", help="What to list.", show_default=False)
+    ],
     measure: Annotated[
         bool,
         typer.Option("--measure", help="Models: measure a step on this machine (a minute or two)."),
@@ -39,11 +41,11 @@ def list_(
     """List the paradigms, models, data sets or clusters that come with raysync, with their
     settings.
     """
-    if kind is Kind.clusters:
+    if kind is ListKind.clusters:
         _list_clusters()
         return
     table = Table(box=None, pad_edge=False)
-    sizes = _sizes(measure) if kind is Kind.models else {}
+    sizes = _sizes(measure) if kind is ListKind.models else {}
     for column in ("name", *next(iter(sizes.values()), {}), "settings", "what it is"):
         table.add_column(column, no_wrap=column == "name")
     for name, thing in _shelf(kind).items():
@@ -60,27 +62,27 @@ def list_(
             (getdoc(thing) or "").splitlines()[0],
         ]
         table.add_row(*map(escape, cells))
-    if kind is Kind.paradigms:
+    if kind is ListKind.paradigms:
         for name, preset in PRESETS.items():
             settings = [f"{parameter}={value!r}" for parameter, value in preset.parameters.items()]
             table.add_row(
                 *map(escape, (name, f"{preset.paradigm}: {', '.join(settings)}", preset.about))
             )
     console.print(table)
-    if kind is Kind.models:
+    if kind is ListKind.models:
         console.print_plain(
             "Of other libraries: torchvision:NAME, and with pip install 'raysync[timm]' timm:NAME."
         )
     console.print("Your own: package.module:Name in the experiment file.")
 
 
-def _shelf(kind: Kind) -> Mapping[str, Callable[..., Any]]:
-    if kind is Kind.paradigms:
+def _shelf(kind: ListKind) -> Mapping[str, Callable[..., Any]]:
+    if kind is ListKind.paradigms:
         return PARADIGMS
     from raysync.training.data.datasets import DATASETS  # they need torch
     from raysync.training.models.builtin import MODELS
 
-    return MODELS if kind is Kind.models else DATASETS
+    return MODELS if kind is ListKind.models else DATASETS
 
 
 def _default(thing: Callable[..., Any], parameter: Parameter) -> str:

@@ -70,7 +70,7 @@ def sweep(
     if file is not None:
         say_that_ray_starts(config.load(file, overrides), "the trials")
     prepare_tune()
-    from raysync.tuning import sweep as sweeps
+    from raysync.tuning import sweep_run as sweeps
 
     plan = sweeps.plan(file, overrides, resume=resume, trust=trust, many=yes)
     folder = display_name(plan.trials.folder)

@@ -24,7 +24,7 @@ from raysync.cli.table import plain_table, seconds_text
 from raysync.errors import RunFailed
 
 if TYPE_CHECKING:
-    from raysync.tuning.switch_search import SearchResult
+    from raysync.tuning.fraction_search import SearchResult
     from raysync.tuning.switch_trials import SearchPlan
 
 PASSES = {True: "yes", False: "[red]no[/red]"}

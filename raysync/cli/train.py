@@ -45,7 +45,7 @@ from raysync.record.trust import trusted
 from raysync.record.writer import CONFIG, MODEL_FILES
 
 if TYPE_CHECKING:
-    from raysync.running.engines import Engine, Watch
+    from raysync.running.engines import Engine, WatchCallback
     from raysync.training.preparation import TrainingPlan
 
 
@@ -352,7 +352,7 @@ def _train_one(
     engine: Engine,
     training: TrainingPlan,
     choice: ParadigmChoice,
-    watch: Watch,
+    watch: WatchCallback,
     former: RunRecord | None,
     comparison: str,
     diagnoses: bool,

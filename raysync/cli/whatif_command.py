@@ -78,15 +78,15 @@ def whatif(
     """What would other paradigms make of these step times, of any trainer? Samples per second,
     waiting, staleness, lost worker-hours. Nothing is trained.
     """
-    from raysync.what_if.prediction import Options, paradigms_in, predict
-    from raysync.what_if.step_times import read
+    from raysync.what_if.prediction import PredictionOptions, paradigms_in, predict
+    from raysync.what_if.rank_step_times import read
 
     _check(output)
     if price_per_hour is not None and not price_per_hour < float("inf"):
         raise ConfigError(f"--price-per-hour {price_per_hour}: it must be a finite number.")
     choices = paradigms_in(paradigm)
     times = read(files, event)
-    options = Options(batch_size, steps, price_per_hour, processes or os.cpu_count() or 1)
+    options = PredictionOptions(batch_size, steps, price_per_hour, processes or os.cpu_count() or 1)
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(
         *columns, console=errors, transient=True, disable=not errors.is_terminal
@@ -97,15 +97,15 @@ def whatif(
             progress.update(bar, completed=done, total=total)
 
         answer = predict(times, options, choices, show)
-    from raysync.what_if import report
+    from raysync.what_if import prediction_report
 
     if as_json:
-        typer.echo(report.as_json(answer))
+        typer.echo(prediction_report.as_json(answer))
     else:
-        print_answer(report.answer_of(answer))
+        print_answer(prediction_report.answer_of(answer))
     if output is not None:
         try:
-            report.write(answer, output)
+            prediction_report.write(answer, output)
         except OSError as error:
             raise ConfigError(
                 f"{output}: cannot be written ({error.strerror or error})."

@@ -144,7 +144,7 @@ class Delayed(RayCall):
         return None
 
 
-class Snapshot(RayCall):
+class SnapshotOfShards(RayCall):
     """The snapshot of a server; its answer is the list of what its shards returned."""
 
     __slots__ = ()

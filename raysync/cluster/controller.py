@@ -28,7 +28,7 @@ from raysync.config import Crash
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
 from raysync.core.stages import rosters_in
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.driver import Driver
 from raysync.engine.kept_models import SavedModel
 from raysync.engine.topology import rosters_by_stage

@@ -6,8 +6,8 @@ from raysync.cluster.actors.stage_actor import StageActor
 from raysync.cluster.actors.worker import Worker
 from raysync.cluster.run_spec import RunSpec
 from raysync.core.paradigm import AnyParadigm, Paradigm
+from raysync.decoupled.pipelined_topology import server_of
 from raysync.decoupled.plan import check, placed_as, plan_of
-from raysync.decoupled.topology import server_of
 from raysync.engine.topology import SERVER, DataParallelPlan
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.metrics_registry import RunLabels

@@ -27,7 +27,7 @@ from ray.exceptions import (
 
 from raysync.cluster.actor_errors import WITH_ITS_NODE, ActorError, StartedAnew, death_reason
 from raysync.cluster.actors.actor_spec import Place
-from raysync.cluster.calls import Delayed, RayCall, Snapshot, Spawned
+from raysync.cluster.calls import Delayed, RayCall, SnapshotOfShards, Spawned
 from raysync.cluster.clock import now_s
 from raysync.cluster.full_object_store import full_reason, is_full
 from raysync.cluster.node_watch import WorkerNodes
@@ -166,7 +166,7 @@ class RayBackend:
         """Call the shards of a server, all or some."""
         into = [lease.handle for lease in request.leases]
         report, *values = call(request.message, _parts(request), into)
-        kind = Snapshot if isinstance(request.message, SnapshotCall) else RayCall
+        kind = SnapshotOfShards if isinstance(request.message, SnapshotCall) else RayCall
         return kind(self, report, *values, leases=request.leases, reads=request.reads)
 
     def _of_actor(self, request: CallRequest) -> RayCall:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.metrics import PrimaryMetric
-from raysync.decoupled.topology import PipelinedPlan, server_of
+from raysync.decoupled.pipelined_topology import PipelinedPlan, server_of
 from raysync.emulation.step_time import one_way_s
 from raysync.engine.topology import SERVER, DataParallelPlan
 from raysync.record.metrics_registry import RunLabels

@@ -8,11 +8,10 @@ becomes a `ConfigError` with the path of the setting.
 from __future__ import annotations
 
 from raysync.config.base import Named, ParadigmChoice
-from raysync.config.checkpoint import Checkpointing
+from raysync.config.checkpoint_settings import Checkpointing
 from raysync.config.experiment import STANDARD_COMPARISON, Experiment
 from raysync.config.faults import Crash, Drift, Fault, Kill, Latency, SlowDown, SpeedDrift
 from raysync.config.files import load, parse, validate
-from raysync.config.jitter import Jitter
 from raysync.config.network import Link, Network, Node, Regions
 from raysync.config.profiles import profiles
 from raysync.config.stop import Stop
@@ -30,7 +29,7 @@ from raysync.config.update import (
     Update,
     Workload,
 )
-from raysync.config.workers import START_DEADLINE_S, Cluster, Restarts, WorkerGroup
+from raysync.config.workers import START_DEADLINE_S, Cluster, Jitter, Restarts, WorkerGroup
 
 __all__ = [
     "STANDARD_COMPARISON",

@@ -20,9 +20,8 @@ from raysync.config.base import (
     by_name,
     check_plain,
 )
-from raysync.config.checkpoint import Checkpointing, folder_or_uri, is_absolute
-from raysync.config.fault_targets import check_fault_targets
-from raysync.config.faults import Fault
+from raysync.config.checkpoint_settings import Checkpointing, folder_or_uri, is_absolute
+from raysync.config.faults import Fault, check_fault_targets
 from raysync.config.network import Link, Network
 from raysync.config.network_fit import check_network, check_vector_bytes
 from raysync.config.secret_masking import masked

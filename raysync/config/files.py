@@ -9,7 +9,7 @@ from typing import Any, get_args, get_origin
 from pydantic import BaseModel, ValidationError
 
 from raysync.config.bounded_file import read_text
-from raysync.config.checkpoint import is_absolute
+from raysync.config.checkpoint_settings import is_absolute
 from raysync.config.experiment import Experiment
 from raysync.config.profiles import PROFILE_SETTINGS, load_profile
 from raysync.config.secret_masking import masked

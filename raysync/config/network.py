@@ -15,7 +15,7 @@ from raysync.config.base import Strict
 from raysync.errors import unknown_name
 
 Bandwidth = Annotated[float, Field(gt=0)]
-Latency = Annotated[float, Field(ge=0)]
+LatencySeconds = Annotated[float, Field(ge=0)]
 AS_OUTSIDE = "as in `network`; default: the same as there"
 
 
@@ -56,7 +56,7 @@ class Regions(Strict):
     bandwidth_bytes_per_s: tuple[tuple[Bandwidth | None, ...], ...] = Field(
         description="from the region of the row to that of the column; null: there is no link"
     )
-    latency_s: tuple[tuple[Latency, ...], ...] = Field(
+    latency_s: tuple[tuple[LatencySeconds, ...], ...] = Field(
         (), description="likewise; default: 0 everywhere"
     )
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from raysync.config.checkpoint import is_absolute
+from raysync.config.checkpoint_settings import is_absolute
 from raysync.config.experiment import Experiment
 from raysync.errors import ConfigError
 

@@ -26,7 +26,7 @@ import pandas as pd
 from raysync.config.bounded_file import PARQUET, read_bytes, read_text, table_suffix
 from raysync.config.durations import Steps, by_number
 from raysync.config.table_columns import (
-    Column,
+    InputColumn,
     column,
     listed,
     of_kind,
@@ -193,7 +193,7 @@ _numbers = np.vectorize(_number, otypes=[float])
 # ---- the two forms ----
 
 
-def _wide(cells: pd.DataFrame, columns: Sequence[Column]) -> StepTable:
+def _wide(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
     values = _numbers(cells)
     values[np.isinf(values)] = math.nan
     ranks = ranks_of(columns, pd.DataFrame(values, columns=titles_of(columns)))
@@ -212,7 +212,7 @@ def _wide(cells: pd.DataFrame, columns: Sequence[Column]) -> StepTable:
     return StepTable(_steps(rows, columns, ranks[0].scale), left_out, ranks[0].scale is not None)
 
 
-def _long(cells: pd.DataFrame, columns: Sequence[Column]) -> StepTable:
+def _long(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
     if not of_kind(columns, "step"):
         raise ValueError(f"no column 'step'; the long form has {LONG}")
     durations = of_kind(columns, "seconds")
@@ -236,7 +236,7 @@ def _long(cells: pd.DataFrame, columns: Sequence[Column]) -> StepTable:
     return StepTable(ordered, (), duration.scale is not None)
 
 
-def _ranks(cells: pd.DataFrame, columns: Sequence[Column]) -> pd.Series[str]:
+def _ranks(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.Series[str]:
     """Return the rank of each row: of several columns the first one that tells as many apart as
     all of them do, otherwise all (a host, and the GPU in it).
     """
@@ -248,7 +248,7 @@ def _ranks(cells: pd.DataFrame, columns: Sequence[Column]) -> pd.Series[str]:
     return next((each for _, each in naming.items() if each.nunique() == count), together)
 
 
-def _steps_of(cells: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
+def _steps_of(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.DataFrame:
     """Return the epoch and the step of each row; without a column `step`, 0 and its number."""
     rows = pd.DataFrame({"epoch": 0.0, "step": np.arange(len(cells)) * 1.0}, cells.index)
     steps = of_kind(columns, "step")[:1]
@@ -266,7 +266,7 @@ def _steps_of(cells: pd.DataFrame, columns: Sequence[Column]) -> pd.DataFrame:
 # ---- the steps ----
 
 
-def _steps(rows: pd.DataFrame, columns: Sequence[Column], scale: float | None) -> Steps:
+def _steps(rows: pd.DataFrame, columns: Sequence[InputColumn], scale: float | None) -> Steps:
     """Return the seconds of each rank's steps.
 
     Args:

@@ -70,7 +70,7 @@ PERCENTILE = re.compile(r"p\d{2,3}", re.I)
 
 
 @dataclass(frozen=True)
-class Column:
+class InputColumn:
     """A column, and what its name says."""
 
     title: str
@@ -82,13 +82,13 @@ class Column:
     kind: Kind
 
 
-def column(title: str) -> Column:
+def column(title: str) -> InputColumn:
     """Return the column of a name."""
     unit = UNIT.search(title)
     if unit is None:
-        return Column(title, title, None, _kind(title, has_unit=False))
+        return InputColumn(title, title, None, _kind(title, has_unit=False))
     name = title[: unit.start()].rstrip(" _.-/([")
-    return Column(title, name or title, UNITS[unit[1].lower()], _kind(name, has_unit=True))
+    return InputColumn(title, name or title, UNITS[unit[1].lower()], _kind(name, has_unit=True))
 
 
 def _kind(name: str, has_unit: bool) -> Kind:
@@ -108,17 +108,17 @@ def _kind(name: str, has_unit: bool) -> Kind:
     return "unknown"
 
 
-def of_kind(columns: Sequence[Column], *kinds: Kind) -> list[Column]:
+def of_kind(columns: Sequence[InputColumn], *kinds: Kind) -> list[InputColumn]:
     """Return the columns of some kinds, in their order."""
     return [each for each in columns if each.kind in kinds]
 
 
-def titles_of(columns: Sequence[Column]) -> list[str]:
+def titles_of(columns: Sequence[InputColumn]) -> list[str]:
     """Return the titles of columns."""
     return [each.title for each in columns]
 
 
-def ranks_of(columns: Sequence[Column], values: pd.DataFrame) -> list[Column]:
+def ranks_of(columns: Sequence[InputColumn], values: pd.DataFrame) -> list[InputColumn]:
     """Return the columns of a wide table that are ranks.
 
     Args:
@@ -146,7 +146,9 @@ def ranks_of(columns: Sequence[Column], values: pd.DataFrame) -> list[Column]:
     return ranks
 
 
-def _check_named(ranks: Sequence[Column], unknown: Sequence[Column], values: pd.DataFrame) -> None:
+def _check_named(
+    ranks: Sequence[InputColumn], unknown: Sequence[InputColumn], values: pd.DataFrame
+) -> None:
     for each in ranks:
         if runs_on(values[each.title].to_numpy()):
             raise ValueError(
@@ -164,7 +166,7 @@ def _check_named(ranks: Sequence[Column], unknown: Sequence[Column], values: pd.
 
 
 def _no_durations(
-    columns: Sequence[Column], ranks: Sequence[Column], values: pd.DataFrame
+    columns: Sequence[InputColumn], ranks: Sequence[InputColumn], values: pd.DataFrame
 ) -> set[str]:
     """Return the titles of columns whose values count, run on, or come from those of ranks.
 

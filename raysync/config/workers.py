@@ -9,7 +9,6 @@ from pydantic import AfterValidator, Field, ValidationInfo, field_validator, mod
 
 from raysync.config.base import MOST_SAMPLES, Strict
 from raysync.config.durations import Numbers
-from raysync.config.jitter import Jitter
 from raysync.config.network import Link
 from raysync.config.traces import trace_of
 from raysync.core.ids import worker_slot
@@ -29,6 +28,48 @@ STEP_TIMES = ("step_s", "per_sample_s", "flops_per_s", "trace")
 """The settings of a group that say how long a step takes; it has at most one of them."""
 START_DEADLINE_S = 120.0
 """The seconds that an actor may take to start: to import torch, to build the model."""
+
+
+class Jitter(Strict):
+    """How a worker's step times vary from step to step: by a random factor with mean 1."""
+
+    distribution: Literal["none", "normal", "lognormal", "exponential", "pareto", "empirical"] = (
+        Field("lognormal", description="distribution of the factor that multiplies a step's time")
+    )
+    sigma: float = Field(
+        0.0,
+        ge=0,
+        le=2,
+        description=(
+            "normal: standard deviation of the factor; lognormal: of its logarithm; the others need"
+            " none"
+        ),
+    )
+    tail: float = Field(
+        2.5,
+        gt=1,
+        description=(
+            "pareto, for the rare, very long steps of machines that others use: exponent of the"
+            " tail; the share of factors above x falls as x to the power of minus that, so a small"
+            " one is heavy. Up to 2 the variance is infinite"
+        ),
+    )
+    samples: tuple[Annotated[float, Field(strict=True, gt=0)], ...] = Field(
+        (),
+        description=(
+            "empirical: numbers such as measured step times: each step draws one, over the mean of"
+            " all"
+        ),
+    )
+
+    @model_validator(mode="after")
+    def _has_samples(self) -> Jitter:
+        if (self.distribution == "empirical") != bool(self.samples):
+            raise ValueError(
+                "distribution: empirical and samples go together; got distribution:"
+                f" {self.distribution} and {len(self.samples)} samples"
+            )
+        return self
 
 
 class WorkerGroup(Strict):

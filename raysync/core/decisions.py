@@ -12,7 +12,7 @@ from typing import Any, Literal, get_args
 
 from msgspec import field
 
-from raysync.core.structs import Message, Whole
+from raysync.core.structs import TaggedStruct, Whole
 
 Push = tuple[str, Whole]
 """The name of a push: (worker, clock)."""
@@ -26,7 +26,7 @@ stale when it arrives does not count in its worker's lead."""
 DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 
 
-class Apply(Message, frozen=True):
+class Apply(TaggedStruct, frozen=True):
     """Make one optimizer step with the sample-weighted mean gradient of these pushes."""
 
     pushes: tuple[Push, ...]
@@ -42,7 +42,7 @@ class Apply(Message, frozen=True):
     update."""
 
 
-class Drop(Message, frozen=True):
+class Drop(TaggedStruct, frozen=True):
     """Discard this push without applying it."""
 
     push: Push
@@ -51,7 +51,7 @@ class Drop(Message, frozen=True):
     reason: DropReason = "other"
 
 
-class Release(Message, frozen=True):
+class Release(TaggedStruct, frozen=True):
     """Let a worker compute its next iteration."""
 
     worker: str
@@ -68,7 +68,7 @@ class Release(Message, frozen=True):
     """Stamped: the worker's lead over the slowest that takes part, in clocks."""
 
 
-class Hold(Message, frozen=True):
+class Hold(TaggedStruct, frozen=True):
     """State that a worker waits, and why. The machine stamps it with the answer of
     `Paradigm.explain`.
     """
@@ -77,7 +77,7 @@ class Hold(Message, frozen=True):
     why: str
 
 
-class SetTimer(Message, frozen=True):
+class SetTimer(TaggedStruct, frozen=True):
     """Request TimerFired(key) at that time. A new time replaces the old one; `at=None` cancels the
     timer.
     """
@@ -86,7 +86,7 @@ class SetTimer(Message, frozen=True):
     at: float | None
 
 
-class Switch(Message, frozen=True):
+class Switch(TaggedStruct, frozen=True):
     """Begin another phase: every member's lead becomes 0, and `Paradigm.on_switch` decides about
     the held workers.
     """
@@ -95,7 +95,7 @@ class Switch(Message, frozen=True):
     why: str
 
 
-class Suspend(Message, frozen=True):
+class Suspend(TaggedStruct, frozen=True):
     """Continue without a worker, as if it had left: `Paradigm.on_leave` is called after this
     answer.
 
@@ -108,7 +108,7 @@ class Suspend(Message, frozen=True):
     """The reason, worded so that it completes "it was suspended ..."."""
 
 
-class Restore(Message, frozen=True):
+class Restore(TaggedStruct, frozen=True):
     """Let a suspended worker take part again; it is held, at the pace of the slowest member.
 
     If it still computes, it was released before the others continued without it: that push is
@@ -118,7 +118,7 @@ class Restore(Message, frozen=True):
     worker: str
 
 
-class Note(Message, frozen=True):
+class Note(TaggedStruct, frozen=True):
     """Keep information in the journal. A note is replayed like any decision, but never executed."""
 
     kind: str

@@ -4,10 +4,10 @@ engine learned of it.
 
 from __future__ import annotations
 
-from raysync.core.structs import Message, Seconds, Whole
+from raysync.core.structs import Seconds, TaggedStruct, Whole
 
 
-class Joined(Message, frozen=True, kw_only=True):
+class Joined(TaggedStruct, frozen=True, kw_only=True):
     """A worker is ready for its first release."""
 
     at: Seconds
@@ -16,7 +16,7 @@ class Joined(Message, frozen=True, kw_only=True):
     """`slot#n`, where n counts the lives of that slot; an id is used once in a run."""
 
 
-class Left(Message, frozen=True, kw_only=True):
+class Left(TaggedStruct, frozen=True, kw_only=True):
     """A worker died, froze or left. If a push of it is still in flight, that push will be
     dropped.
     """
@@ -26,7 +26,7 @@ class Left(Message, frozen=True, kw_only=True):
     worker: str
 
 
-class Pushed(Message, frozen=True, kw_only=True):
+class Pushed(TaggedStruct, frozen=True, kw_only=True):
     """The gradient of one iteration has arrived: its bytes are where they will be applied."""
 
     at: Seconds
@@ -45,7 +45,7 @@ class Pushed(Message, frozen=True, kw_only=True):
     was there at once."""
 
 
-class TimerFired(Message, frozen=True, kw_only=True):
+class TimerFired(TaggedStruct, frozen=True, kw_only=True):
     """A timer that a SetTimer requested has run out."""
 
     at: Seconds

@@ -33,8 +33,8 @@ from raysync.core.machine import Description, describe
 from raysync.core.metrics import LOSS, refusal, value_of
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.structs import (
-    Message,
     Seconds,
+    TaggedStruct,
     Whole,
     decode as decoded,
     encode as encoded,
@@ -73,7 +73,7 @@ class Report(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fie
 NO_REPORT = Report()
 
 
-class Entry(Message, frozen=True):
+class Entry(TaggedStruct, frozen=True):
     """One event, the decisions of the machine, and what else was reported with the event."""
 
     event: Event
@@ -81,7 +81,7 @@ class Entry(Message, frozen=True):
     report: Report = NO_REPORT
 
 
-class Evaluation(Message, frozen=True):
+class Evaluation(TaggedStruct, frozen=True):
     """One evaluation of the published model."""
 
     mark: float
@@ -106,7 +106,7 @@ class Evaluation(Message, frozen=True):
         return value_of(self.metrics, metric)
 
 
-class Ended(Message, frozen=True):
+class Ended(TaggedStruct, frozen=True):
     """The last line of a run that was closed."""
 
     status: str
@@ -119,7 +119,7 @@ class Ended(Message, frozen=True):
     """The faults of the experiment that never took effect, as its file has them."""
 
 
-class Remark(Message, frozen=True):
+class Remark(TaggedStruct, frozen=True):
     """Information for a person that is no event."""
 
     at: Seconds
@@ -127,7 +127,7 @@ class Remark(Message, frozen=True):
     text: str
 
 
-class Checkpointed(Message, frozen=True):
+class Checkpointed(TaggedStruct, frozen=True):
     """The cut of a checkpoint: it has all that the lines before this one tell, and nothing else."""
 
     at: Seconds
@@ -136,7 +136,7 @@ class Checkpointed(Message, frozen=True):
     """The checkpoint's number in its run, from 1."""
 
 
-class Resumed(Message, frozen=True):
+class Resumed(TaggedStruct, frozen=True):
     """The run goes on here from a checkpoint; the line stands directly behind the cut.
 
     What the journal told between the cut and the loss was lost with it, and is not in the journal

@@ -277,7 +277,7 @@ class Machine:
         on.
         """
         return encode(
-            Snapshot(
+            MachineSnapshot(
                 describe(self.paradigm), self.paradigm.state(), self.timers, self.roster.dump()
             )
         ).decode()
@@ -291,7 +291,7 @@ class Machine:
             paradigm: fresh, of the same class and parameters; a snapshot names these, but its names
                 are never imported.
         """
-        snapshot = decode(text, Snapshot)
+        snapshot = decode(text, MachineSnapshot)
         if not is_native(snapshot.state):
             raise ValueError("the state of its paradigm is nested too deep, or too large")
         assert snapshot.paradigm == describe(paradigm), f"a snapshot of {snapshot.paradigm}"
@@ -310,7 +310,7 @@ class Description(msgspec.Struct, forbid_unknown_fields=True):
     parameters: dict[str, Any]
 
 
-class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
+class MachineSnapshot(msgspec.Struct, forbid_unknown_fields=True):
     """The state of a machine."""
 
     paradigm: Description
@@ -322,7 +322,7 @@ class Snapshot(msgspec.Struct, forbid_unknown_fields=True):
 
 def roster_in(snapshot: str) -> Roster:
     """Return the roster of a machine's snapshot."""
-    return Roster.load(decode(snapshot, Snapshot).roster)
+    return Roster.load(decode(snapshot, MachineSnapshot).roster)
 
 
 def describe(paradigm: AnyParadigm) -> Description:

@@ -27,7 +27,7 @@ Seconds = Annotated[float, Meta(ge=0, le=LONGEST_S)]
 """A time or a duration; NaN is none."""
 
 
-class Message(
+class TaggedStruct(
     msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
     """An immutable value whose JSON names its class under `type`, and leaves defaults out."""

@@ -10,17 +10,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import torch
+from msgspec.structs import replace
 from torch import Tensor
 
 from raysync.config import Update
 from raysync.decoupled.cut import Part
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.files.state_file import State, check_fits
-from raysync.training.server.apply_plan import ApplyPlan
-from raysync.training.server.model_server import Exchange, OneStore
-from raysync.training.server.parameter_groups import ParameterGroup, parameter_groups
-from raysync.training.server.parameter_store import ParameterStore
-from raysync.training.worker.buffers import Slots
+from raysync.training.server.apply_plan import MEAN, ApplyPlan
+from raysync.training.server.model_server import Store
+from raysync.training.server.parameter_store import shard_of
 from raysync.training.worker.flat import FlatModel
 
 
@@ -40,35 +39,29 @@ class Gossip:
 
     def __init__(
         self,
-        initial: Tensor,
-        size: int,
+        model: FlatModel,
         update: Update,
         matrix: Sequence[Sequence[float]],
         mix: str,
         every: int,
-        groups: Sequence[ParameterGroup] = (),
-        slots: Slots | None = None,
     ) -> None:
         """
         Args:
-            initial: (P + Q,), the initial vector of every replica.
-            size: P.
+            model: has the initial vector of every replica.
             update: optimizer and schedule.
             matrix: P, (S, S), doubly stochastic.
             mix: `grad` or `weight`.
             every: H, in rounds.
-            groups: as for the `ParameterStore`.
-            slots: likewise.
         """
         scaled = _scaled(update, len(matrix))
-        self._stores = [ParameterStore(initial, size, scaled, groups, slots=slots) for _ in matrix]
-        self._slots = slots or Slots(len(initial) - size)
+        self._stores = [shard_of(model, scaled) for _ in matrix]
+        self._size, self._slots = model.size, model.layout.slots
         self._matrix = torch.tensor(matrix)  # (S, S)
-        self._size, self._mix, self._every = size, mix, every
+        self._mix, self._every = mix, every
         self._rounds = 0
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
-        """See `Exchange.apply`."""
+        """See `Store.apply`."""
         self._rounds += 1
         mixes = self._rounds % self._every == 0
         present = plan.replicas
@@ -80,66 +73,57 @@ class Gossip:
                 torch.cat([own, vector[self._size :]])
                 for own, vector in zip(mixed, vectors, strict=True)
             ]
-        for replica, vector, samples, worker in zip(
-            present, vectors, plan.samples, plan.workers, strict=True
-        ):
-            self._stores[replica].apply([vector], [samples], [worker], plan.progress, plan.phase)
+        for index, (replica, vector) in enumerate(zip(present, vectors, strict=True)):
+            own = replace(
+                plan,
+                workers=[plan.workers[index]],
+                samples=[plan.samples[index]],
+                staleness=[plan.staleness[index]],
+            )
+            self._stores[replica].apply(own, [vector])
         if mixes and self._mix == "weight":
             # views of the optimizers' own memory
             models = [self._stores[group].publish()[: self._size] for group in present]
             for model, mean in zip(models, matrix @ torch.stack(models), strict=True):
                 model.copy_(mean)
 
-    def weights(self, replica: int) -> Tensor:
-        """See `Exchange.weights`."""
-        return self._stores[replica].publish()
-
-    def mean(self) -> Tensor:
-        """See `Exchange.mean`."""
+    def publish(self, replica: int) -> Tensor:
+        """See `Store.publish`."""
+        if replica != MEAN:
+            return self._stores[replica].publish()
         published, size = [store.publish() for store in self._stores], self._size
         weights = torch.stack([vector[:size] for vector in published]).mean(dim=0)
         return torch.cat([weights, self._slots.mean([vector[size:] for vector in published])])
 
     def forget(self, worker: str) -> None:
-        """See `Exchange.forget`."""
+        """See `Store.forget`."""
         for store in self._stores:
             store.forget(worker)
 
     def statistics(self, worker: str) -> Tensor:
-        """See `Exchange.statistics`: a worker pushes to the store of its replica only."""
+        """See `Store.statistics`: a worker pushes to the store of its replica only."""
         stores = [store for store in self._stores if store.knows(worker)]
         return (stores or self._stores)[0].statistics(worker)
 
     def state(self) -> State:
-        """See `Exchange.state`."""
+        """See `Store.state`."""
         return {"stores": [store.state() for store in self._stores], "rounds": self._rounds}
 
     def restore(self, saved: State) -> None:
-        """See `Exchange.restore`."""
-        check_fits("optimizers of replicas", len(saved["stores"]), len(self._stores))
-        for store, state in zip(self._stores, saved["stores"], strict=True):
+        """See `Store.restore`."""
+        states = saved.get("stores", [saved])  # a store alone is its own state
+        check_fits("optimizers of replicas", len(states), len(self._stores))
+        for store, state in zip(self._stores, states, strict=True):
             store.restore(state)
         self._rounds = saved["rounds"]
 
 
-def exchange_of(paradigm: Decoupled, update: Update, part: Part) -> Exchange:
-    """Build the updates of a stage with its initial weights: one optimizer for all replicas, or
-    gossip.
-    """
+def store_of(paradigm: Decoupled, update: Update, part: Part) -> Store:
+    """Return a fresh store of a stage: one optimizer for all replicas, or gossip."""
     model = FlatModel(part, part.names)
-    groups = parameter_groups(update, model.parameters)
     if paradigm.mixes_locally:
-        return Gossip(
-            model.initial(),
-            model.size,
-            update,
-            paradigm.matrix,
-            paradigm.mix,
-            paradigm.mix_every,
-            groups,
-            model.layout.slots,
-        )
-    return OneStore(model.initial(), model.size, update, groups, slots=model.layout.slots)
+        return Gossip(model, update, paradigm.matrix, paradigm.mix, paradigm.mix_every)
+    return shard_of(model, update)
 
 
 def _scaled(update: Update, pushes: int) -> Update:

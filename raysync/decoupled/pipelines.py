@@ -1,10 +1,10 @@
 """The passes that each stage may begin: S pipelines of K stages that draw their batches from one
 pool, as a state machine without I/O.
 
-A stage of one group is named by its `StageId`; it makes its passes in the order of `Schedule`. One
-*iteration* of it ends with a backward pass, whose gradient is its push to the server of the stage.
-So it is a worker like any other: it begins an iteration when the paradigm of the stage has released
-it, and a release brings the weights.
+A stage of one group is named by its `StageId`; it makes its passes in the order of
+`PipelineSchedule`. One *iteration* of it ends with a backward pass, whose gradient is its push to
+the server of the stage. So it is a worker like any other: it begins an iteration when the paradigm
+of the stage has released it, and a release brings the weights.
 
     iteration 1 of stage k < K:   F1 ... FD, B1          of stage K:   F1, B1
     iteration i:                  F(D + i - 1), Bi                     Fi, Bi
@@ -26,7 +26,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from raysync.decoupled.schedule import Locked, Schedule
+from raysync.decoupled.schedule import Locked, PipelineSchedule
 from raysync.errors import ProtocolViolation
 
 StageId = tuple[int, int]
@@ -78,7 +78,7 @@ class Pipelines:
     """Group -> the batches that it has taken from the pool."""
 
     def __post_init__(self) -> None:
-        self.schedule = Locked(self.stages) if self.locked else Schedule(self.stages)
+        self.schedule = Locked(self.stages) if self.locked else PipelineSchedule(self.stages)
         self.taken = [0] * self.groups
         self.counts = {
             (group, stage): Counts()

@@ -14,9 +14,9 @@ from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import stage_slot
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.decoupled.cut import COSTS, Part, cut
-from raysync.decoupled.gossip import exchange_of
+from raysync.decoupled.gossip import store_of
+from raysync.decoupled.pipelined_topology import PipelinedPlan, refusals_of
 from raysync.decoupled.pipelines import StageId
-from raysync.decoupled.topology import PipelinedPlan, refusals_of
 from raysync.engine.demands import refusals_of_data_parallel, refuse
 from raysync.errors import ConfigError
 from raysync.paradigms.decoupled import Decoupled
@@ -25,7 +25,7 @@ from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Array, Batches
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
-from raysync.training.server.model_server import Exchange
+from raysync.training.server.model_server import Store
 from raysync.training.server.parameter_groups import check_named
 from raysync.training.tasks.supervised import Supervised
 from raysync.training.tasks.task_checks import first_batch
@@ -92,9 +92,9 @@ class DecoupledPlan:
         """Build the stages' modules with the run's initial weights."""
         return parts_of(self.training.model, self.training.experiment.seed, self.paradigm)
 
-    def exchange(self, part: Part) -> Exchange:
-        """Build the updates of a stage."""
-        return exchange_of(self.paradigm, self.training.experiment.update, part)
+    def store(self, part: Part) -> Store:
+        """Return a fresh store of a stage."""
+        return store_of(self.paradigm, self.training.experiment.update, part)
 
 
 def parts_of(model: InitialModel, seed: int, paradigm: Decoupled) -> list[Part]:

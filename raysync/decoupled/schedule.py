@@ -31,7 +31,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
-class Schedule:
+class PipelineSchedule:
     """The schedule of one pipeline of K stages."""
 
     stages: int
@@ -63,5 +63,5 @@ class Locked:
         return 0
 
     def forwards_before(self, stage: int, batch: int) -> int:
-        """See `Schedule.forwards_before`."""
+        """See `PipelineSchedule.forwards_before`."""
         return batch

@@ -63,7 +63,7 @@ from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Line, Rema
 from raysync.core.machine import last_line_called
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.core.structs import to_native
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.backend import Backend, Failure
 from raysync.engine.checkpoint_state import OUTLIVED_S
 from raysync.engine.checkpointing import Checkpointer, Cut

@@ -21,7 +21,7 @@ from raysync.core.decisions import Release
 from raysync.core.events import Event, Joined, Left
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Report
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.backend import Backend
 from raysync.engine.elastic import LEAVING, WHY
 from raysync.engine.inflight import InFlight

@@ -1,7 +1,7 @@
 """The ways to spread a model over workers: which calls a decision means.
 
 DataParallel    every worker has the whole model, one server (or its shards) applies
-Pipelined       the model is cut into stages, each with a server (`raysync.decoupled.topology`)
+Pipelined       the model is cut into stages, each with a server: `raysync.decoupled`
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from raysync.core.journal import NO_REPORT, Report
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut

@@ -15,7 +15,7 @@ from raysync.core.ids import Slot, WorkerId
 from raysync.core.legality import location
 from raysync.core.roster import Roster
 from raysync.errors import ConfigError, IllegalDecision, unknown_name
-from raysync.paradigms.batch_shares import Device, divide
+from raysync.paradigms.batch_shares import DeviceSpeed, divide
 from raysync.paradigms.wrapper import Wrapper
 
 Quantity = Annotated[int | float, Ge(0), Le(1e15)]
@@ -208,10 +208,10 @@ class Balanced(Wrapper):
         values = {"smallest": min(sizes), "largest": max(sizes), "samples": total}
         yield Note(self.name, "", {**values, "before_s": before_s, "predicted_s": after_s})
 
-    def _device(self, slot: str) -> Device:
+    def _device(self, slot: str) -> DeviceSpeed:
         group = Slot(slot).group
         known = self._described(group)
-        return Device(
+        return DeviceSpeed(
             self.slowness[slot],
             self.transfer_s[slot],
             known["fixed_s"],

@@ -11,7 +11,7 @@ ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceSpeed:
     """The predicted time of an iteration of b samples, and how many samples it may have:
 
     transfer_s + slowness x max(floor_s, fixed_s + per_sample_s x b)
@@ -42,7 +42,7 @@ class Device:
         return min(max(samples, self.smallest), self.largest)
 
 
-def divide(devices: Sequence[Device], total: int, multiple: int = 1) -> list[int]:
+def divide(devices: Sequence[DeviceSpeed], total: int, multiple: int = 1) -> list[int]:
     """Return the samples of each device, so that their predicted times are equal as far as their
     limits and whole samples allow.
 
@@ -71,7 +71,7 @@ def divide(devices: Sequence[Device], total: int, multiple: int = 1) -> list[int
     return [unit * multiple for unit in units]
 
 
-def _fitting(devices: Sequence[Device], total: int) -> list[float]:
+def _fitting(devices: Sequence[DeviceSpeed], total: int) -> list[float]:
     """Return the shares, not whole, whose sum is the total."""
     free = [device.fitting(0.0) for device in devices]
     if sum(free) >= total:  # within the shortest times: nothing is gained by equal ones

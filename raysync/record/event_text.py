@@ -6,8 +6,9 @@ of a log: a switch, a straggler, a worker that has died or joined, the end.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any
 
 from raysync.core.decisions import (
@@ -25,6 +26,8 @@ from raysync.core.events import Event, Joined, Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Line, Remark, Report, Resumed
 
+TOGETHER_S = 1.0
+"""Within how long workers leave together: Ray tells of all on a lost node within milliseconds."""
 PREDICTED = "predicted_wait_s"
 RARE_NOTES = ("straggler", "recovered", "balanced")
 """The kinds of notes that do not come with every push; those of a user's own paradigm might."""
@@ -96,10 +99,10 @@ def _membership(event: Event, report: Report) -> Iterator[EventText]:
                 back = f"came back {seconds(report.away_s)} after its slot had lost its worker"
             yield EventText(at, "joined", worker, f"{worker} {back}")
         case Left(at=at, worker=worker) if not report.done:
-            yield EventText(at, "left", worker, gone([worker], report))
+            yield EventText(at, "left", worker, _gone([worker], report))
 
 
-def gone(workers: Sequence[str], report: Report) -> str:
+def _gone(workers: Sequence[str], report: Report) -> str:
     """Tell of workers that have left, all with this report."""
     is_one, why = len(workers) == 1, report.why or "it left"
     are, them = ("is", "it") if is_one else ("are", "them")
@@ -196,3 +199,38 @@ def seconds(value: float | None) -> str:
     if value >= 100:
         return f"{value:,.0f} s"
     return f"{value:.2f} s" if round(value, 3) >= 1 else f"{1000 * value:.3g} ms"
+
+
+def tell(lines: Sequence[Line], notify: Callable[[str], None]) -> None:
+    """Tell the user what deserves a line of a log: of workers that leave together, one."""
+    told: set[str] = set()
+    """Workers of whose leaving a line tells."""
+    for line in lines:
+        if isinstance(line, Entry):
+            if not is_rare(line):
+                continue
+        elif isinstance(line, Ended):  # its status is reported elsewhere
+            for fault in line.faults_without_effect:
+                notify(f"Fault never triggered: {fault}.")
+            continue
+        for event in filter(attrgetter("rare"), texts_of(line)):
+            text = event.text
+            if event.kind == "left" and isinstance(line, Entry):
+                if event.worker in told:
+                    continue
+                together = _left_with(line, lines)
+                told.update(together)
+                text = _gone(together, line.report)
+            notify(f"After {event.at:.1f} s: {text}.")
+
+
+def _left_with(first: Entry, lines: Sequence[Line]) -> list[str]:
+    """Return the workers that left with a first one, as with their node: soon, and as it did."""
+    return [
+        line.event.worker
+        for line in lines
+        if isinstance(line, Entry)
+        and isinstance(line.event, Left)
+        and line.report == first.report
+        and 0 <= line.event.at - first.event.at <= TOGETHER_S
+    ]

@@ -36,7 +36,7 @@ class SwitchMeasures:
 
 
 @dataclass(slots=True)
-class _Worker:
+class _WorkerRows:
     """What is known of a worker, for the rows of its further pushes."""
 
     group: str
@@ -88,7 +88,7 @@ class Follower:
         self.resumptions: list[Resumed] = []
         """Each time that the run went on from a checkpoint."""
         self.ended: Ended | None = None
-        self._workers: dict[str, _Worker] = {}
+        self._workers: dict[str, _WorkerRows] = {}
         """The workers that have joined, also those that have left."""
         self._open: dict[Push, PushRow] = {}
         """Push -> its row, while that is incomplete."""
@@ -135,7 +135,7 @@ class Follower:
             self._former |= {push: each.samples for push, each in roster.buffered.items()}
             for worker in roster.live:
                 lead = roster.lead(worker) if worker in roster.members else 0
-                self._workers[worker] = _Worker(WorkerId(worker).group, at, lead)
+                self._workers[worker] = _WorkerRows(WorkerId(worker).group, at, lead)
                 self._totals.begin(worker, at)
         self._resume(at)
 
@@ -171,7 +171,7 @@ class Follower:
             if state.is_live:
                 state.waiting = row
         elif isinstance(event, Joined):
-            workers[event.worker] = _Worker(WorkerId(event.worker).group)
+            workers[event.worker] = _WorkerRows(WorkerId(event.worker).group)
         elif isinstance(event, Left):
             state = workers[event.worker]
             state.is_live = False
@@ -257,7 +257,7 @@ class Follower:
             if self._workers[push[0]].waiting is not row:
                 completed.append(self._open.pop(push))
 
-    def _waited(self, state: _Worker, at: float, completed: list[PushRow]) -> None:
+    def _waited(self, state: _WorkerRows, at: float, completed: list[PushRow]) -> None:
         """Take in that a worker no longer waits behind its latest push."""
         row, state.waiting = state.waiting, None
         assert row is not None, "it does not wait"
@@ -336,7 +336,7 @@ def _follow(event: Event, roster: Roster) -> None:
         roster.leave(event.worker)
 
 
-def _row_of(event: Pushed, report: Report, state: _Worker) -> PushRow:
+def _row_of(event: Pushed, report: Report, state: _WorkerRows) -> PushRow:
     assert state.released_at is not None, f"{event} of a worker never released"
     base, computed_at = report.forward_version, event.computed_at
     return PushRow(

@@ -44,7 +44,7 @@ class _Switch(msgspec.Struct):
     first_push_s: float | None = None
 
 
-class _Worker(msgspec.Struct):
+class _WorkerSummary(msgspec.Struct):
     id: str
     group: str
     pushes: int
@@ -85,7 +85,7 @@ class Summary(msgspec.Struct, kw_only=True):
     batch_metrics: list[str] = []
     paradigm_parameters: dict[str, Any] = {}
     switches: list[_Switch] = []
-    per_worker: list[_Worker] = []
+    per_worker: list[_WorkerSummary] = []
     bottleneck: _Bottleneck | None = None
     checkpoints: int = 0
     resumptions: int = 0

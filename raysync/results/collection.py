@@ -37,7 +37,7 @@ CODE_SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Run:
+class CollectedRun:
     """One run of a collection."""
 
     record: RunRecord
@@ -82,7 +82,7 @@ class Run:
         return float(value) if isinstance(value, int | float) and isfinite(value) else None
 
 
-def by_seed(runs: Iterable[Run], key: str) -> dict[int, float | None]:
+def by_seed(runs: Iterable[CollectedRun], key: str) -> dict[int, float | None]:
     """Return seed -> value, for pairs."""
     return {run.seed: run.value(key) for run in runs}
 
@@ -134,7 +134,7 @@ class Collection:
 
     paths: tuple[Path, ...]
     """The folders that were named."""
-    runs: tuple[Run, ...]
+    runs: tuple[CollectedRun, ...]
     """The runs in file order (of a sweep, in that of its trials); at least one."""
     failed: tuple[Failed, ...] = ()
     superseded: int = 0
@@ -169,7 +169,7 @@ class Collection:
         order = {label: place for place, label in enumerate(listed)}
         return tuple(sorted(labels, key=lambda label: order.get(label, len(order))))
 
-    def scenarios(self) -> dict[str, dict[str, list[Run]]]:
+    def scenarios(self) -> dict[str, dict[str, list[CollectedRun]]]:
         """Return scenario -> paradigm -> its repeats by rising seed; "" is the only scenario where
         nothing else differs.
 
@@ -178,17 +178,19 @@ class Collection:
         return self._scenarios
 
     @cached_property
-    def _scenarios(self) -> dict[str, dict[str, list[Run]]]:
+    def _scenarios(self) -> dict[str, dict[str, list[CollectedRun]]]:
         order = {label: place for place, label in enumerate(self.paradigms)}
-        groups: dict[str, dict[str, list[Run]]] = {trial.scenario: {} for trial in self._trials}
+        groups: dict[str, dict[str, list[CollectedRun]]] = {
+            trial.scenario: {} for trial in self._trials
+        }
         for trial in sorted(self._trials, key=lambda trial: (order[trial.paradigm], trial.seed)):
             repeats = groups[trial.scenario].setdefault(trial.paradigm, [])
-            if isinstance(trial, Run):
+            if isinstance(trial, CollectedRun):
                 repeats.append(trial)
         return groups
 
     @property
-    def _trials(self) -> tuple[Run | Failed, ...]:
+    def _trials(self) -> tuple[CollectedRun | Failed, ...]:
         return (*self.runs, *self.failed)
 
     def failures(self, scenario: str, paradigm: str) -> list[Failed]:
@@ -238,7 +240,7 @@ def collect(paths: Sequence[Path]) -> Collection:
         _check(record)
     scenarios = differences(records)
     runs = [
-        Run(record, label_of(record), record.config.seed, scenario)
+        CollectedRun(record, label_of(record), record.config.seed, scenario)
         for record, scenario in zip(records, scenarios, strict=True)
     ]
     runs = by_code(runs)
@@ -259,7 +261,7 @@ def labels_of(records: Iterable[RunRecord]) -> dict[str, str]:
     return {record.config.paradigm.label: label_of(record) for record in records}
 
 
-def by_code(runs: Sequence[Run]) -> list[Run]:
+def by_code(runs: Sequence[CollectedRun]) -> list[CollectedRun]:
     """Tell runs apart whose settings are the same and whose code is not: that of task, model and
     data makes another scenario, that of the paradigm another paradigm.
     """
@@ -275,7 +277,9 @@ def by_code(runs: Sequence[Run]) -> list[Run]:
     ]
 
 
-def _codes(runs: Sequence[Run], key: str, alike: Callable[[Run], str]) -> list[str]:
+def _codes(
+    runs: Sequence[CollectedRun], key: str, alike: Callable[[CollectedRun], str]
+) -> list[str]:
     """Return `code=1a2b3c4d` for each run beside which an alike one has other code; "" for the
     others.
     """
@@ -289,7 +293,7 @@ def _codes(runs: Sequence[Run], key: str, alike: Callable[[Run], str]) -> list[s
     ]
 
 
-def _newest(runs: Sequence[Run]) -> tuple[Run, ...]:
+def _newest(runs: Sequence[CollectedRun]) -> tuple[CollectedRun, ...]:
     """Return the newest run of each scenario, paradigm and seed. In virtual time its repetition is
     the same run, and no evidence.
     """
@@ -340,7 +344,7 @@ def _of_sweep(path: Path) -> Collection:
         if trial in sweep.records:
             record = sweep.records[trial]
             _check(record)
-            runs.append(Run(record, label_of(record), record.config.seed, scenario))
+            runs.append(CollectedRun(record, label_of(record), record.config.seed, scenario))
         else:
             seed = int(row.get("config/seed", sweep.experiment.seed))
             failed.append(

@@ -42,7 +42,7 @@ class Ranked:
 
 
 @dataclass(frozen=True)
-class Comparison:
+class PairwiseComparison:
     """A paradigm against another one that it is thought to be worse than."""
 
     other: Ranked
@@ -90,7 +90,7 @@ class Standings:
         return self.ranked[0]
 
     @cached_property
-    def behind(self) -> tuple[Comparison, ...]:
+    def behind(self) -> tuple[PairwiseComparison, ...]:
         """The others against the first one, in the order of the ranking."""
         return tuple(self.compare(self.first, other) for other in self.ranked[1:])
 
@@ -114,12 +114,12 @@ class Standings:
         no_interval = all(versus.by.low is None for versus in others)
         return Leader(name, "one seed" if no_interval else "not clear", doubtful)
 
-    def compare(self, better: Ranked, worse: Ranked) -> Comparison:
+    def compare(self, better: Ranked, worse: Ranked) -> PairwiseComparison:
         """Compare two paradigms over their common seeds."""
         if self.measure.compared_by == "ratio":
-            return Comparison(worse, paired_ratio(worse.seeds, better.seeds), 1.0)
+            return PairwiseComparison(worse, paired_ratio(worse.seeds, better.seeds), 1.0)
         large, small = (better, worse) if self.measure.rises else (worse, better)
-        return Comparison(worse, paired_difference(large.seeds, small.seeds), 0.0)
+        return PairwiseComparison(worse, paired_difference(large.seeds, small.seeds), 0.0)
 
 
 @dataclass(frozen=True)

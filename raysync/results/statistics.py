@@ -20,7 +20,7 @@ from typing import Literal
 import numpy as np
 from scipy import stats
 
-from raysync.results.collection import Run
+from raysync.results.collection import CollectedRun
 
 CONFIDENCE = 0.95
 Method = Literal["t", "bootstrap"]
@@ -140,8 +140,8 @@ def _pairs(
 
 
 def median_run(
-    runs: Sequence[Run], key: str = "final_accuracy", lost: int = 0, *, rises: bool = True
-) -> Run | None:
+    runs: Sequence[CollectedRun], key: str = "final_accuracy", lost: int = 0, *, rises: bool = True
+) -> CollectedRun | None:
     """Return the run in the middle by its result; None if there are no runs, or if a repeat without
     a record is in the middle.
 
@@ -157,7 +157,7 @@ def median_run(
     """
     sign = 1.0 if rises else -1.0
 
-    def rank(run: Run) -> tuple[float, int]:
+    def rank(run: CollectedRun) -> tuple[float, int]:
         value = run.value(key)
         return (-inf if value is None else sign * value, -run.seed)
 

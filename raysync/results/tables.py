@@ -9,7 +9,7 @@ from typing import Any
 import pandas as pd
 
 from raysync.config import Published
-from raysync.results.collection import Collection, Run, by_seed
+from raysync.results.collection import CollectedRun, Collection, by_seed
 from raysync.results.columns import (
     WHOLE_WORK,
     Measure,
@@ -163,7 +163,7 @@ def _values(key: str, value: Estimate) -> dict[str, Any]:
 
 
 def _published(
-    published: Published, paradigm: str, groups: Mapping[str, Sequence[Run]]
+    published: Published, paradigm: str, groups: Mapping[str, Sequence[CollectedRun]]
 ) -> dict[str, Any]:
     """Return the published values of a paradigm, and the ratios to those of `relative_to`, measured
     and published.

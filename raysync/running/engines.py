@@ -17,8 +17,9 @@ from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.preparation import TrainingPlan
 
-Watch = Callable[[Measures], None]
+WatchCallback = Callable[[Measures], None]
 Notify = Callable[[str], None]
+"""Receives a sentence that the user should read."""
 
 
 class Engine(Protocol):

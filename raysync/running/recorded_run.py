@@ -19,6 +19,7 @@ from raysync.engine.elastic import for_workers_of
 from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
+from raysync.record.event_text import tell
 from raysync.record.journal_cut import came_to, lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
@@ -28,8 +29,7 @@ from raysync.record.storage import check, display_name, join
 from raysync.record.uploader import uploads
 from raysync.record.user_code import user_code
 from raysync.record.writer import JOURNAL, RecordWriter, folder_name, make_folder
-from raysync.running.engines import Engine, Notify, Watch
-from raysync.running.notices import tell
+from raysync.running.engines import Engine, Notify, WatchCallback
 from raysync.running.recovery import GoesOn, Recoveries, Reports
 from raysync.running.stop_request import stop_request
 from raysync.tracking.callback import RunStart, callbacks_of
@@ -73,7 +73,7 @@ class RecordedRun:
         # before the engine begins: they may be refused
         self._trackers = trackers_of(self._experiment, notify)
         self._callbacks = callbacks_of(self._experiment)
-        self._watches: tuple[Watch, ...] = ()
+        self._watches: tuple[WatchCallback, ...] = ()
         self._problem = ""
         """Why it has failed, if it has."""
 
@@ -99,7 +99,7 @@ class RecordedRun:
 
     @contextmanager
     def observed(
-        self, sweep: str, comparison: str, watch: Watch, callbacks: Sequence[object]
+        self, sweep: str, comparison: str, watch: WatchCallback, callbacks: Sequence[object]
     ) -> Iterator[RecordWriter]:
         """Write the record, upload it, and let others look on, within the block."""
         experiment, goes_on, notify = self._experiment, self._goes_on, self._notify

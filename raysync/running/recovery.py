@@ -22,8 +22,8 @@ from raysync.record.reader import RunRecord
 from raysync.record.resumption import environment_of, newest_checkpoint
 from raysync.record.writer import RecordWriter
 
-Report = list[Line] | Checkpoint
-Reports = Iterator[Report]
+RunReport = list[Line] | Checkpoint
+Reports = Iterator[RunReport]
 
 
 @dataclass(frozen=True)
@@ -76,7 +76,7 @@ class Recoveries:
         self._number = 0
         """The number of the checkpoint that the run went on from last."""
 
-    def reports(self, reports: Reports, writer: RecordWriter) -> Iterator[Report | Resumed]:
+    def reports(self, reports: Reports, writer: RecordWriter) -> Iterator[RunReport | Resumed]:
         """Yield the reports of a run to its end, and each `Resumed` that the writer has written.
 
         Raises:

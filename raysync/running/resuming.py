@@ -20,7 +20,7 @@ from raysync.record.resumption import (
     workload_of,
 )
 from raysync.record.storage import display_name
-from raysync.running.engines import Notify, Watch, engine_for, quiet
+from raysync.running.engines import Notify, WatchCallback, engine_for, quiet
 from raysync.running.recorded_run import user_code_of
 from raysync.running.recovery import GoesOn
 from raysync.running.run import check_functions, run_in
@@ -38,7 +38,7 @@ def resume(
     model: ModelSource | None = None,
     data: Labelled | None = None,
     task: Task | None = None,
-    watch: Watch = quiet,
+    watch: WatchCallback = quiet,
     notify: Notify = quiet,
     callbacks: Sequence[object] = (),
 ) -> RunRecord:

@@ -14,7 +14,7 @@ from raysync.engine.early_stop import stop_metric
 from raysync.errors import ConfigError, unknown_name
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord
-from raysync.running.engines import Engine, Notify, Watch, engine_for, quiet
+from raysync.running.engines import Engine, Notify, WatchCallback, engine_for, quiet
 from raysync.running.recorded_run import RecordedRun
 from raysync.running.recovery import GoesOn
 from raysync.tracking.callback import check_callbacks
@@ -30,7 +30,7 @@ def run(
     model: ModelSource | None = None,
     data: Labelled | None = None,
     task: Task | None = None,
-    watch: Watch = quiet,
+    watch: WatchCallback = quiet,
     notify: Notify = quiet,
     callbacks: Sequence[object] = (),
 ) -> RunRecord:
@@ -93,7 +93,7 @@ def run_in(
     training: TrainingPlan,
     choice: ParadigmChoice,
     *,
-    watch: Watch = quiet,
+    watch: WatchCallback = quiet,
     notify: Notify = quiet,
     callbacks: Sequence[object] = (),
     sweep: str = "",

@@ -21,8 +21,7 @@ from raysync.errors import ConfigError
 from raysync.training.batch_metrics import batch_metrics
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Array, Batches, shards
-from raysync.training.data.data_set import DataSet, Labelled
-from raysync.training.data.samples import check_samples
+from raysync.training.data.data_set import DataSet, Labelled, check_samples
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.files.model_file import check_savable
 from raysync.training.files.state_dict import read_any

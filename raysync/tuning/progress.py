@@ -14,10 +14,8 @@ from ray.tune.experiment import Trial
 from raysync.config.base import value_text
 from raysync.errors import ConfigError
 from raysync.record.sweeps import TrialNote, write_note
+from raysync.running.engines import Notify
 from raysync.tuning.trial import settings_of
-
-Notify = Callable[[str], None]
-"""Receives a sentence that the user should read."""
 
 
 @dataclass(frozen=True)

@@ -31,11 +31,18 @@ from raysync.paradigms.syncswitch import SyncSwitch
 from raysync.record.storage import is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
+from raysync.running.engines import Notify
 from raysync.training.tasks.task_loading import metrics_of, primary_of
+from raysync.tuning.fraction_search import (
+    FIRST_ALONE,
+    FractionTrial,
+    SearchResult,
+    Training,
+    search,
+)
 from raysync.tuning.grid import Point
-from raysync.tuning.progress import Notify, Show
-from raysync.tuning.sweep import Plan, cpus_of, train_all
-from raysync.tuning.switch_search import FIRST_ALONE, Candidate, SearchResult, Training, search
+from raysync.tuning.progress import Show
+from raysync.tuning.sweep_run import SweepPlan, cpus_of, train_all
 from raysync.tuning.trial import Trials
 
 KIND, RESULT, CHOSEN = "switch-search", "search.json", "chosen.yaml"
@@ -127,7 +134,7 @@ def run(
         (folder / name).unlink(missing_ok=True)
     connection = Connection(notify, address)
 
-    def train(stage: Plan) -> int:
+    def train(stage: SweepPlan) -> int:
         begin(_text_of(stage.points), stage.count)
         connection.open(stage.experiment.cluster, cpus_of(stage))
         return train_all(stage, notify=notify, show=show, verbose=verbose)
@@ -164,7 +171,7 @@ def chosen(experiment: Experiment, fraction: float) -> Experiment:
 
 
 def _trained(
-    plan: SearchPlan, repeats: dict[float, int], train: Callable[[Plan], int]
+    plan: SearchPlan, repeats: dict[float, int], train: Callable[[SweepPlan], int]
 ) -> list[Training]:
     """Return the trainings of fractions; those that are missing are run first, side by side.
 
@@ -217,14 +224,14 @@ def _training(row: dict[str, Any], target: str) -> Training:
     return Training(row[target], row["seconds"])
 
 
-def _stage(plan: SearchPlan, missing: list[Key]) -> Plan:
+def _stage(plan: SearchPlan, missing: list[Key]) -> SweepPlan:
     points = tuple(
         {"trial": f"{fraction:g}-{seed}", FRACTION: fraction, SEED: seed}
         for fraction, seed in missing
     )
     grid = {name: [point[name] for point in points] for name in (FRACTION, SEED)}
     sweep = Sweep.model_validate({"grid": grid, "concurrent": plan.search.concurrent})
-    return Plan(plan.experiment, sweep, plan.trials, points, points, len(points))
+    return SweepPlan(plan.experiment, sweep, plan.trials, points, points, len(points))
 
 
 def _text_of(points: Iterable[Point]) -> str:
@@ -301,7 +308,7 @@ def _common(experiment: Experiment) -> str:
 def _result_json(plan: SearchPlan, result: SearchResult) -> dict[str, Any]:
     """Return the contents of `search.json`: seconds, and costs in trainings of `first`."""
 
-    def of(candidate: Candidate) -> dict[str, Any]:
+    def of(candidate: FractionTrial) -> dict[str, Any]:
         known = asdict(candidate)
         runs = known.pop("trainings")
         values = {"value": candidate.value, "seconds": candidate.seconds}

@@ -33,7 +33,7 @@ from raysync.tracking.trackers import check_trackers
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.training.tasks.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override
-from raysync.tuning.trial_reports import Reports
+from raysync.tuning.trial_reports import TuneReports
 
 VIRTUAL_GPU_SHARE = 0.25
 """The share of a GPU that Tune reserves for a trial in virtual time that computes on one: each has
@@ -185,7 +185,7 @@ def train(point: Point, trials: Trials) -> None:
                     engine,
                     training,
                     experiment.paradigm,
-                    watch=Reports(timing_only=experiment.timing == "only").watch,
+                    watch=TuneReports(timing_only=experiment.timing == "only").watch,
                     notify=print,
                     sweep=trials.name,
                     goes_on=goes_on,

@@ -23,7 +23,7 @@ REPORTED = (
 metrics of the evaluation."""
 
 
-class Reports:
+class TuneReports:
     """Reports each evaluation to Tune; of a run without evaluations, its end."""
 
     def __init__(self, *, timing_only: bool) -> None:

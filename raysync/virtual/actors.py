@@ -24,7 +24,7 @@ from raysync.engine.messages import (
     StepReport,
 )
 from raysync.virtual.all_reduce import AllReduce
-from raysync.virtual.backend import Cost
+from raysync.virtual.virtual_backend import Cost
 
 if TYPE_CHECKING:  # a run that only takes time needs no torch
     from torch import Tensor
@@ -97,7 +97,7 @@ class WorkerActor:
 
 
 @dataclass(slots=True)
-class UpdateTimes:
+class ServerTimes:
     """What an update takes a server, in the phase in force."""
 
     update_s: float = 0.0
@@ -115,7 +115,7 @@ class ServerActor:
     def __init__(
         self,
         site: str,
-        times: UpdateTimes,
+        times: ServerTimes,
         vectors: int,
         server: ModelServer | None,
         exchange: AllReduce | None = None,

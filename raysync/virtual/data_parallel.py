@@ -15,21 +15,22 @@ from types import MappingProxyType
 from raysync.config import Network
 from raysync.core.ids import WorkerId
 from raysync.core.paradigm import AnyParadigm, Paradigm
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.topology import SERVER, DataParallel, DataParallelPlan
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.files.model_file import encoded
 from raysync.training.files.state_file import check_fits
 from raysync.training.preparation import TrainingPlan
-from raysync.training.server.model_server import Exchange, ModelServer, shard_of
+from raysync.training.server.model_server import ModelServer, Store
+from raysync.training.server.parameter_store import shard_of
 from raysync.training.worker.flat import FlatModel
-from raysync.virtual.actors import EvaluatorActor, ServerActor, UpdateTimes, WorkerActor
+from raysync.virtual.actors import EvaluatorActor, ServerActor, ServerTimes, WorkerActor
 from raysync.virtual.all_reduce import AllReduce
-from raysync.virtual.backend import Actor, VirtualBackend
-from raysync.virtual.links import Links
-from raysync.virtual.network import PhaseNetwork
+from raysync.virtual.site_links import SiteLinks
 from raysync.virtual.trainer import Trainer, device_of
+from raysync.virtual.transfers import PhaseNetwork
+from raysync.virtual.virtual_backend import Actor, VirtualBackend
 
 
 class DataParallelRun:
@@ -51,7 +52,7 @@ class DataParallelRun:
         self._training, self._paradigm, self._servers = training, paradigm, servers
         self._trains = training.experiment.timing == "with-gradients"
         self._trainer = Trainer(training) if self._trains else None
-        self._times = UpdateTimes()
+        self._times = ServerTimes()
 
     def networks(self) -> Callable[[str], PhaseNetwork]:
         """Return a function that makes the network that of a phase, and returns it. Without a
@@ -59,7 +60,7 @@ class DataParallelRun:
         """
         training, described = self._training, self._training.experiment.network
         has_server = not self._paradigm.collective
-        links = Links(training.experiment, training.groups)
+        links = SiteLinks(training.experiment, training.groups)
         slots = {slot: slot for slot in training.groups} if has_server else {}
         servers = training.experiment.cluster.server_shards if has_server else 1
 
@@ -120,24 +121,24 @@ class DataParallelRun:
         )
 
 
-def model_server(exchange: Exchange, parts: Sequence[bytes] | None) -> ModelServer:
+def model_server(store: Store, parts: Sequence[bytes] | None) -> ModelServer:
     """Return a server, with the state of a checkpoint if there is one.
 
     Args:
-        exchange: fresh.
+        store: fresh.
         parts: the contents of the file of each shard.
 
     Raises:
         ConfigError: the state is that of another model or optimizer, or of several shards.
     """
-    server = ModelServer(exchange)
+    server = ModelServer(store)
     if parts is not None:
         check_fits("shards of a server", len(parts), 1)
         server.restore(parts[0])
     return server
 
 
-def set_times(times: UpdateTimes, network: Network, read_bytes: float) -> None:
+def set_times(times: ServerTimes, network: Network, read_bytes: float) -> None:
     """Let the updates of a server take the time that a network says.
 
     Args:

@@ -17,11 +17,11 @@ from torch import Tensor, nn
 
 from raysync.core.ids import WorkerId
 from raysync.decoupled.cut import Part, joined
+from raysync.decoupled.pipelined_topology import Pipelined, server_of
 from raysync.decoupled.pipelines import StageId
 from raysync.decoupled.plan import DecoupledPlan, cut_model
-from raysync.decoupled.stage import StageComputation, StageWork
-from raysync.decoupled.topology import Pipelined, server_of
-from raysync.emulation.faults import FaultPlan
+from raysync.decoupled.stage_computation import StageComputation, StageWork
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import StepTime
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.messages import BackwardCall, ForwardCall, Message, StepReport
@@ -29,17 +29,17 @@ from raysync.training.evaluation import ModelEvaluation
 from raysync.training.files.model_file import encoded
 from raysync.training.files.state_file import State
 from raysync.training.worker.buffers import layout_of
-from raysync.virtual.actors import Computed, EvaluatorActor, ServerActor, UpdateTimes
-from raysync.virtual.backend import Actor, Cost, VirtualBackend
+from raysync.virtual.actors import Computed, EvaluatorActor, ServerActor, ServerTimes
 from raysync.virtual.data_parallel import model_server, set_times
-from raysync.virtual.links import Links
-from raysync.virtual.network import PhaseNetwork, Way
+from raysync.virtual.site_links import SiteLinks
+from raysync.virtual.transfers import PhaseNetwork, Way
+from raysync.virtual.virtual_backend import Actor, Cost, VirtualBackend
 
 FORWARD = 1 / 3
 """The forward pass's share of the operations of a step; a backward pass has twice as many."""
 
 
-class StageActor:
+class VirtualStage:
     """One stage of one group, on the device that the group of its worker describes."""
 
     def __init__(
@@ -137,7 +137,7 @@ class PipelinedRun:
         their servers, and between a stage and the next.
         """
         plan, experiment = self._plan, self._plan.training.experiment
-        network, links = experiment.network, Links(experiment, plan.training.groups)
+        network, links = experiment.network, SiteLinks(experiment, plan.training.groups)
         paths: dict[str, dict[str, Way]] = {}
         for stage in plan.shares:
             slots = {plan.name(each): slot for each, slot in plan.slots.items() if each[1] == stage}
@@ -167,9 +167,9 @@ class PipelinedRun:
             if name == server_of(stage):
                 server = None
                 if self._trains:
-                    exchange = self._plan.exchange(self._part(stage))
-                    server = model_server(exchange, self._servers.get(name))
-                experiment, times = self._plan.training.experiment, UpdateTimes()
+                    store = self._plan.store(self._part(stage))
+                    server = model_server(store, self._servers.get(name))
+                experiment, times = self._plan.training.experiment, ServerTimes()
                 set_times(times, experiment.network, self._plan.vector_bytes[stage])
                 return ServerActor(name, times, 1, server)
         stage_id, paradigm = self._stages[WorkerId(name).slot], self._plan.paradigm
@@ -183,7 +183,7 @@ class PipelinedRun:
             if self._trains
             else None
         )
-        return StageActor(self._plan, stage_id, computation)
+        return VirtualStage(self._plan, stage_id, computation)
 
     def _part(self, stage: int) -> Part:
         return copy.deepcopy(self._parts[stage - 1])

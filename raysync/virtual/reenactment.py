@@ -24,7 +24,7 @@ from raysync.engine.messages import EvaluateCall, Message
 from raysync.errors import ConfigError
 from raysync.training.files.state_dict import legible
 from raysync.training.files.state_file import CHECKPOINT, State, decode, encode
-from raysync.virtual.backend import VirtualBackend
+from raysync.virtual.virtual_backend import VirtualBackend
 
 
 def snapshot(driver: Driver) -> tuple[State, bytes]:

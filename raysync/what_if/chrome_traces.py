@@ -23,7 +23,7 @@ from raysync.config.durations import Steps, by_number
 from raysync.errors import ConfigError, unknown_name
 from raysync.what_if.collectives import exposed_us
 from raysync.what_if.horovod_timeline import is_negotiation
-from raysync.what_if.trace_files import Event, Trace, begin_us
+from raysync.what_if.trace_files import TraceEvent, TraceFile, begin_us
 
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 TASK, EXECUTION = "task::", "task:execute"
@@ -36,7 +36,7 @@ LITTLE = 0.01
 """So small a share of the time taken off a step says that communication was not recognised."""
 
 
-def traced_by(trace: Trace) -> Literal["torch", "ray", "horovod"] | None:
+def traced_by(trace: TraceFile) -> Literal["torch", "ray", "horovod"] | None:
     """Return what wrote a trace; None: something else."""
     for event in trace.events:
         if PROFILER_STEP.fullmatch(str(event.get("name"))):
@@ -48,7 +48,7 @@ def traced_by(trace: Trace) -> Literal["torch", "ray", "horovod"] | None:
     return None
 
 
-def _seconds(event: Event, what: str) -> float:
+def _seconds(event: TraceEvent, what: str) -> float:
     """Return the duration of an event.
 
     Raises:
@@ -83,7 +83,7 @@ class _Rank:
     """The seconds of its steps in which it only communicated."""
 
 
-def read_profiles(traces: Iterable[Trace], names: Mapping[Path, str]) -> Profiles:
+def read_profiles(traces: Iterable[TraceFile], names: Mapping[Path, str]) -> Profiles:
     """Read the steps in traces of torch's profiler, without the time in which a rank only
     communicates (see `collectives`).
 
@@ -112,10 +112,10 @@ def read_profiles(traces: Iterable[Trace], names: Mapping[Path, str]) -> Profile
     return Profiles(steps, (*_gaps(numbers), *_communication(shares)), max(shares) < LITTLE)
 
 
-def _add(rank: _Rank, name: str, trace: Trace) -> None:
+def _add(rank: _Rank, name: str, trace: TraceFile) -> None:
     """Add the steps in a file to those of its rank."""
     path = trace.path
-    steps: dict[int, Event] = {}
+    steps: dict[int, TraceEvent] = {}
     for event in trace.spans():
         match = PROFILER_STEP.fullmatch(str(event.get("name")))
         if match is None or str(event.get("cat")).startswith("gpu"):  # the GPU's part of a step
@@ -172,7 +172,7 @@ def _gaps(numbers: Sequence[int]) -> Iterator[str]:
         )
 
 
-def read_timeline(trace: Trace, method: str | None = None) -> tuple[Steps, str]:
+def read_timeline(trace: TraceFile, method: str | None = None) -> tuple[Steps, str]:
     """Read the calls of a method in a Ray timeline (`ray timeline`, `ray.timeline()`).
 
     Args:
@@ -194,7 +194,7 @@ def read_timeline(trace: Trace, method: str | None = None) -> tuple[Steps, str]:
     elif method not in names:
         raise unknown_name("method", method, names, where=f"{path}: --event")
     executions = _executions(trace)
-    calls: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    calls: dict[tuple[str, str], list[TraceEvent]] = defaultdict(list)
     for event in tasks:
         if _method(event) == method:
             calls[_process(event)].append(event)
@@ -208,11 +208,11 @@ def read_timeline(trace: Trace, method: str | None = None) -> tuple[Steps, str]:
     }, method
 
 
-def _method(event: Event) -> str:
+def _method(event: TraceEvent) -> str:
     return str(event["cat"]).removeprefix(TASK)
 
 
-def _process(event: Event) -> tuple[str, str]:
+def _process(event: TraceEvent) -> tuple[str, str]:
     return str(event.get("pid")), str(event.get("tid"))
 
 
@@ -222,7 +222,7 @@ def _called(process: tuple[str, str], number: int) -> str:
     return f"{number} ({node} {worker.rpartition(':')[2][:8]})"
 
 
-def _only_repeated(tasks: Iterable[Event], names: Mapping[str, int]) -> str:
+def _only_repeated(tasks: Iterable[TraceEvent], names: Mapping[str, int]) -> str:
     processes: dict[str, set[tuple[str, str]]] = defaultdict(set)
     for event in tasks:
         processes[_method(event)].add(_process(event))
@@ -236,9 +236,9 @@ def _only_repeated(tasks: Iterable[Event], names: Mapping[str, int]) -> str:
     raise ConfigError(f"Which calls are the steps? Say --event METHOD.\nThere are: {listed}.")
 
 
-def _executions(trace: Trace) -> dict[tuple[str, str], list[Event]]:
+def _executions(trace: TraceFile) -> dict[tuple[str, str], list[TraceEvent]]:
     """Return process -> the executions of its tasks, in their order."""
-    executions: dict[tuple[str, str], list[Event]] = defaultdict(list)
+    executions: dict[tuple[str, str], list[TraceEvent]] = defaultdict(list)
     for event in trace.spans():
         if event.get("cat") == EXECUTION:
             executions[_process(event)].append(event)
@@ -247,7 +247,7 @@ def _executions(trace: Trace) -> dict[tuple[str, str], list[Event]]:
     return executions
 
 
-def _execution(task: Event, executions: Sequence[Event]) -> Event:
+def _execution(task: TraceEvent, executions: Sequence[TraceEvent]) -> TraceEvent:
     """Return the execution within a task; without one, the task."""
     at, us = bisect_left(executions, begin_us(task), key=begin_us), task.get("dur")
     ended_us = begin_us(task) + (us if isinstance(us, float) else 0.0)

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from raysync.config.durations import Steps
 from raysync.errors import ConfigError
-from raysync.what_if.trace_files import Event, Trace, begin_us
+from raysync.what_if.trace_files import TraceEvent, TraceFile, begin_us
 
 NEGOTIATION = "NEGOTIATE_ALLREDUCE"
 US = 1e-6
@@ -29,12 +29,12 @@ class _Exchange:
     ended_us: float = 0.0
 
 
-def is_negotiation(event: Event) -> bool:
+def is_negotiation(event: TraceEvent) -> bool:
     """Say whether only Horovod writes such an event."""
     return event["ph"] == "B" and event.get("name") == NEGOTIATION
 
 
-def read_horovod(trace: Trace) -> Steps:
+def read_horovod(trace: TraceFile) -> Steps:
     """Read the seconds that each rank computes in each step but the first one.
 
     Raises:
@@ -66,13 +66,13 @@ def read_horovod(trace: Trace) -> Steps:
     return {rank: tuple(seconds) for rank, seconds in steps.items()}
 
 
-def _ready_us(exchange: _Exchange, rank: int, number: int, trace: Trace) -> float:
+def _ready_us(exchange: _Exchange, rank: int, number: int, trace: TraceFile) -> float:
     if rank not in exchange.ready_us:
         raise ConfigError(f"{trace.path}: rank {rank} was not ready for step {number}.")
     return exchange.ready_us[rank]
 
 
-def _exchanges(trace: Trace) -> Mapping[str, Sequence[_Exchange]]:
+def _exchanges(trace: TraceFile) -> Mapping[str, Sequence[_Exchange]]:
     """Return tensor -> its exchanges, in their order; one that the file cuts off is left out."""
     tensors: dict[str, list[_Exchange]] = defaultdict(list)
     open_events: dict[str, list[str]] = defaultdict(list)

@@ -17,6 +17,7 @@ from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.what_if.intervals import FEWEST, Interval, ratio
 from raysync.what_if.processes import pool
+from raysync.what_if.rank_step_times import RankStepTimes
 from raysync.what_if.simulation import (
     STEPS_A_BLOCK,
     Simulation,
@@ -26,7 +27,6 @@ from raysync.what_if.simulation import (
     simulate,
     with_another,
 )
-from raysync.what_if.step_times import StepTimes
 
 Show = Callable[[int, int], None]
 """Receives the number of paradigms that are through, and of all."""
@@ -40,7 +40,7 @@ ONE_PROCESS = 100_000
 
 
 @dataclass(frozen=True)
-class Options:
+class PredictionOptions:
     """What a prediction assumes that the step times do not say."""
 
     batch_size: int | None = None
@@ -100,8 +100,8 @@ class Larger:
 class WhatIf:
     """What every paradigm would make of the step times."""
 
-    times: StepTimes
-    options: Options
+    times: RankStepTimes
+    options: PredictionOptions
     batch_size: int | None
     steps: int
     """The workload, in steps a rank on average."""
@@ -179,8 +179,8 @@ def paradigms_in(texts: Sequence[str]) -> tuple[ParadigmChoice, ...]:
 
 
 def predict(
-    times: StepTimes,
-    options: Options,
+    times: RankStepTimes,
+    options: PredictionOptions,
     choices: Sequence[ParadigmChoice] = (),
     show: Show = lambda done, total: None,
 ) -> WhatIf:
@@ -247,7 +247,7 @@ def _prediction(
     result: Simulation,
     experiment: Experiment,
     ranks: Mapping[str, str],
-    options: Options,
+    options: PredictionOptions,
     batch_size: int | None,
 ) -> Prediction:
     summary, blocks, workers = result.summary, result.blocks, experiment.worker_count
@@ -274,7 +274,7 @@ def _prediction(
     )
 
 
-def slowest(times: StepTimes) -> tuple[str, float]:
+def slowest(times: RankStepTimes) -> tuple[str, float]:
     """Return the rank with the longest steps, and how many times as long they are as those of the
     rank in the middle (of two, the other one); both by their mean.
     """
@@ -284,13 +284,13 @@ def slowest(times: StepTimes) -> tuple[str, float]:
     return rank, means[rank] / median_low(means.values())
 
 
-def is_hidden(times: StepTimes) -> bool:
+def is_hidden(times: RankStepTimes) -> bool:
     """Say whether the steps may be equal because ranks wait for each other inside them."""
     means = [fmean(seconds) for seconds in times.steps.values()]
     return times.may_wait and len(means) > 1 and max(means) <= ALIKE * min(means)
 
 
-def _remarks(times: StepTimes, steps: int, predictions: Iterable[Prediction]) -> Iterator[str]:
+def _remarks(times: RankStepTimes, steps: int, predictions: Iterable[Prediction]) -> Iterator[str]:
     if is_hidden(times):
         yield (
             "Where ranks wait for each other inside a step, all steps last as long as the slowest,"

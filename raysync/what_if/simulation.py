@@ -22,15 +22,15 @@ from raysync.core.decisions import Apply, Switch
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line
 from raysync.core.paradigm import Paradigm
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.driver import Driver
 from raysync.engine.topology import SERVER, DataParallelPlan, rosters_by_stage
 from raysync.errors import ConfigError
 from raysync.record.measures import Measures
 from raysync.record.push_rows import PushRow
-from raysync.virtual.actors import ServerActor, UpdateTimes, WorkerActor
-from raysync.virtual.backend import Actor, VirtualBackend
-from raysync.virtual.network import PhaseNetwork
+from raysync.virtual.actors import ServerActor, ServerTimes, WorkerActor
+from raysync.virtual.transfers import PhaseNetwork
+from raysync.virtual.virtual_backend import Actor, VirtualBackend
 
 BLOCKS = 30
 """The blocks of time that a run is cut into, at most."""
@@ -187,7 +187,7 @@ def _driver_of(experiment: Experiment, paradigm: Paradigm, workload: int) -> Dri
 
     def actor(name: str) -> Actor:
         if name == SERVER:
-            return ServerActor(SERVER, UpdateTimes(), 1, None)
+            return ServerActor(SERVER, ServerTimes(), 1, None)
         slot = str(WorkerId(name).slot)
         return WorkerActor(slot, slots[slot], experiment, None)
 

@@ -26,25 +26,25 @@ COLLECTIVE = "Collective name"
 """What torch writes among the `args` of a collective, whatever the backend."""
 ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
 
-Event = dict[str, Any]
+TraceEvent = dict[str, Any]
 
 
 @dataclass(frozen=True)
-class Trace:
+class TraceFile:
     """What a file holds."""
 
     path: Path
-    events: list[Event]
+    events: list[TraceEvent]
     """The events with a duration (`X`), and those that begin or end (`B`, `E`)."""
     rank: int | None
     """The rank of its `distributedInfo`; None: none, or there is only one rank in its world."""
 
-    def spans(self) -> Iterator[Event]:
+    def spans(self) -> Iterator[TraceEvent]:
         """Yield the events that have a duration."""
         return (event for event in self.events if event["ph"] == "X")
 
 
-def begin_us(event: Event) -> float:
+def begin_us(event: TraceEvent) -> float:
     """Return when an event begins, in microseconds."""
     return float(event["ts"])
 
@@ -70,7 +70,7 @@ def traces_in(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def load(path: Path) -> Trace:
+def load(path: Path) -> TraceFile:
     """Read a trace: an object with `traceEvents`, or the list of these.
 
     Raises:
@@ -99,7 +99,7 @@ def load(path: Path) -> Trace:
             raise ConfigError(
                 f"{path}: {event.get('name')!r} begins at {at!r} us; a number is expected."
             )
-    return Trace(path, kept, _rank(data))
+    return TraceFile(path, kept, _rank(data))
 
 
 def _parsed(text: str) -> Any:
@@ -136,7 +136,7 @@ TOP = {"traceEvents", "distributedInfo", "rank", COLLECTIVE}
 KEPT = ("ph", "cat", "name", "ts", "dur", "pid", "tid")
 
 
-def _kept(value: Event) -> Event | None:
+def _kept(value: TraceEvent) -> TraceEvent | None:
     """Return what is needed of an object in a trace."""
     if value.get("ph") not in ("X", "B", "E"):
         return value if value.keys() & TOP else None

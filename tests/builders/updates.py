@@ -1,4 +1,21 @@
-"""Settings of updates: every optimizer that torch has for a server, and every correction."""
+"""Updates: their settings, with every optimizer that torch has for a server and every correction;
+and the details of one.
+"""
+
+from raysync.training.server.apply_plan import ApplyPlan
+
+
+def update_plan(samples, workers=None, progress=0.0, phase="", staleness=None, **others):
+    """An update of so many samples of each push, of `w-0#1` and so on."""
+    return ApplyPlan(
+        workers=workers or [f"w-{push}#1" for push in range(len(samples))],
+        samples=samples,
+        progress=progress,
+        phase=phase,
+        staleness=staleness or [0] * len(samples),
+        **{"version": 1} | others,
+    )
+
 
 UPDATES = {
     "sgd": {},

@@ -63,9 +63,9 @@ from raysync.paradigms.registry import make_inner
 from raysync.randomness import hashed_seed, uniform
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.training.server.apply_plan import MEAN
-from raysync.virtual import backend
-from raysync.virtual.backend import End
+from raysync.virtual import virtual_backend
 from raysync.virtual.engine import VirtualEngine, driver_of
+from raysync.virtual.virtual_backend import ProcessEnd
 from tests.chaos.oracles import failed, judge_journal
 
 TRAINS_EVERY, BSP_TRAINS_EVERY = 20, 3
@@ -409,16 +409,18 @@ def check_cut(
         compare_with_undisturbed(driver, training, choice, seen)
 
 
-def deaths(draws: Draws, training: TrainingPlan) -> list[End]:
+def deaths(draws: Draws, training: TrainingPlan) -> list[ProcessEnd]:
     """Draw when the server is lost, and how, of a run in which it can come back."""
     experiment = training.experiment
     if experiment.timing == "only" or not experiment.cluster.restarts.attempts:
         return []
     times = sorted(draws.between(0, 15) for _ in range(draws.whole(1, 3)))
-    return [End(at, freezes=draws.one_of(True, False, False)) for at in times]
+    return [ProcessEnd(at, freezes=draws.one_of(True, False, False)) for at in times]
 
 
-def still_to_come(ends: Sequence[End], checkpoint: Checkpoint | None) -> dict[str, Sequence[End]]:
+def still_to_come(
+    ends: Sequence[ProcessEnd], checkpoint: Checkpoint | None
+) -> dict[str, Sequence[ProcessEnd]]:
     """Return what a run that goes on from a checkpoint has before it."""
     coming = [end for end in ends if checkpoint is None or end.at > checkpoint.at]
     return {SERVER: coming} if coming else {}
@@ -448,7 +450,7 @@ def interrupted(
     choice: ParadigmChoice,
     after: int,
     checkpoint: Checkpoint | None,
-    ends: Sequence[End],
+    ends: Sequence[ProcessEnd],
 ) -> tuple[list[Line], Checkpoint | None]:
     """Run up to a cut that is asked for after so many events; return the lines up to there, and the
     checkpoint; None: the run was over before.
@@ -524,7 +526,7 @@ def main() -> None:
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     logging.getLogger(driver_module.__name__).addHandler(Breaks())
-    backend.REPORT_EVERY = 1  # so that cuts are between any two events
+    virtual_backend.REPORT_EVERY = 1  # so that cuts are between any two events
     if arguments.seed is not None:
         seen: Counter[str] = Counter()
         check(arguments.seed, seen)

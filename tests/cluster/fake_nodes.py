@@ -19,7 +19,7 @@ import raysync
 from raysync.core.events import Left
 from raysync.core.journal import Entry
 from raysync.errors import ConfigError
-from raysync.tuning.sweep import plan, run
+from raysync.tuning.sweep_run import plan, run
 
 NODES = {
     "head": {"num_cpus": 2, "num_gpus": 0, "labels": {"profile": "head"}},

@@ -165,7 +165,7 @@ def test_a_broken_update_is_reported_as_the_servers_error(run):
 
     def break_server(actor_group):
         actor_group.servers[0].__ray_call__.remote(
-            lambda server: setattr(server._model.exchange, "store", "broken")
+            lambda server: setattr(server._model, "store", "broken")
         )
 
     with pytest.raises(RunFailed, match=naming("server: AttributeError: 'str'")) as raised:

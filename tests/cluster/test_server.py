@@ -27,7 +27,8 @@ from raysync.engine.messages import (
     method_of,
 )
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
-from raysync.training.server.model_server import ModelServer, OneStore
+from raysync.training.server.model_server import ModelServer
+from raysync.training.server.parameter_store import ParameterStore
 
 PLAN = ApplyPlan(workers=["w#1"], samples=[1], progress=0.0, phase="", staleness=[0], version=1)
 GRADIENT = torch.ones(2).numpy()
@@ -39,7 +40,7 @@ MISSED = "MissedUpdate: the model is at version 1, not at 2"
 def server():
     """At version 1."""
     server = Server(Threads(torch.get_num_threads()), Role("server-0"))
-    server._model = ModelServer(OneStore(torch.zeros(2), 2, Update(lr=1.0)))
+    server._model = ModelServer(ParameterStore(torch.zeros(2), 2, Update(lr=1.0)))
     assert server.apply(ApplyCall(PLAN), GRADIENT) == 1
     return server
 
@@ -52,14 +53,14 @@ def test_an_update_has_the_threads_that_it_is_worth(monkeypatch):
     monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
     size, had = 2 * LEAST, []
 
-    class Noting(OneStore):
+    class Noting(ParameterStore):
         def combine(self, plan, vectors):
             had.append(torch.get_num_threads())
             return super().combine(plan, vectors)
 
     server = Server(Threads(1, cores=8, servers=2), Role("server-0"))
     kept = Noting(torch.zeros(size), size, Update(lr=1.0))
-    monkeypatch.setattr(server_module, "_exchange", lambda *_: kept)
+    monkeypatch.setattr(server_module, "_store", lambda *_: kept)
     server.reset(SPEC, None)
     gradients = [torch.full((size,), number).numpy() for number in (1.0, 3.0)]
     two = replace(PLAN, workers=["v#1", "w#1"], samples=[1, 1], staleness=[0, 0])
@@ -116,7 +117,7 @@ def test_an_update_that_is_not_the_next_is_refused_and_everything_after_it(serve
 
 
 def test_a_clipped_update_is_made_in_two_halves(server):
-    server._model = ModelServer(OneStore(torch.zeros(2), 2, Update(lr=1.0, clip_norm=0.5)))
+    server._model = ModelServer(ParameterStore(torch.zeros(2), 2, Update(lr=1.0, clip_norm=0.5)))
     norm = server.combine(CombineCall(PLAN), GRADIENT)
     assert norm > 0
     assert server.apply(ApplyCall(replace(PLAN, combined=True)), norm, norm) == 1
@@ -128,8 +129,8 @@ def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch
     monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
     data, version = server.snapshot(SnapshotCall(["pushed"], 1), GRADIENT)
     assert version == 1
-    kept = OneStore(torch.zeros(2), 2, Update(lr=1.0))
-    monkeypatch.setattr(server_module, "_exchange", lambda *_: kept)
+    kept = ParameterStore(torch.zeros(2), 2, Update(lr=1.0))
+    monkeypatch.setattr(server_module, "_store", lambda *_: kept)
     other = Server(Threads(torch.get_num_threads()), Role("server-0"))
     other.reset(SPEC, None, data)
     assert other.publish(PublishCall(1, MEAN)) == server.publish(PublishCall(1, MEAN))
@@ -139,7 +140,7 @@ def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch
 
 
 def test_the_buffers_of_a_worker_are_at_the_end_of_a_vector(server):
-    server._model = ModelServer(OneStore(torch.zeros(2), 1, Update(lr=1.0)))
+    server._model = ModelServer(ParameterStore(torch.zeros(2), 1, Update(lr=1.0)))
     server.apply(ApplyCall(PLAN), np.array([3, 7], np.float32))
     for worker, buffer in (("w#1", 7), ("v#1", 0)):
         assert (

@@ -11,7 +11,7 @@ import yaml
 
 from raysync.core.journal import Resumed
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
-from raysync.tuning.sweep import plan, run
+from raysync.tuning.sweep_run import plan, run
 from raysync.tuning.trial_reports import REPORTED
 from tests.builders.cluster import TINY
 

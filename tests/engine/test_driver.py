@@ -21,7 +21,7 @@ from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Remark
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import Paradigm
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine import driver as engine_driver
 from raysync.engine.evaluations import TRIES
 from raysync.engine.kept_models import KeptModels

@@ -16,8 +16,8 @@ from raysync.core.journal import Entry, Evaluation, Remark
 from raysync.engine.messages import ApplyCall, ForgetCall, SnapshotCall
 from raysync.engine.server_log import MAX_UPDATES, ServerLog
 from raysync.training.preparation import prepare
-from raysync.virtual.backend import End
 from raysync.virtual.engine import driver_of
+from raysync.virtual.virtual_backend import ProcessEnd
 from tests.builders.paradigms import VARIANTS
 from tests.builders.virtual import DATA, replayed, weights_of
 
@@ -96,7 +96,9 @@ def test_a_run_that_loses_its_server_is_the_run_that_does_not(
     more = {"seed": seed, "faults": CRASHES} | (COMPENSATED if compensates else {})
     choice = ParadigmChoice(name=name, **parameters)
     driver, lines, _ = trained(task_of(log_bytes, **more), choice)
-    other, others, _ = trained(task_of(log_bytes, **more), choice, [End(at) for at in deaths])
+    other, others, _ = trained(
+        task_of(log_bytes, **more), choice, [ProcessEnd(at) for at in deaths]
+    )
     event(f"lost {times_lost(others)} times")
     assert others[-1] == lines[-1]
     assert story(others) == story(lines)
@@ -121,7 +123,7 @@ def test_whatever_it_takes_no_push_is_lost_or_applied_twice(
     choice = ParadigmChoice(name=paradigm)
     task = task_of(log_bytes, backoff_s, network={"update_s": 0.01})
     driver, lines, _ = trained(task, choice)
-    ends = [End(at, freezes=freezes and index % 2 == 0) for index, at in enumerate(deaths)]
+    ends = [ProcessEnd(at, freezes=freezes and index % 2 == 0) for index, at in enumerate(deaths)]
     other, others, _ = trained(task, choice, ends)
     event(f"lost {times_lost(others)} times")
     assert others[-1].status == "finished", others[-1].error
@@ -162,7 +164,7 @@ def test_a_resumed_run_begins_anew_with_its_checkpoint(after, lost_after_s, para
     assume(driver.checkpoints)
     [checkpoint] = driver.checkpoints
     undisturbed, lines, _ = trained(task, choice, (), checkpoint)
-    other, others, _ = trained(task, choice, [End(checkpoint.at + lost_after_s)], checkpoint)
+    other, others, _ = trained(task, choice, [ProcessEnd(checkpoint.at + lost_after_s)], checkpoint)
     event(f"lost {times_lost(others)} times")
     assert story(others) == story(lines)
     assert torch.equal(weights_of(other), weights_of(undisturbed))
@@ -174,7 +176,7 @@ def test_a_checkpoint_that_was_under_way_is_complete_all_the_same():
     """And the server comes back from one, too."""
     choice, task = ParadigmChoice(name="asp"), task_of(checkpoint={"every_s": 0.25})
     driver, _, expected = trained(task, choice)
-    other, others, checkpoints = trained(task, choice, [End(0.25), End(0.9)])
+    other, others, checkpoints = trained(task, choice, [ProcessEnd(0.25), ProcessEnd(0.9)])
     assert times_lost(others) == 2
     assert [each.number for each in checkpoints] == [each.number for each in expected]
     assert torch.equal(weights_of(other), weights_of(driver))
@@ -229,7 +231,7 @@ def test_a_server_that_cannot_be_snapshot_has_no_log():
 @pytest.mark.parametrize("setting", [{"server_log_bytes": 0}, {"restarts": {"attempts": 0}}])
 def test_without_a_log_or_attempts_the_loss_of_a_server_ends_the_run(setting):
     task = prepare(config.validate(LEARNING | {"cluster": setting}), with_statistics, DATA)
-    driver, lines, _ = trained(task, ParadigmChoice(name="asp"), [End(0.5)])
+    driver, lines, _ = trained(task, ParadigmChoice(name="asp"), [ProcessEnd(0.5)])
     assert driver.topology.server.log is None
     assert (lines[-1].status, lines[-1].error) == ("failed", "server: its actor died")
 

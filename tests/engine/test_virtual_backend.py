@@ -8,8 +8,8 @@ import pytest
 
 from raysync.engine.backend import Failure
 from raysync.engine.messages import Message
-from raysync.virtual.backend import MOST_LINES, REPORT_EVERY, End, VirtualBackend
-from raysync.virtual.network import Path, PhaseNetwork, SharedLink
+from raysync.virtual.transfers import Path, PhaseNetwork, SharedLink
+from raysync.virtual.virtual_backend import MOST_LINES, REPORT_EVERY, ProcessEnd, VirtualBackend
 
 
 class Add(Message, frozen=True):
@@ -145,7 +145,7 @@ def test_a_call_that_raises_fails_and_so_does_what_depends_on_it():
 @pytest.mark.parametrize("computes", [True, False])
 def test_a_process_that_dies_takes_along_what_it_has_not_done(computes):
     """Each call fails at that time, or at once; what depends on it fails as it would begin."""
-    world = World(computes=computes, a=[End(2.5)])
+    world = World(computes=computes, a=[ProcessEnd(2.5)])
     done, cut = world.call("a", 2), world.call("a", 2)
     world.call("b", 3, [], done)
     world.call("b", 3, [], cut)
@@ -166,7 +166,7 @@ def test_a_process_that_dies_takes_along_what_it_has_not_done(computes):
 
 def test_a_frozen_process_gives_no_sign():
     """Nor does what waits for it; others go on."""
-    world = World(a=[End(2.5, freezes=True)])
+    world = World(a=[ProcessEnd(2.5, freezes=True)])
     calls = [world.call("a", 2), world.call("a", 2)]
     waiting = world.call("b", 1, [], calls[1])
     behind, other = world.call("b", 1), world.call("c", 9)
@@ -183,7 +183,7 @@ def test_a_frozen_process_gives_no_sign():
 
 
 def test_an_actor_that_is_started_anew_has_a_new_life_with_an_end_of_its_own():
-    world = World(a=[End(1.5), End(2.0, freezes=True)])
+    world = World(a=[ProcessEnd(1.5), ProcessEnd(2.0, freezes=True)])
     world.call("a", 1, [1])
     world.call("a", 1, [1])
     world.run()
@@ -263,7 +263,7 @@ def test_reports_are_short_at_first_and_a_hundredth_of_a_long_run_that_computes_
 
 def test_the_order_of_events_is_the_same_on_every_run():
     def run():
-        world = World({"b": {"a": Path(0.1, 0.2, SharedLink(), 0.3)}}, c=[End(7.0)])
+        world = World({"b": {"a": Path(0.1, 0.2, SharedLink(), 0.3)}}, c=[ProcessEnd(7.0)])
         values = [world.call(name, seconds, [seconds]) for seconds in (1, 2, 0.5) for name in "abc"]
         for value in values:
             world.call("b", 0.25, [], value)

@@ -11,7 +11,7 @@ from math import inf
 import torch
 
 from raysync.decoupled.plan import plan_of
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.backend import Failure
 from raysync.engine.driver import Driver
 from raysync.engine.evaluations import EVALUATOR
@@ -27,9 +27,9 @@ from raysync.engine.messages import (
 from raysync.engine.topology import SERVER
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.server.model_server import ModelServer
-from raysync.virtual.backend import End, VirtualBackend, VirtualCall
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun
+from raysync.virtual.virtual_backend import ProcessEnd, VirtualBackend, VirtualCall
 
 LOST = Failure("lost", "what it needs was lost with the node that held it")
 
@@ -40,7 +40,7 @@ def arriving(at, answer=None):
 
 
 class Versions:
-    """An exchange whose weights are the number of their version."""
+    """A store whose weights are the number of their version."""
 
     def __init__(self):
         self.plans, self.vectors = [], []
@@ -50,11 +50,8 @@ class Versions:
         self.plans.append(plan)
         self.vectors.append([int(vector) for vector in vectors])
 
-    def weights(self, replica):
+    def publish(self, replica):
         return torch.tensor(float(len(self.plans)))
-
-    def mean(self):
-        return self.weights(0)
 
     def forget(self, worker):
         pass
@@ -126,8 +123,10 @@ class Misfortunes:
 
 
 PHRASES = {
-    r"(.+) dies at (\S+)": lambda it, who, at: it.ends[who].append(End(float(at))),
-    r"(.+) freezes at (\S+)": lambda it, who, at: it.ends[who].append(End(float(at), freezes=True)),
+    r"(.+) dies at (\S+)": lambda it, who, at: it.ends[who].append(ProcessEnd(float(at))),
+    r"(.+) freezes at (\S+)": lambda it, who, at: it.ends[who].append(
+        ProcessEnd(float(at), freezes=True)
+    ),
     r"(.+) raises an error from (\S+) on": lambda it, who, at: it.raises_at.update(
         {who: float(at)}
     ),
@@ -258,8 +257,8 @@ class World:
             else self._run.actor(name)
         )
         if name.startswith(SERVER):
-            exchange = self.servers[name] = Versions()
-            actor._server = ModelServer(exchange)
+            store = self.servers[name] = Versions()
+            actor._server = ModelServer(store)
         return Performer(self, name, actor, self._misfortunes.raises_at.get(name))
 
 

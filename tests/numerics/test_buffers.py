@@ -16,16 +16,18 @@ from raysync.cluster.transports.payloads import incoming, outgoing
 from raysync.config import Update
 from raysync.decoupled.cut import joined
 from raysync.decoupled.gossip import Gossip
-from raysync.decoupled.stage import StageComputation
+from raysync.decoupled.stage_computation import StageComputation
 from raysync.errors import ConfigError
 from raysync.training.files.state_file import decode, encode
 from raysync.training.preparation import prepare
-from raysync.training.server.model_server import shard_of
+from raysync.training.server.apply_plan import MEAN
+from raysync.training.server.parameter_store import shard_of
 from raysync.training.server.vector_parts import spans
-from raysync.training.worker.buffers import Slots, layout_of
+from raysync.training.worker.buffers import BufferSlots, layout_of
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.wire import Wire
+from tests.builders.updates import update_plan
 from tests.builders.virtual import DATA
 
 FLOATS = [torch.float32, torch.float16, torch.bfloat16, torch.float64]
@@ -86,8 +88,8 @@ def published(module, rows, shards, wire="float32"):
     arrived = [[incoming(*outgoing(part))[0] for part in vector] for vector in vectors]
     for index, store in enumerate(stores):
         parts = [vector[index] for vector in arrived]
-        store.store.apply(parts, [1] * len(rows), WORKERS[: len(rows)], 0.0)
-    return torch.cat([store.weights(0) for store in stores])
+        store.apply(update_plan([1] * len(rows), WORKERS[: len(rows)]), parts)
+    return torch.cat([store.publish() for store in stores])
 
 
 @st.composite
@@ -161,14 +163,14 @@ def test_more_servers_than_hold_doubles_are_refused():
 @pytest.mark.parametrize("count", [2, 3, 5, 7])
 def test_the_mean_of_equal_numbers_is_their_bits(count):
     rng = np.random.default_rng(0)
-    slots = Slots(1000, 2000, 5)
+    slots = BufferSlots(1000, 2000, 5)
     row = drawn(torch.float32, (3005,), rng)
     row[:3] = torch.tensor([-0.0, 3.4e38, -torch.inf])
     assert bits(slots.mean([row] * count)) == bits(row)
 
 
 def test_a_mean_is_exact_where_all_agree_and_in_double_where_they_do_not():
-    slots = Slots(3, 4, 1)
+    slots = BufferSlots(3, 4, 1)
 
     def row(offset, other):
         doubles = torch.tensor([1.6e9 + offset, -torch.inf], dtype=torch.float64)
@@ -294,13 +296,11 @@ def test_replicas_with_optimizers_of_their_own_keep_a_constant():
     module = Odd()
     flat = FlatModel(module)
     matrix = [[1 / 3] * 3] * 3
-    gossip = Gossip(
-        flat.initial(), flat.size, Update(lr=0.1), matrix, "weight", 1, slots=flat.layout.slots
-    )
+    gossip = Gossip(flat, Update(lr=0.1), matrix, "weight", 1)
     for store, worker in zip(gossip._stores, WORKERS, strict=True):
-        store.apply([flat.initial()], [1], [worker], 0.0)
+        store.apply(update_plan([1], [worker]), [flat.initial()])
     other = Odd()
-    FlatModel(other).read_buffers(gossip.mean())
+    FlatModel(other).read_buffers(gossip.publish(MEAN))
     assert buffers_of(other) == buffers_of(module)
 
 

@@ -24,6 +24,7 @@ from raysync.training.tasks.convex import LIPSCHITZ_OF_UNIT_NORM
 from raysync.training.worker.flat import FlatModel
 from tests.builders.messages import naming
 from tests.builders.models import built
+from tests.builders.updates import update_plan
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -127,7 +128,7 @@ def test_parameters_never_leave_the_ball(initial, gradients, radius, update):
     )
     for gradient in [None, *gradients]:
         if gradient is not None:
-            store.apply([torch.from_numpy(gradient)], [1], ["w-0#1"], 0.0)
+            store.apply(update_plan([1]), [torch.from_numpy(gradient)])
         assert torch.linalg.vector_norm(store.publish()) <= radius * (1 + 1e-6)
 
 
@@ -141,15 +142,13 @@ def test_projection_is_the_nearest_point_of_the_ball(initial, gradient, radius):
     store = ParameterStore(start, 5, Update(lr=1.0, project_radius=radius))
     begun = initial * (radius / max(radius, np.linalg.norm(initial.astype(float))))
     assert store.publish()[:5].numpy() == pytest.approx(begun, rel=1e-5, abs=1e-5)
-    store.apply(
-        [torch.from_numpy(np.append(gradient, 7.0).astype(np.float32))], [1], ["w-0#1"], 0.0
-    )
+    store.apply(update_plan([1]), [torch.from_numpy(np.append(gradient, 7.0).astype(np.float32))])
     free = begun - gradient
     moved = store.publish().clone()
     assert moved[:5].numpy() == pytest.approx(
         free * (radius / max(radius, np.linalg.norm(free))), rel=1e-4, abs=1e-3
     )
-    store.apply([torch.tensor([0.0] * 5 + [7.0])], [1], ["w-0#1"], 0.0)
+    store.apply(update_plan([1]), [torch.tensor([0.0] * 5 + [7.0])])
     assert store.publish().numpy() == pytest.approx(moved.numpy(), rel=1e-6)
     assert moved[5] == 7
 
@@ -165,7 +164,7 @@ def test_projected_sgd_with_inverse_sqrt_steps_on_a_line():
     )
     seen = []
     for gradient in (-1.0, -1.0, -1.0, -1.0, 1.0):
-        store.apply([torch.tensor([gradient])], [1], ["w-0#1"], 0.0)
+        store.apply(update_plan([1]), [torch.tensor([gradient])])
         seen.append(store.publish().item())
     assert seen == pytest.approx([1, 1 + 1 / sqrt(2), 2, 2, 2 - 1 / sqrt(5)])
 

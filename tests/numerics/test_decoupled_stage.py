@@ -11,7 +11,7 @@ from torch.nn.functional import cross_entropy
 
 from raysync.cluster.actors.stage_actor import received, sent
 from raysync.decoupled.cut import COSTS, cut, sequence_of
-from raysync.decoupled.stage import StageComputation
+from raysync.decoupled.stage_computation import StageComputation
 from raysync.errors import ConfigError
 from raysync.training.models.builtin import ModelPlan, listed
 from tests.builders.messages import naming

@@ -9,7 +9,7 @@ from torch import nn
 
 from raysync import config
 from raysync.decoupled.cut import cut
-from raysync.decoupled.stage import StageComputation, StageWork
+from raysync.decoupled.stage_computation import StageComputation, StageWork
 from raysync.training.preparation import prepare
 from raysync.training.worker import device
 from raysync.training.worker.device import Device

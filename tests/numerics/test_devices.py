@@ -20,6 +20,7 @@ from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.precision import refuse_unsupported
 from tests.builders.messages import naming
 from tests.builders.models import built
+from tests.builders.updates import update_plan
 
 SETTINGS = {
     "data": {"name": "digits", "train_samples": 200},
@@ -164,9 +165,9 @@ def test_a_store_stays_on_the_device_of_its_vectors(monkeypatch, settings):
     update = Update(**settings)
     initial, *vectors = torch.empty(4, 12, device="meta")
     store = parameter_store.ParameterStore(initial, 10, update)
-    bases = vectors if update.delay_compensation is not None else ()
+    vectors *= 1 if update.delay_compensation is None else 2
     for _ in range(2):
-        store.apply(vectors, [5, 5, 5], ["a", "b", None], 0.0, "", [0, 1, 2], bases)
+        store.apply(update_plan([5, 5, 5], ["a", "b", None], staleness=[0, 1, 2]), vectors)
     state = store.state()
     kept = [store.publish(), *state["buffers"].values(), *tree_leaves(state["optimizer"]["state"])]
     assert {each.device.type for each in kept if isinstance(each, torch.Tensor)} == {"meta"}
@@ -179,7 +180,10 @@ def test_a_store_goes_on_from_a_state_on_its_own_device(device):
     stores = [parameter_store.ParameterStore(initial, 10, update) for _ in range(2)]
 
     def apply(store):
-        store.apply(vectors, [5, 5, 5], ["a", "b", None], 0.0, "", [0, 1, 2], [initial] * 3)
+        store.apply(
+            update_plan([5, 5, 5], ["a", "b", None], staleness=[0, 1, 2]),
+            [*vectors, *[initial] * 3],
+        )
 
     apply(stores[0])
     saved = tree_map(

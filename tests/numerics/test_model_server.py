@@ -6,7 +6,8 @@ from msgspec.structs import replace
 
 from raysync.config import Update
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
-from raysync.training.server.model_server import MissedUpdate, ModelServer, OneStore
+from raysync.training.server.model_server import MissedUpdate, ModelServer
+from raysync.training.server.parameter_store import ParameterStore
 
 PLAN = ApplyPlan(workers=["w"], samples=[1], progress=0.0, phase="", staleness=[0], version=1)
 GRADIENT = torch.ones(2)
@@ -14,7 +15,7 @@ GRADIENT = torch.ones(2)
 
 @pytest.fixture
 def server():
-    server = ModelServer(OneStore(torch.zeros(2), 2, Update(lr=1.0)))
+    server = ModelServer(ParameterStore(torch.zeros(2), 2, Update(lr=1.0)))
     assert server.apply(PLAN, [GRADIENT]) == 1
     return server
 

@@ -11,6 +11,7 @@ from raysync.training.server.optimizers import check_optimizer, is_fused
 from raysync.training.server.parameter_store import ParameterStore
 from tests.builders import optimizers
 from tests.builders.messages import naming
+from tests.builders.updates import update_plan
 
 OURS = "tests.builders.optimizers:"
 ELEMENTWISE = {
@@ -56,7 +57,7 @@ def test_an_optimizer_is_torchs_own(name):
     cosine = torch.optim.lr_scheduler.CosineAnnealingLR(reference, 6)
     for number in range(5):
         gradient = torch.randn(size, generator=generator)
-        store.apply([gradient], [8], ["w-0#1"], number / 6)
+        store.apply(update_plan([8], progress=number / 6), [gradient])
         alone.grad = gradient
         reference.step()
         if changes:
@@ -75,7 +76,7 @@ def test_fused_kernels_are_used_where_torch_has_them():
 def test_a_state_is_that_of_torchs_optimizer_on_the_whole_vector():
     store = ParameterStore(torch.zeros(1000), 1000, Update(optimizer="adamw"))
     for _ in range(2):
-        store.apply([torch.ones(1000)], [8], ["w-0#1"], 0.0)
+        store.apply(update_plan([8]), [torch.ones(1000)])
     reference = torch.optim.AdamW([torch.nn.Parameter(torch.zeros(1000))], fused=True)
     reference.param_groups[0]["params"][0].grad = torch.ones(1000)
     reference.step()

@@ -12,21 +12,22 @@ from torch import nn
 from raysync import config
 from raysync.config import Update
 from raysync.decoupled.cut import cut
-from raysync.decoupled.gossip import exchange_of
+from raysync.decoupled.gossip import store_of
+from raysync.decoupled.pipelined_topology import server_of
 from raysync.decoupled.plan import check_training
-from raysync.decoupled.topology import server_of
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.training.preparation import prepare
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
-from raysync.training.server.model_server import ModelServer, shard_of
+from raysync.training.server.model_server import ModelServer
 from raysync.training.server.parameter_groups import (
-    ParameterGroup,
+    FlatParameterGroup,
     check_groups,
     parameter_groups,
     parameters_of,
     within,
 )
+from raysync.training.server.parameter_store import shard_of
 from raysync.training.server.vector_parts import spans
 from raysync.training.worker.flat import FlatModel
 from tests.builders.messages import naming
@@ -166,7 +167,7 @@ def test_without_groups_there_is_one_slice():
     parameters = parameters_of(network())
     size = sum(each.size for each in parameters)
     assert parameter_groups(Update(weight_decay=0.1), parameters) == [
-        ParameterGroup((slice(0, size),))
+        FlatParameterGroup((slice(0, size),))
     ]
 
 
@@ -211,14 +212,14 @@ def test_a_stage_knows_its_parameters_by_the_names_of_the_whole(paradigm):
     ]
     chosen, moved = make("decoupled", **paradigm), []
     for part in parts:
-        server = exchange_of(chosen, update, copy.deepcopy(part))
-        before = server.mean().clone()
+        server = store_of(chosen, update, copy.deepcopy(part))
+        before = server.publish(MEAN).clone()
         count = paradigm["groups"]
         plan = ApplyPlan(
             ["w-0#1"] * count, [1] * count, 0.0, "", [0] * count, 1, replicas=[*range(count)]
         )
         server.apply(plan, [torch.ones_like(before)] * count)
-        moved.append(before - server.mean())
+        moved.append(before - server.publish(MEAN))
     expected = [
         torch.full((each.numel(),), 0.0 if name.startswith("4.") else 0.1)
         for name, each in module.named_parameters()

@@ -16,7 +16,7 @@ from raysync.training.files import state_file
 from raysync.training.server.flat_optimizer import PIECE
 from raysync.training.server.parameter_store import NORM_BLOCK, ParameterStore
 from raysync.training.worker.wire import Wire
-from tests.builders.updates import UPDATES
+from tests.builders.updates import UPDATES, update_plan
 
 SIZE = 100_003
 """Above what torch gives to one thread, and no multiple of what a processor computes at once."""
@@ -45,14 +45,8 @@ def apply(store, pushes, seed=0, received=lambda tensor: tensor):
     gradients = [received(encode(vector(seed + push)).clone()) for push in range(pushes)]
     bases = [received(vector(seed + 100 + push)) for push in range(pushes)]
     compensates = store.update.delay_compensation is not None
-    store.apply(
-        gradients,
-        [8, 3, 5, 4][:pushes],
-        [f"w-{push}#1" for push in range(pushes)],
-        0.5,
-        staleness=[2, 0, 1, 7][:pushes],
-        bases=bases if compensates else (),
-    )
+    plan = update_plan([8, 3, 5, 4][:pushes], progress=0.5, staleness=[2, 0, 1, 7][:pushes])
+    store.apply(plan, [*gradients, *bases] if compensates else gradients)
 
 
 def store_of(update, wire="float32"):
@@ -89,11 +83,12 @@ def test_an_update_takes_no_memory_of_the_models_size(update, pushes):
     a fused kernel steps on, however large the model is.
     """
     store = ParameterStore(large(1000), LARGE, Update(lr=0.1, **update))
-    vectors = [large(seed) for seed in range(2 * pushes)]
-    bases = vectors[pushes:] if "delay_compensation" in update else ()
+    compensates = "delay_compensation" in update
+    vectors = [large(seed) for seed in range(2 * pushes if compensates else pushes)]
+    plan = update_plan([8] * pushes, [None] * pushes, 0.5, staleness=[2] * pushes)
 
     def push():
-        store.apply(vectors[:pushes], [8] * pushes, [None] * pushes, 0.5, "", [2] * pushes, bases)
+        store.apply(plan, vectors)
         store.publish()
 
     push()  # the first step makes the optimizer's state
@@ -125,14 +120,14 @@ def test_the_norm_of_a_long_gradient_is_that_of_its_blocks():
     gradient = torch.randn(size, generator=torch.Generator().manual_seed(0))
     store = ParameterStore(torch.zeros(size), size, Update(clip_norm=1.0))
     exact = gradient.double().norm().item()
-    assert store.combine([gradient], [1], [None]) == pytest.approx(exact, rel=3e-5)
+    assert store.combine(update_plan([1]), [gradient]) == pytest.approx(exact, rel=3e-5)
 
 
 @pytest.mark.parametrize("update", [{}, {"optimizer": "rmsprop"}])
 def test_vectors_that_arrived_are_free_once_they_are_applied(update):
     store, arrived = store_of(update), torch.ones(SIZE)
     is_there = weakref.ref(arrived)
-    store.apply([arrived], [1], [None], 0.0)
+    store.apply(update_plan([1]), [arrived])
     del arrived
     gc.collect()
     assert is_there() is None

@@ -10,6 +10,7 @@ from hypothesis import given, settings, strategies as st
 from raysync.config import MomentumRamp, Update
 from raysync.training.server.lr_schedule import momentum
 from raysync.training.server.parameter_store import ParameterStore
+from tests.builders.updates import update_plan
 
 PHASES = {
     "bsp": {},
@@ -58,10 +59,8 @@ def by_hand(updates, sizes):
 
 
 def apply(store, phase, gradients, sizes, progress):
-    names = [f"w-{i}#1" for i in range(len(gradients))]
-    store.apply(
-        [torch.tensor([g]) for g in gradients], sizes[: len(gradients)], names, progress, phase
-    )
+    plan = update_plan(sizes[: len(gradients)], progress=progress, phase=phase)
+    store.apply(plan, [torch.tensor([g]) for g in gradients])
     return store.publish()[0].item()
 
 
@@ -160,6 +159,6 @@ def test_what_is_not_asked_for_changes_no_bit(given_settings, rounds, neutral):
             0.1 * factor
         )
         optimizer.step()
-        names = [f"w-{i}#1" for i in range(len(pushed))]
-        store.apply(vectors, [5] * len(pushed), names, number / 10, "asp", [7] * len(pushed))
+        pushes = len(pushed)
+        store.apply(update_plan([5] * pushes, None, number / 10, "asp", [7] * pushes), vectors)
         assert torch.equal(store.publish(), alone.detach())

@@ -221,15 +221,14 @@ def test_the_rate_of_each_phase_is_that_of_its_updates(monkeypatch):
     training = prepare(config.validate(SETTINGS | {"paradigm": MANY, "update": update}))
     text = training.rate_in_force(training.experiment.paradigm)
     said = dict(re.findall(r"lr in ([\w-]+): (?:[^,]* = )?([\d.]+)", text))
-    rates, step = {}, ParameterStore.step
+    rates, apply = {}, ParameterStore.apply
 
-    def stepped(store, *arguments):
-        result = step(store, *arguments)
+    def applied(store, plan, vectors):
+        apply(store, plan, vectors)
         [group] = store._optimizer._optimizer.param_groups
-        rates.setdefault(store._phase, set()).add(group["lr"])
-        return result
+        rates.setdefault(plan.phase, set()).add(group["lr"])
 
-    monkeypatch.setattr(ParameterStore, "step", stepped)
+    monkeypatch.setattr(ParameterStore, "apply", applied)
     lines, _ = learn(training, training.experiment.paradigm)
     assert lines[-1].status == "finished"
     assert rates.keys() == said.keys()

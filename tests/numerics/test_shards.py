@@ -5,13 +5,14 @@ from itertools import pairwise
 import pytest
 import torch
 from hypothesis import given, strategies as st
+from msgspec.structs import replace
 from torch import nn
 
 from raysync.config import Update
-from raysync.training.server.model_server import shard_of
-from raysync.training.server.parameter_store import ParameterStore, part_of
+from raysync.training.server.parameter_store import ParameterStore, shard_of
 from raysync.training.server.vector_parts import BLOCK, bounds, spans
 from raysync.training.worker.flat import FlatModel
+from tests.builders.updates import update_plan
 
 WORKERS = ["a#1", "b#1", "c#1"]
 
@@ -28,7 +29,7 @@ def split(vector, shards):
 def train(shards, update, rounds=8):
     """What the shards have published after some updates with the same gradients."""
     flat = model()
-    stores = [shard_of(flat, update, index, shards).store for index in range(shards)]
+    stores = [shard_of(flat, update, index, shards) for index in range(shards)]
     generator = torch.Generator().manual_seed(1)
     for number in range(rounds):
         pushes = WORKERS[: 1 + number % 3]
@@ -42,15 +43,20 @@ def train(shards, update, rounds=8):
             split(torch.randn(flat.size + flat.buffer_size, generator=generator), shards)
             for _ in pushes
         ]
-        for store in stores:
-            store.enter("asp" if number % 4 > 1 else "bsp", number / rounds)
+        plan = update_plan(
+            [8, 3, 5][: len(pushes)],
+            pushes,
+            number / rounds,
+            "asp" if number % 4 > 1 else "bsp",
+            [0, 4, 2][: len(pushes)],
+        )
         norms = [
-            store.combine(
-                its, [8, 3, 5][: len(pushes)], pushes, [0, 4, 2][: len(pushes)], its_bases
-            )
+            store.combine(plan, [*its, *its_bases])
             for store, its, *its_bases in zip(stores, parts, *bases, strict=True)
         ]
-        assert {store.step(number / rounds, norms) for store in stores} == {number + 1}
+        for store in stores:
+            store.apply(replace(plan, combined=True), norms)
+        assert {store.version for store in stores} == {number + 1}
         assert all(
             torch.equal(part, copy)
             for its, copies in zip(parts, kept, strict=True)
@@ -130,15 +136,10 @@ def test_shards_equal_one_server_bit_for_bit_unless_they_tell_norms(update):
             drawn = [
                 split(torch.randn(SIZE, generator=generator), shards) for _ in range(2 * pushes)
             ]
+            staleness = [0, 4, 2][:pushes]
+            plan = update_plan([8, 3, 5][:pushes], progress=number / 6, staleness=staleness)
             for store, *parts in zip(stores, *drawn, strict=True):
-                store.apply(
-                    parts[:pushes],
-                    [8, 3, 5][:pushes],
-                    WORKERS[:pushes],
-                    number / 6,
-                    staleness=[0, 4, 2][:pushes],
-                    bases=parts[pushes:] if compensates else (),
-                )
+                store.apply(plan, parts if compensates else parts[:pushes])
         return torch.cat([store.publish() for store in stores])
 
     whole = published(1)
@@ -150,11 +151,12 @@ def test_shards_equal_one_server_bit_for_bit_unless_they_tell_norms(update):
 @pytest.mark.parametrize("shards", [1, 2, 5, 68])
 def test_parts_tile_the_vector_evenly(shards):
     flat = model()
-    own = [part_of(flat, index, shards) for index in range(shards)]
-    parts, sizes, slots = zip(*own, strict=True)
+    stores = [shard_of(flat, Update(), index, shards) for index in range(shards)]
+    parts = [store.publish() for store in stores]
     assert torch.equal(torch.cat(parts), flat.initial())
     assert max(map(len, parts)) - min(map(len, parts)) <= (2 if shards > 4 else 2 * BLOCK)
-    assert sum(sizes) == flat.size
+    assert sum(len(store._weights) for store in stores) == flat.size
+    slots = [store._slots for store in stores]
     assert [sum(each) for each in zip(*slots, strict=True)] == [10, 0, 2]
     flat.read_weights(*(torch.full_like(part, index) for index, part in enumerate(parts)))
     assert torch.equal(

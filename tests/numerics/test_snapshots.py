@@ -11,8 +11,8 @@ from raysync.decoupled.gossip import Gossip
 from raysync.errors import ConfigError
 from raysync.training.files.state_file import decode, encode
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
-from raysync.training.server.model_server import MissedUpdate, ModelServer, shard_of
-from raysync.training.server.parameter_groups import parameter_groups
+from raysync.training.server.model_server import MissedUpdate, ModelServer
+from raysync.training.server.parameter_store import shard_of
 from raysync.training.server.vector_parts import spans
 from raysync.training.worker.flat import FlatModel
 from tests.builders.messages import naming
@@ -58,8 +58,7 @@ def fresh(settings, shards=1, mix="", width=5):
     update, flat = Update(**{"lr": 0.05} | settings), model(width)
     if not mix:
         return [ModelServer(shard_of(flat, update, shard, shards)) for shard in range(shards)]
-    groups = parameter_groups(update, flat.parameters)
-    return [ModelServer(Gossip(flat.initial(), flat.size, update, RING, mix, 3, groups))]
+    return [ModelServer(Gossip(flat, update, RING, mix, 3))]
 
 
 def parts(number, count, shards):
@@ -73,7 +72,7 @@ def parts(number, count, shards):
 
 def advance(servers, begin, end):
     """Make the updates of a run from one number to the other; a worker leaves in between."""
-    gossips = isinstance(servers[0].exchange, Gossip)
+    gossips = isinstance(servers[0].store, Gossip)
     for number in range(begin, end):
         workers = WORKERS if gossips else WORKERS[number % 2 :][: 1 + number % 3]
         plan = ApplyPlan(
@@ -177,6 +176,13 @@ def test_statistics_are_those_of_the_latest_push():
     assert not statistics(servers)[:, :size].any()
 
 
+def test_statistics_of_replicas_are_those_of_their_own_workers():
+    servers, size = fresh({}, mix="grad"), model().size
+    advance(servers, 0, 1)
+    pushed = torch.stack(parts(0, 3, 1)[0])
+    assert torch.equal(statistics(servers)[:, size:], pushed[:, size:])
+
+
 def test_vectors_are_kept_with_the_state():
     """Also those that share memory: two gradients may have been computed on the same weights."""
     [server], [other] = fresh({}), fresh({})
@@ -235,7 +241,7 @@ def test_a_server_that_missed_an_update_makes_no_snapshot():
 def test_what_no_file_can_hold_is_named_and_breaks_nothing():
     [server] = fresh({"optimizer": OURS + "Keeping"})
     advance([server], 0, 1)
-    with pytest.raises(ConfigError, match=naming("stores/0/optimizer/state/0/kept")):
+    with pytest.raises(ConfigError, match=naming("store/optimizer/state/0/kept")):
         server.snapshot([], [])
     assert server.publish(1, MEAN).isfinite().all()
 

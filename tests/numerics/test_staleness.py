@@ -10,6 +10,7 @@ from hypothesis.extra.numpy import arrays
 
 from raysync.config import Update
 from raysync.training.server.parameter_store import ParameterStore
+from tests.builders.updates import update_plan
 
 SIZE = 4
 vectors = arrays(np.float32, SIZE, elements=st.floats(-2, 2, width=32))
@@ -30,15 +31,10 @@ def train(updates, **update):
     store = ParameterStore(tensor(np.ones(SIZE)), SIZE, Update(lr=0.1, lr_scaling="none", **update))
     for one in updates:
         arrived, bases = [tensor(g) for g, *_ in one], [tensor(base) for _, base, *_ in one]
-        store.apply(
-            arrived,
-            [samples for *_, samples in one],
-            [f"w-{i}#1" for i in range(len(one))],
-            0.0,
-            "",
-            [behind for _, _, behind, _ in one],
-            bases if update.get("delay_compensation") else (),
+        plan = update_plan(
+            [samples for *_, samples in one], staleness=[behind for _, _, behind, _ in one]
         )
+        store.apply(plan, [*arrived, *bases] if update.get("delay_compensation") else arrived)
         assert all(torch.equal(got, tensor(g)) for got, (g, *_) in zip(arrived, one, strict=True))
         assert all(
             torch.equal(got, tensor(base)) for got, (_, base, *_) in zip(bases, one, strict=True)

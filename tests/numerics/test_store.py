@@ -12,6 +12,7 @@ from raysync.config import Schedule, Update
 from raysync.training.server.lr_schedule import learning_rate
 from raysync.training.server.parameter_store import ParameterStore
 from raysync.training.worker.flat import FlatModel
+from tests.builders.updates import update_plan
 
 SIZE = 5
 vector = partial(torch.full, (SIZE,))
@@ -22,8 +23,8 @@ def store(initial=1.0, **update):
 
 
 def apply(it, gradients, samples=None, progress=0.0):
-    workers = [f"w-{i}#1" for i in range(len(gradients))]
-    it.apply([vector(g) for g in gradients], samples or [8] * len(gradients), workers, progress)
+    plan = update_plan(samples or [8] * len(gradients), progress=progress)
+    it.apply(plan, [vector(g) for g in gradients])
     return it.publish()[0].item()
 
 
@@ -124,13 +125,13 @@ def test_the_store_follows_the_schedule_on_progress():
 def test_buffers_are_the_mean_of_the_live_workers_latest():
     it = ParameterStore(torch.tensor([1.0, 7.0]), 1, Update(lr=0.1))
     assert it.publish().tolist() == [1.0, 7.0], "the initial ones, before anybody pushed"
-    it.apply([torch.tensor([0.0, 2.0]), torch.tensor([0.0, 4.0])], [1, 1], ["a#1", "b#1"], 0.0)
-    it.apply([torch.tensor([0.0, 6.0])], [1], ["a#1"], 0.0)
+    it.apply(update_plan([1, 1], ["a#1", "b#1"]), [*torch.tensor([[0.0, 2.0], [0.0, 4.0]])])
+    it.apply(update_plan([1], ["a#1"]), [torch.tensor([0.0, 6.0])])
     assert it.publish().tolist() == [1.0, 5.0]
     it.forget("b#1")
     it.forget("nobody#1")
     assert it.publish().tolist() == [1.0, 6.0]
-    it.apply([torch.tensor([0.0, 100.0])], [1], [None], 0.0)
+    it.apply(update_plan([1], [None]), [torch.tensor([0.0, 100.0])])
     assert it.publish().tolist() == [1.0, 6.0], (
         "a leaver's push that is applied late brings no buffers"
     )
@@ -200,6 +201,6 @@ def test_the_mean_of_buffers_does_not_depend_on_who_pushed_first():
     for order in permutations(buffers):
         it = ParameterStore(torch.zeros(2), 1, Update(lr=0.1))
         for worker in order:
-            it.apply([torch.tensor([0.0, buffers[worker]])], [1], [worker], 0.0)
+            it.apply(update_plan([1], [worker]), [torch.tensor([0.0, buffers[worker]])])
         means.add(it.publish()[1].item())
     assert len(means) == 1

@@ -18,6 +18,7 @@ from raysync.training.server.vector_parts import spans
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.wire import Wire, gradient_of
 from tests.builders.plans import BYTES
+from tests.builders.updates import update_plan
 from tests.builders.virtual import TIMING, push_times, run, timed
 from tests.fakes.cuda import FakeCuda
 
@@ -41,11 +42,11 @@ def test_an_update_is_that_of_the_rounded_gradient_in_float32():
     assert wire.sizes == [4 + 1]
     store = ParameterStore(torch.zeros(8), 7, Update(lr=1.0), wire="bf16")
     vector = wire.encode(torch.tensor([*sent, count]))
-    store.apply([vector], [8], ["a#1"], 0.0)
+    store.apply(update_plan([8]), [vector])
     expected = -torch.tensor(came).bfloat16().float()
     assert torch.equal(store.publish(), torch.cat([expected, torch.tensor([count])]))
     assert torch.equal(expected[:5], -torch.tensor(came[:5]))
-    store.apply([wire.encode(torch.full((8,), 3.0))], [8], ["a#1"], 0.0)
+    store.apply(update_plan([8]), [wire.encode(torch.full((8,), 3.0))])
     assert store.publish()[3] == -(1 + step) - 3
 
 
@@ -101,14 +102,14 @@ def test_what_is_added_and_stepped_on_is_in_float32(update):
         pushes = 1 + version % 3
         vectors = [torch.randn(size + buffers, generator=draw) for _ in range(pushes)]
         bases = [torch.randn(size + buffers, generator=draw) for _ in range(pushes)]
+        plan = update_plan([8, 3, 5][:pushes], progress=0.1, staleness=[1, 3, 2][:pushes])
         arrived = {
             "float32": [torch.cat([rounded(each[:size]), each[size:]]) for each in vectors],
             "bf16": [wire.encode(each).clone() for each in vectors],
         }
         for name, store in stores.items():
             kept = [each.clone() for each in arrived[name]]
-            workers, staleness = ["a#1", "b#1", "c#1"][:pushes], [1, 3, 2][:pushes]
-            store.apply(arrived[name], [8, 3, 5][:pushes], workers, 0.1, "", staleness, bases)
+            store.apply(plan, [*arrived[name], *bases])
             for before, after in zip(kept, arrived[name], strict=True):
                 assert torch.equal(before.view(torch.int32), after.view(torch.int32))
         assert torch.equal(stores["bf16"].publish(), stores["float32"].publish())

@@ -14,7 +14,7 @@ from raysync.core.ids import stage_slot, worker_id
 from raysync.core.machine import describe
 from raysync.core.stages import StageMachines, machine_of
 from raysync.decoupled.pipelines import Pass, Pipelines
-from raysync.decoupled.schedule import Schedule
+from raysync.decoupled.schedule import PipelineSchedule
 from raysync.errors import ConfigError, IllegalDecision, ProtocolViolation
 from raysync.paradigms import make, rebuild
 from raysync.paradigms.bsp import BSP
@@ -70,7 +70,7 @@ def waiting(pipelines, stage_id):
 
 @given(sizes, st.data())
 def test_a_gradient_comes_2_k_minus_k_ticks_after_its_batch(stages, data):
-    schedule = Schedule(stages)
+    schedule = PipelineSchedule(stages)
     stage, batch = data.draw(st.integers(1, stages)), data.draw(st.integers(1, 50))
     assert backward_tick(schedule, stage, batch) - forward_tick(stage, batch) == 2 * (
         stages - stage
@@ -88,7 +88,7 @@ def test_the_figure_of_fdg():
     """Three stages at tick 5: stage 1 forwards #5 and back-propagates #1, stage 2 #4 and #2,
     stage 3 #3 and #3.
     """
-    schedule = Schedule(3)
+    schedule = PipelineSchedule(3)
     assert [(forward_batch(k, 5), backward_batch(schedule, k, 5)) for k in (1, 2, 3)] == [
         (5, 1),
         (4, 2),

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from raysync.config import Known, SwitchSearch
-from raysync.tuning.switch_search import Training, search
+from raysync.tuning.fraction_search import Training, search
 
 PUBLISHED = {
     setup: {

@@ -9,7 +9,7 @@ from msgspec.structs import replace
 from raysync.core.decisions import Apply, Note, Release
 from raysync.core.machine import Machine
 from raysync.paradigms import make
-from raysync.paradigms.batch_shares import Device, divide
+from raysync.paradigms.batch_shares import DeviceSpeed, divide
 from raysync.testing.drive import SAMPLES
 from tests.builders.paradigms import VARIANTS
 from tests.builders.plans import schedules
@@ -23,7 +23,7 @@ def clusters(draw):
     """Devices, a batch that they can take, and the unit of their shares."""
     multiple = draw(st.sampled_from([1, 1, 2, 4]))
     devices = [
-        Device(
+        DeviceSpeed(
             draw(st.floats(0.1, 10)),
             draw(SECONDS),
             draw(SECONDS),

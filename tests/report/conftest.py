@@ -9,7 +9,7 @@ import yaml
 
 import raysync
 from raysync.record.sweeps import RECORDS, TrialNote, trial_name, write_note, write_table
-from raysync.results.collection import Collection, Failed, Run, collect
+from raysync.results.collection import CollectedRun, Collection, Failed, collect
 from tests.builders.reports import (
     BASE,
     DIVERGED,
@@ -118,7 +118,7 @@ def made(tmp_path):
                     continue
                 of_run = {"engine": "virtual", "target": TARGET, "seed": seed} | settings
                 runs.append(
-                    Run(
+                    CollectedRun(
                         StandIn(of_run, summary, tmp_path / f"{paradigm}-{seed}"),
                         paradigm,
                         seed,

@@ -11,7 +11,7 @@ import yaml
 from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.record.sweeps import TrialNote, write_note, write_table
-from raysync.results.collection import OF_FINISHED_RUNS, Run, collect
+from raysync.results.collection import OF_FINISHED_RUNS, CollectedRun, collect
 from raysync.results.grouping import differences, setting_text
 from raysync.results.sentences import cautions
 from tests.builders.messages import tells
@@ -236,7 +236,7 @@ def test_by_what_runs_are_judged(made, settings, summary, said):
 
 
 def test_a_number_that_is_none():
-    run = Run(
+    run = CollectedRun(
         StandIn(BASE, {"a": None, "b": float("nan"), "c": float("inf"), "d": 2, "e": "text"}, None),
         "bsp",
         0,

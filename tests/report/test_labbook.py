@@ -124,7 +124,7 @@ def test_a_sweep_can_be_planned(file, tmp_path):
     """Each trial is an experiment; the larger sweeps vary the same settings, and planning them
     takes seconds.
     """
-    from raysync.tuning.sweep import plan
+    from raysync.tuning.sweep_run import plan
 
     assert (
         plan(file, [f"output={tmp_path}"]).count

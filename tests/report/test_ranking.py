@@ -8,7 +8,7 @@ from hypothesis import given, settings, strategies as st
 from raysync.config import Target
 from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
 from raysync.results import sentences
-from raysync.results.collection import Collection, Run, Success, by_seed
+from raysync.results.collection import CollectedRun, Collection, Success, by_seed
 from raysync.results.columns import measures_for, seconds_form, with_interval
 from raysync.results.ranking import rank, rank_all
 from raysync.results.statistics import estimate, paired_ratio
@@ -238,7 +238,7 @@ results = st.dictionaries(
 def test_any_results_have_an_answer(found, target, timing):
     file = {"engine": "virtual", "target": target, "timing": timing}
     runs = [
-        Run(
+        CollectedRun(
             StandIn(
                 file,
                 {

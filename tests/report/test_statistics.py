@@ -8,7 +8,7 @@ import pytest
 from hypothesis import assume, given, strategies as st
 from scipy import stats
 
-from raysync.results.collection import Run
+from raysync.results.collection import CollectedRun
 from raysync.results.statistics import (
     Estimate,
     estimate,
@@ -182,7 +182,7 @@ def test_a_ratio_of_what_is_no_time():
 
 def runs(*summaries):
     return [
-        Run(StandIn(BASE, {"status": "finished", **one}, None), "bsp", seed)
+        CollectedRun(StandIn(BASE, {"status": "finished", **one}, None), "bsp", seed)
         for seed, one in enumerate(summaries)
     ]
 

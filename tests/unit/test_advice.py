@@ -13,10 +13,10 @@ import yaml
 
 from raysync import cli, config
 from raysync.advice import report, runner, search, training
-from raysync.advice.advise import Options, advise
+from raysync.advice.advise import SearchOptions, advise
 from raysync.advice.candidates import Candidate, Space
 from raysync.advice.changes import changes
-from raysync.advice.runs import Outcome, Task, perform
+from raysync.advice.runs import Outcome, PlannedRun, perform
 from raysync.advice.search import Timed, finalists
 from raysync.advice.snippets import snippets
 from raysync.advice.training import Goal, tune
@@ -26,7 +26,7 @@ from raysync.core.metrics import ACCURACY
 from raysync.errors import ConfigError, RunFailed
 from raysync.results.ranking import Ranked, Standings
 from raysync.results.statistics import estimate
-from raysync.what_if.step_times import StepTimes
+from raysync.what_if.rank_step_times import RankStepTimes
 from tests.builders.messages import naming, tells
 
 pytest.importorskip("optuna")
@@ -58,7 +58,7 @@ def world(**settings):
 
 
 def asked(*choices, seconds=1.0, seeds=2):
-    return Options(seconds, seeds, 1, choices)
+    return SearchOptions(seconds, seeds, 1, choices)
 
 
 def candidate(name="bsp", **parameters):
@@ -277,14 +277,14 @@ def test_what_is_advised_is_chosen_on_held_out_training_samples(learned):
 
 def test_a_training_measures_validation_and_test_apart(learned):
     plan = learned.world.plan
-    run = perform(plan, Task(candidate(), 0, trains=True), Clock())
+    run = perform(plan, PlannedRun(candidate(), 0, trains=True), Clock())
     assert run.values["final_accuracy"] * 30 == pytest.approx(
         round(run.values["final_accuracy"] * 30)
     )
     assert run.values["test_"] * 50 == pytest.approx(round(run.values["test_"] * 50))
-    again = perform(plan, Task(candidate(), 0, trains=True), Clock())
+    again = perform(plan, PlannedRun(candidate(), 0, trains=True), Clock())
     assert again == run
-    assert perform(plan, Task(candidate(), 1, trains=True), Clock()) != run
+    assert perform(plan, PlannedRun(candidate(), 1, trains=True), Clock()) != run
 
 
 def test_the_answer_names_both_goals_and_its_files_run(learned, tmp_path):
@@ -365,8 +365,8 @@ def test_one_more_worker_is_what_a_larger_count_is(group):
     grown[0]["trace"] = [*workers[0]["trace"], [2.0]][: grown[0]["count"]]
     larger = world(workers=grown, **settings).plan
     for choice in (candidate("asp"), candidate("k-sync", k=4)):
-        changed = perform(plan, Task(choice, 0, change=change), Clock())
-        assert changed == perform(larger, Task(choice, 0), Clock())
+        changed = perform(plan, PlannedRun(choice, 0, change=change), Clock())
+        assert changed == perform(larger, PlannedRun(choice, 0), Clock())
 
 
 FAILED = "worker fast-0#1: ValueError: no"
@@ -411,7 +411,7 @@ def test_bandwidth_and_servers():
     plan = world(network=network, workers=workers).plan
     assert [change.kind for change in changes(plan)] == ["server", "bandwidth", "more"]
     runs = [
-        perform(plan, Task(candidate(), 0, change=change), Clock()).value("seconds")
+        perform(plan, PlannedRun(candidate(), 0, change=change), Clock()).value("seconds")
         for change in (None, *changes(plan))
     ]
     assert runs[0] / runs[2] == pytest.approx(2, rel=0.01)
@@ -427,17 +427,17 @@ def test_an_even_cluster_has_no_slowest_worker():
 
 
 def test_measured_step_times_take_the_place_of_those_of_the_file():
-    steps = StepTimes("a test", {"rank0": (2.0, 2.0), "rank1": (8.0, 8.0)})
+    steps = RankStepTimes("a test", {"rank0": (2.0, 2.0), "rank1": (8.0, 8.0)})
     traced = world_of(config.validate(TIMED), steps=steps)
     assert traced.asked.workers[0].step_s == 1
-    run = perform(traced.plan, Task(candidate(), 0), Clock())
+    run = perform(traced.plan, PlannedRun(candidate(), 0), Clock())
     assert run.value("seconds") == 150 * 8
     described = [{"name": "gpu", "count": 2, "per_sample_s": 0.01, "fixed_s": 0.1}]
     scaled = world_of(
         config.validate(TIMED | {"workers": described}),
-        steps=StepTimes("a test", {"gpu-0": (0.8, 0.8), "gpu-1": (0.8, 0.8)}),
+        steps=RankStepTimes("a test", {"gpu-0": (0.8, 0.8), "gpu-1": (0.8, 0.8)}),
     )
-    run = perform(scaled.plan, Task(candidate(), 0), Clock())
+    run = perform(scaled.plan, PlannedRun(candidate(), 0), Clock())
     assert run.value("seconds") == pytest.approx(150 * 0.8)
 
 

@@ -11,7 +11,7 @@ from torch import nn
 import raysync
 from raysync import config
 from raysync.advice.candidates import Candidate
-from raysync.advice.runs import Task, perform
+from raysync.advice.runs import PlannedRun, perform
 from raysync.advice.world import world_of
 from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
@@ -171,7 +171,7 @@ def test_advice_divides_no_batch_into_parts_that_are_too_small(trains):
     named = QUICK | {"task": f"{__name__}:Advised", "paradigm": "bsp", "target": target}
     plan = world_of(config.validate(named)).plan
     candidate = Candidate(ParadigmChoice(name="balanced"))
-    outcome = perform(plan, Task(candidate, 0, trains=trains), time.monotonic)
+    outcome = perform(plan, PlannedRun(candidate, 0, trains=trains), time.monotonic)
     assert outcome.status == "finished"
     assert min(outcome.shares.values()) == 2
 

@@ -199,7 +199,7 @@ def test_a_profile_that_cannot_be_written_is_refused_before_anything_is_measured
 
 
 def test_clusters_are_listed_with_their_workers(capsys):
-    listing.list_(listing.Kind.clusters, measure=False)
+    listing.list_(listing.ListKind.clusters, measure=False)
     shown = capsys.readouterr().out
     assert all(name in shown for name in config.profiles())
     assert "1 gtx1060 + 1" in shown

@@ -42,6 +42,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
 from raysync.record import checkpoints, storage
 from raysync.record.checkpoints import (
+    CHECKPOINT_SCHEMA,
     LOWEST_PRIORITY,
     CheckpointWriter,
     numbers_in,
@@ -260,7 +261,8 @@ def of_garbage(folder):
 
 def of_another_schema(folder):
     path = folder / "manifest.json"
-    path.write_text(path.read_text().replace('"checkpoint": 1', '"checkpoint": 2'))
+    manifest = json.loads(path.read_text()) | {"checkpoint": CHECKPOINT_SCHEMA + 98}
+    path.write_text(json.dumps(manifest))
 
 
 def with_a_path(folder):
@@ -287,7 +289,7 @@ def without_a_shard(folder):
     [
         (without_a_shard, "manifest.json"),
         (of_garbage, "manifest.json"),
-        (of_another_schema, "raysync: 2"),
+        (of_another_schema, f"raysync: {CHECKPOINT_SCHEMA + 98}"),
         (with_a_path, "'../../config.yaml'"),
         (cut_short, "state.json bytes"),
         (of_another_number, "manifest.json 2"),

@@ -10,7 +10,7 @@ import pytest
 
 from raysync import config
 from raysync.config import Jitter, Link
-from raysync.emulation.faults import NO_FAULT, FaultPlan
+from raysync.emulation.fault_plan import NO_FAULT, FaultPlan
 from raysync.emulation.step_time import SHORTEST, StepTime, jitter_of, one_way_s
 from raysync.randomness import standard_normal
 

@@ -7,8 +7,7 @@ from hypothesis import given, strategies as st
 
 from raysync.core.events import Left
 from raysync.core.journal import Entry, Report
-from raysync.record.event_text import seconds
-from raysync.running.notices import tell
+from raysync.record.event_text import seconds, tell
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 import yaml
 
 from raysync import cli
-from raysync.tuning import sweep
+from raysync.tuning import sweep_run
 from tests.builders.messages import tells
 from tests.fakes.tuner import InThisProcess
 
@@ -50,9 +50,9 @@ def call(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(sys, "path", list(sys.path))
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
-    monkeypatch.setattr(sweep.Connection, "open", lambda *_: None)
+    monkeypatch.setattr(sweep_run.Connection, "open", lambda *_: None)
     monkeypatch.setattr(
-        sweep, "_tuner", lambda plan, callback, verbose: InThisProcess(plan, callback, tmp_path)
+        sweep_run, "_tuner", lambda plan, callback, verbose: InThisProcess(plan, callback, tmp_path)
     )
     monkeypatch.setattr(InThisProcess, "last", InThisProcess.last)
     Path("breaks_after_some_steps.py").write_text(BREAKS)

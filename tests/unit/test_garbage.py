@@ -6,8 +6,7 @@ import pytest
 
 from raysync import config
 from raysync.training.preparation import prepare
-from raysync.virtual.engine import VirtualEngine
-from raysync.virtual.garbage import OBJECTS
+from raysync.virtual.engine import GARBAGE_OBJECTS, VirtualEngine
 
 SETTINGS = {
     "engine": "virtual",
@@ -22,7 +21,7 @@ def test_the_thresholds_are_those_of_before(ends):
     before, training = gc.get_threshold(), prepare(config.validate(SETTINGS))
     reports = VirtualEngine().run(training, training.experiment.paradigm.make())
     next(reports)
-    assert gc.get_threshold() == (OBJECTS, *before[1:])
+    assert gc.get_threshold() == (GARBAGE_OBJECTS, *before[1:])
     if ends:
         for _ in reports:
             pass

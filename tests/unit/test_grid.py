@@ -15,7 +15,7 @@ from raysync.errors import ConfigError, RunFailed
 from raysync.running.run import run_in
 from raysync.training.preparation import prepare
 from raysync.tuning import grid
-from raysync.tuning.sweep import plan
+from raysync.tuning.sweep_run import plan
 from raysync.tuning.trial import VIRTUAL_GPU_SHARE, Trials
 from tests.builders.messages import naming
 
@@ -160,7 +160,7 @@ def test_schedulers_that_pause_or_clone_trials_are_refused_and_others_named(writ
 
 
 def test_many_trials_only_if_they_are_meant(written, monkeypatch):
-    monkeypatch.setattr("raysync.tuning.sweep.MOST_UNASKED", 5)
+    monkeypatch.setattr("raysync.tuning.sweep_run.MOST_UNASKED", 5)
     assert plan(written({"grid": {"seed": list(range(5))}})).count == 5
     file = written({"grid": {"seed": list(range(6))}})
     with pytest.raises(ConfigError, match=naming("6 5 --yes")):

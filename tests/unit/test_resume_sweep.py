@@ -17,7 +17,7 @@ from raysync.errors import ConfigError
 from raysync.record.reader import load
 from raysync.record.storage import listdir
 from raysync.record.sweeps import TrialNote, load_sweep, notes, write_note
-from raysync.tuning import sweep
+from raysync.tuning import sweep_run
 from tests.builders.messages import naming, tells
 from tests.fakes.tuner import InThisProcess
 from tests.unit.test_resume import wrote
@@ -39,9 +39,9 @@ SETTINGS = {
 def begun(tmp_path, monkeypatch, call):
     """The folder of a sweep that was lost: its first trial has ended, its second was under way."""
     monkeypatch.setenv("RAY_AIR_NEW_OUTPUT", "0")
-    monkeypatch.setattr(sweep.Connection, "open", lambda *_: None)
+    monkeypatch.setattr(sweep_run.Connection, "open", lambda *_: None)
     monkeypatch.setattr(
-        sweep, "_tuner", lambda plan, callback, verbose: InThisProcess(plan, callback, tmp_path)
+        sweep_run, "_tuner", lambda plan, callback, verbose: InThisProcess(plan, callback, tmp_path)
     )
     file = tmp_path / "tiny.yaml"
     file.write_text(yaml.safe_dump(SETTINGS, sort_keys=False))
@@ -197,7 +197,7 @@ def searched(tmp_path, monkeypatch):
     and one was under way.
     """
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(sweep.Connection, "open", lambda *_: None)
+    monkeypatch.setattr(sweep_run.Connection, "open", lambda *_: None)
 
     def searched(name, metric="loss"):
         block = {
@@ -209,10 +209,10 @@ def searched(tmp_path, monkeypatch):
         }
         settings = SETTINGS | {"timing": "with-gradients", "workload": {"samples": 96}}
         Path("tiny.yaml").write_text(yaml.safe_dump(settings | {"sweep": block}))
-        plan = sweep.plan(Path("tiny.yaml"))
+        plan = sweep_run.plan(Path("tiny.yaml"))
         trials = plan.trials
-        sweep.Origin(trials.source, trials.text, trials.overrides).write(trials.folder)
-        sweep._write_file(plan)
+        sweep_run.Origin(trials.source, trials.text, trials.overrides).write(trials.folder)
+        sweep_run._write_file(plan)
         for trial, rate, ended, error in [
             ("a", 0.01, True, ""),
             ("b", 0.02, True, "broke"),
@@ -232,12 +232,12 @@ def test_a_searcher_is_told_what_was_found_and_begins_anew_what_was_lost(
 ):
     pytest.importorskip("optuna")
     began = searched("optuna", metric)
-    fresh = sweep._tune_config(began).search_alg
-    fresh.set_search_properties(metric, "min", sweep.space(began.sweep, "file"))
+    fresh = sweep_run._tune_config(began).search_alg
+    fresh.set_search_properties(metric, "min", sweep_run.space(began.sweep, "file"))
     folder = began.trials.folder
-    plan = sweep.plan(None, resume=f"{prefix}{folder}")
+    plan = sweep_run.plan(None, resume=f"{prefix}{folder}")
     assert (plan.count, plan.done) == (5, 1), "another one in place of that which failed"
-    search = sweep._tune_config(plan).search_alg
+    search = sweep_run._tune_config(plan).search_alg
     told, failed = [trial for trial in search._ot_study.trials if trial.state.is_finished()]
     summary = load(paths(folder)["a"][0]).summary
     assert (told.params, failed.params) == ({LR: 0.01}, {LR: 0.02})
@@ -247,8 +247,8 @@ def test_a_searcher_is_told_what_was_found_and_begins_anew_what_was_lost(
     assert first[:2] == [0.03, 0.4], "what was under way, and then what is given and has not begun"
     assert not set(first[2:]) & {fresh.suggest(str(number))[LR] for number in range(6)}
 
-    monkeypatch.setattr(sweep, "_tuner", lambda *_: SimpleNamespace(fit=lambda: None))
-    sweep.run(plan, notify=print, show=print)
+    monkeypatch.setattr(sweep_run, "_tuner", lambda *_: SimpleNamespace(fit=lambda: None))
+    sweep_run.run(plan, notify=print, show=print)
     assert [note.name for note in notes(folder)] == ["a", "b"], "c begins under another name"
     assert len(paths(folder)["c"]) == 1, "its record stays"
 
@@ -257,8 +257,8 @@ def test_a_searcher_that_cannot_be_told_does_not_go_on(searched, monkeypatch):
     monkeypatch.setitem(SEARCH_ALG_IMPORT, "hyperopt", lambda: Untold)
     folder = searched("hyperopt").trials.folder
     with pytest.raises(ConfigError, match=naming("sweep.search: hyperopt: optuna")):
-        sweep.plan(None, resume=folder)
+        sweep_run.plan(None, resume=folder)
     for trial in "ab":  # nothing has been found yet
         shutil.rmtree(folder / "records" / trial)
-    search = sweep._tune_config(sweep.plan(None, resume=folder)).search_alg
+    search = sweep_run._tune_config(sweep_run.plan(None, resume=folder)).search_alg
     assert search.points == [{LR: 0.03}, {LR: 0.01}, {LR: 0.4}]

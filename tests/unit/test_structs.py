@@ -5,10 +5,10 @@ import math
 import numpy as np
 import pytest
 
-from raysync.core.structs import Message, decode, encode, to_native
+from raysync.core.structs import TaggedStruct, decode, encode, to_native
 
 
-class Measured(Message, frozen=True):
+class Measured(TaggedStruct, frozen=True):
     value: float
     name: str = ""
 

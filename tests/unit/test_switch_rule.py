@@ -9,7 +9,7 @@ from hypothesis import given, strategies as st
 
 from raysync.config import Known, SwitchSearch
 from raysync.errors import RunFailed
-from raysync.tuning.switch_search import Training, search
+from raysync.tuning.fraction_search import Training, search
 
 RUNS = st.builds(Training, st.one_of(st.none(), st.floats(0, 1)), st.floats(0.1, 100))
 RULES = st.builds(

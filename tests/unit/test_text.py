@@ -36,6 +36,7 @@ from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from tests.builders.messages import naming, tells
 from tests.builders.models import built
+from tests.builders.updates import update_plan
 
 LETTERS = 10
 
@@ -403,7 +404,7 @@ def test_adamw_with_warm_up_lowers_the_loss(tmp_path):
         flat.read_weights(old)
         flat.module.train()
         computation.compute(training.reader("w-0"), clock, 8)
-        store.apply([flat.outgoing], [8], ["w-0"], clock / steps)
+        store.apply(update_plan([8], progress=clock / steps), [flat.outgoing])
         moved.append((store.publish() - old).norm().item())
     assert moved[0] == 0
     assert 0 < moved[1] < moved[8]

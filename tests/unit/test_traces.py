@@ -187,7 +187,7 @@ def test_the_record_holds_the_numbers(tmp_path):
 
 
 def test_a_trial_of_a_sweep_reads_the_trace_beside_the_sweep_s_file(tmp_path, monkeypatch):
-    from raysync.tuning.sweep import plan
+    from raysync.tuning.sweep_run import plan
 
     table(tmp_path, WIDE)
     file = tmp_path / "x.yaml"

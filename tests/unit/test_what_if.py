@@ -20,13 +20,13 @@ from raysync.config import ParadigmChoice
 from raysync.record.measures import Measures
 from raysync.results.figures.colours import painted
 from raysync.results.figures.primitives import layout_of
-from raysync.what_if import prediction, report
-from raysync.what_if.figures import figures_of
+from raysync.what_if import prediction, prediction_report
 from raysync.what_if.intervals import ratio
-from raysync.what_if.prediction import Options, paradigms_in, predict, standard_paradigms
+from raysync.what_if.prediction import PredictionOptions, paradigms_in, predict, standard_paradigms
+from raysync.what_if.prediction_figures import figures_of
 from raysync.what_if.processes import pool
+from raysync.what_if.rank_step_times import RankStepTimes, read
 from raysync.what_if.simulation import Blocks, experiment_of, ranks_of, simulate
-from raysync.what_if.step_times import StepTimes, read
 from tests.builders.messages import tells
 from tests.builders.virtual import run, timed
 
@@ -35,7 +35,7 @@ BSP, ASP = ParadigmChoice(name="bsp"), ParadigmChoice(name="asp")
 
 
 def times(*ranks):
-    return StepTimes("a test", {f"rank-{n}": tuple(steps) for n, steps in enumerate(ranks)})
+    return RankStepTimes("a test", {f"rank-{n}": tuple(steps) for n, steps in enumerate(ranks)})
 
 
 def random_times(ranks, steps, seed=0, sigma=0.5):
@@ -56,7 +56,7 @@ def width(interval):
 
 
 def test_constant_steps_a_barrier_takes_the_longest_and_without_one_rates_add_up():
-    answer = predict(times([1.0], [2.0]), Options(8, 150, 36.0), [BSP, ASP])
+    answer = predict(times([1.0], [2.0]), PredictionOptions(8, 150, 36.0), [BSP, ASP])
     bsp, asp = answer.predictions
     assert (bsp.seconds, asp.seconds) == (300, 200)
     assert bsp.steps_per_s.value == pytest.approx(2 / 2)
@@ -78,7 +78,7 @@ def test_a_table_by_pencil():
     """a: 1 3 2, b: 4 1 2. Rounds take 4, 3 and 2 s, in which a waits for 3, 0, 0 and b for 0, 2, 0.
     Without a barrier a pushes at 1, 4, 6, (its steps again) 7, and b at 4, 5, 7: the sixth at 7.
     """
-    answer = predict(times([1, 3, 2], [4, 1, 2]), Options(), [BSP, ASP])
+    answer = predict(times([1, 3, 2], [4, 1, 2]), PredictionOptions(), [BSP, ASP])
     bsp, asp = answer.predictions
     assert (bsp.seconds, asp.seconds) == (9, 7)
     assert bsp.wait_fraction.value == pytest.approx(5 / 18)
@@ -91,7 +91,7 @@ def test_batches_by_speed_let_rates_add_up_without_staleness(batch_size):
     """A step of 1 s and one of 2 s: 1.5 steps a second, but for the first round. It does not
     matter that nobody says how many samples a step has.
     """
-    answer = predict(times([1.0], [2.0]), Options(batch_size, 300), ())
+    answer = predict(times([1.0], [2.0]), PredictionOptions(batch_size, 300), ())
     found = {each.label: each for each in answer.predictions}
     balanced = found["balanced"]
     assert balanced.steps_per_s.value == pytest.approx(1.5, rel=0.005)
@@ -104,17 +104,17 @@ def test_one_more_rank_is_what_a_larger_table_says():
     rank.
     """
     steps = {"a-0": (1.0, 2.0), "a-1": (2.0, 1.9), "a-2": (3.0, 3.0), "b-0": (5.0, 4.0)}
-    answer = predict(StepTimes("a test", steps), Options(steps=60), [BSP, ASP])
+    answer = predict(RankStepTimes("a test", steps), PredictionOptions(steps=60), [BSP, ASP])
     assert [each.group for each in answer.larger] == ["a", "b"]
     for larger, extra in zip(answer.larger, [("a-3", "a-1"), ("b-1", "b-0")], strict=True):
         whole = dict(sorted({**steps, extra[0]: steps[extra[1]]}.items()))
-        again = predict(StepTimes("a test", whole), Options(steps=60), [ASP, BSP])
+        again = predict(RankStepTimes("a test", whole), PredictionOptions(steps=60), [ASP, BSP])
         assert larger.predictions == again.predictions
-    plain = predict(StepTimes("a test", {"x": (1.0,), "y": (2.0,)}), Options(), [BSP])
+    plain = predict(RankStepTimes("a test", {"x": (1.0,), "y": (2.0,)}), PredictionOptions(), [BSP])
     [larger] = plain.larger
     assert (larger.group, len(larger.predictions), plain.best) == ("", 1, list(plain.predictions))
-    assert json.loads(report.as_json(plain))["with_one_more"][0]["paradigms"]
-    [_, table] = report.answer_of(answer).tables
+    assert json.loads(prediction_report.as_json(plain))["with_one_more"][0]["paradigms"]
+    [_, table] = prediction_report.answer_of(answer).tables
     assert len(table.frame()) == sum(len(each.predictions) for each in answer.larger)
 
 
@@ -123,7 +123,7 @@ def test_dropped_pushes_are_lost_by_pencil():
     late. Six updates take 6 s.
     """
     [k_sync] = predict(
-        times([1.0], [1.4]), Options(steps=3), paradigms_in(["{name: k-sync, k: 1}"])
+        times([1.0], [1.4]), PredictionOptions(steps=3), paradigms_in(["{name: k-sync, k: 1}"])
     ).predictions
     assert (k_sync.seconds, k_sync.dropped) == (6, 4)
     assert k_sync.lost_worker_hours.value * 3600 == pytest.approx(4 * 1.4)
@@ -177,7 +177,7 @@ def test_intervals_cover_the_mean_that_is_known():
     truth, covered, tried = 4 / (25 / 12), 0, 40
     for seed in range(tried):
         drawn = np.random.default_rng(seed).exponential(1, (4, 150))
-        [bsp] = predict(times(*drawn.tolist()), Options(), [BSP]).predictions
+        [bsp] = predict(times(*drawn.tolist()), PredictionOptions(), [BSP]).predictions
         covered += bsp.steps_per_s.low <= truth <= bsp.steps_per_s.high
     assert 35 <= covered <= tried
 
@@ -186,7 +186,7 @@ def test_steps_that_are_slow_for_a_while_make_wider_intervals_than_the_same_step
     slow = np.where(np.arange(600) // 100 % 2, 3.0, 1.0)
     shuffled = np.random.default_rng(0).permutation(slow)
     [whole], [mixed] = (
-        predict(times(steps.tolist(), steps.tolist()), Options(), [BSP]).predictions
+        predict(times(steps.tolist(), steps.tolist()), PredictionOptions(), [BSP]).predictions
         for steps in (slow, shuffled)
     )
     assert whole.seconds == mixed.seconds
@@ -236,7 +236,7 @@ def test_what_a_record_of_asp_predicts_for_bsp_is_the_bsp_run_of_the_same_seed(t
     bsp = raysync.run(
         {**settings, "paradigm": "bsp", "workload": {"iterations_per_worker": steps.shortest}}
     )
-    [predicted] = predict(steps, Options(), [BSP]).predictions
+    [predicted] = predict(steps, PredictionOptions(), [BSP]).predictions
     assert predicted.seconds == pytest.approx(bsp.summary["seconds"], rel=1e-12)
     assert predicted.wait_fraction.value == pytest.approx(bsp.summary["wait_fraction"], rel=1e-9)
     assert predicted.samples_per_s.value == pytest.approx(bsp.summary["throughput_samples_per_s"])
@@ -245,7 +245,7 @@ def test_what_a_record_of_asp_predicts_for_bsp_is_the_bsp_run_of_the_same_seed(t
 
 
 def test_one_rank_is_allowed_and_said():
-    answer = predict(read_ranks(1), Options())
+    answer = predict(read_ranks(1), PredictionOptions())
     assert "backup-workers" not in [each.choice.name for each in answer.predictions]
     assert len({each.seconds for each in answer.predictions}) == 1
 
@@ -284,8 +284,10 @@ def test_several_processes_answer_the_same(monkeypatch):
     monkeypatch.setattr(prediction, "ONE_PROCESS", 0)
     steps, seen = random_times(3, 20), []
     choices = [BSP, ASP]
-    alone = predict(steps, Options(processes=1), choices)
-    together = predict(steps, Options(processes=2), choices, lambda *done: seen.append(done))
+    alone = predict(steps, PredictionOptions(processes=1), choices)
+    together = predict(
+        steps, PredictionOptions(processes=2), choices, lambda *done: seen.append(done)
+    )
     assert together.predictions == alone.predictions
     assert seen == [(1, 2), (2, 2)]
 
@@ -301,11 +303,11 @@ def test_the_slowest_is_compared_with_a_rank_that_there_is(means, slow, factor):
 @pytest.mark.parametrize("may_wait", [True, False])
 @pytest.mark.parametrize("last", [1.0, 1.01, 1.5])
 def test_where_waiting_may_hide_who_is_slow_no_rank_is_named(may_wait, last):
-    steps = StepTimes("a test", {"a": (1.0,) * 9, "b": (last,) * 9}, may_wait=may_wait)
-    answer = predict(steps, Options(), [BSP])
+    steps = RankStepTimes("a test", {"a": (1.0,) * 9, "b": (last,) * 9}, may_wait=may_wait)
+    answer = predict(steps, PredictionOptions(), [BSP])
     is_hidden = may_wait and last < 1.5
     assert prediction.is_hidden(steps) == is_hidden
-    said = " ".join(report.sentences(answer))
+    said = " ".join(prediction_report.sentences(answer))
     assert ("slowest rank is" in said) == (not is_hidden)
     assert len(answer.remarks) == 1 + is_hidden  # another is that there are few steps
 
@@ -388,7 +390,7 @@ def test_hostile_names_of_ranks_stay_text(tmp_path, call):
 
 
 def test_figures_are_valid_and_show_the_numbers(table):
-    answer = predict(read([str(table)]), Options(4))
+    answer = predict(read([str(table)]), PredictionOptions(4))
     figures = {figure.key: figure for figure in figures_of(answer)}
     assert set(figures) == {"rate", "time", "trade-off", "ranks", "waiting"}
     for figure in figures.values():
@@ -403,8 +405,8 @@ def test_figures_are_valid_and_show_the_numbers(table):
 
 
 def test_without_bsp_nothing_is_compared_with_it(table):
-    answer = predict(read([str(table)]), Options(), [ASP])
-    assert "× bsp" not in [column.heading for column in report.columns_of(answer)]
+    answer = predict(read([str(table)]), PredictionOptions(), [ASP])
+    assert "× bsp" not in [column.heading for column in prediction_report.columns_of(answer)]
 
 
 @pytest.mark.parametrize(

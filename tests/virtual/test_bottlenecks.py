@@ -8,9 +8,9 @@ import pytest
 
 from raysync import config
 from raysync.bottlenecks import Setting, diagnose
-from raysync.bottlenecks.changes import changes
 from raysync.bottlenecks.diagnosis import PUSHES, SHARE, TRAINED_SHARE
-from raysync.bottlenecks.smaller import without
+from raysync.bottlenecks.remedies import changes
+from raysync.bottlenecks.worker_count import without
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Entry
 from raysync.results.sentences import bottleneck, helps_most, said_of

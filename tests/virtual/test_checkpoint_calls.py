@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 from raysync import config
+from raysync.decoupled.pipelined_topology import server_of
 from raysync.decoupled.plan import plan_of
-from raysync.decoupled.topology import server_of
 from raysync.engine.messages import RestoreCall, SnapshotCall, StatisticsCall
 from raysync.engine.topology import SERVER
 from raysync.errors import ConfigError

@@ -6,8 +6,8 @@ import pytest
 
 from raysync.core.events import Left, Pushed
 from raysync.paradigms import make
-from raysync.virtual.backend import End
 from raysync.virtual.engine import driver_of
+from raysync.virtual.virtual_backend import ProcessEnd
 from tests.builders.plans import BYTES
 from tests.builders.virtual import busy, churn, cut_task, decoupled, entries, push_times, run, timed
 
@@ -294,7 +294,7 @@ def test_a_worker_that_freezes_is_missed_a_deadline_after_its_step_was_due(step_
         cluster={"step_deadline_s": 7.5, "restarts": {"attempts": 0}},
         workload={"samples": 200},
     )
-    ends = {"b-0#1": [End(0.25, freezes=True)]}
+    ends = {"b-0#1": [ProcessEnd(0.25, freezes=True)]}
     driver = driver_of(training, make("bsp"), ends=ends)
     [(_, worker, at)] = churn([line for lines in driver.run() for line in lines])
     assert worker == "b-0#1"

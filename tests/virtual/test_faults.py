@@ -7,7 +7,7 @@ from raysync.config import ParadigmChoice
 from raysync.core.decisions import Apply, Release
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry, Report
-from raysync.emulation.faults import FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from tests.builders.messages import Telling, tells
 from tests.builders.paradigms import VARIANTS, lead_bound
 from tests.builders.virtual import (

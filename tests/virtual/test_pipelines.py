@@ -22,10 +22,12 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.follower import Follower
 from raysync.training.preparation import prepare
-from raysync.training.server.apply_plan import ApplyPlan
-from raysync.training.server.model_server import OneStore
+from raysync.training.server.apply_plan import MEAN
+from raysync.training.server.parameter_store import shard_of
+from raysync.training.worker.flat import FlatModel
 from raysync.virtual.engine import driver_of
 from tests.builders.messages import naming
+from tests.builders.updates import update_plan
 from tests.builders.virtual import DATA, cut_task, decoupled, entries, ran, replayed, slot_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -251,15 +253,7 @@ def test_gradients_and_weights_may_be_mixed_alike_for_sgd(modules):
 
 def plan_for(groups):
     """An update of one push of each replica."""
-    return ApplyPlan(
-        workers=[f"w-{group}" for group in range(groups)],
-        samples=[4] * groups,
-        progress=0.0,
-        phase="",
-        staleness=[0] * groups,
-        version=1,
-        replicas=list(range(groups)),
-    )
+    return update_plan([4] * groups, replicas=list(range(groups)))
 
 
 @pytest.mark.parametrize(
@@ -269,15 +263,15 @@ def test_replicas_under_full_averaging_are_equal_and_mixing_keeps_their_mean(set
     torch.manual_seed(0)
     paradigm = make("decoupled", modules=1, groups=4, **settings)
     update = config.validate({"update": {"lr": 0.1}}).update
-    initial = torch.randn(6)
-    gossip = Gossip(initial, 6, update, paradigm.matrix, paradigm.mix, paradigm.mix_every)
-    server = OneStore(initial, 6, update)
+    model = FlatModel(nn.Linear(6, 1, bias=False))
+    gossip = Gossip(model, update, paradigm.matrix, paradigm.mix, paradigm.mix_every)
+    server = shard_of(model, update)
     for _ in range(6):
         vectors = [torch.randn(6) for _ in range(4)]
         gossip.apply(plan_for(4), vectors)
         server.apply(plan_for(4), vectors)
-        torch.testing.assert_close(gossip.mean(), server.mean())
-        replicas = [gossip.weights(group).clone() for group in range(4)]
+        torch.testing.assert_close(gossip.publish(MEAN), server.publish())
+        replicas = [gossip.publish(group).clone() for group in range(4)]
         assert all(torch.equal(one, replicas[0]) for one in replicas) == (
             settings == {"mix": "weight"}
         )
@@ -286,10 +280,12 @@ def test_replicas_under_full_averaging_are_equal_and_mixing_keeps_their_mean(set
 def test_a_matrix_mixes_as_it_says():
     matrix = [[0.5, 0.5, 0.0], [0.25, 0.25, 0.5], [0.25, 0.25, 0.5]]
     update = config.validate({"update": {"lr": 1.0, "lr_scaling": "none"}}).update
-    gossip = Gossip(torch.zeros(3), 3, update, matrix, "weight", 1)
+    module = nn.Linear(3, 1, bias=False)
+    nn.init.zeros_(module.weight)
+    gossip = Gossip(FlatModel(module), update, matrix, "weight", 1)
     gossip.apply(plan_for(3), list(-torch.eye(3)))  # x becomes the identity's rows
     torch.testing.assert_close(
-        torch.stack([gossip.weights(group) for group in range(3)]), torch.tensor(matrix)
+        torch.stack([gossip.publish(group) for group in range(3)]), torch.tensor(matrix)
     )
 
 

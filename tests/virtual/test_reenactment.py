@@ -18,7 +18,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import make
 from raysync.record.journal_cut import cut_line
 from raysync.training.preparation import prepare
-from raysync.virtual import backend
+from raysync.virtual import virtual_backend
 from raysync.virtual.engine import VirtualEngine, driver_of
 from raysync.virtual.reenactment import reenact, snapshot
 from tests.builders.messages import naming
@@ -107,7 +107,7 @@ def same(driver, whole):
 def single_steps():
     """Where nothing is computed, many events are processed at once: let cuts be between any two."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(backend, "REPORT_EVERY", 1)
+        patch.setattr(virtual_backend, "REPORT_EVERY", 1)
         yield
 
 

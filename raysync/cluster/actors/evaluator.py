@@ -17,8 +17,8 @@ from raysync.cluster.actors.warm_up import warm_up
 from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.transports.payloads import Payload, forget_run, incoming
 from raysync.decoupled.cut import joined
+from raysync.decoupled.pipelined_topology import PipelinedPlan
 from raysync.decoupled.plan import cut_model
-from raysync.decoupled.topology import PipelinedPlan
 from raysync.engine.messages import EvaluateCall, StateDictCall
 from raysync.paradigms.decoupled import Decoupled
 from raysync.training.evaluation import ModelEvaluation

@@ -17,9 +17,9 @@ from raysync.cluster.monitoring import Exporter, UpdateSeconds
 from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.transports.payloads import Payload, forget_run, incoming, outgoing
 from raysync.cluster.transports.transport import Remote, Service
-from raysync.decoupled.gossip import exchange_of
+from raysync.decoupled.gossip import store_of
+from raysync.decoupled.pipelined_topology import PipelinedPlan
 from raysync.decoupled.plan import parts_of
-from raysync.decoupled.topology import PipelinedPlan
 from raysync.engine.messages import (
     ApplyCall,
     CombineCall,
@@ -31,16 +31,17 @@ from raysync.engine.messages import (
 )
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.server.apply_plan import ApplyPlan
-from raysync.training.server.model_server import Exchange, ModelServer, shard_of
+from raysync.training.server.model_server import ModelServer, Store
+from raysync.training.server.parameter_store import shard_of
 from raysync.training.worker.flat import FlatModel
 
 
-def _exchange(spec: RunSpec, index: int, model: InitialModel) -> Exchange:
+def _store(spec: RunSpec, index: int, model: InitialModel) -> Store:
     """Return the part of the model that a server keeps, with its initial weights and its update."""
     experiment = spec.experiment
     if isinstance(spec.topology, PipelinedPlan):
         paradigm = spec.topology.paradigm
-        return exchange_of(
+        return store_of(
             paradigm, experiment.update, parts_of(model, experiment.seed, paradigm)[index]
         )
     whole, cluster = FlatModel(model.build(experiment.seed)), experiment.cluster
@@ -79,8 +80,8 @@ class Server:
             data: what `snapshot` returned; None: fresh weights and a fresh optimizer.
         """
         forget_run()
-        exchange = _exchange(spec, self._role.number - spec.first_server, model)
-        self._model, self._size = ModelServer(exchange), len(exchange.weights(0))
+        store = _store(spec, self._role.number - spec.first_server, model)
+        self._model, self._size = ModelServer(store), len(store.publish(0))
         if data is not None:
             self._model.restore(data.tobytes())
         self._seconds = UpdateSeconds(self._exporter, spec.published_as)

@@ -29,9 +29,9 @@ from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.transports.payloads import Payload, incoming, outgoing
+from raysync.decoupled.pipelined_topology import PipelinedPlan
 from raysync.decoupled.plan import parts_of
-from raysync.decoupled.stage import StageComputation, StageWork
-from raysync.decoupled.topology import PipelinedPlan
+from raysync.decoupled.stage_computation import StageComputation, StageWork
 from raysync.emulation.step_time import StepTime, one_way_s
 from raysync.engine.messages import BackwardCall, ForwardCall, StepReport
 from raysync.training.data.batch_reader import BatchReader

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from raysync.results.collection import Run, Success
+from raysync.results.collection import CollectedRun, Success
 from raysync.results.figures import (
     decisions_and_events,
     learning_curves,
@@ -21,7 +21,7 @@ from raysync.results.figures.primitives import Figure, Series
 __all__ = ["Figure", "Series", "figures_of", "series_of"]
 
 
-def series_of(paradigms: Sequence[str], runs: Mapping[str, Sequence[Run]]) -> list[Series]:
+def series_of(paradigms: Sequence[str], runs: Mapping[str, Sequence[CollectedRun]]) -> list[Series]:
     """Return the paradigms of a scenario that left records.
 
     Args:

@@ -14,7 +14,7 @@ import numpy as np
 import pandas as pd
 
 from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
-from raysync.results.collection import Run, Success
+from raysync.results.collection import CollectedRun, Success
 from raysync.results.figures.downsample import Floats, common, evenly, kept
 from raysync.results.figures.journal_events import workload_of
 from raysync.results.figures.primitives import (
@@ -37,7 +37,7 @@ SECTION = "How well, how soon"
 
 
 @dataclass(frozen=True)
-class Measure:
+class MeasureAxis:
     """A measure of a model, as an axis shows it."""
 
     name: str
@@ -71,16 +71,16 @@ class Measure:
 
 
 OF_LABELS = {
-    ACCURACY: Measure("accuracy", "test accuracy (%)", True, " %", {}, scale=100.0),
-    PERPLEXITY: Measure(
+    ACCURACY: MeasureAxis("accuracy", "test accuracy (%)", True, " %", {}, scale=100.0),
+    PERPLEXITY: MeasureAxis(
         "perplexity", "test perplexity", False, "", {"type": "log"}, logarithm="loss"
     ),
 }
 
 
-def measure_of(metric: PrimaryMetric) -> Measure:
+def measure_of(metric: PrimaryMetric) -> MeasureAxis:
     """Return how the axes show a metric."""
-    plain = Measure(metric.name, f"test {metric.name}", metric.rises, "", {})
+    plain = MeasureAxis(metric.name, f"test {metric.name}", metric.rises, "", {})
     return OF_LABELS.get(metric, plain)
 
 
@@ -100,7 +100,7 @@ def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:
     ]
 
 
-def points(run: Run, measure: Measure, x: str) -> tuple[Floats, Floats]:
+def points(run: CollectedRun, measure: MeasureAxis, x: str) -> tuple[Floats, Floats]:
     """Return the evaluations of a run that are finite.
 
     Returns:
@@ -115,7 +115,9 @@ def points(run: Run, measure: Measure, x: str) -> tuple[Floats, Floats]:
     return at[fine], values[fine]
 
 
-def _against(all_series: Sequence[Series], success: Success, measure: Measure, x: str) -> Figure:
+def _against(
+    all_series: Sequence[Series], success: Success, measure: MeasureAxis, x: str
+) -> Figure:
     traces: list[Trace] = []
     hover = f"%{{y}}{measure.unit} at %{{x}} {'s' if x == 'time' else x}"
     for series in all_series:
@@ -152,11 +154,11 @@ def _against(all_series: Sequence[Series], success: Success, measure: Measure, x
     )
 
 
-def _title(measure: Measure) -> str:
+def _title(measure: MeasureAxis) -> str:
     return measure.name[0].upper() + measure.name[1:]
 
 
-def _views(all_series: Sequence[Series], measure: Measure, of_axis: str) -> tuple[View, ...]:
+def _views(all_series: Sequence[Series], measure: MeasureAxis, of_axis: str) -> tuple[View, ...]:
     """Return the views of a metric that rises: all, and the upper part, where most evaluations lie
     and paradigms differ.
     """
@@ -176,7 +178,7 @@ def _views(all_series: Sequence[Series], measure: Measure, of_axis: str) -> tupl
     )
 
 
-def _lone(series: Series, run: Run, x: Floats, y: Floats) -> list[Trace]:
+def _lone(series: Series, run: CollectedRun, x: Floats, y: Floats) -> list[Trace]:
     """Draw a run that did not finish by itself, with a cross where it ended."""
     if not len(x):
         return []
@@ -236,11 +238,11 @@ def times_to(x: Floats, y: Floats, targets: Floats, *, rises: bool) -> Floats:
     return np.append(x, np.inf)[first]
 
 
-def _best_so_far(y: Floats, measure: Measure) -> Floats:
+def _best_so_far(y: Floats, measure: MeasureAxis) -> Floats:
     return np.maximum.accumulate(y) if measure.rises else np.minimum.accumulate(y)
 
 
-def _time_to(all_series: Sequence[Series], success: Success, measure: Measure) -> list[Figure]:
+def _time_to(all_series: Sequence[Series], success: Success, measure: MeasureAxis) -> list[Figure]:
     curves = {
         series.index: [points(run, measure, "time") for run in series.regular]
         for series in all_series

@@ -20,7 +20,7 @@ import pandas as pd
 from numpy.typing import ArrayLike, NDArray
 
 from raysync.core.ids import WorkerId
-from raysync.results.collection import Run
+from raysync.results.collection import CollectedRun
 from raysync.results.figures.colours import DASHES, HUES
 from raysync.results.figures.journal_events import Story, story_of
 
@@ -88,7 +88,7 @@ class Series:
     """A paradigm of a scenario: it has one colour in all figures, and a reader can hide it."""
 
     label: str
-    runs: tuple[Run, ...]
+    runs: tuple[CollectedRun, ...]
     index: int
     """The number that gives it its colour and dash."""
 
@@ -112,7 +112,7 @@ class Series:
         return {"color": self.color, "width": 2, "dash": DASHES[self.index // HUES % len(DASHES)]}
 
     @property
-    def regular(self) -> tuple[Run, ...]:
+    def regular(self) -> tuple[CollectedRun, ...]:
         """The runs that curves are averaged over: those that finished; if none did, those that were
         stopped.
         """
@@ -120,7 +120,7 @@ class Series:
         return finished or tuple(run for run in self.runs if run.status == "stopped")
 
     @property
-    def others(self) -> tuple[Run, ...]:
+    def others(self) -> tuple[CollectedRun, ...]:
         """The rest: diverged, failed, unfinished (and stopped, beside finished ones)."""
         return tuple(run for run in self.runs if run not in self.regular)
 
@@ -139,13 +139,13 @@ class Series:
         return tuple(story_of(run.record, started_at(run)) for run in self.runs)
 
 
-def started_at(run: Run) -> float:
+def started_at(run: CollectedRun) -> float:
     """Return the first release, in seconds since the run began; 0 if no worker was released."""
     pushes = run.record.pushes
     return float(pushes.released_at_s.min()) if len(pushes) else 0.0
 
 
-def _pushes(run: Run) -> pd.DataFrame:
+def _pushes(run: CollectedRun) -> pd.DataFrame:
     start = started_at(run)
     frame = run.record.pushes
     slots = {worker: WorkerId(worker).slot for worker in frame.worker.unique()}

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from raysync.core.ids import Slot, WorkerId
-from raysync.results.collection import Run
+from raysync.results.collection import CollectedRun
 from raysync.results.figures.journal_events import Story
 from raysync.results.figures.primitives import (
     Figure,
@@ -47,7 +47,7 @@ class Lanes:
     """One run, cut for the timeline."""
 
     series: Series
-    run: Run
+    run: CollectedRun
     pushes: pd.DataFrame
     story: Story
 

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from torch.utils.data import DataLoader, Dataset, Subset
 
 from raysync.errors import ConfigError
-from raysync.training.data.samples import check_samples
+from raysync.training.data.data_set import check_samples
 from raysync.users_code import users_code
 
 LOADERS = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 from numpy.random import default_rng
 from torch import Tensor
-from torch.utils.data import Dataset, Subset
+from torch.utils.data import Dataset, IterableDataset, Subset
 
 from raysync.config import Data
 from raysync.errors import ConfigError
@@ -20,7 +20,6 @@ from raysync.randomness import hashed_seed
 from raysync.training.data.augment import crop_and_flip
 from raysync.training.data.batch_reader import SeededSamples, generators_restored
 from raysync.training.data.batches import Array
-from raysync.training.data.samples import check_samples
 from raysync.users_code import users_code
 
 
@@ -450,3 +449,31 @@ def first_of(samples: Dataset[Any], count: int | None) -> Dataset[Any]:
     if (targets := getattr(samples, "targets", None)) is not None:
         part.targets = targets[:count]  # type: ignore[attr-defined]
     return part
+
+
+def check_samples(where: str, samples: Dataset[Any]) -> int:
+    """Check a map-style data set, and return the number of its samples.
+
+    Args:
+        where: what it is, for the error.
+        samples: what should be a data set.
+
+    Raises:
+        ConfigError: it is no map-style data set, or it is empty.
+    """
+    if isinstance(samples, IterableDataset) or not hasattr(samples, "__getitem__"):
+        raise ConfigError(
+            f"{where}: {type(samples).__name__} is not a map-style data set: a batch is a function"
+            " of (seed, worker, clock), so samples are read by index.\nAllowed: a"
+            " torch.utils.data.Dataset with __getitem__ and __len__."
+        )
+    if not hasattr(samples, "__len__"):
+        raise ConfigError(
+            f"{where}: {type(samples).__name__} has no __len__; raysync deals the samples out by"
+            " their number."
+        )
+    with users_code(f"{where}: __len__"):
+        count = len(samples)
+    if count < 1:
+        raise ConfigError(f"{where}: {type(samples).__name__} is empty.")
+    return count

@@ -16,7 +16,7 @@ from torch.optim import Optimizer
 from raysync.config import Update
 from raysync.training.files.state_file import State
 from raysync.training.server.optimizers import SETTINGS, is_fused, is_torchs_own, optimizer_of
-from raysync.training.server.parameter_groups import ParameterGroup
+from raysync.training.server.parameter_groups import FlatParameterGroup
 
 PIECE = 2**16
 """The elements that an optimizer without a fused kernel steps on at once. Its steps have many
@@ -30,7 +30,9 @@ class FlatOptimizer:
     a fused kernel.
     """
 
-    def __init__(self, update: Update, weights: Tensor, groups: Sequence[ParameterGroup]) -> None:
+    def __init__(
+        self, update: Update, weights: Tensor, groups: Sequence[FlatParameterGroup]
+    ) -> None:
         """
         Args:
             update: names the class and its arguments.
@@ -59,10 +61,13 @@ class FlatOptimizer:
         """The name of the class."""
         return type(self._optimizer).__name__
 
-    def set(self, lr: float, weight_decay: float, momentum: float | None) -> None:
-        """Set what may change from one step to the next.
+    def step(
+        self, gradient: Tensor, lr: float, weight_decay: float, momentum: float | None
+    ) -> None:
+        """Make a step.
 
         Args:
+            gradient: (P,), which is only read.
             lr: the learning rate of groups with a factor of 1.
             weight_decay: that of groups without one of their own.
             momentum: None: the optimizer has none.
@@ -72,9 +77,6 @@ class FlatOptimizer:
             group["weight_decay"] = weight_decay if own.weight_decay is None else own.weight_decay
             if momentum is not None:
                 group["momentum"] = momentum
-
-    def step(self, gradient: Tensor) -> None:
-        """Make a step along a gradient (P,), which is only read."""
         for parameter, piece in self._parameters:
             parameter.grad = gradient[piece]
         self._advance()

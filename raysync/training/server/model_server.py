@@ -10,35 +10,28 @@ from typing import Any, Protocol
 
 from torch import Tensor
 
-from raysync.config import Update
 from raysync.training.files.state_dict import legible
-from raysync.training.files.state_file import CHECKPOINT, State, check_fits, decode, encode
-from raysync.training.server.apply_plan import MEAN, ApplyPlan
-from raysync.training.server.parameter_groups import ParameterGroup, parameter_groups, within
-from raysync.training.server.parameter_store import ParameterStore, bounds_of, part_of
-from raysync.training.worker.buffers import Slots
-from raysync.training.worker.flat import FlatModel
+from raysync.training.files.state_file import CHECKPOINT, State, decode, encode
+from raysync.training.server.apply_plan import ApplyPlan
+from raysync.training.server.parameter_store import ParameterStore
 
 
 class MissedUpdate(RuntimeError):
     """An update failed before it reached this server."""
 
 
-class Exchange(Protocol):
-    """The state of the workers that push to one server: their weights and optimizers. Shapes: P
-    parameters, Q numbers of float32 that buffers take.
+class Store(Protocol):
+    """The weights and the optimizer of a model, or those of each replica. Shapes: P parameters, Q
+    numbers of float32 that buffers take.
     """
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
         """Apply one update: gradients with the buffers behind them, (P + Q,) each in float32."""
 
-    def weights(self, replica: int) -> Tensor:
-        """Return the weights that a replica pulls now, (P + Q,); the next update may overwrite
-        them.
+    def publish(self, replica: int) -> Tensor:
+        """Return the weights that a replica pulls now, or their `MEAN`, (P + Q,); the next update
+        may overwrite them.
         """
-
-    def mean(self) -> Tensor:
-        """Return the mean of the replicas' weights, (P + Q,), for an evaluation."""
 
     def forget(self, worker: str) -> None:
         """Forget a worker that has left: its buffers no longer count."""
@@ -53,99 +46,21 @@ class Exchange(Protocol):
         """See `ParameterStore.restore`."""
 
 
-class OneStore:
-    """One optimizer for all workers, which pull the same weights."""
-
-    def __init__(
-        self,
-        initial: Tensor,
-        size: int,
-        update: Update,
-        groups: Sequence[ParameterGroup] = (),
-        wire: str = "float32",
-        slots: Slots | None = None,
-    ) -> None:
-        """
-        Args:
-            initial: (P + Q,).
-            size: P.
-            update: the settings of optimizer, schedule and combination.
-            groups: as for the `ParameterStore`.
-            wire: likewise.
-            slots: likewise.
-        """
-        self.store = ParameterStore(initial, size, update, groups, wire, slots)
-
-    def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
-        """Do the first half of an update; return this shard's part of the norm, if the gradient is
-        to be clipped.
-
-        Args:
-            plan: the details of the update.
-            vectors: the gradients and then, if delays are compensated, the weights that each was
-                computed on.
-        """
-        pushes = len(plan.samples)
-        self.store.enter(plan.phase, plan.progress)
-        return self.store.combine(
-            vectors[:pushes], plan.samples, plan.workers, plan.staleness, vectors[pushes:]
-        )
-
-    def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> None:
-        """See `Exchange.apply`; after `combine` the vectors are the norms of all shards."""
-        self.store.step(plan.progress, vectors if plan.combined else [self.combine(plan, vectors)])
-
-    def weights(self, replica: int) -> Tensor:
-        """See `Exchange.weights`; the same for every replica."""
-        return self.store.publish()
-
-    def mean(self) -> Tensor:
-        """See `Exchange.mean`."""
-        return self.store.publish()
-
-    def forget(self, worker: str) -> None:
-        """See `Exchange.forget`."""
-        self.store.forget(worker)
-
-    def statistics(self, worker: str) -> Tensor:
-        """See `Exchange.statistics`."""
-        return self.store.statistics(worker)
-
-    def state(self) -> State:
-        """See `Exchange.state`."""
-        return {"stores": [self.store.state()]}
-
-    def restore(self, saved: State) -> None:
-        """See `Exchange.restore`."""
-        check_fits("optimizers of replicas", len(saved["stores"]), 1)
-        self.store.restore(saved["stores"][0])
-
-
-def shard_of(
-    model: FlatModel, update: Update, shard: int = 0, shards: int = 1, wire: str = "float32"
-) -> OneStore:
-    """Return a fresh store of a model, or of an even part of it."""
-    groups = parameter_groups(update, model.parameters)
-    own = within(groups, *bounds_of(model, shard, shards))
-    initial, size, slots = part_of(model, shard, shards)
-    return OneStore(initial, size, update, own, wire, slots)
-
-
 class ModelServer:
     """The model, a stage of it or a shard of it, at one version after another."""
 
-    def __init__(self, exchange: Exchange) -> None:
-        self.exchange = exchange
+    def __init__(self, store: Store) -> None:
+        self.store = store
         self.version = 0
         self._broken: Exception | None = None
         self._saved: dict[str, Tensor] = {}
         """The vectors of a snapshot that have not been asked for yet."""
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
-        """See `OneStore.combine`."""
-        assert isinstance(self.exchange, OneStore), "only a server with one optimizer has shards"
+        """See `ParameterStore.combine`."""
+        assert isinstance(self.store, ParameterStore), "replicas have no shards"
         with self._sound(plan.version - 1):
-            return self.exchange.combine(plan, vectors)
+            return self.store.combine(plan, vectors)
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> int:
         """Apply one update; return its version.
@@ -154,7 +69,7 @@ class ModelServer:
             MissedUpdate: the model is not at the version before it.
         """
         with self._sound(plan.version - 1):
-            self.exchange.apply(plan, vectors)
+            self.store.apply(plan, vectors)
             self.version += 1
         return self.version
 
@@ -163,19 +78,19 @@ class ModelServer:
         update may overwrite them.
         """
         with self._sound(version):
-            return self.exchange.mean() if replica == MEAN else self.exchange.weights(replica)
+            return self.store.publish(replica)
 
     def forget(self, worker: str) -> None:
-        """See `Exchange.forget`."""
+        """See `Store.forget`."""
         with self._sound(self.version):
-            self.exchange.forget(worker)
+            self.store.forget(worker)
 
     def statistics(self, worker: str) -> Tensor:
         """Return the buffers of a worker's latest push that was applied, behind zeros, (P + Q,);
         the initial ones if there was none.
         """
         with self._sound(self.version):
-            return self.exchange.statistics(worker)
+            return self.store.statistics(worker)
 
     def snapshot(
         self, names: Sequence[str], vectors: Sequence[Tensor], version: int | None = None
@@ -213,11 +128,11 @@ class ModelServer:
             version: the version that the model must have; None: the present one.
         """
         with self._sound(self.version if version is None else version):
-            return {"version": self.version, "exchange": self.exchange.state()}
+            return {"version": self.version, "store": self.store.state()}
 
     def load_state(self, state: State) -> None:
         """Take what `state` returned: see `restore`."""
-        self.exchange.restore(state["exchange"])
+        self.store.restore(state["store"])
         self.version = int(state["version"])
 
     def saved(self, name: str) -> Tensor:

@@ -65,7 +65,7 @@ def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list
 
 
 @dataclass(frozen=True)
-class ParameterGroup:
+class FlatParameterGroup:
     """The slices of a vector (P,) that are updated alike."""
 
     spans: tuple[slice, ...]
@@ -82,14 +82,16 @@ class ParameterGroup:
             edges = [*starts, span.stop]
             yield from (slice(begin, end) for begin, end in pairwise(edges))
 
-    def within(self, begin: int, end: int) -> ParameterGroup:
+    def within(self, begin: int, end: int) -> FlatParameterGroup:
         """Return the group in the part from `begin` to `end` of the vector."""
         cut = [slice(max(s.start, begin), min(s.stop, end)) for s in self.spans]
         spans = tuple(slice(s.start - begin, s.stop - begin) for s in cut if s.start < s.stop)
-        return ParameterGroup(spans, self.weight_decay, self.lr_factor)
+        return FlatParameterGroup(spans, self.weight_decay, self.lr_factor)
 
 
-def parameter_groups(update: Update, parameters: Sequence[NamedParameter]) -> list[ParameterGroup]:
+def parameter_groups(
+    update: Update, parameters: Sequence[NamedParameter]
+) -> list[FlatParameterGroup]:
     """Return the groups of a vector (P,): one of them if `update` asks for no others.
 
     The first of `update.groups` that matches a parameter's name is its group. What has the same
@@ -103,7 +105,7 @@ def parameter_groups(update: Update, parameters: Sequence[NamedParameter]) -> li
         first, *others = [span for _, span in run]
         end = others[-1].stop if others else first.stop
         found.setdefault(setting, []).append(slice(first.start, end))
-    return [ParameterGroup(tuple(spans), *setting) for setting, spans in found.items()]
+    return [FlatParameterGroup(tuple(spans), *setting) for setting, spans in found.items()]
 
 
 def _settings(update: Update, parameter: NamedParameter) -> tuple[float | None, float]:
@@ -157,12 +159,12 @@ def check_named(update: Update, names: Iterable[str]) -> None:
         )
 
 
-def whole(size: int) -> list[ParameterGroup]:
+def whole(size: int) -> list[FlatParameterGroup]:
     """Return the one group of a vector (P,) in which all is updated alike."""
-    return [ParameterGroup((slice(0, size),))]
+    return [FlatParameterGroup((slice(0, size),))]
 
 
-def within(groups: Sequence[ParameterGroup], begin: int, end: int) -> list[ParameterGroup]:
+def within(groups: Sequence[FlatParameterGroup], begin: int, end: int) -> list[FlatParameterGroup]:
     """Return the groups in the part from `begin` to `end` of a vector, without empty ones."""
     cut = [group.within(begin, end) for group in groups]
     return [group for group in cut if group.spans]

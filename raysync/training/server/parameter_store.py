@@ -17,12 +17,18 @@ from typing_extensions import TypedDict
 
 from raysync.config import Update
 from raysync.training.files.state_file import State, check_fits
+from raysync.training.server.apply_plan import MEAN, ApplyPlan
 from raysync.training.server.flat_optimizer import FlatOptimizer
 from raysync.training.server.lr_schedule import learning_rate, momentum
-from raysync.training.server.parameter_groups import ParameterGroup, whole
+from raysync.training.server.parameter_groups import (
+    FlatParameterGroup,
+    parameter_groups,
+    whole,
+    within,
+)
 from raysync.training.server.staleness_correction import StalenessCorrection
 from raysync.training.server.vector_parts import spans
-from raysync.training.worker.buffers import Slots
+from raysync.training.worker.buffers import BufferSlots
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.wire import gradient_of
 
@@ -60,13 +66,12 @@ class ParameterStore:
     scale is that of Sync-Switch's configuration policy (Li et al. 2021, section IV-C): n pushes in
     one update move the model as far as n updates would.
 
-    `combine` and `step` together are an update. They work elementwise, so a model that is split
-    among several stores learns like a whole one, except for the norm that `clip_norm` needs, which
-    the stores exchange between the two. `update.phases` changes settings from one phase of the
-    paradigm to the next; the optimizer keeps its state. A `StalenessCorrection` corrects stale
-    gradients before they are combined. `project_radius` keeps the parameters in a ball around 0
-    (projected SGD, Zinkevich 2003), initially and after each step; it requires a store that keeps
-    the whole model.
+    An update works elementwise, so a model that is split among several stores learns like a whole
+    one, except for the norm that `clip_norm` needs, which the stores exchange between its two
+    halves. `update.phases` changes settings from one phase of the paradigm to the next; the
+    optimizer keeps its state. A `StalenessCorrection` corrects stale gradients before they are
+    combined. `project_radius` keeps the parameters in a ball around 0 (projected SGD, Zinkevich
+    2003), initially and after each step; it requires a store that keeps the whole model.
 
     Every worker waits for the server, so an update makes as few passes over memory as possible:
     torch's fused optimizers make one, and everything else writes into vectors that are reused.
@@ -80,9 +85,9 @@ class ParameterStore:
         initial: Tensor,
         size: int,
         update: Update,
-        groups: Sequence[ParameterGroup] = (),
+        groups: Sequence[FlatParameterGroup] = (),
         wire: str = "float32",
-        slots: Slots | None = None,
+        slots: BufferSlots | None = None,
     ) -> None:
         """
         Args:
@@ -99,7 +104,7 @@ class ParameterStore:
         self._published = initial.clone()  # (P + Q,)
         self._weights = self._published[:size]  # (P,), a view of the front
         self._initial_buffers = initial[size:].clone()  # (Q,)
-        self._slots = slots or Slots(len(self._initial_buffers))
+        self._slots = slots or BufferSlots(len(self._initial_buffers))
         assert sum(self._slots) == len(self._initial_buffers), "the slots of other buffers"
         self._gradient: Tensor | None = None  # (P,), from `combine` to `step`
         device = initial.device
@@ -122,45 +127,40 @@ class ParameterStore:
         self._optimizer = FlatOptimizer(update, self._weights, groups or whole(size))
         self._project()
 
-    def enter(self, phase: str, progress: float) -> None:
-        """Begin the next update, in that phase of the paradigm; `progress` is that of the run
-        before it.
-        """
-        if phase != self._phase:
-            self._phase, self._began = phase, progress
-            self._settings = self.update.in_phase(phase)
-
-    def combine(
-        self,
-        vectors: Sequence[Tensor],
-        samples: Sequence[int],
-        workers: Sequence[str | None],
-        staleness: Sequence[int] = (),
-        bases: Sequence[Tensor] = (),
-    ) -> float:
-        """Compute the gradient of the next update.
+    def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
+        """Do the first half of an update: compute its gradient.
 
         Args:
+            plan: the details of the update.
             vectors: K of (P + Q,), or of fewer in another format than float32: gradients with
-                buffers behind them. They are read until the `step`.
-            samples: K batch sizes.
-            workers: K names of the workers that pushed; None for a worker that has left since,
-                whose buffers no longer count.
-            staleness: K numbers of versions applied since the weights of each push; for a
-                `StalenessCorrection` only.
-            bases: K of (P + Q,): those weights; for delay compensation only.
+                buffers behind them, which are read until the second half. And then, if delays are
+                compensated, K of (P + Q,): the weights that each was computed on.
 
         Returns:
             The gradient's Euclidean norm, which takes a pass over it, if it is to be clipped; else
             0.
         """
-        buffers, self._pushes = len(self._initial_buffers), len(vectors)
-        gradient = self._combine(vectors, samples, staleness, bases)
-        for vector, worker in zip(vectors, workers, strict=True):
+        if plan.phase != self._phase:
+            self._phase, self._began = plan.phase, plan.progress
+            self._settings = self.update.in_phase(plan.phase)
+        buffers, self._pushes = len(self._initial_buffers), len(plan.samples)
+        arrived, bases = vectors[: self._pushes], vectors[self._pushes :]
+        gradient = self._combine(arrived, plan.samples, plan.staleness, bases)
+        for vector, worker in zip(arrived, plan.workers, strict=True):
             if buffers and worker is not None:
                 self._buffers[worker] = vector[-buffers:].clone()
         self._gradient = gradient
         return 0.0 if self._settings.clip_norm is None else self._norm(gradient)
+
+    def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> None:
+        """Make an update: step along the combined gradient.
+
+        Args:
+            plan: the details of the update.
+            vectors: as for `combine`; or, if that was called before, its results on all stores of
+                the model.
+        """
+        self._step(plan.progress, vectors if plan.combined else [self.combine(plan, vectors)])
 
     def _combine(
         self,
@@ -190,46 +190,23 @@ class ParameterStore:
         blocks = torch.linalg.vector_norm(gradient[:whole].view(-1, NORM_BLOCK), dim=1)
         return float(torch.linalg.vector_norm(torch.cat([blocks, rest.view(1)])))
 
-    def step(self, progress: float, norms: Sequence[float]) -> int:
-        """Make one optimizer step along the combined gradient; return the new version.
-
-        Args:
-            progress: that of the run before this update, from 0 to 1.
-            norms: the results of `combine` on all stores of the model.
-        """
+    def _step(self, progress: float, norms: Sequence[float]) -> None:
         settings = self._settings
         if settings.clip_norm is not None:
             whole = torch.tensor(norms, device=self._weights.device)
             self._clip(settings.clip_norm, torch.linalg.vector_norm(whole))
         scale = self._pushes if settings.lr_scaling == "linear" else 1
         lr = scale * learning_rate(settings, progress, self.version)
-        self._optimizer.set(
-            lr,
-            settings.weight_decay,
+        risen = (
             max(NEXT_TO_0, momentum(settings, progress - self._began))
             if self._has_momentum
-            else None,
+            else None
         )
         assert self._gradient is not None, "step before combine"
-        self._optimizer.step(self._gradient)
+        self._optimizer.step(self._gradient, lr, settings.weight_decay, risen)
         self._project()
         self._gradient = None  # lets the vectors that arrived be freed
         self.version += 1
-        return self.version
-
-    def apply(
-        self,
-        vectors: Sequence[Tensor],
-        samples: Sequence[int],
-        workers: Sequence[str | None],
-        progress: float,
-        phase: str = "",
-        staleness: Sequence[int] = (),
-        bases: Sequence[Tensor] = (),
-    ) -> int:
-        """Call `enter`, `combine` and `step`, for a store that keeps the whole model."""
-        self.enter(phase, progress)
-        return self.step(progress, [self.combine(vectors, samples, workers, staleness, bases)])
 
     def _gradients(
         self, vectors: Sequence[Tensor], staleness: Sequence[int], bases: Sequence[Tensor]
@@ -276,10 +253,12 @@ class ParameterStore:
         """Forget a worker that has left: its buffers no longer count."""
         self._buffers.pop(worker, None)
 
-    def publish(self) -> Tensor:
+    def publish(self, replica: int = MEAN) -> Tensor:
         """Return parameters, and behind them the mean of the live workers' buffers, (P + Q,); valid
-        until the next step. The mean is taken in the order of the workers' names, so that it does
-        not depend on who pushed first.
+        until the next update. They are the same for every replica.
+
+        The mean is taken in the order of the workers' names, so that it does not depend on who
+        pushed first.
         """
         if self._buffers:
             rows = [self._buffers[worker] for worker in sorted(self._buffers)]
@@ -355,18 +334,13 @@ class ParameterStore:
         }
 
 
-def part_of(model: FlatModel, index: int, count: int) -> tuple[Tensor, int, Slots]:
-    """Return the initial vector of one of `count` stores that split (P + Q,) evenly, the number of
-    parameters in it, and the slots of its buffers.
-    """
-    begin, end = bounds_of(model, index, count)
-    whole = model.initial()
-    span = spans(len(whole), count)[index]
-    slots = model.layout.slots.within(span.start - model.size, span.stop - model.size)
-    return whole[span], end - begin, slots
-
-
-def bounds_of(model: FlatModel, index: int, count: int) -> tuple[int, int]:
-    """Return where the parameters of such a store begin and end in (P,)."""
-    span = spans(model.size + model.buffer_size, count)[index]
-    return min(span.start, model.size), min(span.stop, model.size)
+def shard_of(
+    model: FlatModel, update: Update, shard: int = 0, shards: int = 1, wire: str = "float32"
+) -> ParameterStore:
+    """Return a fresh store of a model, or of an even part of its (P + Q,)."""
+    initial, size = model.initial(), model.size
+    span = spans(len(initial), shards)[shard]
+    begin, end = min(span.start, size), min(span.stop, size)
+    groups = within(parameter_groups(update, model.parameters), begin, end)
+    slots = model.layout.slots.within(span.start - size, span.stop - size)
+    return ParameterStore(initial[span], end - begin, update, groups, wire, slots)

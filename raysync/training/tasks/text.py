@@ -6,14 +6,11 @@ from bisect import bisect
 from itertools import accumulate
 from math import log
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from raysync.errors import ConfigError
-
-Array = npt.NDArray[Any]
+from raysync.training.data.batches import Array
 
 ALPHABET = "abcdefghij"
 PROBABILITIES = (1 / 2, 1 / 4, 1 / 8, 1 / 8)

@@ -27,7 +27,7 @@ FLOATS = (torch.float32, torch.float16, torch.bfloat16)
 NUMBER_BYTES = 4
 
 
-class Slots(NamedTuple):
+class BufferSlots(NamedTuple):
     """The numbers of float32 that each kind of buffers takes, in their order."""
 
     floats: int
@@ -35,10 +35,10 @@ class Slots(NamedTuple):
     """An even number."""
     bits: int = 0
 
-    def within(self, begin: int, end: int) -> Slots:
+    def within(self, begin: int, end: int) -> BufferSlots:
         """Return those of a part of (Q,), which does not begin or end within a double."""
         bounds = pairwise(accumulate(self, initial=0))
-        return Slots(*(max(0, min(end, stop) - max(begin, start)) for start, stop in bounds))
+        return BufferSlots(*(max(0, min(end, stop) - max(begin, start)) for start, stop in bounds))
 
     def mean(self, rows: Sequence[Tensor]) -> Tensor:
         """Return the mean of several (Q,): numbers on which all agree to the bit stay as they are,
@@ -168,7 +168,7 @@ class BufferLayout:
         if self._filler is not None:
             self._sizes.insert(self._filler, 1)
             sums[0] += 1
-        self.slots = Slots(*sums)
+        self.slots = BufferSlots(*sums)
         self.size = sum(self.slots)
         """Q."""
 
@@ -202,7 +202,7 @@ def layout_of(module: nn.Module) -> BufferLayout:
 
 
 def _kind(dtype: torch.dtype) -> int:
-    """Return the index of the kind of buffers in `Slots`."""
+    """Return the index of the kind of buffers in `BufferSlots`."""
     return 0 if dtype in FLOATS else 1 if dtype == torch.float64 else 2
 
 

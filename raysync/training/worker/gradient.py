@@ -24,7 +24,7 @@ from raysync.training.worker.not_finite import first_not_finite
 from raysync.training.worker.precision import computing_in
 from raysync.training.worker.wire import Wire
 
-Part = tuple[Any, float]
+BatchPart = tuple[Any, float]
 """A part of a batch, and its share of the batch's samples."""
 
 
@@ -39,7 +39,7 @@ class _Replica:
         self._spans: list[tuple[Any, Any]] = []
         """The marks before and after each part of the last batch."""
 
-    def compute(self, parts: Sequence[Part]) -> list[Tensor]:
+    def compute(self, parts: Sequence[BatchPart]) -> list[Tensor]:
         """Leave the gradient of the mean losses of some parts, each times its share, in
         `model.outgoing`; return these losses, which a GPU may still be computing.
         """
@@ -213,7 +213,7 @@ class GradientComputation:
                 parts.set_exception(error)
             self._drawn = self._following, parts
 
-    def _launch(self, seed: int, work: Sequence[Sequence[Part]]) -> list[Tensor]:
+    def _launch(self, seed: int, work: Sequence[Sequence[BatchPart]]) -> list[Tensor]:
         """Begin to compute the work of all replicas; return the losses."""
         for index, device in enumerate(self._distinct):
             # With equal seeds sample i of every part would have the same mask.

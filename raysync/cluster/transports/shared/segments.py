@@ -89,7 +89,7 @@ class Segment:
             os.close(self.file)
 
 
-class Lease:
+class SlotLease:
     """The right to a slot, until it is dropped."""
 
     __slots__ = ("_pool", "_segment", "handle")
@@ -124,7 +124,7 @@ class Slots:
         self.segments: list[Segment] = []
         """All of them, until it is closed."""
 
-    def take(self) -> Lease:
+    def take(self) -> SlotLease:
         """Return a free slot, the latest that was given back: its pages are in memory already.
 
         Raises:
@@ -138,7 +138,7 @@ class Slots:
         place = self._kind(
             os.getpid(), segment.file, segment.inode, slot, self._stamp, 0, self._vector_bytes
         )
-        return Lease(self, segment, place)
+        return SlotLease(self, segment, place)
 
     def give_back(self, segment: Segment, slot: int) -> None:
         """Take back a slot that nothing holds any more."""

@@ -7,7 +7,8 @@
 
 Values are passed on before they are computed: a pass is called as soon as that of its neighbour has
 been called, and waits for it where it runs. So stages overlap as far as the data allow, and only
-the paradigm sets barriers. This file does not import torch; the arithmetic is in `stage`.
+the paradigm sets barriers. This file does not import torch; the arithmetic is in
+`stage_computation`.
 
 A run cannot go on without one of its stages: it goes back to its newest checkpoint. What was in
 flight there is not kept, so its pipelines begin anew, as in `pipelines`.
@@ -28,7 +29,7 @@ from raysync.core.ids import WorkerId, worker_id
 from raysync.core.journal import Report
 from raysync.core.roster import Member, Roster
 from raysync.decoupled.pipelines import Pass, Pipelines, StageId
-from raysync.emulation.faults import NO_FAULT, FaultPlan
+from raysync.emulation.fault_plan import NO_FAULT, FaultPlan
 from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
@@ -83,7 +84,7 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
 
 
 @dataclass(slots=True)
-class _Worker:
+class _StageWorker:
     """One stage of one group."""
 
     stage_id: StageId
@@ -166,7 +167,7 @@ class Pipelined:
             paradigm.groups, paradigm.modules, plan.batches, paradigm.locked
         )
         self._stages = {
-            stage_id: _Worker(stage_id, str(worker_id(name, 1)), slot)
+            stage_id: _StageWorker(stage_id, str(worker_id(name, 1)), slot)
             for stage_id, (name, slot) in plan.slots.items()
         }
         self._slots = {WorkerId(worker.name).slot: worker for worker in self._stages.values()}
@@ -201,16 +202,16 @@ class Pipelined:
     def issued_again(self, step: Step, lost: Collection[Call]) -> None:
         """See `Topology.issued_again`: the server of a stage does not come back."""
 
-    def _worker(self, name: str) -> _Worker:
+    def _worker(self, name: str) -> _StageWorker:
         return self._slots[WorkerId(name).slot]
 
-    def _roster(self, worker: _Worker) -> Roster:
+    def _roster(self, worker: _StageWorker) -> Roster:
         return self.machine.machines[worker.stage_id[1]].roster
 
-    def _member(self, worker: _Worker) -> Member | None:
+    def _member(self, worker: _StageWorker) -> Member | None:
         return self._roster(worker).live.get(worker.name)
 
-    def _pushed(self, worker: _Worker, taken: Sequence[int]) -> int:
+    def _pushed(self, worker: _StageWorker, taken: Sequence[int]) -> int:
         """Return how many batches a stage has pushed, given how many each group has taken."""
         member = self._member(worker)
         return taken[worker.stage_id[0]] if member is None else member.clock
@@ -328,7 +329,7 @@ class Pipelined:
             report = replace(report, forward_version=forward_version)
         return Step(release, self._batch_size, call, self.servers[stage - 1], None, report)
 
-    def _send(self, worker: _Worker, each: Pass) -> Call:
+    def _send(self, worker: _StageWorker, each: Pass) -> Call:
         arrived = [self._mail.pop(each)] if each in self._mail else []
         inputs = [worker.weights] if worker.is_behind else []
         inputs += [value for value, _ in arrived]

@@ -32,7 +32,7 @@ from msgspec import Struct
 from raysync.engine.backend import Failure, Room
 from raysync.engine.error_text import reason
 from raysync.engine.messages import Message, RestoreCall, StepReport
-from raysync.virtual.network import PhaseNetwork, Way
+from raysync.virtual.transfers import PhaseNetwork, Way
 
 REPORT_EVERY = 20
 """The lines of a report: few, so that those who watch a short run see it go on."""
@@ -165,7 +165,7 @@ class OtherValue:
 
 
 @dataclass(frozen=True, slots=True)
-class End:
+class ProcessEnd:
     """The end of an actor's process: a call that is not done by then fails, or is never done."""
 
     at: float
@@ -174,7 +174,7 @@ class End:
     """Whether the process stops without a sign. Otherwise it dies, which is noticed."""
 
 
-Task = tuple[VirtualCall, str, Process, Message, Sequence[Any]]
+PendingCall = tuple[VirtualCall, str, Process, Message, Sequence[Any]]
 """A call, the id of its actor, the process, the message and its inputs."""
 
 
@@ -188,7 +188,7 @@ class VirtualBackend:
         *,
         phase: str = "",
         computes: bool,
-        ends: Mapping[str, Sequence[End]] | None = None,
+        ends: Mapping[str, Sequence[ProcessEnd]] | None = None,
         began_at: float = 0.0,
         start_s: Callable[[str], float] = lambda worker: 0.0,
     ) -> None:
@@ -385,7 +385,7 @@ class VirtualBackend:
     def end_at(self, worker: str, at: float) -> None:
         """See `Backend.end_at`; to be told before the first call of the worker."""
         self._fails = True
-        self._ends[worker] = [End(at)]
+        self._ends[worker] = [ProcessEnd(at)]
 
     def kill(self, actor: str) -> None:
         """See `Backend.kill`; the calls fail that waited for a value of a frozen actor."""
@@ -455,7 +455,7 @@ class VirtualBackend:
                 call.answer = Failure("died", "its actor died", actor)
                 call.at = max(ends[0].at, self.now)
 
-    def _compute(self, task: Task) -> None:
+    def _compute(self, task: PendingCall) -> None:
         call, actor, process, message, inputs = task
         if call.moved is not None:
             return  # it was lost, and is computed by another

@@ -30,7 +30,7 @@ JOURNAL = "journal.jsonl"
 
 
 @dataclass(frozen=True)
-class StepTimes:
+class RankStepTimes:
     """The seconds of each rank's steps."""
 
     source: str
@@ -55,7 +55,7 @@ class StepTimes:
         return max(map(len, self.steps.values()))
 
 
-def read(names: Sequence[str], event: str | None = None) -> StepTimes:
+def read(names: Sequence[str], event: str | None = None) -> RankStepTimes:
     """Read the step times in files.
 
     Args:
@@ -76,7 +76,7 @@ def read(names: Sequence[str], event: str | None = None) -> StepTimes:
     return replace(times, remarks=(*times.remarks, *_remarks(times.steps)))
 
 
-def _read(names: Sequence[str], event: str | None) -> StepTimes:
+def _read(names: Sequence[str], event: str | None) -> RankStepTimes:
     first = names[0]
     if len(names) == 1 and is_uri(first):
         return _of_record(first)
@@ -103,7 +103,7 @@ def _read(names: Sequence[str], event: str | None) -> StepTimes:
     return _of_traces(paths, event)
 
 
-def _of_table(path: Path) -> StepTimes:
+def _of_table(path: Path) -> RankStepTimes:
     table = read_table(path)
     remarks = []
     if table.left_out:
@@ -112,10 +112,10 @@ def _of_table(path: Path) -> StepTimes:
         remarks.append(
             "Its numbers are taken for seconds: no name has another unit at its end, as rank0_ms."
         )
-    return StepTimes(f"the table {path}", table.steps, remarks=tuple(remarks), may_wait=True)
+    return RankStepTimes(f"the table {path}", table.steps, remarks=tuple(remarks), may_wait=True)
 
 
-def _of_traces(paths: Sequence[Path], event: str | None) -> StepTimes:
+def _of_traces(paths: Sequence[Path], event: str | None) -> RankStepTimes:
     first = load(paths[0])
     kind = traced_by(first)
     if kind is None:
@@ -129,7 +129,7 @@ def _of_traces(paths: Sequence[Path], event: str | None) -> StepTimes:
         profiles = read_profiles(chain([first], map(load, paths[1:])), ranks_of(paths))
         count = len(paths)
         source = f"{count} trace{'s' * (count > 1)} of torch's profiler"
-        return StepTimes(
+        return RankStepTimes(
             source, profiles.steps, remarks=profiles.remarks, may_wait=profiles.may_wait
         )
     if len(paths) > 1:
@@ -137,13 +137,13 @@ def _of_traces(paths: Sequence[Path], event: str | None) -> StepTimes:
             f"A {kind.title()} timeline is one file, with the steps of all ranks; name it alone."
         )
     if kind == "horovod":
-        return StepTimes(f"the Horovod timeline {first.path}", read_horovod(first))
+        return RankStepTimes(f"the Horovod timeline {first.path}", read_horovod(first))
     steps, method = read_timeline(first, event)
     source = f"the calls of {method} in the Ray timeline {first.path}"
-    return StepTimes(source, steps, may_wait=True)
+    return RankStepTimes(source, steps, may_wait=True)
 
 
-def _of_record(location: str) -> StepTimes:
+def _of_record(location: str) -> RankStepTimes:
     """Return the seconds of computing of each push in a record, by the slot of its worker."""
     from raysync.paradigms.decoupled import Decoupled
     from raysync.record.reader import load
@@ -171,7 +171,7 @@ def _of_record(location: str) -> StepTimes:
         remarks.append(
             f"Its pushes have {min(sizes):,} to {max(sizes):,} samples, so steps are counted."
         )
-    return StepTimes(
+    return RankStepTimes(
         f"the {experiment.paradigm.label} run {location}",
         {slot: tuple(seconds) for slot, seconds in steps.items() if seconds},
         int(sizes[0]) if len(sizes) == 1 else None,

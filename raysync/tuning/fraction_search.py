@@ -40,7 +40,7 @@ diverged at no cost."""
 
 
 @dataclass(frozen=True)
-class Candidate:
+class FractionTrial:
     """A fraction and its trainings."""
 
     fraction: float
@@ -72,18 +72,18 @@ class SearchResult:
     first_seconds: float | None
     """The duration of a training with `first` alone; None: a recurring search, and it is not given.
     """
-    first: Candidate
+    first: FractionTrial
     """`first` alone; without trainings in a recurring search."""
-    candidates: tuple[Candidate, ...]
+    candidates: tuple[FractionTrial, ...]
     """The fractions, in the order in which they were tried."""
 
     @property
-    def passed(self) -> list[Candidate]:
+    def passed(self) -> list[FractionTrial]:
         """`first` alone, and the candidates that passed."""
         return [self.first, *(each for each in self.candidates if each.passes)]
 
     @property
-    def answer(self) -> Candidate:
+    def answer(self) -> FractionTrial:
         """The last candidate that passed; `first` alone if none did."""
         return self.passed[-1]
 
@@ -98,7 +98,7 @@ class SearchResult:
         tried = (self.first, *self.candidates)
         return sum(training.seconds for each in tried for training in each.trainings)
 
-    def ratio(self, candidate: Candidate) -> float | None:
+    def ratio(self, candidate: FractionTrial) -> float | None:
         """Return a candidate's mean duration as a multiple of that of `first`; None where one of
         the two is not known.
         """
@@ -145,7 +145,7 @@ def search(
         RunFailed: no training of `first` has a value.
     """
     trainings = () if known else tuple(train(FIRST_ALONE, settings.first_repeats))
-    first = Candidate(FIRST_ALONE, trainings, passes=True)
+    first = FractionTrial(FIRST_ALONE, trainings, passes=True)
     value = known.value if known else first.value
     if value is None:
         whys = Counter(training.why for training in trainings)
@@ -156,13 +156,13 @@ def search(
         )
     sign = 1 if rises else -1
     least = sign * value - settings.threshold - ROUNDING
-    candidates: list[Candidate] = []
+    candidates: list[FractionTrial] = []
     while len(candidates) < settings.candidates_max and all(each.passes for each in candidates):
         fraction = 0.5 ** (len(candidates) + 1)
         trainings = tuple(train(fraction, settings.candidate_repeats))
         values = _values(trainings)
         passes = 0 < len(values) == len(trainings) and sign * mean(values) >= least
-        candidates.append(Candidate(fraction, trainings, passes))
+        candidates.append(FractionTrial(fraction, trainings, passes))
     return SearchResult(value, known.seconds if known else first.seconds, first, tuple(candidates))
 
 

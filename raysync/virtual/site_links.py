@@ -15,7 +15,7 @@ from typing import Any
 
 from raysync.config import Experiment, Link, Network, WorkerGroup
 from raysync.errors import ConfigError
-from raysync.virtual.network import LongPath, Path, SharedLink, Way
+from raysync.virtual.transfers import LongPath, Path, SharedLink, Way
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ class _End:
     """The node that it shares a link with others of."""
 
 
-class Links:
+class SiteLinks:
     """The links of one run. What is shared stays the same link in all phases of a paradigm."""
 
     def __init__(self, experiment: Experiment, groups: Mapping[str, WorkerGroup]) -> None:

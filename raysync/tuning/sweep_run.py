@@ -60,9 +60,10 @@ from raysync.record.sweeps import (
 )
 from raysync.record.trust import check_trusted
 from raysync.record.writer import folder_name
+from raysync.running.engines import Notify
 from raysync.training.tasks.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
-from raysync.tuning.progress import Notify, Show, TuneCallback
+from raysync.tuning.progress import Show, TuneCallback
 from raysync.tuning.trial import Trials, as_placed, folder_of, settings_of, train
 from raysync.tuning.tune_library import (
     aimed,
@@ -83,7 +84,7 @@ it."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class SweepPlan:
     """A sweep that has been checked."""
 
     experiment: Experiment
@@ -109,7 +110,7 @@ def plan(
     resume: Location | None = None,
     trust: bool = False,
     many: bool = False,
-) -> Plan:
+) -> SweepPlan:
     """Read a sweep file and check each of its trials.
 
     Args:
@@ -170,14 +171,16 @@ def plan(
         if trial_name(number) not in done
     )
     if sweep.search is None:
-        made = Plan(experiment, sweep, trials, left, left, len(left), len(grid_points) - len(left))
+        made = SweepPlan(
+            experiment, sweep, trials, left, left, len(left), len(grid_points) - len(left)
+        )
     else:
         under_way = tuple(
             {"trial": name} | note.settings for name, note in begun.items() if not note.ended
         )
         found = tuple(_found(trials.folder, begun.values(), sweep.metric))
         count_left = sweep.samples - len(done)
-        made = Plan(
+        made = SweepPlan(
             experiment, sweep, trials, under_way, tuple(checked), count_left, len(done), found
         )
     _tune_config(made)  # raises if Tune has no such searcher or scheduler
@@ -260,7 +263,12 @@ def _check_former(former: Path, experiment: Experiment, *, moves: bool) -> None:
 
 
 def run(
-    plan: Plan, *, notify: Notify, show: Show, address: str | None = None, verbose: bool = False
+    plan: SweepPlan,
+    *,
+    notify: Notify,
+    show: Show,
+    address: str | None = None,
+    verbose: bool = False,
 ) -> tuple[SweepRecord, bool]:
     """Run the trials of a sweep, and write its table, also when it is interrupted.
 
@@ -296,7 +304,7 @@ def run(
     return load_sweep(plan.trials.folder), done == plan.count
 
 
-def train_all(plan: Plan, *, notify: Notify, show: Show, verbose: bool = False) -> int:
+def train_all(plan: SweepPlan, *, notify: Notify, show: Show, verbose: bool = False) -> int:
     """Run the trials that are left on the connected cluster; `run` describes the arguments.
 
     Returns:
@@ -326,19 +334,19 @@ def _new_folder(experiment: Experiment) -> Path:
     return folder_name(experiment.output, experiment.name, "sweep").absolute()
 
 
-def _write_file(plan: Plan) -> None:
+def _write_file(plan: SweepPlan) -> None:
     plan.trials.folder.mkdir(parents=True, exist_ok=True)
     (plan.trials.folder / FILE).write_text(plan.experiment.recorded.to_yaml(), encoding="utf-8")
     upload(plan.trials.folder / FILE)
 
 
-def cpus_of(plan: Plan) -> float:
+def cpus_of(plan: SweepPlan) -> float:
     """Return the number of CPUs that the largest trial needs."""
     experiments = [plan.trials.experiment(point) for point in plan.examples]
     return max(cpus(as_placed(each)) if each.engine == "ray" else 1 for each in experiments)
 
 
-def _tuner(plan: Plan, callback: TuneCallback, verbose: bool) -> tune.Tuner:
+def _tuner(plan: SweepPlan, callback: TuneCallback, verbose: bool) -> tune.Tuner:
     folder, sweep = plan.trials.folder, plan.sweep
     function = tune.with_resources(
         tune.with_parameters(train, trials=plan.trials), plan.trials.resources
@@ -358,7 +366,7 @@ def _tuner(plan: Plan, callback: TuneCallback, verbose: bool) -> tune.Tuner:
     )
 
 
-def _param_space(plan: Plan) -> dict[str, Any]:
+def _param_space(plan: SweepPlan) -> dict[str, Any]:
     if plan.sweep.search is None:
         return dict.fromkeys(plan.points[0])
     if plan.trials.resume:
@@ -375,7 +383,7 @@ def _reporter(sweep: Sweep) -> tune.CLIReporter:
     )
 
 
-def _tune_config(plan: Plan) -> tune.TuneConfig:
+def _tune_config(plan: SweepPlan) -> tune.TuneConfig:
     sweep, source = plan.sweep, plan.trials.source
     options: dict[str, Any] = (
         {"metric": sweep.metric, "mode": sweep.mode} if sweep.search or sweep.scheduler else {}

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from raysync.bottlenecks.causes import SLOWER, named, slow_slots
 from raysync.bottlenecks.setting import Setting
-from raysync.bottlenecks.smaller import without
+from raysync.bottlenecks.worker_count import without
 from raysync.config import ParadigmChoice
 from raysync.core.capability import Capability
 from raysync.core.paradigm import Paradigm
@@ -19,7 +19,7 @@ SHARDS = (1, 2, 4)
 """The numbers of servers that are tried, and as many as there are workers."""
 
 
-class Change(NamedTuple):
+class Remedy(NamedTuple):
     """Something that can be done about a bottleneck."""
 
     what: str
@@ -29,14 +29,14 @@ class Change(NamedTuple):
     """Whether the run begins as without the change, and only then gets its pace."""
 
 
-def changes(setting: Setting) -> Iterator[Change]:
+def changes(setting: Setting) -> Iterator[Remedy]:
     """Yield the changes that go with the setting, the simplest first."""
     yield from _of_servers(setting)
     yield from _of_exchange(setting)
     yield from _of_batches(setting)
     slow = slow_slots(setting)
     if slow and (smaller := without(setting, slow)) is not None:
-        yield Change(f"leaving out {named(setting, slow)}", smaller)
+        yield Remedy(f"leaving out {named(setting, slow)}", smaller)
     hurt = [
         slot
         for fault in setting.experiment.faults
@@ -44,10 +44,10 @@ def changes(setting: Setting) -> Iterator[Change]:
     ]
     hurt = list(dict.fromkeys(hurt))
     if hurt and hurt != slow and (smaller := without(setting, hurt)) is not None:
-        yield Change(f"leaving out {named(setting, hurt)}", smaller)
+        yield Remedy(f"leaving out {named(setting, hurt)}", smaller)
 
 
-def _of_servers(setting: Setting) -> Iterator[Change]:
+def _of_servers(setting: Setting) -> Iterator[Remedy]:
     cluster, workers = setting.experiment.cluster, len(setting.groups)
     if not setting.has_server or setting.experiment.update.project_radius is not None:
         return
@@ -67,10 +67,10 @@ def _of_servers(setting: Setting) -> Iterator[Change]:
             settings = f"server_shards: {count}, server_placement: {placement}"
             what = f"{count} server{'s' * (count > 1)} {where} (cluster: {{{settings}}})"
             changed = setting.change_cluster(server_shards=count, server_placement=placement)
-            yield Change(what, changed)
+            yield Remedy(what, changed)
 
 
-def _of_batches(setting: Setting) -> Iterator[Change]:
+def _of_batches(setting: Setting) -> Iterator[Remedy]:
     """Yield the batches that suit unequal workers: the updates stay those of the same samples."""
     experiment, choice, steps_s = setting.experiment, setting.choice, setting.steps_s.values()
     if max(steps_s) <= SLOWER * min(steps_s) or experiment.global_batch <= len(steps_s):
@@ -86,7 +86,7 @@ def _of_batches(setting: Setting) -> Iterator[Change]:
     except ConfigError:  # a batch of the file's is no multiple of the micro-batch
         return
     what = f"batches that suit the speeds of the workers ({balanced.label})"
-    yield Change(what, replace(setting, choice=balanced), settles=True)
+    yield Remedy(what, replace(setting, choice=balanced), settles=True)
 
 
 def balanced_spec(
@@ -101,7 +101,7 @@ def balanced_spec(
     return spec if micro_batch is None else {**spec, "multiple": micro_batch}
 
 
-def _of_exchange(setting: Setting) -> Iterator[Change]:
+def _of_exchange(setting: Setting) -> Iterator[Remedy]:
     choice = setting.choice
     if (
         choice.name != "bsp"
@@ -112,7 +112,7 @@ def _of_exchange(setting: Setting) -> Iterator[Change]:
     collective = ParadigmChoice.model_validate(
         {"name": "bsp", **choice.parameters, "exchange": "all-reduce"}
     )
-    yield Change(
+    yield Remedy(
         "an all-reduce in place of the server (exchange: all-reduce)",
         replace(setting, choice=collective),
     )
