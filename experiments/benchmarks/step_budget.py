@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from plain_training import Loop, Setting, synchronize
 
-from raysync.cluster.transports.transport import incoming, outgoing
+from raysync.cluster.transports.payloads import incoming, outgoing
 from raysync.training.server.apply_plan import ApplyPlan
 from raysync.training.server.parameter_store import ParameterStore
 from raysync.training.worker.device import try_kernels

@@ -10,8 +10,8 @@ from statistics import fmean
 from typing import Any
 
 from raysync.config import Experiment, Jitter, ParadigmChoice, WorkerGroup
+from raysync.config.durations import steps_of
 from raysync.config.faults import WindowedFault
-from raysync.config.traces import steps_of
 from raysync.core.ids import Slot
 from raysync.core.journal import Ended
 from raysync.core.paradigm import Paradigm

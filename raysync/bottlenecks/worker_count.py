@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from raysync.bottlenecks.setting import Setting
 from raysync.config import Experiment, WorkerGroup
+from raysync.config.durations import middle
 from raysync.config.faults import Crash, Fault
-from raysync.config.traces import middle
 from raysync.core.ids import Slot, worker_slot
 
 

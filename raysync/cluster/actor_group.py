@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from math import ceil
 from typing import Any
 
@@ -82,6 +83,8 @@ class ActorGroup:
     start_deadline_s: float = START_DEADLINE_S
     """How long its actors may take to start, or to begin a run; those of a node take turns at its
     cores."""
+    nodes: list[str] = field(default_factory=list)
+    """Ray's id of the node of each bundle."""
     threads: tuple[Threads, ...] = ()
     """The torch threads of the actors in each bundle."""
     server_threads: tuple[Threads, ...] = ()
@@ -101,86 +104,76 @@ class ActorGroup:
             RayError: one of them does not start.
             TimeoutError: one of them takes too long to start.
         """
-        experiment, plan = spec.experiment, self.plan
-        cluster = experiment.cluster
-        nodes = within(ANSWER_S, lambda: placement_group_table(self.group))["bundles_to_node_id"]
+        plan = self.plan
+        table = within(ANSWER_S, lambda: placement_group_table(self.group))["bundles_to_node_id"]
+        nodes = self.nodes = [table[index] for index in range(len(plan.bundles))]
+        self._settle_threads(cores)
         bundles = [*plan.servers, plan.evaluator, plan.servers[0], *plan.workers]
-        where = [nodes[index] for index in range(len(plan.bundles))]
-        asked = self.spec.threads
-        self.threads = (
-            fair_threads(asked, where, cores)
-            if self.spec.spreads
-            else tuple(Threads(each) for each in asked)
-        )
-        given = _given(self.spec.server_threads)
-        self.server_threads = tuple(given or self.threads[index] for index in plan.servers)
-        if self.spec.spreads:
-            on = [where[index] for index in plan.servers]
-            self.server_threads = of_servers(self.server_threads, on, cores)
         starting = Starting(cores, [nodes[index] for index in bundles], len(plan.workers), notify)
         self.start_deadline_s = starting.deadline_s
+        self._start_servers(starting, spec)
+        options = self.options(
+            Role("evaluator"), plan.evaluator, plan.evaluator_cpus, plan.evaluator_gpus
+        )
+        # How often is the controller's to decide.
+        evaluator = ray.remote(Evaluator).options(**options, max_restarts=-1)
+        self.evaluator = starting.start(
+            nodes[plan.evaluator],
+            lambda: evaluator.remote(self.threads[plan.evaluator], Role("evaluator")),
+        )
+        options = self.options(Role("controller"), plan.servers[0], 0)
+        controller = ray.remote(concurrency_groups={BESIDE: 1})(Controller).options(
+            **options, runtime_env={"env_vars": ONE_ARENA}
+        )
+        self.controller = starting.start(
+            nodes[plan.servers[0]], lambda: controller.remote(Role("controller"))
+        )
+        self._start_workers(starting, spec)
+        starting.finish()
 
-        def start(
-            cls: type,
-            role: Role,
-            index: int,
-            cpus: float,
-            gpus: float = 0,
-            *,
-            threads: Threads | None = None,
-            is_worker: bool = False,
-            **more: Any,
-        ) -> Any:
-            actor = (
-                ray.remote(concurrency_groups={BESIDE: 1})(cls)
-                if cls is Controller
-                else ray.remote(cls)
-            )
-            remote = actor.options(**self.options(role, index, cpus, gpus), **more)
-            arguments = () if cls is Controller else (threads or self.threads[index],)
-            return starting.start(
-                nodes[index], lambda: remote.remote(*arguments, role), is_worker=is_worker
-            )
+    def _settle_threads(self, cores: Mapping[str, int]) -> None:
+        """Settle how many torch threads each actor has."""
+        asked, servers = self.spec.threads, self.plan.servers
+        spreads = self.spec.spreads
+        self.threads = (
+            fair_threads(asked, self.nodes, cores) if spreads else tuple(map(Threads, asked))
+        )
+        given = _given(self.spec.server_threads)
+        self.server_threads = tuple(given or self.threads[index] for index in servers)
+        if spreads:
+            on = [self.nodes[index] for index in servers]
+            self.server_threads = of_servers(self.server_threads, on, cores)
 
-        for number, index in enumerate(plan.servers):
+    def _start_servers(self, starting: Starting, spec: RunSpec) -> None:
+        """Start the servers, and a receiver beside each that is not on the controller's node."""
+        home, cpus = self.nodes[self.plan.servers[0]], spec.experiment.cluster.server_cpus
+        for number, index in enumerate(self.plan.servers):
+            role, node = server_role(spec.first_server + number), self.nodes[index]
+            options = self.options(role, index, cpus) | {"runtime_env": BLOCKING_THREADS}
+            start = ray.remote(Server).options(**options).remote
             self.servers.append(
-                start(
-                    Server,
-                    server_role(spec.first_server + number),
-                    index,
-                    cluster.server_cpus,
-                    threads=self.server_threads[number],
-                    runtime_env=BLOCKING_THREADS,
+                starting.start(node, partial(start, self.server_threads[number], role))
+            )
+            receives = Role(f"receiver-{role.number}")
+            self.receivers.append(
+                None
+                if node == home
+                else ray.remote(Receiver)
+                .options(**self.options(receives, index, 0))
+                .remote(receives)
+            )
+
+    def _start_workers(self, starting: Starting, spec: RunSpec) -> None:
+        self.roles = worker_roles(self.spec.slots)
+        groups = zip(self.roles, self.plan.workers, spec.experiment.slots().values(), strict=True)
+        for number, (role, index, group) in enumerate(groups):
+            options = self.options(role, index, group.cpus, self.plan.gpus(number, group))
+            start = ray.remote(self.spec.worker).options(**options).remote
+            self.workers.append(
+                starting.start(
+                    self.nodes[index], partial(start, self.threads[index], role), is_worker=True
                 )
             )
-        self.receivers = [
-            None
-            if nodes[index] == nodes[plan.servers[0]]
-            else ray.remote(Receiver)
-            .options(**self.options(Role(f"receiver-{shard}"), index, 0))
-            .remote(Role(f"receiver-{shard}"))
-            for shard, index in enumerate(plan.servers, start=spec.first_server)
-        ]
-        # How often is the controller's to decide.
-        self.evaluator = start(
-            Evaluator,
-            Role("evaluator"),
-            plan.evaluator,
-            plan.evaluator_cpus,
-            plan.evaluator_gpus,
-            max_restarts=-1,
-        )
-        self.controller = start(
-            Controller, Role("controller"), plan.servers[0], 0, runtime_env={"env_vars": ONE_ARENA}
-        )
-        self.roles = worker_roles(self.spec.slots)
-        groups = zip(self.roles, plan.workers, experiment.slots().values(), strict=True)
-        for number, (role, index, group) in enumerate(groups):
-            gpus = plan.gpus(number, group)
-            self.workers.append(
-                start(self.spec.worker, role, index, group.cpus, gpus, is_worker=True)
-            )
-        starting.finish()
 
     def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
         """Return Ray's options for an actor with that share of a bundle."""

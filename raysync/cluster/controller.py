@@ -17,13 +17,13 @@ import ray
 from ray.util.placement_group import PlacementGroup
 
 from raysync.cluster.actors.actor_spec import ActorSpecs, Role
-from raysync.cluster.backend import RayBackend
 from raysync.cluster.monitoring import Exporter, log_begin, log_events, log_to_stderr
 from raysync.cluster.node_watch import NodeWatch, Watch, WorkerNodes
+from raysync.cluster.ray_backend import RayBackend
 from raysync.cluster.ray_private.names import actor_id
 from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.shards import Shards
-from raysync.cluster.transports.shared_vectors import KeptSlots, SharedPlan, SharedVectors
+from raysync.cluster.transports.transport import Transport, TransportPlan, Writers
 from raysync.config import Crash
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line
@@ -67,8 +67,8 @@ class Cast:
     respawns: Any
     """A reference to a mapping, slot of a worker or kind of a server -> the `ActorSpec` that starts
     it anew."""
-    shared: SharedPlan | None
-    """What travels in shared memory; None: nothing does."""
+    transport: TransportPlan
+    """How the vectors of the run travel."""
 
 
 class Controller:
@@ -79,7 +79,8 @@ class Controller:
         self._driver: Driver | None = None
         self._exporter = Exporter()
         self._watch: Watch | None = None
-        self._kept = KeptSlots()
+        self._transport: Transport | None = None
+        """That of the latest run."""
         log_to_stderr(str(role))
 
     def __repr__(self) -> str:
@@ -103,7 +104,9 @@ class Controller:
         log_begin(topology.paradigm, experiment, topology.workload_samples, spec.labels)
         collector = collector_of(spec, checkpoint)
         self._watch = self._watch or NodeWatch(cast.group)  # all runs are in one placement group
-        driver = self._driver = driver_of(spec, cast, checkpoint, self._watch, self._kept)
+        transport = cast.transport.begin(writers_of(spec, cast), self._transport)
+        self._transport = transport
+        driver = self._driver = driver_of(spec, cast, checkpoint, self._watch, transport)
         assert isinstance(driver.backend, RayBackend), "a run on Ray"
         with closing(driver.backend):
             for lines in driver.run():
@@ -119,8 +122,8 @@ class Controller:
                     yield driver.checkpoints.pop(0)
 
     def held_bytes(self) -> int:
-        """Return the size of the shared memory that it holds from the run before."""
-        return self._kept.held_bytes
+        """Return the memory of its node that the transport of the run before holds."""
+        return self._transport.held_bytes if self._transport is not None else 0
 
     @ray.method(concurrency_group=BESIDE)  # type: ignore[untyped-decorator]
     def stop(self) -> None:
@@ -141,7 +144,7 @@ def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | No
 
 
 def driver_of(
-    spec: RunSpec, cast: Cast, checkpoint: Checkpoint | None, watch: Watch, kept: KeptSlots
+    spec: RunSpec, cast: Cast, checkpoint: Checkpoint | None, watch: Watch, transport: Transport
 ) -> Driver:
     """Return the driver of a run, which has not begun."""
     experiment = spec.experiment
@@ -171,7 +174,7 @@ def driver_of(
         cast.names,
         sites=cast.sites,
         ways_s=spec.ways_s,
-        shared=_shared_vectors(spec, cast, kept),
+        transport=transport,
         began_at=0.0 if checkpoint is None else checkpoint.at,
     )
     faults = FaultPlan(experiment)
@@ -180,13 +183,11 @@ def driver_of(
     return Driver(topology, backend, experiment, faults, marks, spec.primary, checkpoint)
 
 
-def _shared_vectors(spec: RunSpec, cast: Cast, kept: KeptSlots) -> SharedVectors | None:
-    """Return the vectors in shared memory; None: they travel as object references."""
-    if cast.shared is None:
-        kept.begin({})
-        return None
-    [(server, shards)] = spec.servers.items()  # a pipelined run has several, and shares nothing
-    pull, push = spec.vector_bytes[server], spec.push_bytes[server]
-    actors = {worker: actor_id(handle) for worker, handle in cast.workers.items()}
-    parts = [actor_id(cast.servers[index]) for index in shards]
-    return SharedVectors(cast.shared, pull, push, actors, parts, kept)
+def writers_of(spec: RunSpec, cast: Cast) -> Writers:
+    """Return the actors that begin a run, with the sizes of what they write."""
+    return Writers(
+        sum(spec.vector_bytes.values()),
+        sum(spec.push_bytes.values()),
+        {worker: actor_id(handle) for worker, handle in cast.workers.items()},
+        [actor_id(server) for server in cast.servers],
+    )

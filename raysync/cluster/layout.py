@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raysync.cluster.actors.stage import StageActor
+from raysync.cluster.actors.stage_actor import StageActor
 from raysync.cluster.actors.worker import Worker
 from raysync.cluster.run_spec import RunSpec
 from raysync.core.paradigm import AnyParadigm, Paradigm

@@ -67,7 +67,7 @@ class Plan:
 
 
 @dataclass(frozen=True)
-class Node:
+class ClusterNode:
     """What a node of the cluster has in total."""
 
     resources: Amounts
@@ -162,7 +162,7 @@ def _meets(value: str | None, condition: str) -> bool:
     return (value in one_of) != condition.startswith("!")
 
 
-def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str | None:
+def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> str | None:
     """Name what can certainly not be placed; None: nothing is certain.
 
     That is a bundle that no node holds; and one with which the bundles that only certain nodes hold
@@ -184,7 +184,7 @@ def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str |
     return None
 
 
-def chosen(experiment: Experiment, nodes: Sequence[Node]) -> Plan:
+def chosen(experiment: Experiment, nodes: Sequence[ClusterNode]) -> Plan:
     """Return the plan with the label selectors that the cluster can meet.
 
     For each group, in their order, that is the first selector with which all bundles so far can be
@@ -252,7 +252,7 @@ def infeasible_together(made: Plan) -> str | None:
         remove_placement_group(group)
 
 
-def _idle(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> bool:
+def _idle(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> bool:
     """Say whether all resources are free that the bundles ask for."""
     there, free = total(node.resources for node in nodes), ray.available_resources()
     return all(
@@ -265,8 +265,8 @@ def cpus(experiment: Experiment) -> float:
     return total(bundle.resources for bundle in plan(experiment).bundles).get("CPU", 1)
 
 
-def _nodes() -> list[Node]:
-    return [Node(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
+def _nodes() -> list[ClusterNode]:
+    return [ClusterNode(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
 
 
 def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
@@ -293,7 +293,7 @@ def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
 # ---- what the user is told ----
 
 
-def _hint(experiment: Experiment, owner: str, nodes: Sequence[Node]) -> str:
+def _hint(experiment: Experiment, owner: str, nodes: Sequence[ClusterNode]) -> str:
     """Return the likely mistake behind a bundle that does not fit."""
     if owner == "the evaluator" and experiment.cluster.evaluator_gpus and not _any(nodes, "GPU"):
         return " There is no GPU: leave evaluator_gpus out."
@@ -312,16 +312,16 @@ def _hint(experiment: Experiment, owner: str, nodes: Sequence[Node]) -> str:
     return ""
 
 
-def _any(nodes: Sequence[Node], resource: str) -> bool:
+def _any(nodes: Sequence[ClusterNode], resource: str) -> bool:
     return any(node.resources.get(resource) for node in nodes)
 
 
-def _late(bundles: Sequence[Bundle], nodes: Sequence[Node], deadline_s: float) -> str:
+def _late(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode], deadline_s: float) -> str:
     free = ray.available_resources()
     if _idle(bundles, nodes):
         return _together(bundles, nodes)
     owner = (
-        infeasible_reason(bundles, [Node(free, {})])
+        infeasible_reason(bundles, [ClusterNode(free, {})])
         if not any(bundle.labels for bundle in bundles)
         else None
     )
@@ -331,7 +331,7 @@ def _late(bundles: Sequence[Bundle], nodes: Sequence[Node], deadline_s: float) -
     )
 
 
-def _together(bundles: Sequence[Bundle], nodes: Sequence[Node]) -> str:
+def _together(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> str:
     return (
         "cluster: it does not fit together, though nothing else runs: each of these lies on one"
         f" node. Asked: {_counted(bundles)}.\n{_offer(nodes)}."
@@ -347,7 +347,7 @@ def _counted(bundles: Sequence[Bundle]) -> str:
     return ", ".join(f"{count} x {each}" for each, count in alike.items())
 
 
-def _offer(nodes: Sequence[Node]) -> str:
+def _offer(nodes: Sequence[ClusterNode]) -> str:
     """List what the nodes have; nodes that are alike are counted."""
     kinds = Counter(f"{_show(node.resources)}{_own(node.labels)}" for node in nodes)
     shown = [f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.most_common(6)]

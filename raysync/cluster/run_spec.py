@@ -69,11 +69,6 @@ class RunSpec:
         return {slot: one_way_s(self.group(slot).link, size) for slot in self.batches}
 
     @property
-    def shares_memory(self) -> bool:
-        """Whether vectors may travel in shared memory; see `Capability.SHARE_MEMORY`."""
-        return not self.is_pipelined and self.experiment.cluster.transport != "object-ref"
-
-    @property
     def keeps_actors_after(self) -> Sequence[str]:
         """How the run must have ended for its actors to be good for the next.
 

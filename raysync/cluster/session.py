@@ -18,20 +18,19 @@ import ray
 from ray.exceptions import ActorDiedError, ActorUnavailableError, RayError, RayTaskError
 from ray.util.placement_group import PlacementGroup
 
+from raysync.cluster.actor_errors import start_reason
 from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
-from raysync.cluster.actors.actor_errors import start_reason
-from raysync.cluster.actors.actor_spec import actor_group_name, server_role
-from raysync.cluster.actors.devices import Place
+from raysync.cluster.actors.actor_spec import Place, actor_group_name, server_role
 from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
 from raysync.cluster.controller import Cast
+from raysync.cluster.full_object_store import full_reason, is_full
 from raysync.cluster.layout import spec_of, worker_class
-from raysync.cluster.object_store import full_reason, is_full
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
 from raysync.cluster.ray_private.fork_server import ForkServer
 from raysync.cluster.run_spec import RunSpec
-from raysync.cluster.transports.shared_vectors import SharedPlan
-from raysync.cluster.transports.transport_choice import Sites, choose, memory_here, store_notice
+from raysync.cluster.transports.choose import choose
+from raysync.cluster.transports.transport import ServerNode, Sites, TransportPlan
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.events import Left
@@ -303,9 +302,7 @@ class Session:
         # A kept worker may still compute its last step.
         self.await_reset(resets, spec.experiment.cluster.step_deadline_s)
         self._tell_of_missing_gpus(spec)
-        shared = self._shared_memory(actor_group, spec)
-        if shared is None:
-            self._tell_of_a_small_store(spec.experiment, sum(spec.vector_bytes.values()))
+        transport = self._transport(actor_group, spec)
         respawns = {
             slot: actor_group.worker_spec(number, spec.group(slot), setup)
             for number, slot in enumerate(spec.slots)
@@ -338,7 +335,7 @@ class Session:
             },
             setup=setup,
             respawns=ray.put(respawns),
-            shared=shared,
+            transport=transport,
         )
 
     def _tell_of_missing_gpus(self, spec: RunSpec) -> None:
@@ -352,55 +349,33 @@ class Session:
                 f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU."
             )
 
-    def _tell_of_a_small_store(self, experiment: Experiment, vector_bytes: int) -> None:
-        home = next(place.node_id for name, place in self.places.items() if "server" in name)
-        [node] = [each for each in within(ANSWER_S, ray.nodes) if each["NodeID"] == home]
-        store_bytes = node["Resources"].get("object_store_memory", inf)
-        if notice := store_notice(experiment, vector_bytes, store_bytes):
-            self._notify(notice)
-
-    def _shared_memory(self, actor_group: ActorGroup, spec: RunSpec) -> SharedPlan | None:
-        """Decide what travels in shared memory, and note it at the places of the actors.
+    def _transport(self, actor_group: ActorGroup, spec: RunSpec) -> TransportPlan:
+        """Settle how the vectors of a run travel, and note it at the places of the actors.
 
         Raises:
             ConfigError: the experiment demands what cannot be.
         """
-        experiment = spec.experiment
-        if not spec.shares_memory:
-            return None
-        servers = [
-            f"server-{spec.first_server + index}" for index in range(len(actor_group.servers))
-        ]
         nodes = {name: place.node_id for name, place in self.places.items()}
-        memory, held_bytes = within(
-            ANSWER_S,
-            lambda: ray.get(
-                [
-                    actor_group.servers[0].__ray_call__.remote(lambda _: memory_here()),
-                    actor_group.controller.held_bytes.remote(),
-                ]
-            ),
+        servers = [
+            server_role(spec.first_server + index).kind for index in range(len(actor_group.servers))
+        ]
+        sites = Sites(
+            {name: nodes[name] for name in servers},
+            nodes["evaluator"],
+            {slot: nodes[slot] for slot in spec.slots},
         )
-        # What the run before had is used again, or given back.
-        memory = replace(memory, available_bytes=memory.available_bytes + held_bytes)
-        shared, why = choose(
-            experiment,
-            sum(spec.vector_bytes.values()),
-            Sites(
-                [nodes[name] for name in servers],
-                nodes["evaluator"],
-                {slot: nodes[slot] for slot in spec.slots},
-            ),
-            memory,
+        first, controller = actor_group.servers[0], actor_group.controller
+        home = ServerNode(
+            run=lambda work: _answer(first.__ray_call__, lambda _: work()),
+            held_bytes=lambda: _answer(controller.held_bytes),
+            store_bytes=lambda: _store_bytes(sites.servers[servers[0]]),
         )
-        if why:
-            some = "Some vectors travel" if shared else "All vectors travel"
-            self._notify(f"{some} as object references: {why}.")
-        if shared is not None:
-            sharing = [slot for slot in spec.slots if nodes[slot] == shared.node]
-            for name in sharing + [*servers, "evaluator"] * shared.shares_weights:
-                self.places[name] = replace(self.places[name], transport="shared-memory")
-        return shared
+        plan, notices = choose(spec, sites, home)
+        for notice in filter(None, notices):
+            self._notify(notice)
+        for name, transport in plan.shown.items():
+            self.places[name] = replace(self.places[name], transport=transport)
+        return plan
 
     def shared(self, model: InitialModel) -> Any:
         """Return a reference to the task and its model; each node has one copy of its arrays.
@@ -500,3 +475,14 @@ def _is_loss(line: Line) -> bool:
     is that of the dead one. So the next run gets new actors.
     """
     return isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.done
+
+
+def _answer(method: Any, *arguments: Any) -> Any:
+    """Return what a method of an actor does."""
+    return within(ANSWER_S, lambda: ray.get(method.remote(*arguments)))
+
+
+def _store_bytes(node_id: str) -> float:
+    """Return the size of the object store of a node."""
+    [node] = [each for each in within(ANSWER_S, ray.nodes) if each["NodeID"] == node_id]
+    return float(node["Resources"].get("object_store_memory", inf))

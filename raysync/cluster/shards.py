@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any, Protocol
 
 import ray
 from msgspec.structs import replace
 
 from raysync.cluster.ray_private.names import actor_id
-from raysync.cluster.transports.shared_memory import Handle
+from raysync.cluster.transports.transport import INLINE_BYTES, Remote
 from raysync.engine.messages import (
     ApplyCall,
     CombineCall,
@@ -22,13 +22,15 @@ from raysync.engine.messages import (
     method_of,
 )
 
-INLINE_BYTES = 100 * 1024
-"""The size up to which Ray keeps a result out of its object store."""
 OVERHEAD_BYTES = 4096
 """A bound above what pickling adds to the bytes of a vector."""
 
 Parts = tuple[Any, ...]
 """References to the parts of one vector, one a shard."""
+
+
+ShardCall = Callable[[Message, Sequence[Parts], Sequence[Remote]], Sequence[Parts]]
+"""`Shards.call`, or `Shards.repeat`."""
 
 
 class Spawns(Protocol):
@@ -109,7 +111,7 @@ class Shards:
         return [actor_id(self._servers[index]) for index in self._anew], tuple(ready)
 
     def repeat(
-        self, message: Message, vectors: Sequence[Parts], into: Sequence[Handle] = ()
+        self, message: Message, vectors: Sequence[Parts], into: Sequence[Remote] = ()
     ) -> list[Parts]:
         """Call those shards that were started anew last; returns what `call` does, but only their
         parts.
@@ -144,7 +146,7 @@ class Shards:
         ]
 
     def call(
-        self, message: Message, vectors: Sequence[Parts], into: Sequence[Handle] = ()
+        self, message: Message, vectors: Sequence[Parts], into: Sequence[Remote] = ()
     ) -> tuple[Parts, ...]:
         """Call every shard with its parts of the vectors.
 
@@ -165,7 +167,7 @@ class Shards:
         shards: Sequence[int],
         message: Message,
         vectors: Sequence[Parts],
-        into: Sequence[Handle],
+        into: Sequence[Remote],
     ) -> tuple[Parts, ...]:
         """Call some of the shards; see `call`."""
         parts = list(zip(*vectors, strict=True)) or [()] * self.count

@@ -13,6 +13,9 @@ from raysync.errors import ConfigError
 
 PACKED = ".gz"
 """The suffix, in small or capital letters, of what is unpacked."""
+PARQUET = ".parquet"
+TABLES = (".csv", ".tsv", PARQUET)
+"""The suffixes of tables, which may be in capital letters; `.gz` may follow them."""
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -96,3 +99,13 @@ def path_of(name: str | Path) -> Path:
 
 def _without_waiting(name: str, flags: int) -> int:
     return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+
+def is_table(path: Path) -> bool:
+    """Say whether a file is a table, by its name."""
+    return table_suffix(path) in TABLES
+
+
+def table_suffix(path: Path) -> str:
+    """Return the suffix of a file in small letters, without `.gz`."""
+    return Path(path.name.lower().removesuffix(PACKED)).suffix

@@ -23,16 +23,16 @@ from raysync.config.base import (
 from raysync.config.checkpoint_settings import Checkpointing, folder_or_uri, is_absolute
 from raysync.config.faults import Fault, check_fault_targets
 from raysync.config.network import Link, Network
-from raysync.config.network_fit import check_network
+from raysync.config.network_fit import check_network, check_vector_bytes
 from raysync.config.secret_masking import masked
 from raysync.config.stop import Stop
 from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Update, Workload
-from raysync.config.workers import Cluster, WorkerGroup
+from raysync.config.workers import Cluster, WorkerGroup, slots_in, slots_named
 from raysync.config.yaml_reading import write_yaml
-from raysync.core.ids import Slot, worker_slot
+from raysync.core.ids import Slot
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms import ALL_REDUCE_BASELINE, COMPARED, DEFAULT_PARADIGM
@@ -322,7 +322,9 @@ class Experiment(Strict):
 
     @model_validator(mode="after")
     def _network_fits(self) -> Experiment:
-        check_network(self)
+        if self.engine == "virtual":
+            check_vector_bytes(self.network, self.workers, trains=self.trains)
+        check_network(self.network, self.workers, self.server_hosts())
         return self
 
     def server_hosts(self) -> dict[str, WorkerGroup]:
@@ -367,7 +369,7 @@ class Experiment(Strict):
 
     @model_validator(mode="after")
     def _faults_have_targets(self) -> Experiment:
-        check_fault_targets(self)
+        check_fault_targets(self.faults, self.workers)
         return self
 
     @property
@@ -419,11 +421,7 @@ class Experiment(Strict):
 
     def slots(self) -> dict[str, WorkerGroup]:
         """Return slot (`group-index`) -> group for every worker, in the order of the file."""
-        return {
-            worker_slot(group.name, index): group
-            for group in self.workers
-            for index in range(group.count)
-        }
+        return slots_in(self.workers)
 
     def make(self, choice: ParadigmChoice, smallest_batch: int = 1) -> AnyParadigm:
         """Create a fresh paradigm for the workers of this experiment.
@@ -473,11 +471,7 @@ class Experiment(Strict):
         """Return the slots that the `workers` of a fault names, by slot or group; an empty list
         names all.
         """
-        return [
-            slot
-            for slot, group in self.slots().items()
-            if not names or {slot, group.name} & set(names)
-        ]
+        return slots_named(self.workers, names)
 
     def workload_samples(self, train_samples: int) -> int:
         """Return the size of the workload in samples, for a training set of that size."""

@@ -7,20 +7,18 @@ acts on which workers, `emulation.fault_plan` says for every kind alike.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import exp, log
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, TypeVar
+from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field, model_validator
 
 from raysync.config.base import Repeats, Strict
+from raysync.config.workers import WorkerGroup, slots_in, slots_named
 from raysync.core.capability import Capability
 from raysync.errors import unknown_name
 from raysync.randomness import standard_normal, uniform
-
-if TYPE_CHECKING:
-    from raysync.config.experiment import Experiment
 
 Draws = Callable[[int], float]
 """Number of a draw -> its value, the same whenever it is asked for."""
@@ -378,27 +376,27 @@ WindowedFault = SlowDown | Latency | Drift | SpeedDrift
 Fault = Annotated[WindowedFault | Crash | Kill, Field(discriminator="kind")]
 
 
-def check_fault_targets(experiment: Experiment) -> None:
+def check_fault_targets(faults: Sequence[Fault], groups: Sequence[WorkerGroup]) -> None:
     """Check that what faults name exists, and is as many as they ask for.
 
     Raises:
         ConfigError: there is no such worker or group.
         ValueError: a fault asks for more workers than there are.
     """
-    for index, fault in enumerate(experiment.faults):
+    for index, fault in enumerate(faults):
         where = f"faults[{index}]"
-        _check_workers(experiment, fault, where)
+        _check_workers(groups, fault, where)
         if not isinstance(fault, Crash) and fault.count is not None:
-            most = len(experiment.slots_of(fault.workers))
+            most = len(slots_named(groups, fault.workers))
             if fault.count > most:
                 raise ValueError(
                     f"{where}: count: {fault.count} of {most} worker{'s' * (most > 1)}"
                 )
 
 
-def _check_workers(experiment: Experiment, fault: Fault, where: str) -> None:
-    counts = {group.name: group.count for group in experiment.workers}
-    allowed = set(experiment.slots()) | (set() if isinstance(fault, Crash) else set(counts))
+def _check_workers(groups: Sequence[WorkerGroup], fault: Fault, where: str) -> None:
+    counts = {group.name: group.count for group in groups}
+    allowed = set(slots_in(groups)) | (set() if isinstance(fault, Crash) else set(counts))
     for name in fault.named:
         if name not in allowed:
             shown = [

@@ -2,44 +2,30 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
 
-from raysync.config.network import Regions
+from raysync.config.network import Network, Regions
+from raysync.config.workers import WorkerGroup, slots_in, slots_named
 from raysync.errors import unknown_name
 
-if TYPE_CHECKING:
-    from raysync.config.experiment import Experiment
+Groups = Sequence[WorkerGroup]
 
 
-def check_network(experiment: Experiment) -> None:
-    """Check that the nodes, regions and sizes of a network go with the rest of its experiment.
+def check_vector_bytes(network: Network, groups: Groups, *, trains: bool) -> None:
+    """Check that vectors have a size of their own only where nothing else says it.
 
     Raises:
         ValueError: it names the setting.
     """
-    network = experiment.network
-    if network.vector_bytes is not None and experiment.engine == "virtual":
-        _check_vector_bytes(experiment)
-    _check_nodes(experiment)
-    for group in experiment.workers:
-        if group.region is not None and network.regions is None:
-            raise ValueError(
-                f"workers: {group.name}: region: {group.region}, but there are no network.regions"
-            )
-    if network.regions is not None:
-        _check_groups(experiment, network.regions)
-        _check_servers(experiment, network.regions)
-        _check_links(experiment, network.regions)
-
-
-def _check_vector_bytes(experiment: Experiment) -> None:
-    where = f"network.vector_bytes: {experiment.network.vector_bytes}"
-    if experiment.trains:
+    if network.vector_bytes is None:
+        return
+    where = f"network.vector_bytes: {network.vector_bytes}"
+    if trains:
         raise ValueError(
             f"{where} needs timing: only; where something is trained, the model says how large"
             " its gradients are"
         )
-    for group in experiment.workers:
+    for group in groups:
         if not group.emulates_steps or group.flops_per_s:
             raise ValueError(
                 f"{where}: no model is built then, so group {group.name!r} must say how long a"
@@ -47,22 +33,45 @@ def _check_vector_bytes(experiment: Experiment) -> None:
             )
 
 
-def _check_nodes(experiment: Experiment) -> None:
-    allowed = set(experiment.slots()) | {group.name for group in experiment.workers}
+def check_network(network: Network, groups: Groups, hosts: Mapping[str, WorkerGroup]) -> None:
+    """Check that the nodes and regions of a network go with its workers and servers.
+
+    Args:
+        network: the network.
+        groups: its workers.
+        hosts: the slots that servers are placed with -> their groups; empty if they are apart.
+
+    Raises:
+        ValueError: it names the setting.
+    """
+    _check_nodes(network, groups)
+    for group in groups:
+        if group.region is not None and network.regions is None:
+            raise ValueError(
+                f"workers: {group.name}: region: {group.region}, but there are no network.regions"
+            )
+    if network.regions is not None:
+        _check_groups(groups, network.regions)
+        _check_servers(hosts, network.regions)
+        _check_links(groups, hosts, network.regions)
+
+
+def _check_nodes(network: Network, groups: Groups) -> None:
+    allowed = set(slots_in(groups)) | {group.name for group in groups}
     node_of: dict[str, str] = {}
-    for index, node in enumerate(experiment.network.nodes):
+    for index, node in enumerate(network.nodes):
         where = f"network.nodes[{index}]"
         for name in node.workers:
             if name not in allowed:
                 raise unknown_name("worker", name, allowed, where=where)
-        for slot in experiment.slots_of(node.workers):
+        for slot in slots_named(groups, node.workers):
             if slot in node_of:
                 raise ValueError(f"{where}: {slot} is on node {node_of[slot]!r} already")
             node_of[slot] = node.name
 
 
-def _check_groups(experiment: Experiment, regions: Regions) -> None:
-    for group in experiment.workers:
+def _check_groups(groups: Groups, regions: Regions) -> None:
+    for group in groups:
         where = f"workers: {group.name}: region"
         if group.region is None:
             names = ", ".join(regions.names)
@@ -70,14 +79,14 @@ def _check_groups(experiment: Experiment, regions: Regions) -> None:
         regions.index(group.region, where)
 
 
-def _check_servers(experiment: Experiment, regions: Regions) -> None:
-    if experiment.cluster.server_placement != "apart":
+def _check_servers(hosts: Mapping[str, WorkerGroup], regions: Regions) -> None:
+    if hosts:
         if regions.server is not None:
             raise ValueError(
                 "network.regions.server: servers that are placed with workers are where those"
                 " are; leave it out"
             )
-        if len(found := {group.region for group in experiment.server_hosts().values()}) > 1:
+        if len(found := {group.region for group in hosts.values()}) > 1:
             raise ValueError(
                 f"network.regions: the servers would be in {len(found)} regions, with their"
                 " workers; they must be in one: fewer of them, or server_placement: apart"
@@ -89,10 +98,10 @@ def _check_servers(experiment: Experiment, regions: Regions) -> None:
         )
 
 
-def _check_links(experiment: Experiment, regions: Regions) -> None:
-    home = experiment.server_region
+def _check_links(groups: Groups, hosts: Mapping[str, WorkerGroup], regions: Regions) -> None:
+    home = next((group.region for group in hosts.values()), regions.server)
     assert home is not None, "servers without a region"
-    for group in experiment.workers:
+    for group in groups:
         assert group.region is not None, "a group without a region"
         for source, target in ((group.region, home), (home, group.region)):
             if regions.between(source, target) is None:

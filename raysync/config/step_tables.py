@@ -23,7 +23,8 @@ from reprlib import repr as shortened
 import numpy as np
 import pandas as pd
 
-from raysync.config.bounded_file import read_bytes, read_text
+from raysync.config.bounded_file import PARQUET, read_bytes, read_text, table_suffix
+from raysync.config.durations import Steps, by_number
 from raysync.config.table_columns import (
     InputColumn,
     column,
@@ -33,7 +34,6 @@ from raysync.config.table_columns import (
     runs_on,
     titles_of,
 )
-from raysync.config.traces import PARQUET, Steps, by_number, table_suffix
 from raysync.errors import ConfigError
 
 LARGEST_BYTES = 50_000_000

@@ -5,24 +5,17 @@ It is a text file of seconds, one list, which the group shares; or a table (`ste
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from math import inf
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
-from raysync.config.bounded_file import PACKED, path_of, read_text
+from raysync.config.bounded_file import is_table, path_of, read_text
+from raysync.config.durations import Numbers
 from raysync.paradigms.class_loading import may_import
 
-PARQUET = ".parquet"
-TABLES = (".csv", ".tsv", PARQUET)
-"""The suffixes of tables, which may be in capital letters; `.gz` may follow them."""
 MOST_BYTES = 64_000_000
 """The size of the largest text file of step times."""
-Numbers = tuple[float, ...]
-Steps = dict[str, Numbers]
-"""Rank -> the seconds of its steps, in their order."""
 
 
 def trace_of(trace: object, group: str, count: int) -> object:
@@ -57,23 +50,6 @@ def trace_of(trace: object, group: str, count: int) -> object:
     else:
         _check_numbers(trace)
     return trace
-
-
-def is_table(path: Path) -> bool:
-    """Say whether a file is a table, by its name."""
-    return table_suffix(path) in TABLES
-
-
-def table_suffix(path: Path) -> str:
-    """Return the suffix of a file in small letters, without `.gz`."""
-    return Path(path.name.lower().removesuffix(PACKED)).suffix
-
-
-def by_number(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts names with numbers in them: rank2 before rank10."""
-    return [
-        (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
-    ]
 
 
 def _columns(path: Path, group: str, count: int) -> tuple[Numbers, ...]:
@@ -146,28 +122,3 @@ def resolve(settings: dict[str, Any], folder: Path) -> None:
     for group in groups if isinstance(groups, list) else []:
         if isinstance(group, dict) and isinstance(group.get("trace"), str):
             group["trace"] = str(folder / path_of(group["trace"]))
-
-
-def steps_of(trace: Numbers | tuple[Numbers, ...], number: int, count: int) -> tuple[Numbers, int]:
-    """Return the step times of a group's worker, and the index of its first one.
-
-    Args:
-        trace: of the group. One list is shared: the n-th of N workers begins n/N of the way
-            through. Of several, each worker has its own, from its first one on: so the workers'
-            steps stay side by side.
-        number: the number of the worker in its group.
-        count: the number of the group's workers.
-    """
-    if trace and isinstance(trace[0], tuple):
-        return trace[number], 0
-    return trace, number * len(trace) // count  # type: ignore[return-value]
-
-
-def middle(traces: Sequence[Numbers]) -> Numbers:
-    """Return, of several workers' step times, those whose mean is in the middle."""
-    return sorted(traces, key=fmean)[len(traces) // 2]
-
-
-def is_shared(trace: Numbers | tuple[Numbers, ...], count: int) -> bool:
-    """Say whether several workers share one list of step times."""
-    return bool(trace) and count > 1 and not isinstance(trace[0], tuple)

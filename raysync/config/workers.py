@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Annotated, Literal
 
 from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
 
 from raysync.config.base import MOST_SAMPLES, Strict
+from raysync.config.durations import Numbers
 from raysync.config.network import Link
-from raysync.config.traces import Numbers, trace_of
+from raysync.config.traces import trace_of
+from raysync.core.ids import worker_slot
 
 # Ray 2.60 takes the spaces for part of a value.
 Condition = Annotated[
@@ -441,3 +444,19 @@ class Cluster(Strict):
         if self.server_placement == "spread" and count < workers:
             return [server * workers // count for server in range(count)]
         return [server % workers for server in range(count)]
+
+
+def slots_in(groups: Sequence[WorkerGroup]) -> dict[str, WorkerGroup]:
+    """Return slot (`group-index`) -> group for every worker, in the order of the file."""
+    return {
+        worker_slot(group.name, index): group for group in groups for index in range(group.count)
+    }
+
+
+def slots_named(groups: Sequence[WorkerGroup], names: Sequence[str]) -> list[str]:
+    """Return the slots that some names mean, of slots or groups; no name means all."""
+    return [
+        slot
+        for slot, group in slots_in(groups).items()
+        if not names or {slot, group.name} & set(names)
+    ]

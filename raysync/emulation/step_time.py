@@ -10,8 +10,8 @@ from math import exp, log
 from statistics import fmean
 
 from raysync.config import Experiment, Jitter, Link, WorkerGroup
+from raysync.config.durations import steps_of
 from raysync.config.faults import StepFault
-from raysync.config.traces import steps_of
 from raysync.core.ids import Slot
 from raysync.randomness import begun_key, standard_normal_at, uniform_at
 

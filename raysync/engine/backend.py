@@ -1,7 +1,7 @@
 """The driver's view of the world: a clock, actors, calls, and the values that calls leave behind.
 
-There are two backends. On Ray (`raysync.cluster.backend`) an actor is a process, a value is a
-reference into the object store, and seconds pass. On the virtual clock (`virtual.virtual_backend`)
+There are two backends. On Ray (`cluster.ray_backend`) an actor is a process, a value is a reference
+into the object store, and seconds pass. On the virtual clock (`virtual.virtual_backend`)
 an actor is an object of this process, a value has a time and a place, and seconds are numbers. The
 driver and the topologies issue the same calls on both, so what is simulated is what runs.
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
 from raysync.config import Data, Experiment, ParadigmChoice, Update, WorkerGroup
-from raysync.config.traces import is_shared
+from raysync.config.durations import is_shared
 from raysync.core.capability import Capability, Demand
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm, Paradigm

@@ -39,7 +39,7 @@ FORWARD = 1 / 3
 """The forward pass's share of the operations of a step; a backward pass has twice as many."""
 
 
-class StageActor:
+class VirtualStage:
     """One stage of one group, on the device that the group of its worker describes."""
 
     def __init__(
@@ -183,7 +183,7 @@ class PipelinedRun:
             if self._trains
             else None
         )
-        return StageActor(self._plan, stage_id, computation)
+        return VirtualStage(self._plan, stage_id, computation)
 
     def _part(self, stage: int) -> Part:
         return copy.deepcopy(self._parts[stage - 1])

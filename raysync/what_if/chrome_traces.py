@@ -19,7 +19,7 @@ from math import inf
 from pathlib import Path
 from typing import Literal
 
-from raysync.config.traces import Steps, by_number
+from raysync.config.durations import Steps, by_number
 from raysync.errors import ConfigError, unknown_name
 from raysync.what_if.collectives import exposed_us
 from raysync.what_if.horovod_timeline import is_negotiation

@@ -12,7 +12,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from raysync.config.traces import Steps
+from raysync.config.durations import Steps
 from raysync.errors import ConfigError
 from raysync.what_if.trace_files import TraceEvent, TraceFile, begin_us
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from raysync.config import Experiment, ParadigmChoice
 from raysync.config.base import by_name
-from raysync.config.traces import Steps
+from raysync.config.durations import Steps
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.what_if.intervals import FEWEST, Interval, ratio

@@ -8,10 +8,10 @@ from itertools import chain
 from pathlib import Path
 from statistics import fmean
 
-from raysync.config.bounded_file import path_of
+from raysync.config.bounded_file import is_table, path_of
+from raysync.config.durations import Steps
 from raysync.config.step_tables import read_table
 from raysync.config.table_columns import listed
-from raysync.config.traces import Steps, is_table
 from raysync.core.ids import WorkerId
 from raysync.errors import ConfigError
 from raysync.record.storage import is_uri

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
-from raysync.config.traces import Steps, middle
+from raysync.config.durations import Steps, middle
 from raysync.core.decisions import Apply, Switch
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line

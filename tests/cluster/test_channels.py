@@ -9,12 +9,13 @@ from concurrent.futures import Future
 
 import pytest
 
-from raysync.cluster.actors.actor_errors import ActorError
-from raysync.cluster.transports.channels import WINDOW_BYTES, Channels, PipedCall
-from raysync.cluster.transports.pipes import end_of, frame, receive, send
-from raysync.cluster.transports.serving import LEAVE, RELAY, Ends, serve
+from raysync.cluster.actor_errors import ActorError
+from raysync.cluster.transports.shared.channels import WINDOW_BYTES, Channels, PipedCall
+from raysync.cluster.transports.shared.pipes import end_of, frame, receive, send
+from raysync.cluster.transports.shared.serving import LEAVE, RELAY, Piped
 from raysync.engine.backend import Failure
 from raysync.engine.messages import ForgetCall, SavedCall, StepCall, encode
+from tests.builders.requests import request
 
 DIED = Failure("died", "it was killed", "a")
 
@@ -47,9 +48,9 @@ class Actor:
         self._queue = threading.Thread(target=turn, daemon=True)
         self._queue.start()
 
-    def remote(self, ends, last):
+    def remote(self, service):
         reference = Served()
-        self.queued(lambda: serve(self, ends, last), reference)
+        self.queued(lambda: service.run(self), reference)
         return reference
 
     def saved(self, message, *inputs, **options):
@@ -72,12 +73,8 @@ def test_what_is_done_meanwhile_comes_behind_each_answer():
     for message in (*calls, passed_on, LEAVE):
         send(requests[1], frame(message))
     told = []
-    serve(
-        Actor(),
-        Ends(end_of(requests[0]), end_of(answers[1])),
-        0,
-        meanwhile=lambda: told.append(receive(answers[0])),
-    )
+    piped = Piped(end_of(requests[0]), end_of(answers[1]), last=0)
+    piped.run(Actor(), meanwhile=lambda: told.append(receive(answers[0])))
     assert told == [(1, 1, None), (2, 2, None)]
     assert receive(others[0]) == "for another"
     for file in (*requests, *answers, *others):
@@ -93,7 +90,7 @@ def channels():
 
 def call(channels, actor, name="a", text="0", needs=(), message=None):
     channel = channels.channel(name, actor)
-    piped = PipedCall(channel, (message or SavedCall(text), (), None), needs)
+    piped = PipedCall(channel, request(message or SavedCall(text), needs))
     channel.call(piped)
     return piped
 
@@ -179,7 +176,7 @@ def test_what_is_lost_stands_for_what_is_made_again(channels):
     assert waits.answer == lost.answer == DIED
     assert channels.get("a") is None
     told = []
-    lost.follow(call(channels, anew))
+    lost.follow(call(channels, anew), None)
     lost.watch(told.append, "again")
     again = call(channels, user, "user", text="again", needs=[lost])
     channels.await_call(again, 5)
@@ -196,8 +193,8 @@ class Process:
         self.serve, self.reference, self.gate = self, Served(), None
         self._context = multiprocessing.get_context("fork")
 
-    def remote(self, ends, last):
-        self.process = self._context.Process(target=serve, args=(self, ends, last), daemon=True)
+    def remote(self, service):
+        self.process = self._context.Process(target=service.run, args=(self,), daemon=True)
         self.process.start()
         return self.reference
 

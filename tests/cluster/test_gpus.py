@@ -12,8 +12,8 @@ from ray.exceptions import RayTaskError
 
 import raysync
 from raysync import config
+from raysync.cluster.actor_errors import ActorError, answers, start_reason
 from raysync.cluster.actors import devices
-from raysync.cluster.actors.actor_errors import ActorError, answers, start_reason
 from raysync.cluster.session import Session
 from raysync.engine.messages import StateDictCall
 from raysync.errors import ConfigError

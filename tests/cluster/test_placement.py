@@ -16,7 +16,7 @@ from raysync import config
 from raysync.cluster.actors.threads import LEAST, Threads, fair_threads, of_servers
 from raysync.cluster.placement import (
     Bundle,
-    Node,
+    ClusterNode,
     chosen,
     covers,
     infeasible_reason,
@@ -29,7 +29,10 @@ from tests.builders.messages import tells
 
 LONG = 10**9
 """Elements that any number of threads is worth."""
-TWO_NODES = [Node({"CPU": 10.1, "GPU": 1}, {"zone": "a"}), Node({"CPU": 10.1}, {"zone": "b"})]
+TWO_NODES = [
+    ClusterNode({"CPU": 10.1, "GPU": 1}, {"zone": "a"}),
+    ClusterNode({"CPU": 10.1}, {"zone": "b"}),
+]
 
 
 def asked(*groups, **cluster):
@@ -77,7 +80,7 @@ amounts = st.dictionaries(st.sampled_from(["CPU", "GPU"]), st.integers(1, 4), mi
 labels = st.dictionaries(st.sampled_from(["zone", "kind"]), st.sampled_from(["a", "b"]))
 
 
-@given(st.lists(st.builds(Node, amounts, labels), min_size=1, max_size=3), st.data())
+@given(st.lists(st.builds(ClusterNode, amounts, labels), min_size=1, max_size=3), st.data())
 def test_what_was_laid_out_is_never_called_a_misfit(nodes, data):
     """Bundles that are cut out of the nodes fit, whatever their order and their labels."""
     bundles = []

@@ -17,7 +17,7 @@ from raysync.paradigms import rebuild
 from raysync.record.reader import load
 from raysync.running.resuming import prepare_to_resume
 from raysync.running.run import run_in
-from tests.builders.cluster import LONGER, kill_one, pid_of
+from tests.builders.cluster import LONGER, kill_one
 
 pytestmark = [pytest.mark.ray, pytest.mark.slow]
 
@@ -89,35 +89,6 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(
     assert replays(resumed)
     assert same_model(resumed, undisturbed)
     assert resumed.summary["samples"] == undisturbed.summary["samples"]
-
-
-def test_a_lost_shard_comes_back_with_its_weights_and_the_others_go_on(ray_cluster, run):
-    """Two shards, each killed once: the model is the same bit by bit, without any checkpoint."""
-    settings = {
-        "paradigm": "bsp",
-        "workers": [{"name": "fast", "count": 3, "step_s": 0.03}],
-        "workload": {"samples": 2400},
-        "update": {"lr": 0.05, "momentum": 0.9},
-        "cluster": {
-            "server_shards": 2,
-            "restarts": {"backoff_s": 0.1},
-            "server_log_bytes": 2**18,
-            "transport": "shared-memory",
-        },
-    }
-    undisturbed = run(**settings)
-
-    def kill(shard):
-        return lambda actor_group: psutil.Process(
-            pid_of(ray_cluster, actor_group.servers[shard])
-        ).kill()
-
-    record = run(**settings, strikes={0.2: kill(1), 0.6: kill(0)})
-    assert record.summary["status"] == "finished"
-    assert [line.text.startswith("server was lost") for line in told(record, Remark)] == [True] * 2
-    assert replays(record)
-    assert same_model(record, undisturbed)
-    assert record.summary["samples"] == undisturbed.summary["samples"]
 
 
 def users_of_shared_memory():

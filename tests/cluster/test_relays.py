@@ -7,12 +7,13 @@ import select
 import pytest
 from hypothesis import given, strategies as st
 
-from raysync.cluster.actors.actor_errors import ActorError
-from raysync.cluster.transports.channels import WINDOW_BYTES, Channels, PipedCall
-from raysync.cluster.transports.pipes import receive
-from raysync.cluster.transports.serving import LEAVE, Service
+from raysync.cluster.actor_errors import ActorError
+from raysync.cluster.transports.shared.channels import WINDOW_BYTES, Channels, PipedCall
+from raysync.cluster.transports.shared.pipes import receive
+from raysync.cluster.transports.shared.serving import LEAVE, Requests
 from raysync.engine.backend import Failure
 from raysync.engine.messages import SavedCall
+from tests.builders.requests import request
 
 DIED = Failure("died", "it was killed")
 NAMES = ("server", "other", "worker", "another")
@@ -35,17 +36,17 @@ class Actor:
         self.serve, self.done, self.is_alive, self.made = self, [], True, made
         self.service, self.queued = None, []
 
-    def remote(self, ends, last):
-        self.queued.append((ends, last))
+    def remote(self, service):
+        self.queued.append(service)
         if self.service is None:
             self.begin()
         return Reference()
 
     def begin(self):
-        ends, last = self.queued.pop(0)
-        self.requests = ends.requests.open(os.O_RDONLY)
-        self.answers = ends.answers.open(os.O_WRONLY)
-        self.service = Service(self, self.answers, last)
+        piped = self.queued.pop(0)
+        self.requests = piped.requests.open(os.O_RDONLY)
+        self.answers = piped.answers.open(os.O_WRONLY)
+        self.service = Requests(self, self.answers, piped.last)
 
     def end(self):
         self.service.close()
@@ -98,7 +99,7 @@ class World:
     def call(self, name, needs=(), fails=False, padding=0):
         fields = {"call": len(self.calls), "needs": [*needs], "fails": fails, "pad": "x" * padding}
         needed = [self.calls[index] for index in needs]
-        call = PipedCall(self.pipes[name], (SavedCall(json.dumps(fields)), (), None), needed)
+        call = PipedCall(self.pipes[name], request(SavedCall(json.dumps(fields)), needed))
         self.calls.append(call)
         self.pipes[name].call(call)
         return call
@@ -215,7 +216,7 @@ def test_a_call_on_what_is_made_again_comes_by_the_actor_that_makes_it(world):
     anew, told = lose_and_start_anew(world), []
     again = world.call("server")
     again.watch(told.append, "made again")
-    world.calls[0].follow(again)
+    world.calls[0].follow(again, None)
     world.call("worker", [0])
     anew.take()
     world.made.add(0)
@@ -232,7 +233,7 @@ def test_a_call_on_what_is_about_to_be_made_again_waits_for_the_driver(world):
     world.call("other")
     world.call("another")
     again = world.call("server", [1, 2])
-    world.calls[0].follow(again)
+    world.calls[0].follow(again, None)
     world.call("worker", [0])
     assert not anew.take(), "it is not to pass on what needs a call that has not come"
     world.made.add(0)

@@ -8,12 +8,13 @@ import pytest
 import torch
 from msgspec.structs import replace
 
+from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actors import server as server_module
-from raysync.cluster.actors.actor_errors import ActorError
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.server import Server
 from raysync.cluster.actors.threads import LEAST, Threads
-from raysync.cluster.transports.shared_memory import Mappings, Slots
+from raysync.cluster.transports.shared.segments import Mappings
+from raysync.cluster.transports.shared.shared_memory import slots_of
 from raysync.config import Update
 from raysync.engine.messages import (
     ApplyCall,
@@ -63,7 +64,7 @@ def test_an_update_has_the_threads_that_it_is_worth(monkeypatch):
     server.reset(SPEC, None)
     gradients = [torch.full((size,), number).numpy() for number in (1.0, 3.0)]
     two = replace(PLAN, workers=["v#1", "w#1"], samples=[1, 1], staleness=[0, 0])
-    slots, mappings = Slots(4 * size), Mappings()
+    slots, mappings = slots_of(4 * size), Mappings()
     lease = slots.take()
     server.apply(ApplyCall(two, publishes=True), *gradients, into=lease.handle)
     weights = torch.frombuffer(bytearray(mappings.read(lease.handle)), dtype=torch.float32)
@@ -79,7 +80,7 @@ def test_weights_are_published_at_their_version(server):
 
 
 def test_weights_in_shared_memory_stay_as_they_were_published(server):
-    slots, mappings = Slots(8), Mappings()
+    slots, mappings = slots_of(8), Mappings()
     first, second = slots.take(), slots.take()
     handle, version = server.publish(PublishCall(1, MEAN), into=first.handle)
     assert (handle, version) == (first.handle, 1)

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from raysync import config
-from raysync.cluster.actors import stage as stage_module
+from raysync.cluster.actors import stage_actor as stage_module
 from raysync.cluster.actors.actor_spec import Role
-from raysync.cluster.actors.stage import StageActor
+from raysync.cluster.actors.stage_actor import StageActor
 from raysync.cluster.actors.threads import Threads
 from raysync.emulation.step_time import StepTime
 from raysync.engine.messages import BackwardCall

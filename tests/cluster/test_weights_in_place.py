@@ -13,20 +13,21 @@ from hypothesis import given, settings, strategies as st
 from torch import nn
 
 from raysync import config
+from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actors import worker as worker_module
-from raysync.cluster.actors.actor_errors import ActorError
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.threads import Threads
 from raysync.cluster.actors.worker import Worker
-from raysync.cluster.backend import RayBackend
 from raysync.cluster.layout import spec_of
 from raysync.cluster.node_watch import NodeView, WorkerNodes
+from raysync.cluster.ray_backend import RayBackend
 from raysync.cluster.shards import Shards
-from raysync.cluster.transports.serving import serve
-from raysync.cluster.transports.shared_memory import Mappings, Slots, TornVector
-from raysync.cluster.transports.shared_vectors import KeptSlots, SharedPlan, SharedVectors
-from raysync.cluster.transports.transport import outgoing
-from raysync.cluster.transports.weights_in_place import LEAST_BYTES, WeightsInPlace
+from raysync.cluster.transports.payloads import outgoing
+from raysync.cluster.transports.shared.in_place import LEAST_BYTES, WeightsInPlace
+from raysync.cluster.transports.shared.segments import Mappings, Slots, TornVector
+from raysync.cluster.transports.shared.shared_memory import SharedPlan, slots_of
+from raysync.cluster.transports.shared.shared_vector import SharedVector
+from raysync.cluster.transports.transport import Writers
 from raysync.engine.messages import PublishCall, StepCall
 from raysync.training.preparation import prepare
 from tests.fakes.calls import FakeRay, Views
@@ -44,7 +45,7 @@ class Published:
     """Vectors in slots that are mapped by themselves, as those of large models are."""
 
     def __init__(self, size=SIZE):
-        self._slots = Slots(4 * size, segment_bytes=1)
+        self._slots = Slots(4 * size, segment_bytes=1, kind=SharedVector)
 
     def publish(self, vector):
         lease = self._slots.take()
@@ -188,7 +189,7 @@ def vectors(size, count=6):
 
 def gradients(worker, payloads):
     """The gradients of steps, and the weights that each left; no payload: it pulls nothing."""
-    slots = Slots(4 * sum(worker._gradient.wire.sizes))
+    slots = slots_of(4 * sum(worker._gradient.wire.sizes))
     for clock, payload in enumerate(payloads):
         lease = slots.take()
         part, _ = worker.step(StepCall(clock, 8), *payload, into=lease.handle)
@@ -226,7 +227,7 @@ def test_gradients_are_those_of_copied_weights_also_of_a_model_that_writes_to_th
     used = in_place._gradient.model.weights
     tensor(MAPPINGS.begin(left[-1].handle))[7] = 123.0
     assert used[7] == 123.0, "they are in place again"
-    assert copying._in_place is None
+    assert copying._pulled._in_place is None
 
 
 def test_a_step_whose_weights_are_overwritten_fails_and_leaves_no_gradient(
@@ -235,7 +236,7 @@ def test_a_step_whose_weights_are_overwritten_fails_and_leaves_no_gradient(
     worker, size = worker_over("auto")
     published = Published(size)
     [first, second, *_] = vectors(size)
-    lease, into = published.publish(first), Slots(4 * sum(worker._gradient.wire.sizes)).take()
+    lease, into = published.publish(first), slots_of(4 * sum(worker._gradient.wire.sizes)).take()
     compute = worker._gradient.compute
 
     def computing(*arguments):
@@ -278,8 +279,8 @@ class Actor:
     def __init__(self):
         self.serve = self
 
-    def remote(self, ends, last):
-        threading.Thread(target=serve, args=(self, ends, last), daemon=True).start()
+    def remote(self, service):
+        threading.Thread(target=service.run, args=(self,), daemon=True).start()
         return Serving()
 
     def publish(self, fields, into):
@@ -306,8 +307,8 @@ class Driving:
             {},
             sites=dict.fromkeys(WORKERS, "here"),
             ways_s={},
-            shared=SharedVectors(
-                plan, 400, 400, {name: name for name in WORKERS}, ["server-0"], KeptSlots()
+            transport=plan.begin(
+                Writers(400, 400, {name: name for name in WORKERS}, ["server-0"]), None
             ),
         )
         self.used, self.places = {}, []

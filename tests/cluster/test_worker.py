@@ -8,14 +8,15 @@ import torch
 from torch import nn
 
 from raysync import config
+from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actors import worker as worker_module
-from raysync.cluster.actors.actor_errors import ActorError
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.threads import Threads
 from raysync.cluster.actors.worker import Worker
 from raysync.cluster.layout import spec_of
-from raysync.cluster.transports.shared_memory import Mappings, Slots
-from raysync.cluster.transports.transport import outgoing
+from raysync.cluster.transports.payloads import PulledWeights, outgoing
+from raysync.cluster.transports.shared.segments import Mappings
+from raysync.cluster.transports.shared.shared_memory import slots_of
 from raysync.emulation.step_time import StepTime
 from raysync.engine.messages import RestoreCall, StepCall
 from raysync.paradigms import make
@@ -69,6 +70,7 @@ def test_a_worker_waits_for_its_weights_before_it_computes_and_is_not_busy_then(
         device_s=0.0,
         not_finite=None,
     )
+    worker._pulled = PulledWeights(worker._gradient, 16, "cpu")
     *_, report = worker.step(StepCall(*batch), *([bytes(16)] if pulls else []))
     assert (report.loss, report.busy_s) == (0.5, pytest.approx(busy_s))
     assert len(read) == pulls
@@ -102,7 +104,7 @@ def test_an_error_of_the_users_model_travels_as_text(monkeypatch, worker):
         raise Local("my layer breaks")
 
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: None)
-    worker._gradient = SimpleNamespace(compute=compute)
+    worker._gradient = worker._pulled = SimpleNamespace(compute=compute)
     with pytest.raises(ActorError) as raised:
         worker.step(StepCall(0, 8))
     assert raised.value.reason.startswith("Local: my layer breaks (")
@@ -134,21 +136,19 @@ def test_a_worker_draws_ahead_what_is_in_memory(monkeypatch, lazy):
     worker._link, worker._batch_size, worker._vector_bytes = config.Link(), 4, 0
     worker._step_time = StepTime(config.WorkerGroup(), 0, "w-0", 4)
     worker._gradient = GradientComputation(training.build(), training.task)
+    worker._pulled = PulledWeights(worker._gradient, 0, "cpu")
     worker._reader = BatchReader(samples, collate, batches)
-    monkeypatch.setattr(worker_module.serving, "serve", follow(worker))
-    worker.serve(None, 0)
+    worker.serve(TwoSteps())
     assert drawn == ([0, 1] if lazy else [0, 1, 2])
 
 
-def follow(worker):
-    """Serve two steps, one after the other."""
+class TwoSteps:
+    """Two calls, one after the other."""
 
-    def serve(actor, ends, last, meanwhile):
+    def run(self, actor, meanwhile):
         for clock in range(2):
-            worker.step(StepCall(clock, 4))
+            actor.step(StepCall(clock, 4))
             meanwhile()
-
-    return serve
 
 
 @pytest.mark.parametrize(("wire", "sizes"), [("float32", [10, 10]), ("bf16", [5, 1 + 8])])
@@ -158,7 +158,7 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
     """
     torch.manual_seed(0)
     pictures, labels = torch.randn(12, 3), torch.randint(2, (12,))
-    slots, mappings, gradients = Slots(4 * sum(sizes)), Mappings(), {}
+    slots, mappings, gradients = slots_of(4 * sum(sizes)), Mappings(), {}
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: None)
     for shares in (False, True):
         worker = Worker(threads=Threads(torch.get_num_threads()), role=Role("worker-0"))
@@ -171,6 +171,7 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
         worker._link, worker._batch_size, worker._vector_bytes = group.link, 4, 4 * 20
         worker._step_time = StepTime(group, 0, "w-0", 4)
         worker._gradient = GradientComputation(module, task, wire=wire, shards=2)
+        worker._pulled = PulledWeights(worker._gradient, 0, "cpu")
         worker._reader = SimpleNamespace(
             read=lambda clock, sizes: [
                 (pictures[4 * clock : 4 * clock + 4], labels[4 * clock : 4 * clock + 4])

@@ -7,7 +7,8 @@ from types import SimpleNamespace
 
 from ray.exceptions import GetTimeoutError
 
-from raysync.cluster import backend as backend_module
+from raysync.cluster import calls as calls_module, ray_backend as backend_module
+from raysync.cluster.transports import object_store
 
 
 class Reference:
@@ -24,11 +25,10 @@ class FakeRay:
         self.now = 0.0
         self.is_local = {}
         """Reference -> whether it is on this node; if not said, it is."""
-        monkeypatch.setattr(backend_module, "ray", self)
+        for module in (backend_module, calls_module, object_store):
+            monkeypatch.setattr(module, "ray", self)
         monkeypatch.setattr(backend_module, "now_s", lambda: self.now)
-        monkeypatch.setattr(
-            backend_module, "sleep_s", lambda seconds: self.wait([], timeout=seconds)
-        )
+        monkeypatch.setattr(object_store, "sleep_s", lambda seconds: self.wait([], timeout=seconds))
 
     def wait(self, references, num_returns=1, timeout=inf, fetch_local=True):
         def there_at(each):

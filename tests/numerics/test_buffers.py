@@ -12,7 +12,7 @@ from torch.nn.functional import cross_entropy
 
 import raysync
 from raysync import config
-from raysync.cluster.transports.transport import incoming, outgoing
+from raysync.cluster.transports.payloads import incoming, outgoing
 from raysync.config import Update
 from raysync.decoupled.cut import joined
 from raysync.decoupled.gossip import Gossip

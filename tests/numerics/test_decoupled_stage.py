@@ -9,7 +9,7 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-from raysync.cluster.actors.stage import received, sent
+from raysync.cluster.actors.stage_actor import received, sent
 from raysync.decoupled.cut import COSTS, cut, sequence_of
 from raysync.decoupled.stage_computation import StageComputation
 from raysync.errors import ConfigError

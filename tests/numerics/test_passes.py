@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from raysync.cluster.transports.transport import incoming
+from raysync.cluster.transports.payloads import incoming
 from raysync.config import Update
 from raysync.training.files import state_file
 from raysync.training.server.flat_optimizer import PIECE

@@ -5,7 +5,7 @@ import pytest
 import torch
 from hypothesis import given, strategies as st
 
-from raysync.cluster.transports.transport import INLINE_BYTES, incoming, outgoing
+from raysync.cluster.transports.payloads import INLINE_BYTES, incoming, outgoing
 
 
 @given(st.lists(st.integers(0, 40_000), max_size=4))

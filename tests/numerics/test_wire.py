@@ -8,7 +8,7 @@ from hypothesis import given, strategies as st
 from torch import nn
 
 from raysync import config
-from raysync.cluster.transports.transport import incoming, outgoing
+from raysync.cluster.transports.payloads import incoming, outgoing
 from raysync.config import ParadigmChoice, Update
 from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError

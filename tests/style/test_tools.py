@@ -2,8 +2,10 @@
 
 import subprocess
 import sys
+from graphlib import TopologicalSorter
 from pathlib import Path
 
+import grimp
 import pytest
 
 import raysync
@@ -35,6 +37,13 @@ def test_layers_and_purity():
         "import sys; from importlinter.cli import lint_imports_command;"
         " sys.exit(lint_imports_command())",
     )
+
+
+def test_no_modules_import_each_other():
+    graph = grimp.build_graph("raysync")
+    TopologicalSorter(
+        {m: graph.find_modules_directly_imported_by(m) for m in graph.modules}
+    ).prepare()
 
 
 def test_public_names_are_there_and_load_no_more_than_they_need():

@@ -21,7 +21,7 @@ from raysync.calibration import (
     updates,
 )
 from raysync.cli import calibrate_command, listing
-from raysync.cluster.actors.devices import Place
+from raysync.cluster.actors.actor_spec import Place
 from raysync.errors import ConfigError, RunFailed
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine

@@ -5,7 +5,7 @@ from hypothesis import given, strategies as st
 
 from raysync.cluster.actors.evaluator import Evaluator
 from raysync.cluster.actors.server import Server
-from raysync.cluster.actors.stage import StageActor
+from raysync.cluster.actors.stage_actor import StageActor
 from raysync.cluster.actors.worker import Worker
 from raysync.engine import messages
 from raysync.engine.messages import Message, decode, encode, method_of

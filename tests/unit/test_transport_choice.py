@@ -3,24 +3,22 @@
 import pytest
 
 from raysync import config
-from raysync.cluster.transports.shared_memory import Handle
-from raysync.cluster.transports.shared_vectors import KeptSlots, SharedPlan, SharedVectors
-from raysync.cluster.transports.transport_choice import (
-    Memory,
-    Sites,
-    choose,
-    memory_here,
-    needed_bytes,
-    store_notice,
-)
+from raysync.cluster.transports.choose import TRANSPORTS
+from raysync.cluster.transports.object_store import ObjectStore, ObjectStorePlan, store_notice
+from raysync.cluster.transports.shared.choice import Memory, memory_here
+from raysync.cluster.transports.shared.segments import Handle
+from raysync.cluster.transports.shared.shared_memory import SharedPlan
+from raysync.cluster.transports.transport import ServerNode, Sites, Writers, needed_bytes
 from raysync.decoupled.plan import check
+from raysync.engine.messages import PublishCall, StepCall
 from raysync.errors import ConfigError
 from raysync.paradigms import make
 from tests.builders.messages import naming, tells
 
 MIB = 2**20
 WORKERS = {"w-0": "here", "w-1": "here"}
-ALL_HERE = Sites(["here"], "here", WORKERS)
+SERVER = {"server-0": "here"}
+ALL_HERE = Sites(SERVER, "here", WORKERS)
 ENOUGH = Memory(is_shared=True, available_bytes=2**40)
 
 
@@ -30,11 +28,28 @@ def experiment(transport="auto", **cluster):
     )
 
 
+def chosen(transport, vector_bytes, sites, memory, store_bytes=2**40):
+    node = ServerNode(lambda work: memory, lambda: 0, lambda: store_bytes)
+    plan, notices = TRANSPORTS[transport](experiment(transport), vector_bytes, sites, node)
+    return plan, [notice for notice in notices if notice]
+
+
 @pytest.mark.parametrize("transport", ["auto", "shared-memory"])
 def test_on_one_node_everything_is_shared(transport):
-    plan, why = choose(experiment(transport), 1000, ALL_HERE, ENOUGH)
-    assert plan == SharedPlan("here", shares_weights=True)
-    assert why == ""
+    plan, notices = chosen(transport, 1000, ALL_HERE, ENOUGH)
+    shown = dict.fromkeys([*WORKERS, "server-0", "evaluator"], "shared-memory")
+    assert plan == SharedPlan("here", shares_weights=True, shown=shown)
+    assert notices == []
+
+
+def test_the_object_store_asks_for_nothing_and_says_if_it_is_small():
+    plan, notices = chosen("object-ref", 10 * MIB, ALL_HERE, None)
+    assert (plan, notices) == (ObjectStorePlan(), [])
+    assert plan.shown == {}
+    assert isinstance(plan.begin(Writers(4, 4, {}, ["S"]), None), ObjectStore)
+    for transport in ("object-ref", "auto"):
+        *_, notice = chosen(transport, 10 * MIB, ALL_HERE, Memory(False, 0), MIB)[1]
+        assert "which has 1 MiB" in notice
 
 
 LITTLE = Memory(is_shared=True, available_bytes=100 * MIB)
@@ -43,22 +58,24 @@ LITTLE = Memory(is_shared=True, available_bytes=100 * MIB)
 @pytest.mark.parametrize(
     ("sites", "memory", "shared", "why"),
     [
-        (Sites(["here"], "here", {"w-0": "here", "w-1": "far"}), ENOUGH, True, "the server: w-1"),
-        (Sites(["here"], "far", WORKERS), ENOUGH, True, "evaluator"),
-        (Sites(["here"], "here", {"w-0": "far", "w-1": "far"}), ENOUGH, False, "w-0, w-1"),
-        (Sites(["here", "far"], "here", WORKERS), ENOUGH, False, "nodes"),
-        (ALL_HERE, Memory(False, 2**40), False, "Linux"),
-        (ALL_HERE, LITTLE, False, "1,104 MiB 100 MiB"),
+        (Sites(SERVER, "here", {"w-0": "here", "w-1": "far"}), ENOUGH, ["w-0"], "the server: w-1"),
+        (Sites(SERVER, "far", WORKERS), ENOUGH, [*WORKERS], "evaluator"),
+        (Sites(SERVER, "here", {"w-0": "far", "w-1": "far"}), ENOUGH, [], "w-0, w-1"),
+        (Sites(SERVER | {"server-1": "far"}, "here", WORKERS), ENOUGH, [], "nodes"),
+        (ALL_HERE, Memory(False, 2**40), [], "Linux"),
+        (ALL_HERE, LITTLE, [], "1,104 MiB 100 MiB"),
     ],
 )
 def test_what_cannot_be_shared_is_an_object_reference_or_refused(sites, memory, shared, why):
-    plan, reason = choose(experiment(), 10 * MIB, sites, memory)
-    assert plan == (SharedPlan("here", shares_weights=False) if shared else None)
-    assert tells(reason, why)
+    plan, [notice] = chosen("auto", 10 * MIB, sites, memory)
+    assert list(plan.shown) == shared
+    assert isinstance(plan, SharedPlan) == bool(shared)
+    assert not shared or not plan.shares_weights
+    assert tells(notice, why)
     with pytest.raises(
         ConfigError, match=naming("cluster.transport: shared-memory: `auto`")
     ) as error:
-        choose(experiment("shared-memory"), 10 * MIB, sites, memory)
+        chosen("shared-memory", 10 * MIB, sites, memory)
     assert tells(str(error.value), why)
 
 
@@ -87,11 +104,20 @@ def test_stages_refuse_it_by_name_and_take_auto():
 
 
 PLAN = SharedPlan("here", shares_weights=True)
-SITES = {"a#1": "here", "b#1": "far"}
+STEP, PUBLISH = StepCall(0, 8), PublishCall(0, 0)
 
 
-def vectors_of(kept, plan=PLAN, pull=4 * 7, push=4 * 5):
-    return SharedVectors(plan, pull, push, {"a#1": "A", "b#1": "B"}, ["S", "T"], kept)
+def shared(before=None, plan=PLAN, pull=4 * 7, push=4 * 5):
+    return plan.begin(Writers(pull, push, {"a#1": "A", "b#1": "B"}, ["S", "T"]), before)
+
+
+def weights(run):
+    return run.room("server", PUBLISH, None)
+
+
+def gradient(run):
+    [lease] = run.room("a#1", STEP, "here")
+    return lease
 
 
 def inodes(leases):
@@ -99,41 +125,39 @@ def inodes(leases):
 
 
 def test_workers_elsewhere_get_no_slot_and_those_that_are_gone_are_forgotten():
-    vectors = vectors_of(KeptSlots())
-    assert vectors.gradient("b#1", SITES) is None
-    first = vectors.gradient("a#1", SITES)
-    vectors.forget("a#1")
-    vectors.forget("a#1")
-    second = vectors.gradient("a#1", SITES)
+    run = shared()
+    assert run.room("b#1", STEP, "far") == ()
+    first = gradient(run)
+    run.forget("a#1", "it was ended")
+    run.forget("a#1", "it was ended")
+    second = gradient(run)
     assert isinstance(first.handle, Handle)
     assert first.handle.inode != second.handle.inode, "a life has slots of its own"
     assert first.handle.end == 20, "gradients have a size of their own"
-    assert [lease.handle.end for lease in vectors.weights()] == [16, 12]
-    old = vectors.weights()
-    vectors.restart()
-    assert inodes(old).isdisjoint(inodes(vectors.weights()))
-    alone = vectors_of(KeptSlots(), SharedPlan("here", shares_weights=False))
-    assert alone.weights() == ()
-    alone.restart()
-    assert alone.weights() == ()
+    assert [lease.handle.end for lease in weights(run)] == [16, 12]
+    old = weights(run)
+    run.restart("server", "it is started anew")
+    assert inodes(old).isdisjoint(inodes(weights(run)))
+    alone = shared(plan=SharedPlan("here", shares_weights=False))
+    assert weights(alone) == ()
+    alone.restart("server", "it is started anew")
+    assert weights(alone) == ()
 
 
 def test_actors_keep_their_slots_from_run_to_run_but_for_those_that_were_lost():
-    kept = KeptSlots()
-    vectors = vectors_of(kept)
-    gradient, weights = vectors.gradient("a#1", SITES), vectors.weights()
-    assert kept.held_bytes > 0
-    again = vectors_of(kept)
-    assert again.gradient("a#1", SITES).handle.inode == gradient.handle.inode
-    assert inodes(again.weights()) == inodes(weights)
-    again.forget("a#1")
-    again.restart()
-    third = vectors_of(kept)
-    assert third.gradient("a#1", SITES).handle.inode != gradient.handle.inode
-    assert inodes(third.weights()).isdisjoint(inodes(weights))
-    assert kept.held_bytes > 0
-    vectors_of(kept, pull=4 * 40, push=4 * 8)
-    assert kept.held_bytes == 0, "slots of another size"
+    first = shared()
+    place, places = gradient(first).handle.inode, inodes(weights(first))
+    assert first.held_bytes > 0
+    again = shared(first)
+    assert gradient(again).handle.inode == place
+    assert inodes(weights(again)) == places
+    again.forget("a#1", "it was ended")
+    again.restart("server", "it is started anew")
+    third = shared(again)
+    assert gradient(third).handle.inode != place
+    assert inodes(weights(third)).isdisjoint(places)
+    assert third.held_bytes > 0
+    assert shared(third, pull=4 * 40, push=4 * 8).held_bytes == 0, "slots of another size"
 
 
 def test_a_store_that_a_run_may_fill_is_told_with_its_size():

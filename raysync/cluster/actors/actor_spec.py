@@ -1,4 +1,4 @@
-"""What an actor is called, and what a worker or a server is started anew with.
+"""What an actor is called, where it sits, and what it is started anew with.
 
 The names are those of the Ray dashboard, of logs, and of `ray.get_actor`:
 
@@ -65,6 +65,21 @@ def server_role(number: int) -> Role:
 def worker_roles(slots: Sequence[str]) -> list[Role]:
     """Return the roles of the workers in those slots."""
     return [Role(f"worker-{number}", slot) for number, slot in enumerate(slots)]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where an actor has come to sit."""
+
+    actor_id: str
+    node_id: str
+    address: str
+    gpus: tuple[str, ...]
+    """Ray's numbers of the GPUs it may use."""
+    devices: tuple[str, ...]
+    """The torch devices that it computes on; of GPUs also what they are."""
+    transport: str = "object-ref"
+    """How vectors travel: a worker's gradients, the weights of a server, and to the evaluator."""
 
 
 @dataclass(frozen=True, slots=True)

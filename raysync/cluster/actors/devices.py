@@ -3,31 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import ray
 import torch
 
+from raysync.cluster.actors.actor_spec import Place
 from raysync.config import WorkerGroup
 from raysync.errors import ConfigError
 from raysync.training.worker.compiling import refuse_without_compiler
 from raysync.training.worker.device import limit_memory, refuse_without_kernels
 from raysync.training.worker.precision import refuse_unsupported
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where an actor has come to sit."""
-
-    actor_id: str
-    node_id: str
-    address: str
-    gpus: tuple[str, ...]
-    """Ray's numbers of the GPUs it may use."""
-    devices: tuple[str, ...]
-    """The torch devices that it computes on; of GPUs also what they are."""
-    transport: str = "object-ref"
-    """How vectors travel: a worker's gradients, the weights of a server, and to the evaluator."""
 
 
 def here(devices: Sequence[str]) -> Place:

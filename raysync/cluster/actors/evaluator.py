@@ -9,13 +9,13 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from raysync.cluster.actors.actor_errors import StartedAnew, answers
-from raysync.cluster.actors.actor_spec import Role
-from raysync.cluster.actors.devices import Place, devices_of_actor, here
+from raysync.cluster.actor_errors import StartedAnew, answers
+from raysync.cluster.actors.actor_spec import Place, Role
+from raysync.cluster.actors.devices import devices_of_actor, here
 from raysync.cluster.actors.threads import Threads, use_threads
 from raysync.cluster.actors.warm_up import warm_up
 from raysync.cluster.run_spec import RunSpec
-from raysync.cluster.transports.transport import Payload, forget_all, incoming
+from raysync.cluster.transports.payloads import Payload, forget_run, incoming
 from raysync.decoupled.cut import joined
 from raysync.decoupled.pipelined_topology import PipelinedPlan
 from raysync.decoupled.plan import cut_model
@@ -97,7 +97,7 @@ class Evaluator:
 
     def reset(self, spec: RunSpec, model: InitialModel) -> Place:
         """Begin a run."""
-        forget_all()
+        forget_run()
         [device] = devices_of_actor()
         self._assembly, experiment = _assembly(spec), spec.experiment
         whole, self._module = self._assembly.modules(model)

@@ -9,15 +9,14 @@ import numpy.typing as npt
 import ray
 import torch
 
-from raysync.cluster.actors.actor_errors import answers
-from raysync.cluster.actors.actor_spec import Role
-from raysync.cluster.actors.devices import Place, here
+from raysync.cluster.actor_errors import answers
+from raysync.cluster.actors.actor_spec import Place, Role
+from raysync.cluster.actors.devices import here
 from raysync.cluster.actors.threads import Threads, use_threads
 from raysync.cluster.monitoring import Exporter, UpdateSeconds
 from raysync.cluster.run_spec import RunSpec
-from raysync.cluster.transports import serving
-from raysync.cluster.transports.shared_memory import Handle
-from raysync.cluster.transports.transport import Payload, forget_all, incoming, outgoing, written
+from raysync.cluster.transports.payloads import Payload, forget_run, incoming, outgoing
+from raysync.cluster.transports.transport import Remote, Service
 from raysync.decoupled.gossip import store_of
 from raysync.decoupled.pipelined_topology import PipelinedPlan
 from raysync.decoupled.plan import parts_of
@@ -66,9 +65,9 @@ class Server:
     def __repr__(self) -> str:
         return str(self._role)
 
-    def serve(self, ends: serving.Ends, last: int) -> None:
-        """Carry out the calls that come over a pipe; see `serving.serve`."""
-        serving.serve(self, ends, last)
+    def serve(self, service: Service) -> None:
+        """Carry out the calls that a transport brings."""
+        service.run(self)
 
     def reset(
         self, spec: RunSpec, model: InitialModel, data: npt.NDArray[np.uint8] | None = None
@@ -80,7 +79,7 @@ class Server:
             model: the task, and how its model begins.
             data: what `snapshot` returned; None: fresh weights and a fresh optimizer.
         """
-        forget_all()
+        forget_run()
         store = _store(spec, self._role.number - spec.first_server, model)
         self._model, self._size = ModelServer(store), len(store.publish(0))
         if data is not None:
@@ -100,15 +99,15 @@ class Server:
             return self._ready.combine(message.plan, incoming(*arrived))
 
     @answers
-    def apply(self, message: ApplyCall, *arrived: Any, into: Handle | None = None) -> Payload | int:
-        """Make an update; return the weights that it makes if it publishes them, or, if they are
-        written into a slot of shared memory, its handle; otherwise the version.
+    def apply(self, message: ApplyCall, *arrived: Any, into: Remote | None = None) -> Payload | int:
+        """Make an update; return the weights that it makes if it publishes them, or what they are
+        written into; otherwise the version.
 
         Args:
             message: the details of the update.
             arrived: the gradients, and behind them, if delays are compensated, the weights that
                 each was computed on; or the norms that the shards' `combine` returned.
-            into: the slot that the weights are to be written into.
+            into: what the weights are to be written into.
         """
         plan = message.plan
         assert plan is not None, "an update without its details"
@@ -119,22 +118,21 @@ class Server:
 
     @answers
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
-    def publish(self, message: PublishCall, into: Handle | None = None) -> tuple[Payload, int]:
+    def publish(self, message: PublishCall, into: Remote | None = None) -> tuple[Payload, int]:
         """Return the weights as they are, and their version.
 
         Args:
             message: names that version.
-            into: the slot of shared memory that they are to be written into; then its handle is
-                returned.
+            into: what they are to be written into, which is returned then.
         """
         self._seconds.tell()
         return self._published(message.version, message.replica, into), message.version
 
-    def _published(self, version: int, replica: int, into: Handle | None) -> Payload:
+    def _published(self, version: int, replica: int, into: Remote | None) -> Payload:
         weights = self._ready.publish(version, replica)
         if into is None:
             return outgoing(weights)[0]
-        with written(into) as slot:
+        with into.written() as slot:
             slot.copy_(weights)
         return into
 

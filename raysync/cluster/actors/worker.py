@@ -6,26 +6,23 @@ from collections.abc import Callable, Sequence
 
 import torch
 
-from raysync.cluster.actors.actor_errors import answers
-from raysync.cluster.actors.actor_spec import Role
-from raysync.cluster.actors.devices import Place, here, ready_devices
+from raysync.cluster.actor_errors import answers
+from raysync.cluster.actors.actor_spec import Place, Role
+from raysync.cluster.actors.devices import here, ready_devices
 from raysync.cluster.actors.freed_memory import give_back_freed_memory, keep_freed_memory
 from raysync.cluster.actors.threads import Threads, use_threads
 from raysync.cluster.actors.warm_up import warm_up
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.run_spec import RunSpec
-from raysync.cluster.transports import serving
-from raysync.cluster.transports.shared_memory import Handle
-from raysync.cluster.transports.transport import (
-    MAPPINGS,
+from raysync.cluster.transports.payloads import (
     Payload,
-    forget_all,
+    PulledWeights,
+    forget_run,
     incoming,
     outgoing,
-    written,
 )
-from raysync.cluster.transports.weights_in_place import WeightsInPlace, is_worth_it
+from raysync.cluster.transports.transport import Remote, Service
 from raysync.config import WorkerGroup
 from raysync.emulation.step_time import StepTime, one_way_s
 from raysync.engine.messages import RestoreCall, StepCall, StepReport
@@ -83,14 +80,14 @@ class Worker:
         log_to_stderr(str(role))
         self._gradient: GradientComputation | None = None
         self._reader: BatchReader | None = None
-        self._in_place: WeightsInPlace | None = None
+        self._pulled: PulledWeights | None = None
 
     def __repr__(self) -> str:
         return str(self._role)
 
-    def serve(self, ends: serving.Ends, last: int) -> None:
-        """Carry out the calls that come over a pipe; see `serving.serve`."""
-        serving.serve(self, ends, last, meanwhile=self._draw_ahead)
+    def serve(self, service: Service) -> None:
+        """Carry out the calls that a transport brings."""
+        service.run(self, meanwhile=self._draw_ahead)
 
     def _draw_ahead(self) -> None:
         """Draw the next batch while the server updates, in place of doing it once the weights are
@@ -105,12 +102,12 @@ class Worker:
 
     def reset(self, spec: RunSpec, model: InitialModel) -> Place:
         """Begin a run."""
-        self._gradient = self._in_place = self._reader = None
+        self._gradient = self._pulled = self._reader = None
         give_back_freed_memory()  # that of the run before, whose model may have been a large one
         slot, experiment = self._role.slot, spec.experiment
         group, size = spec.group(slot), experiment.batch_size_of(slot)
         devices = ready_devices(group, group.devices)
-        forget_all()
+        forget_run()
         self._link, self._batch_size = group.link, size
         self._vector_bytes = spec.vector_bytes[SERVER]
         self._step_time = StepTime(group, experiment.seed, slot, size)
@@ -119,9 +116,7 @@ class Worker:
             lambda: _trial(spec, slot, model, devices),
         )
         self._gradient = _computation(spec, group, model, devices)
-        if spec.shares_memory and devices[0] == "cpu" and is_worth_it(self._vector_bytes):
-            self._in_place = WeightsInPlace(MAPPINGS, self._vector_bytes)
-            self._gradient.move_weights(self._in_place.vector)
+        self._pulled = PulledWeights(self._gradient, self._vector_bytes, devices[0])
         self._reader = BatchReader(
             model.train_set, model.task.collate, spec.batches[slot], experiment.data.loader_workers
         )
@@ -131,7 +126,7 @@ class Worker:
 
     @answers
     def step(
-        self, message: StepCall, *weights: Payload, into: Handle | None = None
+        self, message: StepCall, *weights: Payload, into: Remote | None = None
     ) -> tuple[Payload | StepReport, ...]:
         """Compute one iteration.
 
@@ -139,7 +134,7 @@ class Worker:
             message: names the batch, and what faults do to the step.
             weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you
                 have.
-            into: the slot of shared memory that the gradient is to be written into.
+            into: what the gradient is to be written into; None: it is returned.
 
         Returns:
             The gradient with the buffers behind it, as it travels, in a part a shard, or the
@@ -147,25 +142,24 @@ class Worker:
             forward and backward, on a CPU also drawing the batch unless that was done ahead,
             without the copies of vectors; and what was not finite.
         """
-        gradient, reader = self._gradient, self._reader
+        gradient, reader, pulled = self._gradient, self._reader, self._pulled
         assert gradient is not None, "step before reset"
         assert reader is not None, "step before reset"
+        assert pulled is not None, "step before reset"
         clock, batch_size = message.clock, message.samples
         try_kernels(batch_size == self._batch_size)
         if weights:  # the backend lets the gradient take its time: another step may come meanwhile
             sleep_s(one_way_s(self._link, self._vector_bytes, message.added_s))
-            in_place = self._in_place is not None and self._in_place.show(weights)
-            gradient.read_weights([] if in_place else incoming(*weights))
+            pulled.read(weights)
         began_s = now_s()
         if into is None:
             loss = gradient.compute(reader, clock, batch_size)
         else:
-            with written(into) as vector:
+            with into.written() as vector:
                 gradient.write_into(vector)
                 loss = gradient.compute(reader, clock, batch_size)
                 gradient.outgoing()
-                if self._in_place is not None:
-                    self._in_place.check()
+                pulled.check()
         # On a GPU the copies of weights and gradient run beside this thread: they are no computing.
         computed_s = gradient.device_s or now_s() - began_s
         step_s = self._step_time.seconds(clock, batch_size, message.factor, computed_s)

@@ -207,7 +207,7 @@ def serve(listening: socket.socket) -> None:
         connection, _ = listening.accept()
         with connection:
             data, files, _, _ = socket.recv_fds(connection, REQUEST_BYTES, 3)
-            request = Request.of(data) if len(files) == 3 else None
+            request = ForkRequest.of(data) if len(files) == 3 else None
             if may_fork and request is not None and request.is_met_by_fork and _fork() == 0:
                 listening.close()
                 connection.send(b"\1")
@@ -236,7 +236,7 @@ def _fork() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class ForkRequest:
     """What a worker process was started with that asks to be forked instead."""
 
     executable: str
@@ -246,7 +246,7 @@ class Request:
     environment: dict[str, str]
 
     @classmethod
-    def of(cls, data: bytes) -> Request | None:
+    def of(cls, data: bytes) -> ForkRequest | None:
         """Read what `worker_process` sends; None: it was cut off."""
         executable, folder, *strings = os.fsdecode(data).split("\0")
         if "" not in strings:

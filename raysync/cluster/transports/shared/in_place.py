@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from raysync.cluster.transports.shared_memory import (
+from raysync.cluster.transports.shared.segments import (
     STAMP_BYTES,
     Handle,
     Mappings,

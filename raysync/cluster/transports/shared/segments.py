@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 STAMP_BYTES = 64
 """The room for a stamp in front of each vector: a cache line, which keeps vectors aligned."""
@@ -59,7 +59,7 @@ class Handle(NamedTuple):
     """Where it begins, in bytes from the vector's first."""
     end: int
 
-    def parts(self, sizes: Sequence[int], item_bytes: int = 4) -> list[Handle]:
+    def parts(self, sizes: Sequence[int], item_bytes: int = 4) -> list[Self]:
         """Return handles of parts of these sizes, in items, one behind the other."""
         starts = accumulate(sizes, initial=0)
         return [
@@ -89,14 +89,15 @@ class Segment:
             os.close(self.file)
 
 
-class Lease:
+class SlotLease:
     """The right to a slot, until it is dropped."""
 
     __slots__ = ("_pool", "_segment", "handle")
 
     def __init__(self, pool: Slots, segment: Segment, handle: Handle) -> None:
         self._pool, self._segment = pool, segment
-        self.handle = handle
+        self.handle: Any = handle
+        """Of the class that its slots were given."""
 
     def __del__(self) -> None:
         self._pool.give_back(self._segment, self.handle.slot)
@@ -105,22 +106,25 @@ class Lease:
 class Slots:
     """The slots of one writing process, all of one size; there are as many as are held at once."""
 
-    def __init__(self, vector_bytes: int, segment_bytes: int = SEGMENT_BYTES) -> None:
+    def __init__(
+        self, vector_bytes: int, segment_bytes: int = SEGMENT_BYTES, kind: type[Handle] = Handle
+    ) -> None:
         """
         Args:
             vector_bytes: the size of a vector.
             segment_bytes: the least size of a segment.
+            kind: the class of the handles.
         """
         lines = -(-vector_bytes // STAMP_BYTES)
         self._vector_bytes, self._slot_bytes = vector_bytes, (1 + lines) * STAMP_BYTES
-        self._segment_bytes = segment_bytes
+        self._segment_bytes, self._kind = segment_bytes, kind
         self._free: list[tuple[Segment, int]] = []
         self._stamp = UNWRITTEN
         self._is_closed = False
         self.segments: list[Segment] = []
         """All of them, until it is closed."""
 
-    def take(self) -> Lease:
+    def take(self) -> SlotLease:
         """Return a free slot, the latest that was given back: its pages are in memory already.
 
         Raises:
@@ -131,10 +135,10 @@ class Slots:
             self._grow()
         segment, slot = self._free.pop()
         self._stamp += 1
-        place = Handle(
+        place = self._kind(
             os.getpid(), segment.file, segment.inode, slot, self._stamp, 0, self._vector_bytes
         )
-        return Lease(self, segment, place)
+        return SlotLease(self, segment, place)
 
     def give_back(self, segment: Segment, slot: int) -> None:
         """Take back a slot that nothing holds any more."""
@@ -151,7 +155,7 @@ class Slots:
         """Return slots in the same memory, all of them free: for the same writer, once nothing uses
         these any more, whatever is still held of them.
         """
-        renewed = Slots(self._vector_bytes, self._segment_bytes)
+        renewed = Slots(self._vector_bytes, self._segment_bytes, self._kind)
         renewed._stamp = self._stamp
         for segment in self.segments:
             renewed._add(segment)

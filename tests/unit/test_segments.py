@@ -8,7 +8,7 @@ import pytest
 from hypothesis import settings, strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, rule
 
-from raysync.cluster.transports.shared_memory import Handle, Mappings, Slots, TornVector
+from raysync.cluster.transports.shared.segments import Handle, Mappings, Slots, TornVector
 
 SIZE, SEGMENT = 1000, 2500  # two slots a segment
 

@@ -19,16 +19,16 @@ import ray
 import torch
 from torch import Tensor
 
-from raysync.cluster.actors.actor_errors import answers
-from raysync.cluster.actors.actor_spec import Role
-from raysync.cluster.actors.devices import Place, here, ready_devices
+from raysync.cluster.actor_errors import answers
+from raysync.cluster.actors.actor_spec import Place, Role
+from raysync.cluster.actors.devices import here, ready_devices
 from raysync.cluster.actors.freed_memory import give_back_freed_memory, keep_freed_memory
 from raysync.cluster.actors.threads import Threads, use_threads
 from raysync.cluster.actors.warm_up import warm_up
 from raysync.cluster.clock import now_s, sleep_s
 from raysync.cluster.monitoring import log_ready, log_to_stderr
 from raysync.cluster.run_spec import RunSpec
-from raysync.cluster.transports.transport import Payload, incoming, outgoing
+from raysync.cluster.transports.payloads import Payload, incoming, outgoing
 from raysync.decoupled.pipelined_topology import PipelinedPlan
 from raysync.decoupled.plan import parts_of
 from raysync.decoupled.stage_computation import StageComputation, StageWork

@@ -29,22 +29,28 @@ from __future__ import annotations
 import os
 import select
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from selectors import EVENT_READ, DefaultSelector
 from threading import Lock
 from typing import Any, NamedTuple, TypeVar
 
 from raysync.cluster.clock import now_s
-from raysync.cluster.transports.pipes import end_of, frame, receive, send
-from raysync.cluster.transports.serving import LEAVE, RELAY, Ends
-from raysync.cluster.transports.shared_memory import Handle, Lease
+from raysync.cluster.transports.shared.pipes import end_of, frame, receive, send
+from raysync.cluster.transports.shared.segments import Handle
+from raysync.cluster.transports.shared.serving import LEAVE, RELAY, Piped
+from raysync.cluster.transports.transport import (
+    CallRequest,
+    IssuedCall,
+    Lease,
+    Patch,
+    Remote,
+    Upload,
+)
 from raysync.engine.backend import Failure
-from raysync.engine.messages import ApplyCall, Message, PublishCall, StepCall, encode
+from raysync.engine.messages import ApplyCall, PublishCall, StepCall, encode
 
 Issued = TypeVar("Issued")
-Request = tuple[Message, Sequence[Handle], Handle | None]
-"""Message, inputs, and the slot that the value is to be written into."""
 
 HOT = (StepCall, ApplyCall, PublishCall)
 """The messages that are sent over pipes."""
@@ -56,31 +62,23 @@ pipe holds, so that a frozen actor does not block the driver."""
 class PipedCall:
     """A call over a pipe; its values are handles, which are known before the call is done."""
 
-    def __init__(
-        self,
-        channel: Channel,
-        request: Request,
-        needs: Iterable[PipedCall],
-        leases: tuple[Lease, ...] = (),
-        reads: tuple[Lease, ...] = (),
-        upload: Any = None,
-    ) -> None:
+    def __init__(self, channel: Channel, request: CallRequest) -> None:
         """
         Args:
             channel: the pipes of its actor.
-            request: what it asks for.
-            needs: the calls that make its inputs.
-            leases: the slots of what it makes.
-            reads: those of its inputs, which are held until it is done.
-            upload: see `RayCall`.
+            request: its inputs are made over pipes, too.
         """
-        self.leases, self.upload, self.is_done = leases, upload, False
+        self.leases: tuple[Lease, ...] = request.leases
+        self.upload: Upload | None = request.upload
+        self.is_done = False
         self.result: Any = None
         """The answer, or a `Failure`."""
-        self.request, self.reads, self.channel = request, reads, channel
+        self.request, self.channel = request, channel
+        self.reads = request.reads
+        """The slots of its inputs, which are held until it is done."""
         self.number = 0
         """Its number among the requests of its actor, once it has been sent."""
-        self.needs = [need for need in needs if not need.is_there]
+        self.needs: list[PipedCall] = [need for need in request.inputs if not need.is_there]
         self.dependents: list[Channel] = []
         """The channels whose next call waits for this one."""
         self._watchers: list[tuple[Callable[[Any], None], Any]] = []
@@ -92,11 +90,17 @@ class PipedCall:
         return self.is_done and not isinstance(self.result, Failure)
 
     @property
-    def parts(self) -> tuple[Handle, ...]:
+    def parts(self) -> tuple[Remote, ...]:
         """The handle of its value; see `RayCall.parts`."""
         return tuple(lease.handle for lease in self.leases[-1:])
 
-    def value(self, index: int) -> tuple[Handle, ...]:
+    def framed(self, number: int) -> bytes:
+        """Return it as it is sent under a number."""
+        inputs = [_plain(part) for each in self.request.inputs for part in each.parts]
+        into = _plain(self.request.leases[0].handle) if self.request.leases else None
+        return frame((number, encode(self.request.message), inputs, into))
+
+    def value(self, index: int) -> tuple[Remote, ...]:
         """See `Call.value`; there is only one."""
         return self.parts
 
@@ -128,11 +132,23 @@ class PipedCall:
         for channel in dependents:
             channel.advance()
 
-    def follow(self, again: PipedCall) -> None:
-        """Stand for a call that makes again what this one did not."""
+    def failure_within(self, patience_s: float) -> Failure | None:
+        """See `Backend.failure`."""
+        self.channel.channels.await_call(self, patience_s)
+        return None if self.is_there else self.result
+
+    def follow(self, again: IssuedCall, patched: Patch) -> None:
+        """See `IssuedCall.follow`; there is one shard."""
+        assert isinstance(again, PipedCall), "it has the inputs that it had"
         self.is_done, self.result, self.channel = False, None, again.channel
         self.leases, self.number = again.leases, again.number
         again._stands_for = self
+
+
+def _plain(remote: Remote) -> tuple[int, ...]:
+    """Return a handle as it is sent: pickling the name of its class would take longer."""
+    assert isinstance(remote, Handle), "a vector that is not in shared memory"
+    return tuple(remote)
 
 
 class Relayed(NamedTuple):
@@ -157,7 +173,7 @@ class Channel:
         """
         self.channels, self._actor, self.name = channels, actor, name
         self._files = read, self._requests, self.answers, write = (*os.pipe(), *os.pipe())
-        self._ends = Ends(end_of(read), end_of(write))
+        self._ends = end_of(read), end_of(write)
         self._end = tuple(end_of(self._requests))
         """What others write its requests into."""
         self._queue: deque[PipedCall] = deque()
@@ -190,9 +206,7 @@ class Channel:
             if failure is not None:
                 self._queue.popleft().finish(failure)
                 continue
-            message, inputs, into = call.request
-            handles = [tuple(each) for each in inputs]
-            data = frame((self._number + 1, encode(message), handles, into and tuple(into)))
+            data = call.framed(self._number + 1)
             if not self._has_room(len(data)):
                 return
             if not call.needs:
@@ -296,7 +310,7 @@ class Channel:
             os.close(file)
 
     def _serve(self) -> None:
-        self._serving = serving = self._actor.serve.remote(self._ends, self._number)
+        self._serving = serving = self._actor.serve.remote(Piped(*self._ends, self._number))
         self.channels.expect(serving, self)
 
     def is_served_by(self, serving: Any) -> bool:
@@ -326,7 +340,7 @@ class Channels:
         self._serving: dict[Any, Channel] = {}
         self._expected: set[Any] = set()
         self._arrived: deque[Any] = deque()
-        self.references: list[Any] = []
+        self._references: list[Any] = []
         """What is there of Ray's references, but for those of `serve`."""
         self._lock, self._is_closed = Lock(), False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
@@ -381,10 +395,21 @@ class Channels:
             self._expected.discard(reference)
             channel = self._serving.pop(reference, None)
             if channel is None:
-                self.references.append(reference)
+                self._references.append(reference)
             elif channel.is_served_by(reference):
                 failure = self._failure_of(reference)
                 channel.fail(failure or Failure("died", "it has left the run", channel.name))
+
+    def arrived(self, timeout_s: float) -> Iterator[Any]:
+        """See `Transport.arrived`; what waits for an answer over a pipe is called back."""
+        if not self.due:
+            self.pump(timeout_s)
+        while self._references or self.due:
+            references, self._references = self._references, []
+            yield from references
+            due, self.due = self.due, []
+            for then, argument in due:
+                then(argument)
 
     def await_call(self, call: PipedCall, patience_s: float) -> None:
         """Wait until a call is done; nothing is called back meanwhile.

@@ -4,7 +4,7 @@
     relay      (number, RELAY, end of another actor's pipe, a frame for it): to be passed on once
                the call of that number is done; if it has failed, it is not
     answer     (number of the call, what it tells, None), or (number, None, how it failed)
-    LEAVE      ends `serve`, so that a call of Ray's gets its turn
+    LEAVE      ends `Piped.run`, so that a call of Ray's gets its turn
 
 The numbers of an actor's calls rise. A call whose number is not above the last one is not carried
 out: it has come by two ways, or too late.
@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from typing import Any, NamedTuple
 
-from raysync.cluster.actors.actor_errors import ActorError
-from raysync.cluster.transports.pipes import End, frame, receive, send
-from raysync.cluster.transports.shared_memory import Handle
+from raysync.cluster.actor_errors import ActorError
+from raysync.cluster.transports.shared.pipes import End, frame, receive, send
+from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.engine.messages import Message, decode, method_of
 
 LEAVE = None
@@ -30,31 +30,26 @@ GONE = (BrokenPipeError, FileNotFoundError, ProcessLookupError)
 """The errors of a pipe that is gone, or of one whose readers are."""
 
 
-class Ends(NamedTuple):
-    """The ends of an actor's pipes, which are the driver's files."""
+class Piped(NamedTuple):
+    """The calls that come to an actor over a pipe: see `Service`."""
 
     requests: End
+    """What the calls come by; the file is the driver's."""
     answers: End
+    last: int
+    """The number of the last call before."""
 
-
-def serve(actor: Any, ends: Ends, last: int, meanwhile: Callable[[], None] = lambda: None) -> None:
-    """Carry out the calls that come over a pipe, until one says to leave or the driver is gone.
-
-    Args:
-        actor: has the methods.
-        ends: what the calls come by, and the answers go by.
-        last: the number of the last call before.
-        meanwhile: what it does whenever it has answered a call, before it waits for the next one.
-    """
-    with (
-        suppress(EOFError, *GONE),
-        _opened(ends.requests, os.O_RDONLY) as requests,
-        _opened(ends.answers, os.O_WRONLY) as answers,
-        closing(Service(actor, answers, last)) as service,
-    ):
-        while (message := receive(requests)) is not LEAVE:
-            if service.take(message):
-                meanwhile()
+    def run(self, actor: object, meanwhile: Callable[[], None] = lambda: None) -> None:
+        """See `Service.run`."""
+        with (
+            suppress(EOFError, *GONE),
+            _opened(self.requests, os.O_RDONLY) as requests,
+            _opened(self.answers, os.O_WRONLY) as answers,
+            closing(Requests(actor, answers, self.last)) as taken,
+        ):
+            while (message := receive(requests)) is not LEAVE:
+                if taken.take(message):
+                    meanwhile()
 
 
 @contextmanager
@@ -66,7 +61,7 @@ def _opened(end: End, mode: int) -> Iterator[int]:
         os.close(file)
 
 
-class Service:
+class Requests:
     """It carries calls out, and passes others on."""
 
     def __init__(self, actor: Any, answers: int, last: int) -> None:
@@ -106,14 +101,14 @@ class Service:
         """Call the method of a message; return what it tells, without the handles of vectors,
         which the driver has, and how it failed.
         """
-        options = {} if into is None else {"into": Handle(*into)}
+        options = {} if into is None else {"into": SharedVector(*into)}
         try:
             told = getattr(self._actor, method_of(message))(
-                message, *(Handle(*each) for each in inputs), **options
+                message, *(SharedVector(*each) for each in inputs), **options
             )
         except ActorError as error:
             return None, error.reason
-        if isinstance(told, Handle):
+        if isinstance(told, SharedVector):
             return None, None
         return (told[-1] if isinstance(told, tuple) else told), None
 

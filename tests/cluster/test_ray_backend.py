@@ -13,11 +13,12 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from raysync.cluster import object_store
-from raysync.cluster.actors.actor_errors import ActorError
-from raysync.cluster.backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBackend
+from raysync.cluster import full_object_store
+from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.node_watch import NodeView, WorkerNodes
+from raysync.cluster.ray_backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBackend
 from raysync.cluster.shards import Shards
+from raysync.cluster.transports.object_store import ObjectStore
 from raysync.engine.backend import Failure
 from raysync.engine.messages import StepCall
 from tests.builders.messages import tells
@@ -46,7 +47,16 @@ def backend_of(worker=None, servers=1, respawns=None, views=None, site="here", *
     workers = {"w-0#1": worker}
     sites, ways_s = {"w-0#1": site}, more
     return RayBackend(
-        {"server": shards}, None, (), workers, respawns, nodes, IDS, sites=sites, ways_s=ways_s
+        {"server": shards},
+        None,
+        (),
+        workers,
+        respawns,
+        nodes,
+        IDS,
+        sites=sites,
+        ways_s=ways_s,
+        transport=ObjectStore(),
     )
 
 
@@ -125,7 +135,7 @@ def test_a_full_object_store_is_nobodys_code_and_is_named_with_its_size(
         {"Alive": size is not None, "Resources": {"object_store_memory": size or 1e6}}
         for size in sizes
     ]
-    monkeypatch.setattr(object_store, "ray", SimpleNamespace(nodes=lambda: nodes))
+    monkeypatch.setattr(full_object_store, "ray", SimpleNamespace(nodes=lambda: nodes))
     step = remote(lambda fields: [Reference(), Reference(passed_on(error))])
     answer = backend_of(SimpleNamespace(step=step)).call("w-0#1", StepCall(0, 8)).answer
     assert answer.kind == "other", "the run goes on from its checkpoint"

@@ -1,0 +1,176 @@
+"""Calls of Ray's, as the driver sees them: a report to wait for, and references to values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import ray
+from ray.exceptions import GetTimeoutError, RayError
+
+from raysync.cluster.actors.actor_spec import Place
+from raysync.cluster.shards import Parts
+from raysync.cluster.transports.transport import IssuedCall, Lease, Patch, Upload
+from raysync.engine.backend import Failure
+
+
+class Owner(Protocol):
+    """What a call asks the backend that issued it."""
+
+    @property
+    def now(self) -> float:
+        """See `Backend.now`."""
+
+    def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
+        """See `Backend.schedule`."""
+
+    def call_back(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
+        """Call back once the report of a call is there."""
+
+    def failure_of(self, error: RayError) -> Failure:
+        """Say what an error of Ray's means."""
+
+    def started(self, worker: str, place: Place) -> None:
+        """Take note of where a worker sits that was spawned, and is ready."""
+
+
+class RayCall:
+    """A call of one actor, or of all shards of one."""
+
+    __slots__ = (
+        "__weakref__",
+        "_backend",
+        "_values",
+        "is_fetched",
+        "leases",
+        "reads",
+        "report",
+        "upload",
+    )
+
+    def __init__(
+        self,
+        backend: Owner,
+        report: Sequence[Any],
+        *values: Parts,
+        is_fetched: bool = False,
+        upload: Upload | None = None,
+        leases: tuple[Lease, ...] = (),
+        reads: tuple[Lease, ...] = (),
+    ) -> None:
+        """
+        Args:
+            backend: knows whose error it is.
+            report: references that are there when the call is done; the first has its answer.
+            values: the parts of each value that it leaves behind.
+            is_fetched: whether the call counts as done only once its answer has come to this node.
+            upload: how its first value travels to a server; None: it is not a worker's.
+            leases: what its first value is in, if the driver lent that.
+            reads: what its inputs are in, which is held until it is known to be done.
+        """
+        self.leases, self.reads = leases, reads
+        self._backend, self._values = backend, values
+        self.report, self.is_fetched, self.upload = report, is_fetched, upload
+
+    @property
+    def answer(self) -> Any:
+        """See `Call.answer`."""
+        try:
+            return ray.get(list(self.report))[0]
+        except RayError as error:
+            return self._backend.failure_of(error)
+
+    def value(self, index: int) -> Parts:
+        """See `Call.value`."""
+        return self._values[index]
+
+    @property
+    def is_done(self) -> bool:
+        """Whether all of its report is there."""
+        references = list(self.report)
+        ready, _ = ray.wait(
+            references, num_returns=len(references), timeout=0, fetch_local=self.is_fetched
+        )
+        return len(ready) == len(references)
+
+    def watch(self, then: Callable[[Any], None], argument: Any) -> None:
+        """See `Backend.watch`."""
+        self._backend.call_back(self, then, argument)
+
+    def failure_within(self, patience_s: float) -> Failure | None:
+        """See `Backend.failure`."""
+        try:
+            ray.get(list(self.report), timeout=patience_s)
+        except GetTimeoutError:
+            raise
+        except RayError as error:
+            return self._backend.failure_of(error)
+        return None
+
+    def follow(self, again: IssuedCall, patched: Patch) -> None:
+        """See `IssuedCall.follow`."""
+        assert isinstance(again, RayCall), "it was made over a pipe"
+        self.leases += again.leases
+        self.report = patched(tuple(self.report), tuple(again.report))
+        self._values = tuple(map(patched, self._values, again._values))
+
+    @property
+    def parts(self) -> Parts:
+        """The parts of the value that the call stands for."""
+        return self._values[0]
+
+
+class Delayed(RayCall):
+    """The time that a value takes over an emulated link: nothing is called."""
+
+    __slots__ = ("at",)
+
+    def __init__(self, backend: Owner, at: float) -> None:
+        super().__init__(backend, ())
+        self.at = at
+
+    @property
+    def is_done(self) -> bool:
+        """Whether its time has come."""
+        return self.at <= self._backend.now
+
+    def watch(self, then: Callable[[Any], None], argument: Any) -> None:
+        """See `Backend.watch`."""
+        self._backend.schedule(self.at, then, argument)
+
+    @property
+    def answer(self) -> None:
+        """See `Call.answer`."""
+        return None
+
+
+class SnapshotOfShards(RayCall):
+    """The snapshot of a server; its answer is the list of what its shards returned."""
+
+    __slots__ = ()
+
+    @property
+    def answer(self) -> Any:
+        """See `Call.answer`."""
+        try:
+            return ray.get(list(self.parts))
+        except RayError as error:
+            return self._backend.failure_of(error)
+
+
+class Spawned(RayCall):
+    """The start of a worker; its answer, the `Place`, has Ray's id of its actor."""
+
+    __slots__ = ("_worker",)
+
+    def __init__(self, backend: Owner, report: Sequence[Any], worker: str) -> None:
+        super().__init__(backend, report)
+        self._worker = worker
+
+    @property
+    def answer(self) -> Any:
+        """See `Call.answer`."""
+        place = super().answer
+        if not isinstance(place, Failure):
+            self._backend.started(self._worker, place)
+        return place

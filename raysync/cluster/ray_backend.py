@@ -1,0 +1,363 @@
+"""The Ray backend: an actor is a process, a call is an actor call, and a value is a reference to
+each of its parts.
+
+References and small answers pass through here, never a tensor. The *future* weights go into the
+next step, so a release costs no extra round trip. Gradients and weights are return values of actor
+calls, owned by the process of this backend: a gradient survives the worker that made it. Nothing is
+nested in a return value, which Ray would never free (Ray 2.60, results below 100 KiB).
+
+The one blocking call is `ray.wait` on what is watched, with a timeout at the next thing that is
+scheduled, or that a report is due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ray
+from ray.exceptions import (
+    ActorDiedError,
+    ActorUnavailableError,
+    ObjectLostError,
+    RayError,
+    RayTaskError,
+)
+
+from raysync.cluster.actor_errors import WITH_ITS_NODE, ActorError, StartedAnew, death_reason
+from raysync.cluster.actors.actor_spec import Place
+from raysync.cluster.calls import Delayed, RayCall, SnapshotOfShards, Spawned
+from raysync.cluster.clock import now_s
+from raysync.cluster.full_object_store import full_reason, is_full
+from raysync.cluster.node_watch import WorkerNodes
+from raysync.cluster.shards import Parts, ShardCall, Shards, Spawns
+from raysync.cluster.transports.transport import CallRequest, IssuedCall, Transport, Upload
+from raysync.core.ids import WorkerId
+from raysync.engine.backend import Failure, Room
+from raysync.engine.error_text import reason
+from raysync.engine.evaluations import EVALUATOR
+from raysync.engine.event_queue import EventQueue
+from raysync.engine.messages import BackwardCall, Message, SnapshotCall, StepCall, encode, method_of
+
+REPORT_EVERY_S = 0.25
+"""How often the session is told what happened."""
+SIGN_OF_LIFE_S = 1.0
+"""How often this process gives a sign of life while nothing happens: the session takes a longer
+silence for a failure."""
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is called back when a call is done."""
+
+    then: Callable[[Any], None]
+    argument: Any
+    missing: int
+    """The number of references of the call that are not there yet."""
+    call: RayCall
+
+
+class RayBackend:
+    """The world of one run on Ray."""
+
+    computes = True
+    delivers = True
+
+    def __init__(
+        self,
+        servers: Mapping[str, Shards],
+        evaluator: Any,
+        evaluator_setup: Sequence[Any],
+        workers: Mapping[str, Any],
+        respawns: Spawns,
+        nodes: WorkerNodes,
+        names: Mapping[str, str],
+        *,
+        sites: Mapping[str, str],
+        ways_s: Mapping[str, float],
+        transport: Transport,
+        began_at: float = 0.0,
+    ) -> None:
+        """
+        Args:
+            servers: id -> its shards.
+            evaluator: handle of its actor, which Ray may restart.
+            evaluator_setup: references to the arguments of the evaluator's `reset`.
+            workers: id -> handle of its actor.
+            respawns: starts the workers and servers that come back.
+            nodes: knows what becomes of the workers' nodes.
+            names: Ray's id of an actor -> its id here, of workers and servers.
+            sites: worker -> Ray's id of its node.
+            ways_s: slot -> the seconds that a vector takes one way over its worker's emulated link.
+            transport: carries the vectors of the run.
+            began_at: the time, in seconds since the run began, at which it goes on.
+        """
+        self._transport = transport
+        transport.attach(self._failure_by)
+        self._sites, self._ways_s = dict(sites), ways_s
+        self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
+        self._workers = dict(workers)
+        self._respawns, self._nodes, self._names = respawns, nodes, dict(names)
+        self._dead: set[str] = set()
+        """Ray's ids of servers that are known to be dead."""
+        self._drained: Callable[[str], None] = lambda actor: None
+        self._node_lost: Callable[[str, Sequence[str]], None] = lambda node, actors: None
+        self._parts = max(shards.count for shards in servers.values())
+        self._methods: dict[tuple[str, str], Any] = {}
+        """(worker, method) -> Ray's remote method."""
+        self._watched: dict[Any, list[_Watched]] = {}
+        """Reference -> the calls that wait for it, the oldest first."""
+        self._queue = EventQueue()
+        self._reported_s = now_s()
+        self._began_s = self._reported_s - began_at
+
+    # ---- time ----
+
+    @property
+    def now(self) -> float:
+        """See `Backend.now`."""
+        return now_s() - self._began_s
+
+    def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
+        """See `Backend.schedule`."""
+        self._queue.schedule(at, happens, argument)
+
+    def wait(self) -> None:
+        """See `Backend.wait`; it takes no longer than until a report is due."""
+        report_at_s = self._reported_s + REPORT_EVERY_S - self._began_s
+        if report_at_s <= self.now:  # nothing to report then: it is a sign of life that is due
+            report_at_s = self._reported_s + SIGN_OF_LIFE_S - self._began_s
+        timeout_s = max(0.0, min(self._queue.next_at, report_at_s) - self.now)
+        for reference in self._transport.arrived(self._watched, timeout_s):
+            self._arrived(reference)
+        self._nodes.report(self._workers, self._drained, self._node_lost)
+        while self._queue.next_at <= self.now:
+            self._queue.advance()
+
+    def is_report_due(self, lines: int) -> bool:
+        """See `Backend.is_report_due`."""
+        is_due = now_s() >= self._reported_s + (REPORT_EVERY_S if lines else SIGN_OF_LIFE_S)
+        if is_due:
+            self._reported_s = now_s()
+        return is_due
+
+    # ---- calls ----
+
+    def call(self, actor: str, message: Message, inputs: Sequence[Any] = ()) -> IssuedCall:
+        """See `Backend.call`."""
+        request = self._request(actor, message, inputs)
+        if (shards := self._servers.get(actor)) is not None:
+            return self._transport.call(request, lambda: self._of_shards(request, shards.call))
+        return self._transport.call(request, lambda: self._of_actor(request))
+
+    def _request(self, actor: str, message: Message, inputs: Sequence[Any]) -> CallRequest:
+        shards = self._servers.get(actor)
+        handle = self._workers.get(actor) if shards is None else shards.first
+        room = self._transport.room(actor, message, self._sites.get(actor))
+        upload = None
+        if isinstance(message, StepCall):
+            upload = Upload(actor, self._upload_s(actor, message))
+        elif isinstance(message, BackwardCall):
+            upload = Upload(actor, 0.0)
+        return CallRequest(actor, handle, message, inputs, room, upload)
+
+    def _of_shards(self, request: CallRequest, call: ShardCall) -> RayCall:
+        """Call the shards of a server, all or some."""
+        into = [lease.handle for lease in request.leases]
+        report, *values = call(request.message, _parts(request), into)
+        kind = SnapshotOfShards if isinstance(request.message, SnapshotCall) else RayCall
+        return kind(self, report, *values, leases=request.leases, reads=request.reads)
+
+    def _of_actor(self, request: CallRequest) -> RayCall:
+        """Call a worker or the evaluator."""
+        method = method_of(request.message)
+        remote = (
+            getattr(self._evaluator, method).remote
+            if request.actor == EVALUATOR
+            else self._remote(request.actor, method)
+        )
+        parts = (part for each in _parts(request) for part in each)
+        into = {"into": request.leases[0].handle} if request.leases else {}
+        returned = remote(encode(request.message), *parts, **into)
+        match request.message:
+            case StepCall():
+                *gradient, report = returned
+                values = [tuple(gradient)]
+            case BackwardCall():
+                gradient, dx, report = returned
+                values = [(gradient,), (dx,)]
+            case _:
+                report, values = returned, [(returned,)]
+        return RayCall(
+            self,
+            (report,),
+            *values,
+            upload=request.upload,
+            leases=request.leases,
+            reads=request.reads,
+        )
+
+    def watch(self, call: IssuedCall, then: Callable[[Any], None], argument: Any) -> None:
+        """See `Backend.watch`."""
+        call.watch(then, argument)
+
+    def call_back(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
+        """Call back once the report of a call of Ray's is there."""
+        watched = _Watched(then, argument, len(call.report), call)
+        for reference in call.report:
+            self._watched.setdefault(reference, []).append(watched)
+            self._transport.expect(reference)
+
+    def late_s(self, value: Any) -> float:
+        """See `Backend.late_s`: what comes is not foreseen here."""
+        return 0.0
+
+    def deliver(self, value: Any, actor: str) -> tuple[RayCall, ...]:
+        """See `Backend.deliver`; the time of an emulated link runs beside the real way."""
+        upload = value.upload
+        assert upload is not None, "only gradients are delivered"
+        fetched = self._servers[actor].fetch(value.parts, self._sites.get(upload.worker))
+        calls = tuple(RayCall(self, (reference,), is_fetched=True) for reference in fetched)
+        if upload.emulated_s:
+            return (Delayed(self, self.now + upload.emulated_s), *calls)
+        return calls
+
+    def _upload_s(self, worker: str, message: StepCall) -> float:
+        """Return the seconds that the push of a step takes over an emulated link."""
+        return self._ways_s.get(WorkerId(worker).slot, 0.0) + message.added_s
+
+    def enter_phase(self, phase: str) -> None:
+        """See `Backend.enter_phase`: the network is the real one."""
+
+    def is_done(self, call: IssuedCall) -> bool:
+        """See `Backend.is_done`."""
+        return call.is_done
+
+    def failure(self, call: IssuedCall, patience_s: float) -> Failure | None:
+        """See `Backend.failure`."""
+        return call.failure_within(patience_s)
+
+    # ---- actors ----
+
+    def room(self, worker: str) -> Room:
+        """See `Backend.room`."""
+        return self._nodes.room(worker)
+
+    def watch_nodes(
+        self, drained: Callable[[str], None], lost: Callable[[str, Sequence[str]], None]
+    ) -> None:
+        """See `Backend.watch_nodes`."""
+        self._drained, self._node_lost = drained, lost
+
+    def spawn(self, worker: str) -> RayCall:
+        """See `Backend.spawn`."""
+        next_life = WorkerId(worker)
+        actor, ready = self._respawns.spawn(next_life.slot, next_life.life)
+        self._workers[worker] = actor
+        self._nodes.starts(worker)
+        return Spawned(self, (ready,), worker)
+
+    def started(self, worker: str, place: Place) -> None:
+        """Take note of where an actor sits that was spawned, and is ready."""
+        self._names[place.actor_id] = worker
+        self._sites[worker] = place.node_id
+        self._nodes.started(worker)
+
+    def end_at(self, worker: str, at: float) -> None:
+        """See `Backend.end_at`."""
+        self.schedule(at, self._end, worker)
+
+    def kill(self, actor: str) -> None:
+        """See `Backend.kill`; Ray then starts the evaluator anew, and no other."""
+        if actor == EVALUATOR:
+            ray.kill(self._evaluator, no_restart=False)
+        else:
+            ray.kill(self._workers.pop(actor))
+            self._transport.forget(actor, "it was ended")
+            self._sites.pop(actor, None)
+            self._nodes.lost(actor)
+            for method in [key for key in self._methods if key[0] == actor]:
+                del self._methods[method]
+
+    def restart(self, actor: str, *base: RayCall, freezes: bool = False) -> RayCall:
+        """See `Backend.restart`."""
+        if actor == EVALUATOR:
+            reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the process
+            return RayCall(self, (reset.remote(*self._evaluator_setup),))
+        self._transport.restart(actor, "it is started anew")
+        dead = set() if freezes else self._dead
+        state = base[0].parts if base else None
+        ids, ready = self._servers[actor].restart(dead, state, self._respawns)
+        self._names.update(dict.fromkeys(ids, actor))
+        return RayCall(self, ready)
+
+    def can_lose(self, server: str) -> bool:
+        """See `Backend.can_lose`."""
+        return True
+
+    def repeat(
+        self, lost: IssuedCall | None, server: str, message: Message, inputs: Sequence[Any] = ()
+    ) -> IssuedCall:
+        """See `Backend.repeat`: only the shards that were started anew are called."""
+        shards, request = self._servers[server], self._request(server, message, inputs)
+        again = self._transport.call(request, lambda: self._of_shards(request, shards.repeat))
+        if lost is not None:
+            lost.follow(again, shards.patched)
+        return again
+
+    def failure_of(self, error: RayError) -> Failure:
+        """Say what a Ray error means, which may be that of a call whose values were waited for."""
+        cause: Exception = error.cause if isinstance(error, RayTaskError) else error
+        if is_full(cause):
+            return Failure("other", full_reason())
+        match cause:
+            case ActorDiedError() | ActorUnavailableError():
+                name = self._names.get(cause.actor_id or "", "")
+                if name in self._servers:
+                    self._dead.add(cause.actor_id)
+                return Failure("died", death_reason(cause), name, WITH_ITS_NODE in str(cause))
+            case StartedAnew():
+                return Failure("died", reason(cause))
+            case ObjectLostError():
+                return Failure("lost", "what it needs was lost with the node that held it")
+            case ActorError():
+                return Failure("raised", cause.reason, self._names.get(cause.actor_id, ""))
+        return Failure("raised" if isinstance(error, RayTaskError) else "other", reason(cause))
+
+    def close(self) -> None:
+        """Let the actors go: they are ready for the next run."""
+        self._transport.close()
+
+    def _failure_by(self, reference: Any) -> Failure | None:
+        """Return how a reference that is there has failed; None: it has not."""
+        try:
+            ray.get(reference)
+        except RayError as error:
+            return self.failure_of(error)
+        return None
+
+    def _end(self, worker: str) -> None:
+        if worker in self._workers:
+            ray.kill(self._workers[worker])
+
+    def _arrived(self, reference: Any) -> None:
+        for watched in self._watched.pop(reference, ()):
+            watched.missing -= 1
+            if not watched.missing:
+                watched.call.reads = ()
+                watched.then(watched.argument)
+
+    def _remote(self, worker: str, method: str) -> Any:
+        key = worker, method
+        if key not in self._methods:
+            bound = getattr(self._workers[worker], method)
+            if method == "step":
+                bound = bound.options(num_returns=self._parts + 1)
+            self._methods[key] = bound.remote
+        return self._methods[key]
+
+
+def _parts(request: CallRequest) -> list[Parts]:
+    """Return the parts of each input."""
+    return [each if isinstance(each, tuple) else each.parts for each in request.inputs]

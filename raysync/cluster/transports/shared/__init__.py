@@ -1,0 +1,1 @@
+"""A transport in memory that the processes of one node share."""

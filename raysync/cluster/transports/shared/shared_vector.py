@@ -1,0 +1,57 @@
+"""What an actor reads or writes a vector in shared memory by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from typing import TYPE_CHECKING
+
+from raysync.cluster.transports.shared.segments import Handle, Mappings
+from raysync.cluster.transports.transport import BETWEEN_RUNS, InPlace
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class SharedVector(Handle):
+    """See `Remote`."""
+
+    __slots__ = ()
+
+    def read(self) -> Tensor:
+        """See `Remote.read`.
+
+        Raises:
+            TornVector: the vector is not there.
+            OSError: the process that it belongs to is gone, or is on another machine.
+        """
+        tensor: Tensor = mapped().read(self)
+        return tensor
+
+    @contextmanager
+    def written(self) -> Iterator[Tensor]:
+        """See `Remote.written`."""
+        yield mapped().begin(self)
+        mapped().finish(self)
+
+    def in_place(self, vector_bytes: int) -> InPlace | None:
+        """See `Remote.in_place`."""
+        # the driver, which only hands handles on, does without torch
+        from raysync.cluster.transports.shared.in_place import WeightsInPlace, is_worth_it
+
+        return WeightsInPlace(mapped(), vector_bytes) if is_worth_it(vector_bytes) else None
+
+
+@cache
+def mapped() -> Mappings:
+    """Return the shared memory that this process has mapped, as tensors.
+
+    It stays mapped as long as it is there: the next run may use it again.
+    """
+    import numpy as np
+    import torch
+
+    mappings = Mappings(lambda data: torch.from_numpy(np.frombuffer(data, np.float32)))
+    BETWEEN_RUNS.append(mappings.forget_gone)
+    return mappings

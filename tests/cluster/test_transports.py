@@ -1,0 +1,163 @@
+"""What every transport must do: the same stories for all, and for one that only the tests have."""
+
+import psutil
+import pytest
+import torch
+from hypothesis import given, strategies as st
+
+from raysync.cluster import session as session_module
+from raysync.cluster.transports.object_store import ObjectStorePlan
+from raysync.cluster.transports.payloads import incoming
+from raysync.cluster.transports.shared.shared_memory import SharedPlan
+from raysync.cluster.transports.transport import CallRequest, Sites, Writers
+from raysync.core.journal import Remark
+from raysync.engine.messages import ApplyCall, ForgetCall, PublishCall, StepCall
+from tests.builders.cluster import pid_of
+from tests.fakes.file_transport import NAME, FilePlan
+
+STEP, PUBLISH = StepCall(0, 8), PublishCall(0, 0)
+PLANS = {
+    "object-ref": lambda folder: ObjectStorePlan(),
+    "shared-memory": lambda folder: SharedPlan("here", shares_weights=True),
+    "part of it shared": lambda folder: SharedPlan("here", shares_weights=False),
+    NAME: FilePlan,
+}
+
+
+@pytest.fixture(params=PLANS)
+def plan(request, tmp_path):
+    return PLANS[request.param](tmp_path)
+
+
+def begun(plan, before=None):
+    """A run of two workers and two shards, whose vectors have 5 and 7 numbers."""
+    return plan.begin(Writers(28, 20, {"a#1": "A", "b#1": "B"}, ["S", "T"]), before)
+
+
+def room_for_all(transport):
+    return [
+        *transport.room("a#1", STEP, "here"),
+        *transport.room("b#1", STEP, "here"),
+        *transport.room("server", PUBLISH, None),
+        *transport.room("server", ApplyCall(None, publishes=True), None),
+    ]
+
+
+def write(leases):
+    """Write another number into each, of the size that it has room for."""
+    for number, lease in enumerate(leases):
+        with lease.handle.written() as vector:
+            vector.fill_(number)
+
+
+def values(leases):
+    return [set(each.tolist()) for each in incoming(*(lease.handle for lease in leases))]
+
+
+def test_nothing_that_is_held_is_written_over(plan):
+    transport = begun(plan)
+    held = room_for_all(transport)
+    write(held)
+    expected = [{float(number)} for number in range(len(held))]
+    assert values(held) == expected
+    write(room_for_all(transport))  # what was lent meanwhile, and given back
+    transport.forget("a#1", "it was ended")
+    transport.restart("server", "it is started anew")
+    write(room_for_all(transport))
+    assert values(held) == expected
+
+
+def test_a_gradient_and_the_parts_of_the_weights_have_room_for_what_they_are(plan):
+    transport = begun(plan)
+    for actor, node in (("a#1", "here"), ("b#1", "here")):
+        assert [len(v) for v in sizes(transport.room(actor, STEP, node))] in ([], [5])
+    assert [len(v) for v in sizes(transport.room("server", PUBLISH, None))] in ([], [4, 3])
+    assert transport.room("server", ForgetCall("a#1"), None) == ()
+    assert transport.room("server", ApplyCall(None), None) == ()
+
+
+def sizes(leases):
+    for lease in leases:
+        with lease.handle.written() as vector:
+            yield vector
+
+
+@pytest.mark.parametrize("name", ["shared-memory", NAME])
+@given(st.data())
+def test_the_parts_of_a_vector_are_those_of_a_tensor(name, tmp_path_factory, data):
+    plan = PLANS[name](tmp_path_factory.mktemp("vectors"))
+    cuts = sorted(data.draw(st.lists(st.integers(0, 5), max_size=3)))
+    lengths = [end - begin for begin, end in zip([0, *cuts], [*cuts, 5], strict=True)]
+    [lease] = begun(plan).room("a#1", STEP, "here")
+    whole = torch.arange(5.0)
+    with lease.handle.written() as vector:
+        vector.copy_(whole)
+    parts = incoming(*lease.handle.parts(lengths))
+    assert [part.tolist() for part in parts] == [part.tolist() for part in whole.split(lengths)]
+
+
+def test_a_call_that_only_ray_can_carry_is_carried_by_ray(plan):
+    transport = begun(plan)
+    transport.attach(lambda reference: None)
+    issued = object()
+    request = CallRequest("server", None, ForgetCall("a#1"), (), (), None)
+    assert transport.call(request, lambda: issued) is issued
+    transport.close()
+
+
+# ---- whole runs, on Ray ----
+
+
+@pytest.fixture(params=["object-ref", "shared-memory", NAME])
+def settings(request, monkeypatch, tmp_path):
+    """The settings of a cluster with that transport."""
+    if request.param != NAME:
+        return {"transport": request.param}
+    folder = tmp_path / "vectors"
+    folder.mkdir()
+
+    def choose(spec, sites: Sites, node):
+        shown = dict.fromkeys([*sites.workers, *sites.servers, "evaluator"], NAME)
+        return FilePlan(folder, shown), []
+
+    monkeypatch.setattr(session_module, "choose", choose)
+    return {}
+
+
+LONG = {
+    "paradigm": "bsp",
+    "workers": [{"name": "fast", "count": 3, "step_s": 0.03}],
+    "workload": {"samples": 2400},
+    "update": {"lr": 0.05, "momentum": 0.9},
+}
+
+
+@pytest.mark.ray
+@pytest.mark.slow
+@pytest.mark.parametrize("shards", [1, 2])
+def test_a_run_comes_to_the_same_model_whichever_shard_it_loses(
+    ray_cluster, run, settings, shards, tmp_path
+):
+    """Bit by bit, without any checkpoint; and nothing is held for good."""
+    undisturbed = run(**LONG, cluster={"server_shards": shards}, output=str(tmp_path / "before"))
+
+    def kill(shard):
+        return lambda group: psutil.Process(pid_of(ray_cluster, group.servers[shard])).kill()
+
+    more = {"server_shards": shards, "restarts": {"backoff_s": 0.1}, "server_log_bytes": 2**18}
+    record = run(
+        **LONG,
+        cluster=settings | more,
+        strikes={0.2: kill(1), 0.6: kill(0)} if shards == 2 else {0.4: kill(0)},
+    )
+    assert record.summary["status"] == "finished"
+    remarks = [line for line in record.journal() if isinstance(line, Remark)]
+    assert [line.text.startswith("server was lost") for line in remarks] == [True] * shards
+    mine, others = record.state_dict(), undisturbed.state_dict()
+    assert all(torch.equal(mine[name], others[name]) for name in others)
+    assert record.summary["samples"] == undisturbed.summary["samples"]
+    files = list((tmp_path / "vectors").glob("*"))
+    assert len(files) < 100, "leases end"
+    if not settings:
+        places = record.environment["places"]
+        assert {place["transport"] for place in places.values()} == {NAME}

@@ -1,0 +1,90 @@
+"""A third transport: vectors in files of a folder that all processes see.
+
+It is as plain as one can be, and shows what a transport has to be: a plan, the driver's side, and
+the actor's side.
+"""
+
+import os
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from itertools import accumulate, count, pairwise
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file, save_file
+
+from raysync.cluster.transports.object_store import ObjectStore
+from raysync.engine.messages import ApplyCall, PublishCall, StepCall
+from raysync.training.server.vector_parts import spans
+
+NAME = "files"
+
+
+@dataclass(frozen=True)
+class FileVector:
+    """The actor's side."""
+
+    path: Path
+    begin: int
+    end: int
+
+    def read(self):
+        return load_file(self.path)["vector"][self.begin : self.end]
+
+    @contextmanager
+    def written(self):
+        vector = torch.empty(self.end)
+        yield vector
+        save_file({"vector": vector}, self.path)
+
+    def parts(self, sizes):
+        starts = accumulate(sizes, initial=self.begin)
+        return [replace(self, begin=begin, end=end) for begin, end in pairwise(starts)]
+
+    def in_place(self, vector_bytes):
+        return None
+
+
+@dataclass
+class FileLease:
+    """The file is there as long as its lease."""
+
+    handle: FileVector
+
+    def __del__(self):
+        self.handle.path.unlink(missing_ok=True)
+
+
+class FileTransport(ObjectStore):
+    """The driver's side; calls are Ray's."""
+
+    def __init__(self, folder, writers):
+        self._folder, self._numbers = folder, count()
+        self._push = writers.push_bytes // 4
+        self._parts = [part.stop - part.start for part in self._spans(writers)]
+
+    @staticmethod
+    def _spans(writers):
+        return spans(writers.vector_bytes // 4, len(writers.servers))
+
+    def room(self, actor, message, node):
+        match message:
+            case StepCall():
+                return (self._lease(self._push),)
+            case PublishCall() | ApplyCall(publishes=True):
+                return tuple(map(self._lease, self._parts))
+        return ()
+
+    def _lease(self, size):
+        return FileLease(FileVector(self._folder / f"{os.getpid()}-{next(self._numbers)}", 0, size))
+
+
+@dataclass(frozen=True)
+class FilePlan:
+    """What the session settles."""
+
+    folder: Path
+    shown: dict = field(default_factory=dict)
+
+    def begin(self, writers, before):
+        return FileTransport(self.folder, writers)
