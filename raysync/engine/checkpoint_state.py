@@ -58,7 +58,7 @@ class _Evaluations(_Closed):
     models: _Models
 
 
-class _EarlyStop(_Closed):
+class _Stopping(_Closed):
     best: float | None
     version: Whole
     not_better: Whole
@@ -81,7 +81,7 @@ class _DriverState(_Closed):
     joining: list[str]
     topology: dict[str, Any]
     evaluations: _Evaluations
-    early_stop: _EarlyStop
+    early_stop: _Stopping
     faults: _Faults
     pushed: list[tuple[Release, Whole, bool]]
     batch_sizes: dict[str, Whole | None]

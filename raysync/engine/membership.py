@@ -25,6 +25,7 @@ from raysync.emulation.faults import FaultPlan
 from raysync.engine.backend import Backend
 from raysync.engine.elastic import LEAVING, WHY
 from raysync.engine.inflight import InFlight
+from raysync.engine.lines import Lines
 from raysync.engine.preemption import DRAINED, Preemptions
 from raysync.engine.quorum import Quorum
 from raysync.engine.rejoin import Comebacks, next_life_of
@@ -39,15 +40,13 @@ class Run(Protocol):
 
     status: str
     """The way in which the training ended; "" until then."""
+    lines: Lines
 
     def handle(self, event: Event, report: Report) -> None:
         """Pass an event on to the machine, and carry its decisions out."""
 
     def release(self, release: Release) -> None:
         """Let a worker begin its next iteration, if it may."""
-
-    def remark(self, text: str) -> None:
-        """Write a sentence into the journal."""
 
     def drained(self) -> None:
         """End the run, since every worker has left with nothing left to do."""
@@ -89,7 +88,7 @@ class Membership:
             self.comebacks,
             inflight,
             run.release,
-            run.remark,
+            run.lines.remark,
         )
         self.preemptions = Preemptions(inflight, self._leave_in_order)
         self.lives: dict[str, str] = {}
@@ -170,6 +169,10 @@ class Membership:
         if leaving:
             self._need_workers(f"the last was {leaving[-1]}: {WHY}")
 
+    def fills_its_slot(self, worker: str) -> bool:
+        """Say whether a worker fills its slot now, or was the last to fill it."""
+        return self.lives.get(WorkerId(worker).slot) == worker
+
     def join(self, worker: str) -> None:
         """Let a worker join that is ready, unless the run is over."""
         if self._run.status:
@@ -244,11 +247,11 @@ class Membership:
             if again_in_s is None
             else f"it is started anew in {again_in_s:g} s"
         )
-        self._run.remark(f"{what}; {then}.")
+        self._run.lines.remark(f"{what}; {then}.")
         self._need_workers(what)
 
     def _no_room(self, worker: str) -> None:
-        self._run.remark(
+        self._run.lines.remark(
             f"{worker} waits for room: Ray has no place for it so far; it joins as soon as there is"
             " one."
         )
@@ -271,7 +274,7 @@ class Membership:
                 f"{WorkerId(worker).slot} was started anew {attempts} time{'s' * (attempts > 1)} in"
                 " a row, and none of its pushes arrived; the run goes on without it."
             )
-            self._run.remark(text)
+            self._run.lines.remark(text)
         self._need_workers(f"the last was {worker}: {why}")
 
     def _remove(self, worker: str, report: Report) -> None:

@@ -605,7 +605,7 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
             assert driver.inflight.workers <= roster.computing.keys()
     else:
         assert of(lines, Evaluation)[-1:] == [] or checker.samples >= 60
-        assert not driver._last_updates.is_pending
+        assert not driver.goes_on
 
 
 @settings(max_examples=40)
