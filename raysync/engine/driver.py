@@ -5,7 +5,7 @@
     decisions are calls    the topology issues them, and returns the steps that are then under way
 
 The rest of a run is here, too: the lines of the journal, timers, and the end of the run. The coming
-and going of workers (`membership`), evaluations, and late and failed steps have files of their own.
+and going of workers (`members`), evaluations, and late and failed steps have files of their own.
 
 What happens when something is lost:
 
@@ -20,7 +20,7 @@ What happens when something is lost:
 * A lost worker comes back as the next life of its slot (`cluster.restarts`), as if it were new: it
   joins at the clock of the slowest member, and nothing that its predecessor computed is computed
   again. While all workers are on their way back the run waits, and so it does while fewer are there
-  than `cluster.min_workers`: see `quorum`. A worker that a planned crash has taken away comes back
+  than `cluster.min_workers`: see `members`. A worker that a planned crash has taken away comes back
   only if the crash says so; a kill is a loss like any other. An error of a worker's own code ends
   the run: it would come again.
 * An evaluator only measures: see `evaluations`.
@@ -72,7 +72,7 @@ from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.inflight import InFlight
 from raysync.engine.lines import Lines
-from raysync.engine.membership import Membership
+from raysync.engine.members import Members
 from raysync.engine.messages import StepReport
 from raysync.engine.stopping import Stopping, why_diverged
 from raysync.engine.topology import (
@@ -134,7 +134,7 @@ class Driver:
         self.lines = Lines(backend)
         """The lines since the last report."""
         self.inflight = InFlight(backend, topology, self._received, self._step_failed)
-        self.members = Membership(self, backend, topology, experiment, faults, self.inflight)
+        self.members = Members(self, experiment)
         self._failures = FailureDetector(backend, topology, experiment, self.inflight, self.members)
         self._stopping = Stopping(experiment, primary)
         self._evaluations = Evaluations(
@@ -243,7 +243,7 @@ class Driver:
         """
         is_server = any(actor == server.actor for server in self.topology.servers)
         if not is_server and not self._is_pipelined:
-            self.members.preemptions.announce(actor)
+            self.members.drain(actor)
         elif self._experiment.checkpoint is not None and not self.status:
             self.lines.remark(f"The node of {actor} is drained: preemption. A checkpoint is taken.")
             self.checkpointer.request()
@@ -299,7 +299,6 @@ class Driver:
 
     def _resume(self, state: Mapping[str, Any]) -> None:
         """Go on from what `_cut` wrote down: everything that was under way is computed again."""
-        self.members.load_state(state)
         self.last_at = state["last_at"]
         self._progress, self._version = state["progress"], state["version"]
         self.faults.load_state(state["faults"])
@@ -317,11 +316,11 @@ class Driver:
         self._evaluations.load_state(state["evaluations"])
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
-        self.members.plan_again()
+        self.members.load_state(state)
         for worker, batch_size in state["batch_sizes"].items():
             member = roster_of(self.topology, worker).live[worker]
             self.release(Release(worker, member.clock, member.version, batch_size=batch_size))
-        self.members.resume(state)
+        self.members.go_on(state)
 
     @property
     def goes_on(self) -> bool:
@@ -340,7 +339,7 @@ class Driver:
             server.finish()
         self.status = status
         self.inflight.clear()
-        self.members.comebacks.cancel()
+        self.members.expect_nobody()
         self._evaluations.save_models()
 
     def _step_failed(self, step: Step, failure: Failure) -> None:
@@ -353,8 +352,7 @@ class Driver:
         if release.pull:
             step.server.done(release.version)
         self._pushed[worker, clock] = step
-        if unproven := self.members.comebacks.unproven:
-            unproven.pop(worker, None)  # its start has not failed
+        self.members.unproven.pop(worker, None)  # its start has not failed
         report = step.report
         if answer.loss is not None:
             report = replace(report, loss=answer.loss)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from raysync.config import Experiment
 from raysync.engine.backend import Backend, Failure
 from raysync.engine.inflight import InFlight
-from raysync.engine.membership import Membership
+from raysync.engine.members import Members
 from raysync.engine.parameter_server import VERDICT_S, State
 from raysync.engine.topology import Step, Topology, roster_of, server_for
 from raysync.errors import RunFailed, RunLost
@@ -38,7 +38,7 @@ class FailureDetector:
         topology: Topology,
         experiment: Experiment,
         inflight: InFlight,
-        members: Membership,
+        members: Members,
     ) -> None:
         """
         Args:
