@@ -1,9 +1,14 @@
-"""The driver's state in a checkpoint: what must be in it before a run goes on from there, maybe
-with other workers than it had.
+"""The driver's state in a checkpoint: what must be in it before a run goes on from there.
 
 The file may come from a stranger, with checksums that fit. So it is checked by the process of the
 command, before the record is touched: its types, and by restoring the machine, what they say of
 each other.
+
+Where a run goes on with other workers than it had, the worker of a slot that is gone leaves, and
+its pushes that had arrived stay; that of a new slot joins, at the clock of the slowest. The machine
+is restored with the workers of the cut, and these changes are events like any others: so the
+journal replays, and every paradigm knows what to do. Each sample of the training set is dealt out
+anew among the slots, so from there on a slot meets other samples than it would have.
 """
 
 from __future__ import annotations
@@ -168,14 +173,6 @@ def files_of(checkpoint: Checkpoint, server: str, count: int) -> Sequence[bytes]
 @undamaged()
 def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint:
     """Return a checkpoint as a run with the workers of an experiment goes on from it.
-
-    A slot that is gone      its worker leaves as the run goes on; its pushes that had arrived stay
-    a slot that is new       its worker joins, at the clock of the slowest
-    any other                goes on
-
-    The machine is restored with the workers of the cut, and the changes are events like any others:
-    so the journal replays, and every paradigm knows what to do. Each sample of the training set is
-    dealt out anew among the slots, so from there on a slot meets other samples than it would have.
 
     Args:
         checkpoint: of a run that may have had others.

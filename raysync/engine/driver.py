@@ -36,7 +36,7 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from math import nextafter
+from math import inf, nextafter
 from typing import Any, assert_never
 
 from msgspec import convert
@@ -92,6 +92,18 @@ BEFORE_THE_END = nextafter(1, 0)
 class Driver:
     """The driver of one run."""
 
+    has_begun = False
+    """Whether it has been started."""
+    is_reenacted = False
+    """Whether what it did before a cut is only done again, so that it does not stop early."""
+    status = ""
+    """The way in which the training ended; "" until then. Evaluations may be pending even after
+    that."""
+    last_at = 0.0
+    """Seconds since the run began: when the latest update was sent."""
+    _progress, _version = 0.0, 0
+    """The progress and the version of the model after the latest Apply."""
+
     def __init__(
         self,
         topology: Topology,
@@ -117,22 +129,10 @@ class Driver:
         self._experiment, self._former = experiment, checkpoint
         self._is_evaluated, self._is_pipelined = bool(marks), topology.is_pipelined
         self._last_server = topology.servers[-1]
-        self._workload_samples = topology.rosters[-1].workload_samples or 0
-        self.has_begun = False
-        """Whether it has been started."""
-        self.is_reenacted = False
-        """Whether what it did before a cut is only done again, so that it does not stop early."""
-        self.status = ""
-        """The way in which the training ended; "" until then. Evaluations may be pending even after
-        that."""
-        self.last_at = 0.0
-        """Seconds since the run began: when the latest update was sent."""
-        self._progress, self._version = 0.0, 0
-        """The progress and the version of the model after the latest Apply."""
+        self._workload_samples = topology.rosters[-1].workload_samples or inf
         self._pushed: dict[Push, Step] = {}
         """Push -> its step, while its gradient is neither applied nor dropped."""
         self.lines = Lines(backend)
-        """The lines since the last report."""
         self.inflight = InFlight(backend, topology, self._received, self._step_failed)
         self.members = Members(self, experiment)
         self._failures = FailureDetector(backend, topology, experiment, self.inflight, self.members)
@@ -146,8 +146,7 @@ class Driver:
             backend, topology.servers, experiment, self.lines, self._cut, checkpoint
         )
         self.checkpoints = self.checkpointer.done
-        """The checkpoints that are complete, in their order, and not reported yet. What the journal
-        says up to a checkpoint is in the reports up to now."""
+        """Complete ones that are not reported yet; the journal up to them is."""
         for server in topology.servers:
             server.attach(self.lines, self.inflight.issue_again)
 
@@ -184,19 +183,16 @@ class Driver:
         except Exception as bug:
             logging.getLogger(__name__).exception("the run broke")
             error = reason(bug)
-        self.lines.append(
-            Ended(
-                "failed" if error else self.status,
-                max(
-                    self.last_at,
-                    self._evaluations.published_at,
-                    *(server.finished_at for server in self.topology.servers),
-                ),
-                error or self._stopping.why_diverged,
-                self.faults.without_effect(),
-            )
-        )
+        status, why = ("failed", error) if error else (self.status, self._stopping.why_diverged)
+        self.lines.append(Ended(status, self._ended_at, why, self.faults.without_effect()))
         yield self.lines.take()
+
+    @property
+    def _ended_at(self) -> float:
+        """Seconds since the run began: when the last update was done, or an evaluation after it."""
+        servers = self.topology.servers
+        updated_at = max(self.last_at, *(server.finished_at for server in servers))
+        return max(updated_at, self._evaluations.published_at)
 
     def stop(self) -> None:
         """Let the run end as `stopped`, after a last checkpoint if it takes any; it may be called
@@ -270,15 +266,19 @@ class Driver:
         if len(releases) != len(under_way) and not self._is_pipelined:
             self.checkpointer.request()
             return None
+        sizes = {
+            worker: releases[worker].batch_size if worker in releases else None
+            for worker in under_way
+        }
+        return self._cut_with(sizes)
+
+    def _cut_with(self, sizes: Mapping[str, int | None]) -> Cut:
+        """Write the state down, with the batch size of each worker that computes."""
         cut = Cut()
         for push, step in self._pushed.items():
             cut.keep(_push_name(push), step.server, step.call)
             if step.weights is not None:
                 cut.keep(_base_name(push), step.server, step.weights)
-        sizes = {
-            worker: releases[worker].batch_size if worker in releases else None
-            for worker in under_way
-        }
         state = {
             **self.members.state(),
             "topology": self.topology.state(cut),

@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any
 
@@ -56,7 +56,7 @@ PUBLISHED = "published"
 """The name, in a checkpoint, of published weights that are not those of the latest version."""
 
 State = Enum("State", ["UP", "LOST", "STARTING", "REPLAYING"])
-"""The state of a server's process."""
+"""The state of a server's process: from any it may be lost, else it goes from one to the next."""
 
 
 @dataclass(slots=True, eq=False)
@@ -68,6 +68,20 @@ class _Watcher:
     argument: Any
 
 
+@dataclass(slots=True)
+class _Loss:
+    """The loss of a process, until the one in its place is what it was."""
+
+    at: float
+    why: str
+    restarted_at: float = 0.0
+    replay: deque[Call] = field(default_factory=deque)
+    """The start of the new process and what it is sent again, as far as it is not known to be done,
+    the oldest first."""
+    updates: int = 0
+    """The number of updates that are made again."""
+
+
 class ParameterServer:
     """Sends updates and publications, finds the update that failed, and replaces a lost process.
 
@@ -76,6 +90,22 @@ class ParameterServer:
     weights it pulled is done, and all updates before that. A step may fail because that update did,
     whose error is then looked up here.
     """
+
+    state = State.UP
+    version = 0
+    """The number of updates sent so far."""
+    published: Value = None
+    """The weights that a release pulls, if they are published already."""
+    is_finishing = False
+    """Whether the last update is waited for; see `finish`."""
+    finished_at = 0.0
+    """Seconds since the run began: when that was done."""
+    _last: Call | None = None
+    """The latest update."""
+    _attempts = 0
+    """The attempts in a row to replace its process, without a further update."""
+    _proof = 0
+    """The version that shows that the new process is well."""
 
     def __init__(
         self,
@@ -95,40 +125,21 @@ class ParameterServer:
             log: keeps what is sent to it; None: it does not come back if it is lost.
         """
         self.actor = actor
-        self.state = State.UP
-        self.version = 0
-        """The number of updates sent so far."""
         self.log = log
         """What it has been sent since its last snapshot."""
-        self.published: Value = None
-        """The weights that a release pulls, if they are published already."""
-        self.is_finishing = False
-        """Whether the last update is waited for; see `finish`."""
-        self.finished_at = 0.0
-        """Seconds since the run began: when that was done."""
         self._backend = backend
         self._deadline_s = experiment.cluster.step_deadline_s
         self._call = backend.call if log is None else self._logged
         self._has_replicas = has_replicas
         self._replicas: dict[int, Value] = {}
         """Replica -> the weights that it pulls, where each replica has weights of its own."""
-        self._last: Call | None = None
-        """The latest update."""
         self._sent: deque[tuple[int, Call, Sequence[Push]]] = deque()
         """Calls that are not known to be done, the oldest first: the version, the call, and the
         pushes of the update."""
         self._watchers: dict[_Watcher, None] = {}
         self._restarts = experiment.cluster.restarts
-        self._attempts = 0
-        """The attempts in a row to replace its process, without a further update."""
-        self._proof = 0
-        """The version that shows that the new process is well."""
-        self._lost_at, self._began_at, self._why = 0.0, 0.0, ""
-        self._replay: deque[Call] = deque()
-        """The start of the new process and what it is sent again, as far as it is not known to be
-        done, the oldest first."""
-        self._updates = 0
-        """The number of updates that are made again."""
+        self._loss = _Loss(0.0, "")
+        """The latest."""
 
     def attach(
         self, lines: Lines, issue_again: Callable[[ParameterServer, set[Call]], None]
@@ -372,7 +383,7 @@ class ParameterServer:
             return False
         now = self._backend.now
         if self.state is State.UP:
-            self._lost_at, self._why = now, why.splitlines()[0].rstrip(".")
+            self._loss = _Loss(now, why.splitlines()[0].rstrip("."))
         self.state = State.LOST
         wait_s = self._restarts.wait_s(self._attempts)
         self._attempts += 1
@@ -402,15 +413,15 @@ class ParameterServer:
         """Start a new process, and send it what the lost one had been sent."""
         assert self.state is State.LOST, f"{self.actor} is started as it is {self.state}"
         assert self.log is not None, "a server without a log"
-        self.state = State.STARTING
+        self.state, loss = State.STARTING, self._loss
         base = [] if self.log.base is None else [self.log.base]
         start = self._backend.restart(self.actor, *base, freezes=freezes)
-        self._replay, self._updates, repeated = deque([start]), 0, set[Call]()
+        loss.replay, loss.updates, repeated = deque([start]), 0, set[Call]()
         for entry in self.log.entries:
             self._repeat(entry, repeated)
-        self._proof, self._began_at = self.version, self._backend.now
+        self._proof, loss.restarted_at = self.version, self._backend.now
         self._backend.watch(start, self._started, start)
-        self._backend.watch(self._replay[-1], self._replayed, self._replay[-1])
+        self._backend.watch(loss.replay[-1], self._replayed, loss.replay[-1])
         self._look_later()
         for watcher in self._watchers:
             if watcher.call in repeated:
@@ -430,8 +441,8 @@ class ParameterServer:
             message = replace(message, publishes=False)
         elif not isinstance(message, ForgetCall):
             return
-        self._updates += isinstance(message, ApplyCall)
-        self._replay.append(self._backend.repeat(lost, self.actor, message, entry.inputs))
+        self._loss.updates += isinstance(message, ApplyCall)
+        self._loss.replay.append(self._backend.repeat(lost, self.actor, message, entry.inputs))
 
     def _is_there(self, call: Call) -> bool:
         """Say whether a call is done, so that it has its values."""
@@ -439,7 +450,7 @@ class ParameterServer:
 
     def _started(self, start: Call) -> None:
         """Take in that the new process is ready, or has failed to start."""
-        if self.state is not State.STARTING or self._replay[0] is not start:
+        if self.state is not State.STARTING or self._loss.replay[0] is not start:
             return  # it has been lost again since
         failure = self._backend.failure(start, 0)
         if failure is None:
@@ -449,19 +460,18 @@ class ParameterServer:
 
     def _replayed(self, last: Call) -> None:
         """Take in that the last call of a replay is done, or has failed."""
-        if not self._is_beginning or self._replay[-1] is not last:
+        loss, now = self._loss, self._backend.now
+        if not self._is_beginning or loss.replay[-1] is not last:
             return  # it has been lost again since
-        failures = (self._backend.failure(call, VERDICT_S) for call in self._replay)
+        failures = (self._backend.failure(call, VERDICT_S) for call in loss.replay)
         failure = next(filter(None, failures), None)  # which the others come from
         if failure is None:
             self.state = State.UP
-            self._replay.clear()
-            now, updates = self._backend.now, self._updates
+            loss.replay.clear()
             self._lines.remark(
-                f"{self.actor} was lost ({self._why}) and is back after"
-                f" {now - self._lost_at:.3g} s: {updates} update"
-                f"{'s were' if updates != 1 else ' was'} made again in"
-                f" {now - self._began_at:.3g} s."
+                f"{self.actor} was lost ({loss.why}) and is back after {now - loss.at:.3g} s:"
+                f" {loss.updates} update{'s were' if loss.updates != 1 else ' was'} made again in"
+                f" {now - loss.restarted_at:.3g} s."
             )
         elif not self.lose_by(failure):
             raise self._error(failure, "it cannot come back: ")
@@ -475,11 +485,11 @@ class ParameterServer:
         """Look, after the deadline of a start or an update, whether the replay has come further."""
         limit_s = max(self._deadline_s, START_DEADLINE_S)
         at = self._backend.now + limit_s
-        self._backend.schedule(at, self._look, (self._replay[0], limit_s))
+        self._backend.schedule(at, self._look, (self._loss.replay[0], limit_s))
 
     def _look(self, oldest_and_limit: tuple[Call, float]) -> None:
         """Lose a process that has done nothing since the last look."""
-        (oldest, limit_s), replay = oldest_and_limit, self._replay
+        (oldest, limit_s), replay = oldest_and_limit, self._loss.replay
         is_done = self._backend.is_done
         if not self._is_beginning or oldest not in replay:
             return
