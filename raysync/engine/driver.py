@@ -486,10 +486,10 @@ class Driver:
 
     def _evaluated(self, evaluations: list[Evaluation]) -> None:
         """Take in the results of an evaluation."""
-        if self._stopping.diverges_by_evaluation(evaluations):
+        if self._stopping.check_losses(evaluations):
             self._end("diverged")
         for evaluation in evaluations:
-            if why := self._stopping.reason(evaluation):
+            if why := self._stopping.take(evaluation):
                 self._stop(why)
 
 

@@ -391,7 +391,7 @@ class Members:
         if not self._is_expected(rejoin):
             return
         if self._backend.room(rejoin.worker) != "free":
-            self._has_no_room(rejoin)
+            self._tell_of_room(rejoin)
             self._backend.schedule(self._backend.now + LOOK_AGAIN_S, self._start, rejoin)
             return
         rejoin.call = self._backend.spawn(rejoin.worker)
@@ -401,7 +401,7 @@ class Members:
     def _await_start(self, rejoin: Rejoin) -> None:
         self._backend.schedule(self._backend.now + START_DEADLINE_S, self._miss_deadline, rejoin)
 
-    def _has_no_room(self, rejoin: Rejoin) -> bool:
+    def _tell_of_room(self, rejoin: Rejoin) -> bool:
         """Return whether a worker waits for room, and tell it the first time."""
         if self._backend.room(rejoin.worker) != "none":
             return False
@@ -432,7 +432,7 @@ class Members:
     def _miss_deadline(self, rejoin: Rejoin) -> None:
         if not self._is_expected(rejoin) or self._backend.is_done(rejoin.call):
             return
-        if self._has_no_room(rejoin):  # its node went while it started: it does so elsewhere
+        if self._tell_of_room(rejoin):  # its node went while it started: it does so elsewhere
             self._await_start(rejoin)
         else:
             self._fail(rejoin, f"not ready after {START_DEADLINE_S:g} s")

@@ -68,7 +68,7 @@ class Stopping:
         self._best, self._version = state["best"], state["version"]
         self._not_better = state["not_better"]
 
-    def reason(self, evaluation: Evaluation) -> str:
+    def take(self, evaluation: Evaluation) -> str:
         """Take in an evaluation, and say in a clause why the run should end; "" if it should not.
         Several marks that were passed at once are one evaluation.
         """
@@ -80,8 +80,13 @@ class Stopping:
             value = evaluation.value(self._target.metric)
             if self._target.is_met(value):
                 return f"the target is met: {self._target.metric} is {value:.6g}"
-        if stop.patience is None or self._is_better(evaluation, stop.min_delta):
+        if stop.patience is None:
             self._not_better = 0
+            return ""
+        value = evaluation.value(self._metric.name)
+        assert value is not None, "an evaluation without the metric of stop"
+        if self._is_better(value, stop.min_delta):
+            self._best, self._not_better = value, 0
             return ""
         self._not_better += 1
         if self._not_better < stop.patience:
@@ -90,7 +95,7 @@ class Stopping:
         count = f"{stop.patience} evaluations in a row" if stop.patience > 1 else "an evaluation"
         return f"{self._metric.name} was not better than {self._best:.6g}{by} for {count}"
 
-    def diverges_by_evaluation(self, evaluations: Sequence[Evaluation]) -> bool:
+    def check_losses(self, evaluations: Sequence[Evaluation]) -> bool:
         """Take in whether the loss of evaluations is finite; return whether the run diverges."""
         if all(isfinite(evaluation.loss) for evaluation in evaluations):
             return False
@@ -100,15 +105,11 @@ class Stopping:
         )
         return True
 
-    def _is_better(self, evaluation: Evaluation, min_delta: float) -> bool:
-        value, best = evaluation.value(self._metric.name), self._best
-        assert value is not None, "an evaluation without the metric of stop"
-        if best is not None:
-            demanded = best + min_delta if self._metric.rises else best - min_delta
-            if not self._metric.is_better(value, demanded):
-                return False
-        self._best = value
-        return True
+    def _is_better(self, value: float, min_delta: float) -> bool:
+        if self._best is None:
+            return True
+        demanded = self._best + (min_delta if self._metric.rises else -min_delta)
+        return self._metric.is_better(value, demanded)
 
 
 def why_diverged(event: Pushed, finding: Finding) -> str:
