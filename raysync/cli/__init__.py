@@ -27,7 +27,7 @@ from raysync.cli import (  # noqa: F401 - their commands
 )
 from raysync.cli.app import app
 from raysync.cli.console import console, errors, say
-from raysync.cli.stopping import stoppable
+from raysync.cli.stop_signals import stoppable
 from raysync.config.secret_masking import masked
 from raysync.errors import ConfigError, RunFailed
 

@@ -62,6 +62,11 @@ class WorkerId(str):
         return _number(self.rpartition("#")[2])
 
     @property
+    def next_life(self) -> WorkerId:
+        """The worker that comes in its place."""
+        return worker_id(self.slot, self.life + 1)
+
+    @property
     def stage(self) -> int:
         """The stage of its slot."""
         return self.slot.stage

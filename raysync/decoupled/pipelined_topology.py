@@ -155,7 +155,9 @@ class Pipelined:
         paradigm = plan.paradigm
         self.machine = paradigm.machine(plan.workload_samples)
         self.servers = [
-            ParameterServer(backend, server_of(stage), has_replicas=paradigm.mixes_locally)
+            ParameterServer(
+                backend, server_of(stage), experiment, has_replicas=paradigm.mixes_locally
+            )
             for stage in range(1, paradigm.modules + 1)
         ]
         self._backend, self._paradigm = backend, paradigm
@@ -280,7 +282,7 @@ class Pipelined:
         take for the whole network.
         """
         own, clock = self._worker(step.release.worker), step.release.clock
-        group, at = own.stage_id[0], issued_at(self._roster(own), step)
+        group, at = own.stage_id[0], issued_at(self, step)
         heard_at, known_s = [at], [0.0]
         for (other, _), worker in self._stages.items():
             if other != group:

@@ -3,19 +3,28 @@
 The file may come from a stranger, with checksums that fit. So it is checked by the process of the
 command, before the record is touched: its types, and by restoring the machine, what they say of
 each other.
+
+Where a run goes on with other workers than it had, the worker of a slot that is gone leaves, and
+its pushes that had arrived stay; that of a new slot joins, at the clock of the slowest. The machine
+is restored with the workers of the cut, and these changes are events like any others: so the
+journal replays, and every paradigm knows what to do. Each sample of the training set is dealt out
+anew among the slots, so from there on a slot meets other samples than it would have.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from copy import deepcopy
+from dataclasses import replace
 from typing import Any
 
 import msgspec
 
+from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import Release
+from raysync.core.ids import WorkerId, worker_id
 from raysync.core.machine import Machine
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.stages import machine_of, rosters_in
@@ -25,13 +34,17 @@ from raysync.errors import ConfigError, ProtocolViolation
 OUTLIVED_S = "outlived_s"
 """The entry of a checkpoint's state with the moment, in seconds since the run began, up to which
 workers are not killed again."""
+LEAVING = "leaving"
+"""The entry of a checkpoint's state with the workers that leave as the run goes on."""
+WHY = "the run goes on with other workers"
+"""The reason with which a worker leaves whose slot is gone."""
 
 
 class _Closed(msgspec.Struct, forbid_unknown_fields=True):
     """A mapping with these keys alone."""
 
 
-class _Comebacks(_Closed):
+class _Away(_Closed):
     coming: list[tuple[str, float, Whole, float]]
     unproven: dict[str, Whole]
 
@@ -58,7 +71,7 @@ class _Evaluations(_Closed):
     models: _Models
 
 
-class _EarlyStop(_Closed):
+class _Stopping(_Closed):
     best: float | None
     version: Whole
     not_better: Whole
@@ -74,14 +87,14 @@ class _DriverState(_Closed):
     where a run in stages does.
     """
 
-    comebacks: _Comebacks
+    comebacks: _Away
     stays_away: list[str]
     lives: dict[str, str]
     workers: dict[str, str]
     joining: list[str]
     topology: dict[str, Any]
     evaluations: _Evaluations
-    early_stop: _EarlyStop
+    early_stop: _Stopping
     faults: _Faults
     pushed: list[tuple[Release, Whole, bool]]
     batch_sizes: dict[str, Whole | None]
@@ -155,3 +168,56 @@ def files_of(checkpoint: Checkpoint, server: str, count: int) -> Sequence[bytes]
             f"checkpoint: it has {len(files)} files of the {server}, and the run needs {count}."
         )
     return files
+
+
+@undamaged()
+def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint:
+    """Return a checkpoint as a run with the workers of an experiment goes on from it.
+
+    Args:
+        checkpoint: of a run that may have had others.
+        experiment: the settings that it is to go on with.
+
+    Raises:
+        ConfigError: its state is damaged.
+    """
+    slots = [str(slot) for slot in experiment.slots()]
+    workers = checkpoint.state.get("workers")
+    if workers is None:
+        return checkpoint
+    places = {WorkerId(worker).slot.place for worker in workers.values()}  # of stages, their hosts
+    if places == set(slots):  # in virtual time, and of stages, they never change
+        return checkpoint
+    state, lives = checkpoint.state, checkpoint.state["lives"]
+    added = {slot: _next_worker(slot, lives) for slot in slots if slot not in workers}
+    comebacks, topology = state["comebacks"], state["topology"]
+    coming = [each for each in comebacks["coming"] if _slot(each[0]) in slots]
+    unproven = {
+        worker: count for worker, count in comebacks["unproven"].items() if _slot(worker) in slots
+    }
+    gone = [worker for worker in lives.values() if _slot(worker) not in slots]
+    changed = {
+        "workers": {slot: workers.get(slot) or added[slot] for slot in slots},
+        "joining": [*_of(state["joining"], slots), *added.values()],
+        "comebacks": {**comebacks, "coming": coming, "unproven": unproven},
+        "stays_away": [slot for slot in state["stays_away"] if slot in slots],
+        "batch_sizes": {
+            worker: size for worker, size in state["batch_sizes"].items() if _slot(worker) in slots
+        },
+        "topology": {**topology, "pushers": _of(topology["pushers"], slots)},
+        LEAVING: gone,
+    }
+    return replace(checkpoint, state={**state, **changed})
+
+
+def _next_worker(slot: str, lives: Mapping[str, str]) -> str:
+    """Return the id of a slot's new worker: an id is used once in a run."""
+    return str(WorkerId(lives[slot]).next_life) if slot in lives else str(worker_id(slot, 1))
+
+
+def _of(workers: Iterable[str], slots: Collection[str]) -> list[Any]:
+    return [worker for worker in workers if _slot(worker) in slots]
+
+
+def _slot(worker: str) -> str:
+    return str(WorkerId(worker).slot)

@@ -18,8 +18,9 @@ from typing import Any
 
 from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
-from raysync.core.journal import Checkpointed, Line, Remark
+from raysync.core.journal import Checkpointed
 from raysync.engine.backend import Backend, Call, Failure, Value
+from raysync.engine.lines import Lines
 from raysync.engine.parameter_server import ParameterServer
 
 Snapshot = tuple[Mapping[str, Any], Mapping[str, Sequence[bytes]]]
@@ -61,8 +62,8 @@ class Checkpointer:
         backend: Backend,
         servers: Sequence[ParameterServer],
         experiment: Experiment,
+        lines: Lines,
         cut: Callable[[], Cut | None],
-        write: Callable[[list[Line]], None],
         former: Checkpoint | None = None,
     ) -> None:
         """
@@ -70,8 +71,8 @@ class Checkpointer:
             backend: has the servers.
             servers: of the run.
             experiment: says how often.
+            lines: the journal's.
             cut: writes the driver's state down; None: the run is over, or the driver asks again.
-            write: called with the lines to write into the journal.
             former: the checkpoint that the run goes on from.
         """
         self.done: list[Checkpoint] = []
@@ -83,8 +84,8 @@ class Checkpointer:
         self.snapshot: Callable[[], Snapshot | None] | None = None
         """Returns the whole world at once, where it is in this process; None: not now."""
         self._backend, self._servers = backend, servers
-        self._cut, self._write = cut, write
-        self._is_requested = False
+        self._lines, self._cut = lines, cut
+        self._is_requested, self._is_last_taken = False, False
         self._pending: _Pending | None = None
         setting = experiment.checkpoint
         self._every_s = None if setting is None else setting.every_s
@@ -143,9 +144,15 @@ class Checkpointer:
             self._take_cut()
         elif (taken := self.snapshot()) is not None:
             self.number += 1
-            self._write([Checkpointed(self._backend.now, self.number)])
+            self._lines.append(Checkpointed(self._backend.now, self.number))
             self.exists = True
             self.done.append(Checkpoint(self.number, self._backend.now, *taken))
+
+    def take_last(self) -> None:
+        """Take a checkpoint if this is the first call: the run is to be stopped."""
+        if not self._is_last_taken:
+            self._is_last_taken = True
+            self.take()
 
     def _take_cut(self) -> None:
         cut = self._cut()
@@ -153,7 +160,7 @@ class Checkpointer:
             return
         at = self._backend.now
         self.number += 1
-        self._write([Checkpointed(at, self.number)])
+        self._lines.append(Checkpointed(at, self.number))
         calls = (
             {server.actor: self._snapshot(server, cut) for server in self._servers}
             if self._backend.computes
@@ -194,5 +201,6 @@ class Checkpointer:
     def _give_up(self, pending: _Pending, why: str) -> None:
         """Go on without a checkpoint: if a server is the cause, the run learns of it elsewhere."""
         self._pending = None
-        text = f"Checkpoint {pending.number} could not be taken ({why}); the run goes on."
-        self._write([Remark(self._backend.now, text)])
+        self._lines.remark(
+            f"Checkpoint {pending.number} could not be taken ({why}); the run goes on."
+        )

@@ -5,7 +5,7 @@
     decisions are calls    the topology issues them, and returns the steps that are then under way
 
 The rest of a run is here, too: the lines of the journal, timers, and the end of the run. The coming
-and going of workers (`membership`), evaluations, and late and failed steps have files of their own.
+and going of workers (`members`), evaluations, and late and failed steps have files of their own.
 
 What happens when something is lost:
 
@@ -20,11 +20,11 @@ What happens when something is lost:
 * A lost worker comes back as the next life of its slot (`cluster.restarts`), as if it were new: it
   joins at the clock of the slowest member, and nothing that its predecessor computed is computed
   again. While all workers are on their way back the run waits, and so it does while fewer are there
-  than `cluster.min_workers`: see `quorum`. A worker that a planned crash has taken away comes back
+  than `cluster.min_workers`: see `members`. A worker that a planned crash has taken away comes back
   only if the crash says so; a kill is a loss like any other. An error of a worker's own code ends
   the run: it would come again.
 * An evaluator only measures: see `evaluations`.
-* A lost server comes back with the weights that it had: see `server_recovery`. The others go on
+* A lost server comes back with the weights that it had: see `parameter_server`. The others go on
   meanwhile.
 * A server that does not come back, a stage of a pipeline or its server, and the loss of the process
   of this driver, end the driver. Where there is a checkpoint (see `checkpointing`) the run goes on
@@ -36,13 +36,13 @@ from __future__ import annotations
 import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
-from math import isfinite, nextafter
+from math import inf, nextafter
 from typing import Any, assert_never
 
 from msgspec import convert
 from msgspec.structs import replace
 
-from raysync.config import START_DEADLINE_S, Experiment
+from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import (
     Apply,
@@ -59,7 +59,7 @@ from raysync.core.decisions import (
 )
 from raysync.core.events import Event, Pushed, TimerFired
 from raysync.core.finding import Finding
-from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Line, Remark, Report
+from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Line, Report
 from raysync.core.machine import last_line_called
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.core.structs import to_native
@@ -67,16 +67,14 @@ from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.backend import Backend, Failure
 from raysync.engine.checkpoint_state import OUTLIVED_S
 from raysync.engine.checkpointing import Checkpointer, Cut
-from raysync.engine.divergence import why_diverged
-from raysync.engine.early_stop import EarlyStop
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
 from raysync.engine.inflight import InFlight
-from raysync.engine.last_updates import LastUpdates
-from raysync.engine.membership import Membership
+from raysync.engine.lines import Lines
+from raysync.engine.members import Members
 from raysync.engine.messages import StepReport
-from raysync.engine.server_recovery import ServerRecovery
+from raysync.engine.stopping import Stopping, why_diverged
 from raysync.engine.topology import (
     Step,
     Topology,
@@ -93,6 +91,18 @@ BEFORE_THE_END = nextafter(1, 0)
 
 class Driver:
     """The driver of one run."""
+
+    has_begun = False
+    """Whether it has been started."""
+    is_reenacted = False
+    """Whether what it did before a cut is only done again, so that it does not stop early."""
+    status = ""
+    """The way in which the training ended; "" until then. Evaluations may be pending even after
+    that."""
+    last_at = 0.0
+    """Seconds since the run began: when the latest update was sent."""
+    _progress, _version = 0.0, 0
+    """The progress and the version of the model after the latest Apply."""
 
     def __init__(
         self,
@@ -115,74 +125,30 @@ class Driver:
             checkpoint: what the run goes on from; None: it begins. The workers of the backend are
                 then those of `Checkpoint.workers`, and its servers have been given their files.
         """
-        self.lines: list[Line] = []
-        """The lines since the last report."""
-        self.has_begun = False
-        """Whether it has been started."""
-        self.is_reenacted = False
-        """Whether what it did before a cut is only done again, so that it does not stop early."""
-        self.status = ""
-        """The way in which the training ended; "" until then. Evaluations may be pending even after
-        that."""
-        self.last_at = 0.0
-        """Seconds since the run began: when the latest update was sent or, once the training is
-        over, when it was done."""
-        self._why_diverged = ""
-        """What was not finite, and where; "": everything so far was finite."""
-        self._stops, self._last_asked = False, False
-        """Whether the run is to be stopped, and whether its last checkpoint has been asked for."""
         self.topology, self.backend, self.faults = topology, backend, faults
-        self._early_stop = EarlyStop(experiment, primary)
-        self._experiment = experiment
-        self._is_evaluated = bool(marks)
-        deadline_s = experiment.cluster.step_deadline_s
+        self._experiment, self._former = experiment, checkpoint
+        self._is_evaluated, self._is_pipelined = bool(marks), topology.is_pipelined
+        self._last_server = topology.servers[-1]
+        self._workload_samples = topology.rosters[-1].workload_samples or inf
+        self._pushed: dict[Push, Step] = {}
+        """Push -> its step, while its gradient is neither applied nor dropped."""
+        self.lines = Lines(backend)
+        self.inflight = InFlight(backend, topology, self._received, self._step_failed)
+        self.members = Members(self, experiment)
+        self._failures = FailureDetector(backend, topology, experiment, self.inflight, self.members)
+        self._stopping = Stopping(experiment, primary)
         self._evaluations = Evaluations(
-            backend,
-            topology.servers,
-            experiment,
-            marks,
-            START_DEADLINE_S,
-            self._take_evaluations,
-            primary=primary,
+            backend, topology.servers, experiment, marks, self.lines, self._evaluated, primary
         )
         self.models = self._evaluations.models.saved
         """The models that the run leaves, which are there before its last report."""
-        self._former = checkpoint
         self.checkpointer = Checkpointer(
-            backend, topology.servers, experiment, self._cut, self._write, checkpoint
+            backend, topology.servers, experiment, self.lines, self._cut, checkpoint
         )
-        """It takes the checkpoints."""
         self.checkpoints = self.checkpointer.done
-        """The checkpoints that are complete, in their order, and not reported yet. What the journal
-        says up to a checkpoint is in the reports up to now."""
-        self.inflight = InFlight(backend, self._received, self._step_failed)
-        self._pushed: dict[Push, Step] = {}
-        """Push -> its step, while its gradient is neither applied nor dropped."""
-        self.members = Membership(self, backend, topology, experiment, faults, self.inflight)
-        """The workers, and those on their way."""
-        self._failures = FailureDetector(
-            backend, topology, deadline_s, self.inflight, self.members.lives, self.members.lose
-        )
+        """Complete ones that are not reported yet; the journal up to them is."""
         for server in topology.servers:
-            if server.log is not None:
-                server.comeback = ServerRecovery(
-                    server,
-                    backend,
-                    topology,
-                    experiment.cluster.restarts,
-                    deadline_s,
-                    self.inflight,
-                    self.remark,
-                )
-        self._is_pipelined = topology.is_pipelined
-        self._last_server = topology.servers[-1]
-        self._last_updates = LastUpdates(backend, topology.servers, deadline_s, self._updated_last)
-        self._progress = 0.0
-        self._version = 0
-        """The progress and the version of the model after the latest Apply."""
-        workload = topology.rosters[-1].workload_samples
-        assert workload is not None, "a run without a workload"
-        self._workload_samples = workload
+            server.attach(self.lines, self.inflight.issue_again)
 
     def run(self) -> Iterator[list[Line]]:
         """Train to the end of the workload, and yield the lines of the journal in order.
@@ -201,14 +167,14 @@ class Driver:
             wait, is_report_due = self.backend.wait, self.backend.is_report_due
             while self.goes_on:
                 wait()
-                if self._stops and self._stop_in_order():
+                if self._stopping.is_requested and self._stop_in_order():
                     break
                 if is_report_due(len(self.lines)):
-                    yield self._take_lines()
+                    yield self.lines.take()
         except RunLost as loss:
             if self.checkpointer.exists:
-                self.remark("The run cannot go on from here.")  # so the journal tells when
-                yield self._take_lines()
+                self.lines.remark("The run cannot go on from here.")  # so the journal tells when
+                yield self.lines.take()
                 raise
             error = str(loss)
         except RunFailed as failure:
@@ -217,27 +183,26 @@ class Driver:
         except Exception as bug:
             logging.getLogger(__name__).exception("the run broke")
             error = reason(bug)
-        self.lines.append(
-            Ended(
-                "failed" if error else self.status,
-                max(self.last_at, self._evaluations.published_at),
-                error or self._why_diverged,
-                self.faults.without_effect(),
-            )
-        )
-        yield self._take_lines()
+        status, why = ("failed", error) if error else (self.status, self._stopping.why_diverged)
+        self.lines.append(Ended(status, self._ended_at, why, self.faults.without_effect()))
+        yield self.lines.take()
+
+    @property
+    def _ended_at(self) -> float:
+        """Seconds since the run began: when the last update was done, or an evaluation after it."""
+        servers = self.topology.servers
+        updated_at = max(self.last_at, *(server.finished_at for server in servers))
+        return max(updated_at, self._evaluations.published_at)
 
     def stop(self) -> None:
         """Let the run end as `stopped`, after a last checkpoint if it takes any; it may be called
         from another thread.
         """
-        self._stops = True
+        self._stopping.is_requested = True
 
     def _stop_in_order(self) -> bool:
         """Ask for the last checkpoint; return whether it is there, or cannot be taken."""
-        if not self._last_asked:
-            self._last_asked = True
-            self.checkpointer.take()
+        self.checkpointer.take_last()
         if self.checkpointer.is_pending:
             return False
         self.status = "stopped"
@@ -274,15 +239,15 @@ class Driver:
         """
         is_server = any(actor == server.actor for server in self.topology.servers)
         if not is_server and not self._is_pipelined:
-            self.members.preemptions.announce(actor)
+            self.members.drain(actor)
         elif self._experiment.checkpoint is not None and not self.status:
-            self.remark(f"The node of {actor} is drained: preemption. A checkpoint is taken.")
+            self.lines.remark(f"The node of {actor} is drained: preemption. A checkpoint is taken.")
             self.checkpointer.request()
 
     def _lose_node(self, node: str, actors: Sequence[str]) -> None:
         """Take in that a node is gone: what it means for its actors, their calls tell."""
         if not self.status:
-            self.remark(f"Node {node} is gone, with {', '.join(actors)}.")
+            self.lines.remark(f"Node {node} is gone, with {', '.join(actors)}.")
 
     def _cut(self) -> Cut | None:
         """Write the state of the run down, between two events; None: the run is over, or not now,
@@ -301,20 +266,24 @@ class Driver:
         if len(releases) != len(under_way) and not self._is_pipelined:
             self.checkpointer.request()
             return None
+        sizes = {
+            worker: releases[worker].batch_size if worker in releases else None
+            for worker in under_way
+        }
+        return self._cut_with(sizes)
+
+    def _cut_with(self, sizes: Mapping[str, int | None]) -> Cut:
+        """Write the state down, with the batch size of each worker that computes."""
         cut = Cut()
         for push, step in self._pushed.items():
             cut.keep(_push_name(push), step.server, step.call)
             if step.weights is not None:
                 cut.keep(_base_name(push), step.server, step.weights)
-        sizes = {
-            worker: releases[worker].batch_size if worker in releases else None
-            for worker in under_way
-        }
         state = {
             **self.members.state(),
             "topology": self.topology.state(cut),
             "evaluations": self._evaluations.state(cut),
-            "early_stop": self._early_stop.state(),
+            "early_stop": self._stopping.state(),
             "faults": self.faults.state(),
             "pushed": [
                 [to_native(step.release), step.samples, step.weights is not None]
@@ -330,12 +299,11 @@ class Driver:
 
     def _resume(self, state: Mapping[str, Any]) -> None:
         """Go on from what `_cut` wrote down: everything that was under way is computed again."""
-        self.members.load_state(state)
         self.last_at = state["last_at"]
         self._progress, self._version = state["progress"], state["version"]
         self.faults.load_state(state["faults"])
         self.faults.outlive(state.get(OUTLIVED_S, -1.0))
-        self._early_stop.load_state(state["early_stop"])
+        self._stopping.load_state(state["early_stop"])
         for release, samples, has_base in state["pushed"]:
             push = release["worker"], release["clock"]
             server = server_for(self.topology, push[0])
@@ -348,37 +316,31 @@ class Driver:
         self._evaluations.load_state(state["evaluations"])
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
-        self.members.plan_again()
+        self.members.load_state(state)
         for worker, batch_size in state["batch_sizes"].items():
             member = roster_of(self.topology, worker).live[worker]
             self.release(Release(worker, member.clock, member.version, batch_size=batch_size))
-        self.members.resume(state)
-
-    def _write(self, lines: list[Line]) -> None:
-        self.lines += lines
+        self.members.go_on(state)
 
     @property
     def goes_on(self) -> bool:
         """Whether the training, an evaluation, the saving of a model, or the last update of a
         server is under way.
         """
-        return not self.status or self._evaluations.is_pending or self._last_updates.is_pending
-
-    def _take_lines(self) -> list[Line]:
-        lines, self.lines = self.lines, []
-        return lines
+        return (
+            not self.status
+            or self._evaluations.is_pending
+            or any(server.is_finishing for server in self.topology.servers)
+        )
 
     def _end(self, status: str) -> None:
         """End the training, without waiting for steps under way or for workers that come back."""
-        if not self.status:
-            self._last_updates.begin()
+        for server in () if self.status else self.topology.servers:
+            server.finish()
         self.status = status
         self.inflight.clear()
-        self.members.comebacks.cancel()
+        self.members.expect_nobody()
         self._evaluations.save_models()
-
-    def _updated_last(self, at: float) -> None:
-        self.last_at = max(self.last_at, at)
 
     def _step_failed(self, step: Step, failure: Failure) -> None:
         self._failures.step_failed(step, failure)
@@ -390,8 +352,7 @@ class Driver:
         if release.pull:
             step.server.done(release.version)
         self._pushed[worker, clock] = step
-        if unproven := self.members.comebacks.unproven:
-            unproven.pop(worker, None)  # its start has not failed
+        self.members.unproven.pop(worker, None)  # its start has not failed
         report = step.report
         if answer.loss is not None:
             report = replace(report, loss=answer.loss)
@@ -418,7 +379,7 @@ class Driver:
         present model.
         """
         self.handle(event, replace(report, not_finite=not_finite))
-        self._why_diverged = why_diverged(event, not_finite)
+        self._stopping.why_diverged = why_diverged(event, not_finite)
         if not self.status:
             self._evaluations.add(self._version, self._progress, (self._progress,))
         self._end("diverged")
@@ -427,14 +388,10 @@ class Driver:
         """End the run before its workload is done, after a last evaluation of the present model."""
         if self.status or self.is_reenacted:
             return
-        self.remark(f"The run stops early: {why}.")
+        self.lines.remark(f"The run stops early: {why}.")
         if self._is_evaluated:
             self._evaluations.add(self._version, self._progress, (self._progress,), is_last=True)
         self._end("finished")
-
-    def remark(self, text: str) -> None:
-        """Write a sentence into the journal."""
-        self.lines.append(Remark(self.backend.now, text))
 
     def drained(self) -> None:
         """End the run, since every worker has left with nothing left to do."""
@@ -527,19 +484,12 @@ class Driver:
         marks = self._evaluations.take_marks(progress)
         self._evaluations.add(self._version, self._progress, marks)
 
-    def _take_evaluations(self, lines: list[Line]) -> None:
-        """Take in the results of an evaluation, or a remark on it."""
-        self.lines += lines
-        evaluations = [line for line in lines if isinstance(line, Evaluation)]
-        if any(not isfinite(evaluation.loss) for evaluation in evaluations):
-            version = evaluations[0].version
-            self._why_diverged = self._why_diverged or (
-                f"the loss of the evaluation of version {version} is not finite; the losses and"
-                " the gradients of all pushes before were"
-            )
+    def _evaluated(self, evaluations: list[Evaluation]) -> None:
+        """Take in the results of an evaluation."""
+        if self._stopping.check_losses(evaluations):
             self._end("diverged")
         for evaluation in evaluations:
-            if why := self._early_stop.reason(evaluation):
+            if why := self._stopping.take(evaluation):
                 self._stop(why)
 
 

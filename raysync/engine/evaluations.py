@@ -18,15 +18,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from raysync.config import Experiment
-from raysync.core.journal import Evaluation, Line, Remark
+from raysync.config import START_DEADLINE_S, Experiment
+from raysync.core.journal import Evaluation
 from raysync.core.metrics import PrimaryMetric, refusal, value_of
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.checkpointing import Cut
 from raysync.engine.kept_models import KeptModels, Weights
+from raysync.engine.lines import Lines
 from raysync.engine.messages import EvaluateCall, StateDictCall
 from raysync.engine.parameter_server import ParameterServer
-from raysync.errors import RunFailed, RunLost
+from raysync.errors import RunFailed
 
 EVALUATOR = "evaluator"
 """The id of the evaluator's actor."""
@@ -65,20 +66,18 @@ class Evaluations:
         servers: Sequence[ParameterServer],
         experiment: Experiment,
         marks: Sequence[float],
-        start_deadline_s: float,
-        write: Callable[[list[Line]], None],
-        *,
+        lines: Lines,
+        evaluated: Callable[[list[Evaluation]], None],
         primary: PrimaryMetric,
     ) -> None:
         """
         Args:
             backend: has the evaluator.
             servers: publish the weights, in the order of the stages.
-            experiment: the deadlines of publications and evaluations, and the metrics that it
-                names.
+            experiment: the deadline of evaluations, and the metrics that it names.
             marks: the progress at which to evaluate, rising.
-            start_deadline_s: how long the evaluator may take to start anew.
-            write: called with the lines to write into the journal.
+            lines: the journal's.
+            evaluated: called with the evaluations of some weights, once they are in the journal.
             primary: the metric by which a model is the best.
         """
         self.models = KeptModels(experiment.keep, primary)
@@ -86,11 +85,9 @@ class Evaluations:
         self._primary = primary
         self._backend, self._servers = backend, servers
         self._set_marks(reversed(marks))
-        self._publication_deadline_s = experiment.cluster.step_deadline_s
         self._deadline_s = experiment.evaluation.deadline_s
         self._named = experiment.named_metrics
-        self._start_deadline_s = start_deadline_s
-        self._write = write
+        self._lines, self._then = lines, evaluated
         self._waiting: deque[Publication] = deque()
         self._under_way: Call | None = None
         self._must_restart = False
@@ -138,17 +135,15 @@ class Evaluations:
         if self._failures < TRIES:
             self._waiting.append(publication)
         for server, call in zip(self._servers, calls, strict=True):
-            server.watch(call, self._published, (publication, server, server.version, call))
-        self._await(publication)
+            server.expect(call, self._published, (publication, server, server.version))
 
-    def _published(self, what: tuple[Publication, ParameterServer, int, Call]) -> None:
+    def _published(self, what: tuple[Publication, ParameterServer, int]) -> None:
         """Take in that a server has published; evaluate once all of them have.
 
         The publications before this one are then published, too: servers work in order, but Ray
         reports in any order what is done.
         """
-        publication, server, version, call = what
-        server.verify(call)
+        publication, server, version = what
         server.done(version)
         publication.missing -= 1
         if publication.missing:
@@ -161,22 +156,6 @@ class Evaluations:
                 if waiting is publication:
                     break
         self._begin()
-
-    def _await(self, publication: Publication) -> None:
-        deadline_at = self._backend.now + self._publication_deadline_s
-        self._backend.schedule(deadline_at, self._miss_publication, publication)
-
-    def _miss_publication(self, publication: Publication) -> None:
-        """Lose a server that has not published in time."""
-        if not publication.missing:
-            return
-        late = f"no answer for {self._publication_deadline_s:g} s"
-        for server, call in zip(self._servers, publication.weights, strict=True):
-            if self._backend.is_done(call) or server.is_coming_back:
-                continue
-            if not server.lost(late, freezes=True):
-                raise RunLost(f"{server.actor}: {late}")
-        self._await(publication)
 
     def state(self, cut: Cut) -> dict[str, Any]:
         """Return what a checkpoint needs of them, JSON-native, and let the cut keep the weights
@@ -239,11 +218,8 @@ class Evaluations:
         if self._under_way is not None or self._is_idle:
             return
         if self._must_restart:
-            call, then, limit_s = (
-                self._backend.restart(EVALUATOR),
-                self._restarted,
-                self._start_deadline_s,
-            )
+            call = self._backend.restart(EVALUATOR)
+            then, limit_s = self._restarted, START_DEADLINE_S
         elif self._model_is_next:
             weights = self.models.next_weights or ()
             call = self._backend.call(EVALUATOR, StateDictCall(), weights)
@@ -267,18 +243,18 @@ class Evaluations:
         assert publication.at is not None, "evaluated before it was published"
         metrics = {name: float(value) for name, value in answer.items()}
         self.models.take(publication.weights, value_of(metrics, self._primary.name))
-        self._write(
-            [
-                Evaluation(
-                    mark=mark,
-                    progress=publication.progress,
-                    version=publication.version,
-                    at=publication.at,
-                    metrics=metrics,
-                )
-                for mark in publication.marks
-            ]
-        )
+        evaluations = [
+            Evaluation(
+                mark=mark,
+                progress=publication.progress,
+                version=publication.version,
+                at=publication.at,
+                metrics=metrics,
+            )
+            for mark in publication.marks
+        ]
+        self._lines += evaluations
+        self._then(evaluations)
         publication.weights = ()
         self._begin()
 
@@ -295,9 +271,7 @@ class Evaluations:
             self._begin()
 
     def _lose_models(self, why: str) -> None:
-        self._write(
-            [Remark(self._backend.now, f"{why}: the run leaves no {self.models.give_up()} model.")]
-        )
+        self._lines.remark(f"{why}: the run leaves no {self.models.give_up()} model.")
 
     def _check(self, metrics: Mapping[str, float]) -> None:
         """Check what the user's task has returned.
@@ -349,16 +323,13 @@ class Evaluations:
         )
 
     def _fail(self, why: str) -> None:
-        at = self._backend.now
         self._failures += 1
         self._under_way, self._must_restart = None, True
         if self._failures < TRIES:
             repeated = (
                 "the model is saved then" if self._model_is_next else "its evaluation is repeated"
             )
-            self._write(
-                [Remark(at, f"The evaluator failed ({why}); it is started anew, and {repeated}.")]
-            )
+            self._lines.remark(f"The evaluator failed ({why}); it is started anew, and {repeated}.")
             self._begin()
             return
         given_up = f"The evaluator failed {TRIES} times in a row ({why}) and is given up"
@@ -373,14 +344,8 @@ class Evaluations:
         names = ", ".join(f"{mark:g}" for mark in missing)
         no_model = ", and leaves no model" if self.models.are_wanted else ""
         self.models.give_up()
-        self._write(
-            [
-                Remark(
-                    at,
-                    f"{given_up}: the run goes on without the evaluations at progress"
-                    f" {names}{no_model}.",
-                )
-            ]
+        self._lines.remark(
+            f"{given_up}: the run goes on without the evaluations at progress {names}{no_model}."
         )
 
 

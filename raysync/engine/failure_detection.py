@@ -7,13 +7,13 @@ server explains more than that of the steps which needed its weights, so it is l
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from contextlib import suppress
 
-from raysync.core.ids import WorkerId
+from raysync.config import Experiment
 from raysync.engine.backend import Backend, Failure
 from raysync.engine.inflight import InFlight
-from raysync.engine.parameter_server import VERDICT_S
+from raysync.engine.members import Members
+from raysync.engine.parameter_server import VERDICT_S, State
 from raysync.engine.topology import Step, Topology, roster_of, server_for
 from raysync.errors import RunFailed, RunLost
 
@@ -36,22 +36,21 @@ class FailureDetector:
         self,
         backend: Backend,
         topology: Topology,
-        deadline_s: float,
+        experiment: Experiment,
         inflight: InFlight,
-        lives: Mapping[str, str],
-        lose: Callable[[str, str], None],
+        members: Members,
     ) -> None:
         """
         Args:
             backend: schedules looks, and knows what has arrived.
             topology: of the run.
-            deadline_s: the seconds that a step may take beyond `Topology.waited_since`.
+            experiment: has the seconds that a step may take beyond `Topology.waited_since`.
             inflight: the steps under way.
-            lives: slot -> the worker that fills it now, or was the last to fill it.
-            lose: called with a worker that is lost, and the reason.
+            members: the workers; it loses some of them.
         """
-        self._backend, self._topology, self._deadline_s = backend, topology, deadline_s
-        self._inflight, self._lives, self._lose = inflight, lives, lose
+        self._backend, self._topology = backend, topology
+        self._deadline_s = experiment.cluster.step_deadline_s
+        self._inflight, self._members = inflight, members
         self.is_looking = False
         """Whether a look for late steps is scheduled."""
 
@@ -63,13 +62,13 @@ class FailureDetector:
                 the worker.
         """
         if step.arriving is not None and failure.kind == "lost":
-            self._lose(step.release.worker, "its gradient was lost on its way")
-        elif self._lives.get(WorkerId(failure.actor).slot) != failure.actor:
+            self._members.lose(step.release.worker, "its gradient was lost on its way")
+        elif not self._members.fills_its_slot(failure.actor):
             if not any(server.lose_by(failure) for server in self._topology.servers):
                 raise self._blame_server(step, failure)
         elif failure.kind == "died":
             why = "its node is gone" if failure.with_node else "its actor died"
-            self._lose(failure.actor, why)
+            self._members.lose(failure.actor, why)
         else:
             raise RunFailed(f"worker {failure.actor}: {failure.reason}")
 
@@ -113,11 +112,7 @@ class FailureDetector:
             return step.server.actor if is_at_server else step.release.worker
         worker, pulled = self._suspect(step)
         server = server_for(self._topology, worker)
-        try:
-            server.failure(pulled, 0)
-        except TimeoutError:
-            return server.actor
-        return worker
+        return server.actor if server.is_behind(pulled) else worker
 
     def _suspect(self, step: Step) -> tuple[str, int]:
         """Return the worker that a step waits for, and the version of the weights that it needs."""
@@ -134,17 +129,21 @@ class FailureDetector:
 
     def _step_late(self, step: Step) -> None:
         late = f"no answer for {self._deadline_s:g} s"
-        if step.arriving is None and step.server.is_coming_back:
+        if step.arriving is None and step.server.state is not State.UP:
             return  # it may wait for that
         if step.arriving is None:
             worker, pulled = self._suspect(step)
             server = server_for(self._topology, worker)
-            if server.check(pulled, late):  # it does not wait for weights
-                self._lose(worker, late)
+            if server.is_behind(pulled):
+                server.miss_deadline(self._deadline_s)
+            elif error := server.failure(pulled, 0):
+                raise error
+            else:  # it does not wait for weights
+                self._members.lose(worker, late)
         elif self._backend.is_done(step.arriving.first):  # a shard has not taken its part
             raise RunLost(f"{step.server.actor}: {late}")
         else:
-            self._lose(step.release.worker, late)
+            self._members.lose(step.release.worker, late)
 
     def _blame_server(self, step: Step, failure: Failure) -> RunFailed:
         """Return the error of a step that failed because an update did whose weights it, or a stage

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, KeysView
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView
 
 from msgspec.structs import replace
 
 from raysync.engine.backend import Backend, Call, Failure
 from raysync.engine.messages import StepReport
-from raysync.engine.topology import Arriving, Step
+from raysync.engine.parameter_server import ParameterServer
+from raysync.engine.topology import Arriving, Step, Topology, released_at
 
 
 class InFlight:
@@ -20,18 +21,21 @@ class InFlight:
     def __init__(
         self,
         backend: Backend,
+        topology: Topology,
         received: Callable[[Step, StepReport], None],
         failed: Callable[[Step, Failure], None],
     ) -> None:
         """
         Args:
             backend: has the calls.
+            topology: issues steps again.
             received: called with a step whose gradient has arrived, and what its worker reports; it
                 is under way no more.
             failed: called with a step that is under way, and how its call, or the delivery of its
                 gradient, has failed.
         """
-        self._backend, self._received, self._failed = backend, received, failed
+        self._backend, self._topology = backend, topology
+        self._received, self._failed = received, failed
         self._steps: dict[str, Step] = {}
 
     def issue(self, step: Step) -> None:
@@ -39,11 +43,21 @@ class InFlight:
         self._steps[step.release.worker] = step
         self._backend.watch(step.call, self._answered, step)
 
-    def again(self, step: Step, call: Call, held_back_s: float) -> None:
-        """Replace a step by one of the same release that ends with that call."""
-        again = step.copy(call)
-        again.report = replace(step.report, held_back_s=held_back_s)
-        self.issue(again)
+    def issue_again(self, server: ParameterServer, lost: Collection[Call]) -> None:
+        """Issue the steps again that wait for weights of a server which are being made again.
+
+        Args:
+            server: it has lost them.
+            lost: the calls that leave them.
+        """
+        for step in self:
+            if step.server is not server or step.arriving is not None:  # it has ended
+                continue
+            if (call := self._topology.issued_again(step, lost)) is not None:
+                again = step.copy(call)
+                held_back_s = self._backend.now - released_at(self._topology, step)
+                again.report = replace(step.report, held_back_s=held_back_s)
+                self.issue(again)
 
     def of_worker(self, worker: str) -> Step | None:
         """Return the step of a worker; None: it has none."""

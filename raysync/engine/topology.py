@@ -202,7 +202,7 @@ class DataParallel:
         self.roster = self.machine.roster
         self.workers = [str(worker_id(slot, 1)) for slot in experiment.slots()]
         log = server_log(backend, SERVER, experiment, plan.vector_bytes)
-        self.server = ParameterServer(backend, SERVER, log=log)
+        self.server = ParameterServer(backend, SERVER, experiment, log=log)
         self.servers = [self.server]
         self._backend = backend
         self._workload_samples = plan.workload_samples
@@ -317,7 +317,7 @@ class DataParallel:
 
     def waited_since(self, step: Step) -> float:
         """See `Topology.waited_since`."""
-        at, release = issued_at(self.roster, step), step.release
+        at, release = issued_at(self, step), step.release
         slot = WorkerId(release.worker).slot
         return at + self._known.seconds(slot, release.clock, step.samples, at)
 
@@ -345,13 +345,17 @@ def server_for(topology: Topology, worker: str) -> ParameterServer:
     return topology.servers[WorkerId(worker).stage - 1]
 
 
-def issued_at(roster: Roster, step: Step) -> float:
-    """Return when a step was issued, in seconds since the run began: when it was released, unless
-    that was held back.
-    """
-    at = roster.live[step.release.worker].telemetry.released_at
+def released_at(topology: Topology, step: Step) -> float:
+    """Return when a step was released, in seconds since the run began."""
+    worker = step.release.worker
+    at = roster_of(topology, worker).live[worker].telemetry.released_at
     assert at is not None, f"{step.release} of a worker that was never released"
-    return at + (step.report.held_back_s or 0.0)
+    return at
+
+
+def issued_at(topology: Topology, step: Step) -> float:
+    """Return when a step was issued: when it was released, unless that was held back."""
+    return released_at(topology, step) + (step.report.held_back_s or 0.0)
 
 
 def apply_plan(

@@ -14,8 +14,7 @@ from typing import Any
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, Line, Remark, Resumed
-from raysync.engine.checkpoint_state import OUTLIVED_S
-from raysync.engine.elastic import for_workers_of
+from raysync.engine.checkpoint_state import OUTLIVED_S, for_workers_of
 from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter

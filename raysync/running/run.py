@@ -10,7 +10,7 @@ from raysync import config
 from raysync.bottlenecks import Setting, diagnose
 from raysync.config import Experiment, ParadigmChoice
 from raysync.core.metrics import PrimaryMetric, known
-from raysync.engine.early_stop import stop_metric
+from raysync.engine.stopping import stop_metric
 from raysync.errors import ConfigError, unknown_name
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord

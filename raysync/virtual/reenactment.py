@@ -69,7 +69,7 @@ def reenact(
     backend.reenact(state["events"], _Answers(driver, lines).answer, at if at > -inf else inf)
     driver.is_reenacted = False
     _check_course(driver.lines, lines)
-    driver.lines = []
+    driver.lines.clear()
     if backend.computes:
         with legible(CHECKPOINT):
             backend.load_state(computed)

@@ -4,7 +4,7 @@ import signal
 import subprocess
 from contextlib import contextmanager
 
-from raysync.cli.stopping import STOPS
+from raysync.cli.stop_signals import STOPS
 
 
 @contextmanager

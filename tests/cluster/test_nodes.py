@@ -20,7 +20,7 @@ from raysync.cluster.node_watch import (
     draining_nodes,
 )
 from raysync.cluster.ray_private import names
-from raysync.engine.preemption import DRAINED
+from raysync.engine.members import DRAINED
 from tests.fakes.calls import Views
 
 BUNDLES = {"w-0": 1, "w-1": 2, "w-2": 3}

@@ -593,8 +593,8 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
     follow_restarts(lines, restarts, spawned, over_at)
     follow_waits(lines, min_workers, driver.backend.calls)
     assert ended.status in ("finished", "failed")
-    assert driver.members.comebacks.unproven.keys() <= roster.live.keys()
-    assert not driver.members.comebacks or ended.error.startswith("server: ")
+    assert driver.members.unproven.keys() <= roster.live.keys()
+    assert not driver.members.coming or ended.error.startswith("server: ")
     if ended.status == "failed":
         has_server = not any(line.startswith("server") for line in happens)
         gone = "every worker is gone; " if min_workers == 1 else "too few workers: "
@@ -605,7 +605,7 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
             assert driver.inflight.workers <= roster.computing.keys()
     else:
         assert of(lines, Evaluation)[-1:] == [] or checker.samples >= 60
-        assert not driver._last_updates.is_pending
+        assert not driver.goes_on
 
 
 @settings(max_examples=40)

@@ -12,9 +12,9 @@ from raysync.config import ParadigmChoice
 from raysync.core.journal import Evaluation, Remark
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.replay import replay
-from raysync.engine.early_stop import EarlyStop
 from raysync.engine.evaluations import TRIES
 from raysync.engine.messages import EvaluateCall
+from raysync.engine.stopping import Stopping
 from raysync.errors import ConfigError, RunFailed
 from raysync.paradigms import make, rebuild
 from raysync.running.run import check_metrics
@@ -155,13 +155,13 @@ def test_patience_as_others_have_it(values, patience, min_delta, rises):
     """Against a dumb oracle: the last `patience` values are all not better than the best before."""
     stop = {"patience": patience, "min_delta": min_delta}
     experiment = config.validate({"stop": stop})
-    early = EarlyStop(experiment, PrimaryMetric("score", "max" if rises else "min"))
+    early = Stopping(experiment, PrimaryMetric("score", "max" if rises else "min"))
     sign, stopped = (1 if rises else -1), None
     for version, value in enumerate(values):
         metrics = {"score": value, "loss": 1.0}
         for _ in range(2):  # two marks that were passed at once are one evaluation
             line = Evaluation(mark=0.0, progress=0.0, version=version, at=0.0, metrics=metrics)
-            if early.reason(line) and stopped is None:
+            if early.take(line) and stopped is None:
                 stopped = version
     best, since, expected = None, 0, None
     for version, value in enumerate(values):

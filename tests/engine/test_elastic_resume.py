@@ -12,7 +12,7 @@ from raysync.core.events import Joined, Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Evaluation, Resumed
 from raysync.core.machine import roster_in
-from raysync.engine.elastic import WHY, for_workers_of
+from raysync.engine.checkpoint_state import WHY, for_workers_of
 from raysync.training.preparation import prepare
 from tests.builders.paradigms import VARIANTS
 from tests.builders.plans import workers

@@ -54,7 +54,7 @@ def play(text):
     again = replayed(training, lines, choice)
     assert again.difference is None
     if choice.name != "decoupled":
-        assert driver.members.comebacks.unproven.keys() <= again.machine.roster.live.keys()
+        assert driver.members.unproven.keys() <= again.machine.roster.live.keys()
         checker = Checker(choice.name, None, training.workload_samples)
         for line in lines:
             if isinstance(line, Entry):

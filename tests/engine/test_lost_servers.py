@@ -3,6 +3,7 @@ the very weights that it would have had.
 """
 
 from collections import Counter
+from itertools import pairwise
 
 import pytest
 import torch
@@ -14,6 +15,7 @@ from raysync.config import ParadigmChoice
 from raysync.core.events import Pushed
 from raysync.core.journal import Entry, Evaluation, Remark
 from raysync.engine.messages import ApplyCall, ForgetCall, SnapshotCall
+from raysync.engine.parameter_server import State
 from raysync.engine.server_log import MAX_UPDATES, ServerLog
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
@@ -144,6 +146,53 @@ def test_whatever_it_takes_no_push_is_lost_or_applied_twice(
     if paradigm == "bsp":
         assert torch.equal(weights_of(other), weights_of(driver))
         assert other.models == driver.models
+
+
+ARROWS = {
+    State.UP: {State.LOST},
+    State.LOST: {State.STARTING},
+    State.STARTING: {State.REPLAYING, State.LOST},
+    State.REPLAYING: {State.UP, State.LOST},
+}
+
+
+def states_of(driver):
+    """The states of the server of a run, each with its time, as the run goes on to its end."""
+    server, wait = driver.topology.server, driver.backend.wait
+    states = [(0.0, server.state)]
+
+    def wait_and_look():
+        wait()
+        if server.state is not states[-1][1]:
+            states.append((driver.backend.now, server.state))
+
+    driver.backend.wait = wait_and_look
+    return states, [line for report in driver.run() for line in report]
+
+
+@settings(max_examples=15)
+@given(DEATHS, st.sampled_from([0.1, 0.3]), st.sampled_from([ONE_UPDATE, ALL]))
+@example([0.5, 0.7, 0.72], 0.1, ALL)
+def test_a_server_is_up_lost_starts_and_replays(deaths, backoff_s, log_bytes):
+    """In this order alone, unless it is lost again; after a wait that doubles with each attempt."""
+    task = task_of(log_bytes, backoff_s, network={"update_s": 0.02})
+    ends = {"server": [ProcessEnd(at) for at in deaths]}
+    driver = driver_of(task, ParadigmChoice(name="asp").make(), None, ends)
+    states, lines = states_of(driver)
+    assert all(after in ARROWS[before] for (_, before), (_, after) in pairwise(states))
+    back, failed, lost_at = [], 0, None
+    for (since, state), (until, following) in pairwise(states):
+        if state is State.LOST:
+            failed = failed if until - since == pytest.approx(backoff_s * 2**failed) else 0
+            assert until - since == pytest.approx(backoff_s * 2**failed)
+            failed, lost_at = failed + 1, since if lost_at is None else lost_at
+        if following is State.UP:
+            back.append(f" is back after {until - lost_at:.3g} s")
+            lost_at = None
+    event(f"{len(states)} states")
+    told_back = [line.text for line in told(lines, Remark) if " is back after " in line.text]
+    assert len(told_back) == len(back)
+    assert all(after in text for after, text in zip(back, told_back, strict=True))
 
 
 @settings(max_examples=8)

@@ -10,8 +10,6 @@ import pytest
 PACKAGE = Path(__file__).parents[2] / "raysync"
 SEVERAL = {"__init__"}
 """Names that Python wants in each package."""
-LEFT = {"class": {"Comeback"}, "file": set()}
-"""What still means two things. A name that no longer does goes from here; none may come."""
 
 
 def names_of_classes():
@@ -43,8 +41,7 @@ def names_of_files():
     return places
 
 
-@pytest.mark.parametrize(("kind", "found"), [("class", names_of_classes), ("file", names_of_files)])
-def test_a_name_means_one_thing(kind, found):
+@pytest.mark.parametrize("found", [names_of_classes, names_of_files])
+def test_a_name_means_one_thing(found):
     double = {name: where for name, where in found().items() if len(where) > 1}
-    assert {name: double[name] for name in double.keys() - LEFT[kind]} == {}
-    assert LEFT[kind] <= double.keys(), "these mean one thing now"
+    assert double == {}

@@ -17,8 +17,7 @@ from raysync.core.events import Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Resumed
 from raysync.decoupled.plan import plan_of
-from raysync.engine.checkpoint_state import OUTLIVED_S
-from raysync.engine.elastic import for_workers_of
+from raysync.engine.checkpoint_state import OUTLIVED_S, for_workers_of
 from raysync.engine.messages import BackwardCall, ForwardCall
 from raysync.errors import RunFailed, RunLost
 from raysync.record.reader import load

@@ -1,13 +1,24 @@
-"""Whether a run has learned enough, by its evaluations: the settings of `stop` about the model."""
+"""Why a run ends before its workload is done.
+
+stops       it has learned enough, by its evaluations: the settings of `stop` about the model
+diverges    something is not finite: which worker, on which samples, and what was the first
+is stopped  from outside, after a last checkpoint if it takes any
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 from raysync.config import Experiment
+from raysync.core.events import Pushed
+from raysync.core.finding import Finding
 from raysync.core.journal import Evaluation
 from raysync.core.metrics import MODES, PrimaryMetric
+
+SHOWN = 5
+"""The samples of a batch that are named."""
 
 
 def stop_metric(experiment: Experiment, primary: PrimaryMetric) -> PrimaryMetric | None:
@@ -28,8 +39,8 @@ def stop_metric(experiment: Experiment, primary: PrimaryMetric) -> PrimaryMetric
     return PrimaryMetric(name, MODES[name]) if name in MODES else None
 
 
-class EarlyStop:
-    """Takes in the evaluations of a run, and says when it should end."""
+class Stopping:
+    """Takes in pushes and evaluations, and says when the run should end."""
 
     def __init__(self, experiment: Experiment, primary: PrimaryMetric) -> None:
         """
@@ -37,6 +48,10 @@ class EarlyStop:
             experiment: has the settings `stop` and `target`.
             primary: the primary metric of the task.
         """
+        self.is_requested = False
+        """Whether the run is to be stopped."""
+        self.why_diverged = ""
+        """What was not finite, and where; "": everything so far was finite."""
         self._stop, self._target = experiment.stop, experiment.target
         self._metric = stop_metric(experiment, primary) or primary
         self._best: float | None = None
@@ -53,7 +68,7 @@ class EarlyStop:
         self._best, self._version = state["best"], state["version"]
         self._not_better = state["not_better"]
 
-    def reason(self, evaluation: Evaluation) -> str:
+    def take(self, evaluation: Evaluation) -> str:
         """Take in an evaluation, and say in a clause why the run should end; "" if it should not.
         Several marks that were passed at once are one evaluation.
         """
@@ -65,8 +80,13 @@ class EarlyStop:
             value = evaluation.value(self._target.metric)
             if self._target.is_met(value):
                 return f"the target is met: {self._target.metric} is {value:.6g}"
-        if stop.patience is None or self._is_better(evaluation, stop.min_delta):
+        if stop.patience is None:
             self._not_better = 0
+            return ""
+        value = evaluation.value(self._metric.name)
+        assert value is not None, "an evaluation without the metric of stop"
+        if self._is_better(value, stop.min_delta):
+            self._best, self._not_better = value, 0
             return ""
         self._not_better += 1
         if self._not_better < stop.patience:
@@ -75,12 +95,39 @@ class EarlyStop:
         count = f"{stop.patience} evaluations in a row" if stop.patience > 1 else "an evaluation"
         return f"{self._metric.name} was not better than {self._best:.6g}{by} for {count}"
 
-    def _is_better(self, evaluation: Evaluation, min_delta: float) -> bool:
-        value, best = evaluation.value(self._metric.name), self._best
-        assert value is not None, "an evaluation without the metric of stop"
-        if best is not None:
-            demanded = best + min_delta if self._metric.rises else best - min_delta
-            if not self._metric.is_better(value, demanded):
-                return False
-        self._best = value
+    def check_losses(self, evaluations: Sequence[Evaluation]) -> bool:
+        """Take in whether the loss of evaluations is finite; return whether the run diverges."""
+        if all(isfinite(evaluation.loss) for evaluation in evaluations):
+            return False
+        self.why_diverged = self.why_diverged or (
+            f"the loss of the evaluation of version {evaluations[0].version} is not finite; the"
+            " losses and the gradients of all pushes before were"
+        )
         return True
+
+    def _is_better(self, value: float, min_delta: float) -> bool:
+        if self._best is None:
+            return True
+        demanded = self._best + (min_delta if self._metric.rises else -min_delta)
+        return self._metric.is_better(value, demanded)
+
+
+def why_diverged(event: Pushed, finding: Finding) -> str:
+    """Return a sentence about the push with which a run diverged, without its full stop."""
+    parameter = f" of {finding.parameter}" if finding.parameter else ""
+    first = finding.first
+    if first == "weights":
+        cause = f"an update up to version {event.base}" if event.base else "the initial model"
+        what = f"the weights{parameter}, in {cause}"
+    else:
+        what = f"the {first}{parameter}, at version {event.base}"
+    return (
+        f"{event.worker}, clock {event.clock}, samples {_some(finding.samples)}: the first that"
+        f" is not finite: {what}"
+    )
+
+
+def _some(samples: Sequence[int]) -> str:
+    shown = ", ".join(map(str, samples[:SHOWN]))
+    more = len(samples) - SHOWN
+    return f"{shown} and {more} more" if more > 0 else shown

@@ -16,7 +16,7 @@ from tests.builders.messages import tells
 
 PATIENT = """
 import signal, sys
-from raysync.cli.stopping import stoppable
+from raysync.cli.stop_signals import stoppable
 
 with stoppable():
     try:
@@ -30,7 +30,7 @@ with stoppable():
 """
 STUCK = """
 import contextlib, ctypes, subprocess
-from raysync.cli.stopping import stoppable
+from raysync.cli.stop_signals import stoppable
 
 with stoppable():
     libc, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)

@@ -1,0 +1,28 @@
+"""The lines of the journal that a run has written and not reported yet."""
+
+from __future__ import annotations
+
+from raysync.core.journal import Line, Remark
+from raysync.engine.backend import Backend
+
+
+class Lines(list[Line]):
+    """The lines since the last report, to which every part of a run adds its own."""
+
+    def __init__(self, backend: Backend) -> None:
+        """
+        Args:
+            backend: has the clock.
+        """
+        super().__init__()
+        self._backend = backend
+
+    def remark(self, text: str) -> None:
+        """Add a sentence for readers."""
+        self.append(Remark(self._backend.now, text))
+
+    def take(self) -> list[Line]:
+        """Take the lines out, for a report."""
+        taken = list(self)
+        self.clear()
+        return taken
