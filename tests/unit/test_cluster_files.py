@@ -13,7 +13,7 @@ import yaml
 from ray.runtime_env import RuntimeEnv
 
 from raysync import config
-from raysync.cluster.placement import Node, infeasible_reason, plan
+from raysync.cluster.placement import ClusterNode, infeasible_reason, plan
 
 JOBS = Path(__file__).parents[2] / "experiments/clusters/jobs"
 
@@ -106,14 +106,14 @@ def nodes_of_kuberay():
         limits = container["resources"]["limits"]
         assert limits == container["resources"]["requests"]
         resources = {"CPU": float(limits["cpu"]), "GPU": float(limits.get("nvidia.com/gpu", 0))}
-        yield from [Node(resources, group["labels"])] * group["minReplicas"]
+        yield from [ClusterNode(resources, group["labels"])] * group["minReplicas"]
 
 
 def nodes_of_aws():
     file = read("aws.yaml")
     for name, kind in file["available_node_types"].items():
         count = 1 if name == file["head_node_type"] else kind["min_workers"]
-        yield from [Node(dict(kind["resources"]), kind["labels"])] * count
+        yield from [ClusterNode(dict(kind["resources"]), kind["labels"])] * count
 
 
 def test_the_rayjob_fits_the_schema():
@@ -140,7 +140,7 @@ def test_the_experiment_fits_on_the_nodes_by_their_labels(nodes):
     there = list(nodes())
     assert infeasible_reason(plan(experiment).bundles, there) is None
     assert infeasible_reason(plan(experiment).bundles, there[:-1]) == "worker group 't4'"
-    bare = [Node(node.resources, {}) for node in there]
+    bare = [ClusterNode(node.resources, {}) for node in there]
     assert infeasible_reason(plan(experiment).bundles, bare) is not None
 
 
