@@ -173,7 +173,7 @@ def driver_of(
         WorkerNodes(watch, cast.bundles, cast.server_bundles),
         cast.names,
         sites=cast.sites,
-        ways_s=spec.ways_s,
+        upload_s=spec.upload_s,
         transport=transport,
         began_at=0.0 if checkpoint is None else checkpoint.at,
     )

@@ -39,6 +39,7 @@ from raysync.engine.error_text import reason
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.event_queue import EventQueue
 from raysync.engine.messages import BackwardCall, Message, SnapshotCall, StepCall, encode, method_of
+from raysync.step_fault import StepFault
 
 REPORT_EVERY_S = 0.25
 """How often the session is told what happened."""
@@ -75,7 +76,7 @@ class RayBackend:
         names: Mapping[str, str],
         *,
         sites: Mapping[str, str],
-        ways_s: Mapping[str, float],
+        upload_s: Callable[[str, StepFault], float],
         transport: Transport,
         began_at: float = 0.0,
     ) -> None:
@@ -89,13 +90,13 @@ class RayBackend:
             nodes: knows what becomes of the workers' nodes.
             names: Ray's id of an actor -> its id here, of workers and servers.
             sites: worker -> Ray's id of its node.
-            ways_s: slot -> the seconds that a vector takes one way over its worker's emulated link.
+            upload_s: says how long the gradient of a slot takes over its emulated link.
             transport: carries the vectors of the run.
             began_at: the time, in seconds since the run began, at which it goes on.
         """
         self._transport = transport
         transport.attach(self._failure_by)
-        self._sites, self._ways_s = dict(sites), ways_s
+        self._sites, self._upload_s = dict(sites), upload_s
         self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
         self._workers = dict(workers)
         self._respawns, self._nodes, self._names = respawns, nodes, dict(names)
@@ -157,7 +158,7 @@ class RayBackend:
         room = self._transport.room(actor, message, self._sites.get(actor))
         upload = None
         if isinstance(message, StepCall):
-            upload = Upload(actor, self._upload_s(actor, message))
+            upload = Upload(actor, self._upload_s(WorkerId(actor).slot, message.fault))
         elif isinstance(message, BackwardCall):
             upload = Upload(actor, 0.0)
         return CallRequest(actor, handle, message, inputs, room, upload)
@@ -222,10 +223,6 @@ class RayBackend:
         if upload.emulated_s:
             return (Delayed(self, self.now + upload.emulated_s), *calls)
         return calls
-
-    def _upload_s(self, worker: str, message: StepCall) -> float:
-        """Return the seconds that the push of a step takes over an emulated link."""
-        return self._ways_s.get(WorkerId(worker).slot, 0.0) + message.added_s
 
     def enter_phase(self, phase: str) -> None:
         """See `Backend.enter_phase`: the network is the real one."""

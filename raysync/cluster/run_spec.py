@@ -11,6 +11,7 @@ from raysync.decoupled.pipelined_topology import PipelinedPlan, server_of
 from raysync.emulation.step_time import one_way_s
 from raysync.engine.topology import SERVER, DataParallelPlan
 from raysync.record.metrics_registry import RunLabels
+from raysync.step_fault import StepFault
 from raysync.training.data.batches import Batches
 
 
@@ -60,13 +61,9 @@ class RunSpec:
         """The number in the name of the first server actor: stages count from 1."""
         return 1 if self.is_pipelined else 0
 
-    @property
-    def ways_s(self) -> Mapping[str, float]:
-        """Slot -> the seconds that a gradient takes over its worker's emulated link."""
-        if self.is_pipelined:
-            return {}  # see `Capability.EMULATE_LINKS`
-        size = self.push_bytes[SERVER]
-        return {slot: one_way_s(self.group(slot).link, size) for slot in self.batches}
+    def upload_s(self, slot: str, fault: StepFault) -> float:
+        """Return the seconds that a gradient takes over its worker's emulated link."""
+        return one_way_s(self.group(slot).link, self.push_bytes[SERVER], fault)
 
     @property
     def keeps_actors_after(self) -> Sequence[str]:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import exp, log
 from typing import Annotated, ClassVar, Literal, TypeVar
 
@@ -19,19 +18,10 @@ from raysync.config.workers import WorkerGroup, slots_in, slots_named
 from raysync.core.capability import Capability
 from raysync.errors import unknown_name
 from raysync.randomness import standard_normal, uniform
+from raysync.step_fault import StepFault
 
 Draws = Callable[[int], float]
 """Number of a draw -> its value, the same whenever it is asked for."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepFault:
-    """The effect of faults on one step."""
-
-    factor: float = 1.0
-    """The factor by which its duration is multiplied."""
-    latency_s: float = 0.0
-    """Seconds that are added to each way between worker and server."""
 
 
 class _Fault(Strict):

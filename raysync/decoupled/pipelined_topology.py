@@ -29,7 +29,7 @@ from raysync.core.ids import WorkerId, worker_id
 from raysync.core.journal import Report
 from raysync.core.roster import Member, Roster
 from raysync.decoupled.pipelines import Pass, Pipelines, StageId
-from raysync.emulation.fault_plan import NO_FAULT, FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
@@ -38,6 +38,7 @@ from raysync.engine.parameter_server import PUBLISHED, ParameterServer
 from raysync.engine.topology import Step, apply_plan, issued_at
 from raysync.errors import RunLost
 from raysync.paradigms.decoupled import Decoupled
+from raysync.step_fault import NO_FAULT
 
 PASSES = {"forward": ForwardCall, "backward": BackwardCall}
 
@@ -339,7 +340,7 @@ class Pipelined:
         fault = NO_FAULT
         if self._faults is not None:
             fault = self._faults.at_step(worker.slot, each.batch - 1, self._backend.now)
-        message = PASSES[each.direction](each.batch, fault.factor, fault.latency_s)
+        message = PASSES[each.direction](each.batch, fault)
         call = self._backend.call(worker.name, message, inputs)
         worker.calls.append((call, [source for _, source in arrived]))
         return call

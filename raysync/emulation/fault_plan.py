@@ -16,11 +16,10 @@ from math import inf, log
 from typing import Any
 
 from raysync.config import Crash, Experiment, Kill
-from raysync.config.faults import Draws, StepFault, WindowedFault
+from raysync.config.faults import Draws, WindowedFault
 from raysync.config.yaml_reading import write_yaml
 from raysync.randomness import hashed_seed, uniform
-
-NO_FAULT = StepFault()
+from raysync.step_fault import NO_FAULT, StepFault
 
 
 class FaultWindows:
@@ -132,14 +131,13 @@ class FaultPlan:
             clock: the iteration.
             at: seconds since the run began.
         """
-        factor, latency_s = 1.0, 0.0
+        fault = NO_FAULT
         for slot_fault in self._slot_faults.get(slot, ()):
             step_fault = slot_fault.step_fault(clock, at)
             if step_fault is not None:
                 self._idle.pop(slot_fault.index, None)
-                factor *= step_fault.factor
-                latency_s += step_fault.latency_s
-        return StepFault(factor, latency_s) if factor != 1.0 or latency_s else NO_FAULT
+                fault = fault.beside(step_fault)
+        return fault
 
     def crash_at_clock(self, slot: str, clock: int) -> int | None:
         """Return the index of the crash that is due when the worker begins this iteration, or None;

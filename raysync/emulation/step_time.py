@@ -11,9 +11,9 @@ from statistics import fmean
 
 from raysync.config import Experiment, Jitter, Link, WorkerGroup
 from raysync.config.durations import steps_of
-from raysync.config.faults import StepFault
 from raysync.core.ids import Slot
 from raysync.randomness import begun_key, standard_normal_at, uniform_at
+from raysync.step_fault import NO_FAULT, StepFault
 
 SHORTEST = 0.05
 """A normal jitter never shortens a step to less than this fraction of it."""
@@ -160,21 +160,18 @@ class KnownSteps:
             step_time = StepTime(group, experiment.seed, slot, own_size)
             self._step_times[slot] = step_time
         fault = self._fault_at(slot, clock, at)
-        ways_s = one_way_s(group.link, self._vector_bytes, fault.latency_s)
+        ways_s = one_way_s(group.link, self._vector_bytes, fault)
         ways_s += one_way_s(experiment.network.link, self._vector_bytes)
         return step_time.seconds(clock, size, fault.factor) + 2 * ways_s
 
 
-def one_way_s(link: Link, size_bytes: int, added_s: float = 0.0) -> float:
+def one_way_s(link: Link, size_bytes: int, fault: StepFault = NO_FAULT) -> float:
     """Return the seconds that a vector travels over a link without other traffic.
 
     Args:
         link: between worker and server.
         size_bytes: the size of the vector.
-        added_s: latency that faults add.
+        fault: what faults do to it.
     """
-    return (
-        link.latency_s
-        + added_s
-        + (size_bytes / link.bandwidth_bytes_per_s if link.bandwidth_bytes_per_s else 0.0)
-    )
+    rate = link.bandwidth_bytes_per_s
+    return fault.way_s(link.latency_s, size_bytes / rate if rate else 0.0)

@@ -23,6 +23,7 @@ from typing import Any
 import msgspec
 
 from raysync.core.finding import Finding
+from raysync.step_fault import NO_FAULT, StepFault
 from raysync.training.server.apply_plan import ApplyPlan
 
 
@@ -47,10 +48,7 @@ class StepCall(Message, frozen=True):
     clock: int
     samples: int
     """The size of its batch."""
-    factor: float = 1.0
-    """What faults multiply the duration of the step with."""
-    added_s: float = 0.0
-    """The seconds that faults add to each way."""
+    fault: StepFault = NO_FAULT
 
 
 class RestoreCall(Message, frozen=True):
@@ -62,17 +60,14 @@ class ForwardCall(Message, frozen=True):
 
     batch: int
     """Its number among the batches of the group, from 1."""
-    factor: float = 1.0
-    """See `StepCall`."""
-    added_s: float = 0.0
+    fault: StepFault = NO_FAULT
 
 
 class BackwardCall(Message, frozen=True):
     """The backward pass of a batch through a stage; the last stage runs it forward before."""
 
     batch: int
-    factor: float = 1.0
-    added_s: float = 0.0
+    fault: StepFault = NO_FAULT
 
 
 class CombineCall(Message, frozen=True):

@@ -267,7 +267,7 @@ class DataParallel:
         if self._faults is None:
             return StepCall(clock, samples)
         fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
-        return StepCall(clock, samples, fault.factor, fault.latency_s)
+        return StepCall(clock, samples, fault)
 
     def _size_of(self, worker: str) -> int:
         size = self._batch_sizes[worker] = self._batch_sizes[WorkerId(worker).slot]

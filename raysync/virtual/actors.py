@@ -23,6 +23,7 @@ from raysync.engine.messages import (
     StepCall,
     StepReport,
 )
+from raysync.step_fault import NO_FAULT
 from raysync.virtual.all_reduce import AllReduce
 from raysync.virtual.virtual_backend import Cost
 
@@ -33,8 +34,8 @@ if TYPE_CHECKING:  # a run that only takes time needs no torch
     from raysync.training.server.model_server import ModelServer
     from raysync.virtual.trainer import Trainer
 
-NO_COST: Cost = (0.0, 0.0, 0.0, 0.0, None)
-AT_ONCE: Cost = (0.0, 0.0, None, 0.0, None)
+NO_COST: Cost = (0.0, 0.0, NO_FAULT, NO_FAULT, None)
+AT_ONCE: Cost = (0.0, 0.0, None, NO_FAULT, None)
 """The cost of what only happens around a checkpoint: not even its inputs take time."""
 Computed = tuple[Sequence[Any], Any]
 
@@ -65,9 +66,8 @@ class WorkerActor:
         """See `Actor.cost`."""
         if not isinstance(message, StepCall):
             return AT_ONCE
-        busy_s = self._step_time.seconds(message.clock, message.samples, message.factor)
-        added_s = message.added_s
-        return busy_s, 0.0, added_s, added_s, StepReport(None, busy_s)
+        busy_s = self._step_time.seconds(message.clock, message.samples, message.fault.factor)
+        return busy_s, 0.0, message.fault, message.fault, StepReport(None, busy_s)
 
     def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
@@ -143,8 +143,8 @@ class ServerActor:
         times, count = self._times, len(inputs) // self._vectors
         if self._exchange is not None:
             exchange_s = self._exchange.seconds(inputs[:count])
-            return exchange_s, times.update_s + times.reading_s, 0.0, 0.0, None
-        return times.update_s, count * times.reading_s, 0.0, 0.0, None
+            return exchange_s, times.update_s + times.reading_s, NO_FAULT, NO_FAULT, None
+        return times.update_s, count * times.reading_s, NO_FAULT, NO_FAULT, None
 
     def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""

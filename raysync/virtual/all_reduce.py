@@ -108,9 +108,9 @@ class AllReduce:
 
         Args:
             gradients: each with the `site` where it was computed, or the server's if a checkpoint
-                kept it, and the seconds that faults add to its way.
+                kept it, and what faults do to its way.
         """
-        ends = [(self._links[each.site], each.added_s) for each in gradients]
-        latency_s = max(link.latency_s + added_s for link, added_s in ends)
+        ends = [(self._links[each.site], each.fault) for each in gradients]
+        latency_s = max(link.latency_s + fault.latency_s for link, fault in ends)
         bandwidth = min(link.bandwidth_bytes_per_s for link, _ in ends)
         return self._seconds(len(ends), self._size, latency_s, bandwidth)

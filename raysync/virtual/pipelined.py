@@ -25,6 +25,7 @@ from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import StepTime
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.messages import BackwardCall, ForwardCall, Message, StepReport
+from raysync.step_fault import NO_FAULT
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.files.model_file import encoded
 from raysync.training.files.state_file import State
@@ -80,11 +81,13 @@ class VirtualStage:
         answer = None
         if isinstance(message, BackwardCall):
             answer, self._busy_s = StepReport(None, self._busy_s), 0.0
-        return forward_s, backward_s, 0.0, message.added_s, answer
+        return forward_s, backward_s, NO_FAULT, message.fault, answer
 
     def _seconds(self, message: ForwardCall | BackwardCall, part: float) -> float:
         share = self._plan.shares[self._stage] * part
-        return share * self._step_time.seconds(message.batch - 1, self._batch_size, message.factor)
+        return share * self._step_time.seconds(
+            message.batch - 1, self._batch_size, message.fault.factor
+        )
 
     def _parts(self, message: Message) -> tuple[float, float]:
         """Return the shares of the stage's part of a step that a pass takes forward and

@@ -15,6 +15,8 @@ from dataclasses import dataclass
 from math import inf
 from typing import Protocol
 
+from raysync.step_fault import StepFault
+
 
 @dataclass(slots=True)
 class SharedLink:
@@ -27,12 +29,12 @@ class SharedLink:
 class Way(Protocol):
     """How values get from one site to another."""
 
-    def arrival(self, begin: float, added_s: float) -> float:
+    def arrival(self, begin: float, fault: StepFault) -> float:
         """Send a value; return when it arrives, in seconds since the run began.
 
         Args:
             begin: when the value is ready and needed.
-            added_s: the latency that faults of a worker add.
+            fault: what faults of a worker do to the way.
         """
 
 
@@ -47,17 +49,17 @@ class Path:
     shared_s: float = 0.0
     """The seconds that the value takes of the shared link."""
 
-    def arrival(self, begin: float, added_s: float) -> float:
+    def arrival(self, begin: float, fault: StepFault) -> float:
         """See `Way.arrival`."""
         link = self.shared
         if link is None:
-            return begin + (self.latency_s + added_s) + self.transfer_s
+            return begin + (self.latency_s + fault.latency_s) + self.transfer_s
         if begin == inf:
             return begin  # what never comes holds up nothing
         free_at = (begin if begin > link.free_at else link.free_at) + self.shared_s
         link.free_at = free_at
         own_at = begin + self.transfer_s
-        return (free_at if free_at > own_at else own_at) + self.latency_s + added_s
+        return (free_at if free_at > own_at else own_at) + self.latency_s + fault.latency_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +75,7 @@ class LongPath:
     ways: int = 1
     """How often the latency of faults is added: once, and twice for each round trip."""
 
-    def arrival(self, begin: float, added_s: float) -> float:
+    def arrival(self, begin: float, fault: StepFault) -> float:
         """See `Way.arrival`."""
         if begin == inf:
             return begin  # what never comes holds up nothing
@@ -81,7 +83,7 @@ class LongPath:
         for link, link_s in self.shared:
             link.free_at = max(begin, link.free_at) + link_s
             arrival = max(arrival, link.free_at)
-        return arrival + self.latency_s + self.ways * added_s
+        return arrival + self.latency_s + self.ways * fault.latency_s
 
 
 Paths = Mapping[str, Mapping[str, Way]]

@@ -32,6 +32,7 @@ from msgspec import Struct
 from raysync.engine.backend import Failure, Room
 from raysync.engine.error_text import reason
 from raysync.engine.messages import Message, RestoreCall, StepReport
+from raysync.step_fault import NO_FAULT, StepFault
 from raysync.virtual.transfers import PhaseNetwork, Way
 
 REPORT_EVERY = 20
@@ -40,10 +41,10 @@ MOST_LINES = 100
 """The lines of a report, at most, where nothing is computed: then those of a long run are a
 hundredth of it, since each takes as long as some pushes."""
 
-Cost = tuple[float, float, float | None, float, Any]
-"""The cost of a call: seconds from its beginning to its end, in two summands; seconds that are
-added to the way of each of its inputs (None: they are there at once, over no link), and of each of
-its values; its answer, if nothing is computed."""
+Cost = tuple[float, float, StepFault | None, StepFault, Any]
+"""The cost of a call: seconds from its beginning to its end, in two summands; what faults do to the
+way of each of its inputs (None: they are there at once, over no link), and of each of its values;
+its answer, if nothing is computed."""
 
 
 class Actor(Protocol):
@@ -89,8 +90,8 @@ class VirtualCall(Struct, eq=False, weakref=True):
     at: float
     """The time at which it is done, in seconds since the run began."""
     site: str = ""
-    added_s: float = 0.0
-    """The seconds that are added to the way of its values."""
+    fault: StepFault = NO_FAULT
+    """What is done to the way of its values."""
     answer: Any = None
     values: Sequence[Any] | None = None
     """The computed values; None: they are not computed yet, or nothing is."""
@@ -150,7 +151,7 @@ class OtherValue:
 
     def __init__(self, call: VirtualCall, index: int) -> None:
         self._call, self._index = call, index
-        self.at, self.site, self.added_s = call.at, call.site, call.added_s
+        self.at, self.site, self.fault = call.at, call.site, call.fault
 
     @property
     def answer(self) -> Any:
@@ -298,17 +299,18 @@ class VirtualBackend:
         begin = now = self.now
         if process.free_at > begin:
             begin = process.free_at
-        first_s, second_s, added_s, value_added_s, answer = cost(message, inputs)
-        if added_s is None:
-            ways, added_s = None, 0.0
+        first_s, second_s, fault, value_fault, answer = cost(message, inputs)
+        if fault is None:
+            ways, fault = None, NO_FAULT
         for value in inputs:
             at = value.at
             if ways and (way := ways.get(value.site)) is not None:
-                at = way.arrival(at if at > now else now, value.added_s + added_s)
+                both = fault if value.fault is NO_FAULT else fault.beside(value.fault)
+                at = way.arrival(at if at > now else now, both)
             if at > begin:
                 begin = at
         process.free_at = begin + first_s + second_s
-        call = VirtualCall(process.free_at, process.site, value_added_s, answer)
+        call = VirtualCall(process.free_at, process.site, value_fault, answer)
         if self._fails:
             self._fail_or_freeze(call, actor, process, begin, inputs)
         if self.computes and call.at < inf:
@@ -337,7 +339,7 @@ class VirtualBackend:
         process = self._processes.get(actor) or self._start(actor)
         site, ways = process.site, process.ways
         way = ways.get(value.site) if ways else None
-        at = self.now if way is None else way.arrival(self.now, value.added_s)
+        at = self.now if way is None else way.arrival(self.now, value.fault)
         value.at, value.site = at, site
         if self._push_s:
             return (VirtualCall(inf, site, arrives_at=at),)
@@ -415,7 +417,7 @@ class VirtualBackend:
         call = self.call(server, message, inputs)
         if lost is not None:
             lost.moved = call
-            lost.at, lost.site, lost.added_s = call.at, call.site, call.added_s
+            lost.at, lost.site, lost.fault = call.at, call.site, call.fault
             lost.answer = call.answer
             if call.at < inf:
                 self.schedule(call.at, _take_over, (lost, call))

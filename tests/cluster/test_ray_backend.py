@@ -21,6 +21,7 @@ from raysync.cluster.shards import Shards
 from raysync.cluster.transports.object_store import ObjectStore
 from raysync.engine.backend import Failure
 from raysync.engine.messages import StepCall
+from raysync.step_fault import StepFault
 from tests.builders.messages import tells
 from tests.fakes.calls import FakeRay, Reference, Views, remote
 
@@ -55,7 +56,7 @@ def backend_of(worker=None, servers=1, respawns=None, views=None, site="here", *
         nodes,
         IDS,
         sites=sites,
-        ways_s=ways_s,
+        upload_s=lambda slot, fault: ways_s.get(slot, 0.0) + fault.latency_s,
         transport=ObjectStore(),
     )
 
@@ -205,7 +206,7 @@ def test_nothing_is_brought_within_a_node_or_if_ray_sends_it_along(ray, site, pu
 def test_an_emulated_link_delays_the_arrival_and_a_fault_delays_it_more(ray):
     backend = backend_of(steps(Reference()), **{"w-0": 3.0})
     arrived = []
-    for number, message in enumerate((StepCall(0, 8), StepCall(1, 8, added_s=2.0)), 1):
+    for number, message in enumerate((StepCall(0, 8), StepCall(1, 8, StepFault(latency_s=2.0))), 1):
         [way] = backend.deliver(backend.call("w-0#1", message), "server")
         backend.watch(way, lambda began: arrived.append((began, backend.now)), backend.now)
         while len(arrived) < number:

@@ -306,7 +306,7 @@ class Driving:
             WorkerNodes(Views(NodeView({}, {})), {}),
             {},
             sites=dict.fromkeys(WORKERS, "here"),
-            ways_s={},
+            upload_s=lambda slot, fault: 0.0,
             transport=plan.begin(
                 Writers(400, 400, {name: name for name in WORKERS}, ["server-0"]), None
             ),

@@ -20,6 +20,7 @@ from raysync.cluster.transports.shared.shared_memory import slots_of
 from raysync.emulation.step_time import StepTime
 from raysync.engine.messages import RestoreCall, StepCall
 from raysync.paradigms import make
+from raysync.step_fault import StepFault
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.preparation import prepare
 from raysync.training.worker.flat import FlatModel
@@ -43,8 +44,8 @@ def worker():
     ("batch", "pulls", "delay_s", "busy_s"),
     [
         ((7, 8), True, 0.1 + 400 / 2000, 0.5),
-        ((7, 8, 3.0, 0.25), True, 0.1 + 400 / 2000 + 0.25, 1.5),
-        ((7, 8, 3.0, 0.25), False, None, 1.5),
+        ((7, 8, StepFault(3.0, 0.25)), True, 0.1 + 400 / 2000 + 0.25, 1.5),
+        ((7, 8, StepFault(3.0, 0.25)), False, None, 1.5),
         ((7, 2), True, 0.1 + 400 / 2000, 0.125),
     ],
 )

@@ -29,6 +29,7 @@ from raysync.engine.messages import EvaluateCall, ForgetCall, PublishCall, State
 from raysync.errors import ProtocolViolation
 from raysync.paradigms import make
 from raysync.paradigms.asp import ASP
+from raysync.step_fault import StepFault
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
 from tests.builders.messages import tells
@@ -323,8 +324,8 @@ def test_only_a_step_that_is_befallen_is_sent_its_hardship():
     ]
     for slot, message in steps:
         fault = asked.at_step(slot, message.clock, 0.0)
-        assert message == StepCall(message.clock, 1, fault.factor, fault.latency_s)
-    assert ("w-1", StepCall(4, 1, 3.0, 0.2)) in steps
+        assert message == StepCall(message.clock, 1, fault)
+    assert ("w-1", StepCall(4, 1, StepFault(3.0, 0.2))) in steps
     assert len(steps) > 50
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from raysync.engine.backend import Failure
 from raysync.engine.messages import Message
+from raysync.step_fault import NO_FAULT
 from raysync.virtual.transfers import Path, PhaseNetwork, SharedLink
 from raysync.virtual.virtual_backend import MOST_LINES, REPORT_EVERY, ProcessEnd, VirtualBackend
 
@@ -24,7 +25,7 @@ class Adder:
         self.site, self.total = name, 0
 
     def cost(self, message, inputs):
-        return float(message.seconds), 0.0, 0.0, 0.0, "free"
+        return float(message.seconds), 0.0, NO_FAULT, NO_FAULT, "free"
 
     def compute(self, message, inputs, answer):
         assert answer == "free"

@@ -10,9 +10,10 @@ import pytest
 
 from raysync import config
 from raysync.config import Jitter, Link
-from raysync.emulation.fault_plan import NO_FAULT, FaultPlan
+from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import SHORTEST, StepTime, jitter_of, one_way_s
 from raysync.randomness import standard_normal
+from raysync.step_fault import NO_FAULT, StepFault
 
 SLOW = {"kind": "slow-down", "factor": 2}
 KILL = {"kind": "kill"}
@@ -370,5 +371,8 @@ def test_a_step_has_a_fixed_part_a_part_a_sample_and_a_floor(size, seconds):
 
 
 def test_one_way_is_latency_and_bytes_over_bandwidth():
-    assert one_way_s(Link(latency_s=0.5, bandwidth_bytes_per_s=4), 10, added_s=0.25) == 0.75 + 2.5
+    assert (
+        one_way_s(Link(latency_s=0.5, bandwidth_bytes_per_s=4), 10, StepFault(latency_s=0.25))
+        == 0.75 + 2.5
+    )
     assert one_way_s(Link(latency_s=0.5), 10) == 0.5

@@ -9,6 +9,7 @@ from raysync.cluster.actors.stage_actor import StageActor
 from raysync.cluster.actors.worker import Worker
 from raysync.engine import messages
 from raysync.engine.messages import Message, decode, encode, method_of
+from raysync.step_fault import StepFault
 from raysync.training.server.apply_plan import ApplyPlan
 
 seconds = st.floats(0, 1e12)
@@ -29,8 +30,7 @@ FIELDS = {
     "clock": numbers,
     "samples": numbers,
     "batch": numbers,
-    "factor": seconds,
-    "added_s": seconds,
+    "fault": st.builds(StepFault, factor=seconds, latency_s=seconds),
     "plan": plans,
     "publishes": st.booleans(),
     "version": numbers,

@@ -163,14 +163,14 @@ class StageActor:
     ) -> Iterator[None]:
         """Sleep for what the emulated device and its link take longer than this one."""
         if travels:
-            sleep_s(one_way_s(self._link, self._output_bytes, message.added_s))
+            sleep_s(one_way_s(self._link, self._output_bytes, message.fault))
         began_s = now_s()
         yield
         # On a GPU copies are no computing, as of a worker.
         computed_s = self._work.device_s or now_s() - began_s
         share = self._share * part
         step_s = self._step_time.seconds(
-            message.batch - 1, self._batch_size, message.factor, computed_s / share
+            message.batch - 1, self._batch_size, message.fault.factor, computed_s / share
         )
         began_s = now_s()
         sleep_s(share * step_s - computed_s)

@@ -149,7 +149,7 @@ class Worker:
         clock, batch_size = message.clock, message.samples
         try_kernels(batch_size == self._batch_size)
         if weights:  # the backend lets the gradient take its time: another step may come meanwhile
-            sleep_s(one_way_s(self._link, self._vector_bytes, message.added_s))
+            sleep_s(one_way_s(self._link, self._vector_bytes, message.fault))
             pulled.read(weights)
         began_s = now_s()
         if into is None:
@@ -162,7 +162,7 @@ class Worker:
                 pulled.check()
         # On a GPU the copies of weights and gradient run beside this thread: they are no computing.
         computed_s = gradient.device_s or now_s() - began_s
-        step_s = self._step_time.seconds(clock, batch_size, message.factor, computed_s)
+        step_s = self._step_time.seconds(clock, batch_size, message.fault.factor, computed_s)
         began_s = now_s()
         sleep_s(step_s - computed_s)
         busy_s = computed_s + now_s() - began_s
