@@ -26,6 +26,7 @@ from raysync.engine.messages import (
 )
 from raysync.engine.topology import SERVER
 from raysync.paradigms.decoupled import Decoupled
+from raysync.step_fault import NO_FAULT
 from raysync.training.server.model_server import ModelServer
 from raysync.virtual.data_parallel import DataParallelRun
 from raysync.virtual.pipelined import PipelinedRun
@@ -94,7 +95,7 @@ class Evaluator:
         self._takes_s = {EvaluateCall: takes_s, StateDictCall: saving_s}
 
     def cost(self, message, inputs):
-        return self._takes_s[type(message)], 0.0, 0.0, 0.0, None
+        return self._takes_s[type(message)], 0.0, NO_FAULT, NO_FAULT, None
 
 
 class Misfortunes:
