@@ -47,7 +47,12 @@ BUILT_IN_TASKS = ("classification", "language-model", "regression")
 GIVEN = "given:"
 """How the name of a task begins in the record of a run that got it as a Python object."""
 
-TRACKERS = ("tensorboard", "wandb", "mlflow")
+TRACKERS = {
+    "tensorboard": "raysync.tracking.tensorboard:EventFile",
+    "wandb": "raysync.tracking.wandb_run:WandbRun",
+    "mlflow": "raysync.tracking.mlflow_run:MlflowRun",
+}
+"""Name of a tracker -> its class: of a library, a `LibraryRun`; otherwise a `Sink`."""
 """Trackers by name; `raysync.tracking` has them."""
 
 
@@ -175,7 +180,7 @@ class Experiment(Strict):
     track: Choices = Field(
         (),
         description=(
-            "trackers that each run is logged with: tensorboard, wandb, mlflow, with"
+            f"trackers that each run is logged with: {', '.join(TRACKERS)}, with"
             " [their arguments](../tracking/README.md)"
         ),
     )

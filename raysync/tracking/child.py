@@ -7,19 +7,19 @@ from __future__ import annotations
 import json
 import os
 import sys
+from importlib import import_module
 from typing import Any
 
 from raysync.tracking.library import LibraryRun
-from raysync.tracking.mlflow_run import MlflowRun
-from raysync.tracking.wandb_run import WandbRun
 
-LIBRARIES: dict[str, type[LibraryRun]] = {"wandb": WandbRun, "mlflow": MlflowRun}
 KILLED = {"status": "killed", "samples": 0, "summary": {}, "files": [], "models": []}
 """The end of a run that did not tell it."""
 
 
 def main() -> None:
-    """Read messages from standard input, and call the library that the first argument names."""
+    """Read messages from standard input, and call the library whose class the first argument names,
+    as `package.module:Class`.
+    """
     sys.stdin.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the library prints is not for the reader
@@ -29,7 +29,8 @@ def main() -> None:
         answers.flush()
 
     try:
-        _serve(LIBRARIES[sys.argv[1]], answer)
+        module, _, name = sys.argv[1].partition(":")
+        _serve(getattr(import_module(module), name), answer)
     except BaseException as error:
         lines = str(error).strip().splitlines()
         answer("error", f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)

@@ -28,6 +28,11 @@ class LibraryRun(ABC):
         self._log_model = arguments.get("log_model", False)
 
     @classmethod
+    @abstractmethod
+    def arguments(cls) -> tuple[str, ...]:
+        """Return the names of its own arguments; the library is installed."""
+
+    @classmethod
     def environment(cls, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
         """Return the environment variables that the library needs before it is imported."""
         return {}

@@ -12,7 +12,6 @@ from filelock import FileLock
 
 from raysync.tracking.library import FAILED, LibraryRun
 
-ARGUMENTS = ("tracking_uri", "artifact_location", "experiment_name", "run_name", "tags")
 SQLITE = "sqlite:///"
 LONGEST_PARAMETER = 6000
 """The most characters of a parameter that MLflow keeps."""
@@ -32,6 +31,11 @@ class MlflowRun(LibraryRun):
     URI, MLflow's own variable for it included, a database is made in the folder of the record:
     MLflow 3 writes no folders of runs any more.
     """
+
+    @classmethod
+    def arguments(cls) -> tuple[str, ...]:
+        """See `LibraryRun.arguments`."""
+        return ("tracking_uri", "artifact_location", "experiment_name", "run_name", "tags")
 
     def __init__(self, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         super().__init__(run, arguments)

@@ -47,7 +47,7 @@ class LibraryProcess:
     ) -> None:
         """
         Args:
-            library: `wandb` or `mlflow`.
+            library: its class, a `LibraryRun`, as `package.module:Class`.
             arguments: those of the experiment file.
             notify: receives sentences that the user should read, such as the address of the run.
         """

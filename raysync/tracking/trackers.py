@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
 from raysync.config import Experiment, Named
+from raysync.config.experiment import TRACKERS
 from raysync.errors import ConfigError, unknown_name
-from raysync.tracking.library import OURS
-from raysync.tracking.mlflow_run import ARGUMENTS as OF_MLFLOW
+from raysync.tracking.library import OURS, LibraryRun
 from raysync.tracking.process import LibraryProcess
+from raysync.tracking.rows import Sink
 from raysync.tracking.tracker import Tracker
-
-OF_TENSORBOARD = "tensorboard"
-OF_RUN = ("config",)
-"""Arguments of a library's `init` that a run sets."""
 
 
 def check_trackers(experiment: Experiment) -> None:
@@ -27,7 +24,14 @@ def check_trackers(experiment: Experiment) -> None:
     """
     for index, choice in enumerate(experiment.track):
         where = f"track[{index}] {choice.name}"
-        if choice.name != OF_TENSORBOARD and not _is_installed(choice.name):
+        kind = _class_of(choice)
+        if not issubclass(kind, LibraryRun):
+            if choice.parameters:
+                raise ConfigError(
+                    f"{where}: it takes no arguments, got {', '.join(choice.parameters)}."
+                )
+            continue
+        if not _is_installed(choice.name):
             raise ConfigError(
                 f"{where}: the package {choice.name} is not installed: pip install"
                 f" 'raysync[{choice.name}]'."
@@ -36,28 +40,21 @@ def check_trackers(experiment: Experiment) -> None:
             if not isinstance(choice.parameters.get(name, True), bool):
                 raise ConfigError(f"{where}: {name} must be true or false.")
         unknown = [name for name in choice.parameters if name not in OURS]
-        if choice.name == OF_TENSORBOARD and choice.parameters:
-            raise ConfigError(
-                f"{where}: it takes no arguments, got {', '.join(choice.parameters)}."
-            )
-        if not unknown:
-            continue
-        allowed = _arguments(choice)
+        allowed = (*kind.arguments(), *OURS) if unknown else ()
         for name in unknown:
             if name not in allowed:
                 raise unknown_name("argument", name, allowed, where=where)
 
 
+def _class_of(choice: Named) -> type[Any]:
+    module, _, name = TRACKERS[choice.name].partition(":")
+    kind: type[Any] = getattr(import_module(module), name)
+    return kind
+
+
 def _is_installed(package: str) -> bool:
     spec = find_spec(package)
     return spec is not None and spec.origin is not None  # a folder of that name is no package
-
-
-def _arguments(choice: Named) -> tuple[str, ...]:
-    if choice.name == "mlflow":
-        return (*OF_MLFLOW, *OURS)
-    names = inspect.signature(import_module(choice.name).init).parameters
-    return tuple(name for name in (*names, *OURS) if name not in OF_RUN)
 
 
 def trackers_of(experiment: Experiment, notify: Callable[[str], None]) -> list[Tracker]:
@@ -75,8 +72,9 @@ def trackers_of(experiment: Experiment, notify: Callable[[str], None]) -> list[T
 
 
 def _tracker(choice: Named, notify: Callable[[str], None]) -> Tracker:
-    if choice.name != OF_TENSORBOARD:
-        return Tracker(choice.name, LibraryProcess(choice.name, choice.parameters, notify))
-    from raysync.tracking.tensorboard import EventFile  # tensorboardX is slow to import
-
-    return Tracker(choice.name, EventFile())
+    kind = _class_of(choice)
+    if issubclass(kind, LibraryRun):
+        sink: Sink = LibraryProcess(TRACKERS[choice.name], choice.parameters, notify)
+    else:
+        sink = kind()
+    return Tracker(choice.name, sink)

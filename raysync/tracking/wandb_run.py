@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,12 @@ class WandbRun(LibraryRun):
         for name in ("seconds", "*"):
             self._run.define_metric(name, step_metric="samples")
         self.notice = f"wandb: {self._run.url}" if self._run.url else ""
+
+    @classmethod
+    def arguments(cls) -> tuple[str, ...]:
+        """See `LibraryRun.arguments`; the configuration is set by the run."""
+        parameters = signature(import_module("wandb").init).parameters
+        return tuple(name for name in parameters if name != "config")
 
     @classmethod
     def environment(cls, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:

@@ -15,6 +15,7 @@ import yaml
 import raysync
 from raysync import config
 from raysync.cli.watch import newest
+from raysync.config.experiment import TRACKERS
 from raysync.core.journal import Ended, Evaluation, Remark, decode
 from raysync.errors import ConfigError, RunFailed, RunLost
 from raysync.running.engines import engine_for
@@ -261,7 +262,10 @@ def test_runs_that_begin_together_share_a_new_database(settings, tmp_path):
     """Each would make its tables, and the experiment."""
     pytest.importorskip("mlflow")
     uri, notes = f"sqlite:///{tmp_path}/new/mlflow.db", []
-    sinks = [process.LibraryProcess("mlflow", {"tracking_uri": uri}, notes.append) for _ in "abc"]
+    sinks = [
+        process.LibraryProcess(TRACKERS["mlflow"], {"tracking_uri": uri}, notes.append)
+        for _ in "abc"
+    ]
     for index, sink in enumerate(sinks):
         folder = str(tmp_path / str(index))
         sink.begin(Beginning(folder, f"run-{index}", "together", ("bsp", "virtual"), {}, 0.0))
