@@ -130,7 +130,9 @@ def _computed(
     """Return the losses of a few batches at the initial weights, and the last gradient."""
     training = Setting("cpu", model, shape, samples=1000).prepared()
     [slot] = training.groups
-    computation = GradientComputation(training.build(), training.task, [device], precision)
+    computation = GradientComputation(
+        training.build(), training.task, [device], config.WorkerGroup(precision=precision)
+    )
     reader = training.reader(slot)
     losses = [computation.compute(reader, clock, 64) for clock in range(STEPS_COMPARED)]
     return losses, computation.outgoing()[: computation.model.size].clone()

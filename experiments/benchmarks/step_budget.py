@@ -14,6 +14,7 @@ import torch
 from plain_training import Loop, Setting, synchronize
 
 from raysync.cluster.transports.payloads import incoming, outgoing
+from raysync.config import WorkerGroup
 from raysync.training.server.apply_plan import ApplyPlan
 from raysync.training.server.parameter_store import ParameterStore
 from raysync.training.worker.device import try_kernels
@@ -63,7 +64,9 @@ def budget(
     training, device = setting.prepared(), setting.device()
     [slot] = training.groups
     reader = training.reader(slot)
-    computation = GradientComputation(training.build(), training.task, [device], setting.precision)
+    computation = GradientComputation(
+        training.build(), training.task, [device], WorkerGroup(precision=setting.precision)
+    )
     initial = computation.model.initial()
     clocks = iter(range(10**9))
     try_kernels(True)  # as a worker does, and plain torch below

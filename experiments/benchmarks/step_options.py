@@ -7,6 +7,7 @@ import torch
 from plain_training import PRECISIONS, Setting, told
 from step_budget import ms
 
+from raysync.config import WorkerGroup
 from raysync.training.preparation import TrainingPlan
 from raysync.training.server.apply_plan import ApplyPlan
 from raysync.training.server.parameter_store import ParameterStore
@@ -47,7 +48,10 @@ def _step(setting: Setting, tries: bool, compiles: bool) -> tuple[float, torch.T
     training, device = setting.prepared(), setting.device()
     [slot] = training.groups
     computation = GradientComputation(
-        training.build(), training.task, [device], setting.precision, compiles=compiles
+        training.build(),
+        training.task,
+        [device],
+        WorkerGroup(precision=setting.precision, compile=compiles),
     )
     reader = training.reader(slot)
     drawn = reader.read(0, [setting.batch_size])

@@ -91,7 +91,7 @@ class Trainer:
                 training.build(),
                 training.task,
                 [self._device] * group.devices,
-                group.precision,
+                group.model_copy(update={"compile": False}),  # that would take longer than steps
                 experiment.micro_batch,
                 wire=experiment.cluster.wire,
             )

@@ -9,7 +9,7 @@ from torch import nn
 
 import raysync
 from raysync import config
-from raysync.config import ParadigmChoice
+from raysync.config import ParadigmChoice, WorkerGroup
 from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError
 from raysync.training.preparation import prepare
@@ -41,8 +41,10 @@ def task(**settings):
     return prepare(config.validate(SETTINGS | settings), model=normed)
 
 
-def computed(training, clocks=2, batch_size=12, **options):
-    computation = GradientComputation(training.build(), training.task, **options)
+def computed(training, clocks=2, batch_size=12, micro_batch=None, **group):
+    computation = GradientComputation(
+        training.build(), training.task, group=WorkerGroup(**group), micro_batch=micro_batch
+    )
     reader = training.reader("w-0")
     losses = [computation.compute(reader, clock, batch_size) for clock in range(clocks)]
     return losses, computation.outgoing().clone()
@@ -54,7 +56,7 @@ def test_a_compiled_loss_has_the_gradients_of_the_eager_one(monkeypatch, backend
     monkeypatch.setattr(torch, "compile", partial(torch.compile, backend=backend))
     training, options = task(), {"precision": precision, "micro_batch": 6}
     losses, vector = computed(training, **options)
-    other_losses, other = computed(training, compiles=True, **options)
+    other_losses, other = computed(training, compile=True, **options)
     tolerance = 1e-5 if precision == "float32" else 2e-2
     assert other_losses == pytest.approx(losses, rel=tolerance)
     assert (other - vector).norm() < tolerance * vector.norm()
@@ -70,7 +72,7 @@ def test_what_was_compiled_in_the_warm_up_serves_the_run(monkeypatch):
     training = task()
     compiled_for = []
     for batch_size in (12, 12, 10, 8, 6):
-        computed(training, batch_size=batch_size, compiles=True)
+        computed(training, batch_size=batch_size, compile=True)
         compiled_for.append(counter.frame_count)
     assert compiled_for == [1, 1, 2, 2, 2]
     torch._dynamo.reset()

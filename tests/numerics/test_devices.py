@@ -10,7 +10,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves, tree_map
 
 from raysync import config
-from raysync.config import Update
+from raysync.config import Update, WorkerGroup
 from raysync.errors import ConfigError
 from raysync.training.evaluation import evaluate
 from raysync.training.preparation import prepare
@@ -34,7 +34,9 @@ needs_gpu = pytest.mark.skipif(
 
 def gradient(devices, precision="float32", model=None, batch_size=30, clocks=1, into=None):
     training = prepare(config.validate(SETTINGS), model=model)
-    computation = GradientComputation(training.build(), training.task, devices, precision)
+    computation = GradientComputation(
+        training.build(), training.task, devices, WorkerGroup(precision=precision)
+    )
     if into is not None:
         computation.write_into(into)
     torch.manual_seed(0)
@@ -252,7 +254,9 @@ def losses_of_one_batch(name, device, precision):
     data = {"name": "synthetic", "parameters": {"shape": [3, 32, 32], "train": 300}}
     training = prepare(config.validate(SETTINGS | {"data": data}))
     module = built(name, (3, 32, 32), 10)
-    computation = GradientComputation(module, training.task, [device], precision)
+    computation = GradientComputation(
+        module, training.task, [device], WorkerGroup(precision=precision)
+    )
     losses = []
     for _ in range(5):
         losses.append(computation.compute(training.reader("w-0"), 0, 16))

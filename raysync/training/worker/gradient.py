@@ -13,6 +13,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from raysync.config import WorkerGroup
 from raysync.core.finding import Finding
 from raysync.training.data.batch_reader import BatchReader, even_sizes
 from raysync.training.data.batch_structure import batch_to
@@ -24,6 +25,8 @@ from raysync.training.worker.not_finite import first_not_finite
 from raysync.training.worker.precision import computing_in
 from raysync.training.worker.wire import Wire
 
+PLAIN = WorkerGroup()
+"""Workers that compute in float32, without a compiler."""
 BatchPart = tuple[Any, float]
 """A part of a batch, and its share of the batch's samples."""
 
@@ -31,11 +34,11 @@ BatchPart = tuple[Any, float]
 class _Replica:
     """The model on one device."""
 
-    def __init__(self, loss: Loss, module: nn.Module, device: str, precision: str) -> None:
+    def __init__(self, loss: Loss, module: nn.Module, device: str, group: WorkerGroup) -> None:
         self.device = Device(device)
         self.model = FlatModel(module.to(device).train())
         self._loss = loss
-        self._precision = precision
+        self._precision = group.precision
         self._spans: list[tuple[Any, Any]] = []
         """The marks before and after each part of the last batch."""
 
@@ -86,10 +89,9 @@ class GradientComputation:
         module: nn.Module,
         task: Task,
         devices: Sequence[str] = ("cpu",),
-        precision: str = "float32",
+        group: WorkerGroup = PLAIN,
         micro_batch: int | None = None,
         *,
-        compiles: bool = False,
         wire: str = "float32",
         shards: int = 1,
         draws_ahead: bool = False,
@@ -99,20 +101,18 @@ class GradientComputation:
             module: fresh; it is moved to the first device, and copied to the others.
             task: gives the loss.
             devices: their names in torch; `cpu` may occur several times.
-            precision: `float32`, `tf32` to round factors on GPUs that support it, or `bf16` for
-                torch's autocast of the forward pass.
+            group: how its workers compute: in which precision, and whether torch compiles the loss,
+                which it does for one device only.
             micro_batch: the largest number of samples that a device computes at once; None: all.
-            compiles: whether torch compiles the loss; for one device only, since torch does not
-                compile in several threads.
             wire: the format in which its gradients travel: see `training.worker.wire`.
             shards: the number of parts that they travel in.
             draws_ahead: whether to draw the batch of the next clock while a GPU computes this one:
                 for a computation that serves one worker only. See `draw_ahead`.
         """
         modules = [module, *(copy.deepcopy(module) for _ in devices[1:])]
-        loss = compiled(task.loss) if compiles else task.loss
+        loss = compiled(task.loss) if group.compile else task.loss
         self._replicas = [
-            _Replica(loss, copied, device, precision)
+            _Replica(loss, copied, device, group)
             for copied, device in zip(modules, devices, strict=True)
         ]
         self._distinct = list(
