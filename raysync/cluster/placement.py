@@ -52,13 +52,15 @@ class Plan:
 
     bundles: tuple[Bundle, ...]
     servers: tuple[int, ...]
-    """The controller sits with the first; it needs no resources of its own."""
+    """Indices of bundles, as of all actors. The controller sits with the first; it needs no
+    resources of its own."""
     evaluator: int
     workers: tuple[int, ...]
     evaluator_gpus: float = 0.0
-    """The share of a GPU that the evaluator has; where it sits with a worker, that has so much
-    less, and the evaluator reserves no CPU: a node may have no more than the worker needs."""
+    """The share of a GPU that the evaluator has. In a worker's bundle it is taken from that
+    worker's."""
     evaluator_cpus: float = 0.0
+    """0 in a worker's bundle: the node may have no CPU to spare."""
 
     def gpus(self, number: int, group: WorkerGroup) -> float:
         """Return the GPUs of the n-th worker, which is of that group."""

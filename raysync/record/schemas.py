@@ -200,15 +200,15 @@ def table_in(path: Path) -> pa.Table:
         pa.ArrowException: the same.
     """
     with opened_table(path) as file:
-        most = max(SMALL_BYTES, MOST_RATIO * path.stat().st_size)
-        _check_size(file, most)
-        # a text that stands in many rows is there once until it is known how much that would be
+        most_bytes = max(SMALL_BYTES, MOST_RATIO * path.stat().st_size)
+        _check_size(file, most_bytes)
+        # encoded, a text of many rows is there once; `_plain` looks how large all of them would be
         texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
         table = pq.ParquetFile(path, read_dictionary=texts).read()
     table.validate(full=True)
     for at, column in enumerate(table.columns):
         if pa.types.is_dictionary(column.type):
-            table = table.set_column(at, table.field(at).name, _plain(column, most))
+            table = table.set_column(at, table.field(at).name, _plain(column, most_bytes))
     return table
 
 

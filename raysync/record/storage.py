@@ -22,7 +22,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 from threading import Thread
 
@@ -257,8 +257,15 @@ def _copy(
             _copy(system, system.get_file_info(fs.FileSelector(info.path)), target, without)
         else:  # all at once, by several threads
             fs.copy_files(info.path, str(target), source_filesystem=system)
-        if info.mtime_ns is not None:
-            os.utime(target, ns=(info.mtime_ns, info.mtime_ns))
+            inside = fs.FileSelector(info.path, recursive=True)
+            for each in system.get_file_info(inside) if is_folder else ():
+                _set_mtime(target / PurePosixPath(each.path).relative_to(info.path), each)
+        _set_mtime(target, info)
+
+
+def _set_mtime(target: Path, info: fs.FileInfo) -> None:
+    if info.mtime_ns is not None:
+        os.utime(target, ns=(info.mtime_ns, info.mtime_ns))
 
 
 def _holds(system: fs.FileSystem, path: str, names: Collection[str]) -> bool:

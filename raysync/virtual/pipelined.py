@@ -197,7 +197,9 @@ class PipelinedRun:
         stages = [layout_of(part) for part in parts]
         whole = nn.Sequential(*(item for part in parts for item in part))
         evaluation = ModelEvaluation(training.model, whole, training.experiment)
-        model = evaluation.model
+        model = (
+            evaluation.model
+        )  # its tensors are those of `whole`, and of `module`, which is saved
 
         def vector(means: list[Tensor]) -> Tensor:
             return joined(means, stages, model.layout)

@@ -41,7 +41,7 @@ def flat(unit_norm=True):
 
 def loss_and_gradient(model, w, x, y):
     model.read_weights(torch.from_numpy(w))
-    model.clear_gradient()
+    model.begin_gradient()
     loss = cross_entropy(model.module(torch.from_numpy(x)), torch.from_numpy(y))
     loss.backward()
     model.write_gradient()

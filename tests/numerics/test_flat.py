@@ -25,7 +25,7 @@ def test_a_parameter_without_a_gradient_has_none_of_the_batch_before():
     module(torch.ones(3, 2)).sum().backward()
     model.write_gradient()
     assert model.gradient.all()
-    model.clear_gradient()
+    model.begin_gradient()
     module[0](torch.ones(3, 2)).sum().backward()
     model.write_gradient()
     assert model.gradient[:6].all()
@@ -45,7 +45,7 @@ def test_a_vector_is_row_by_row_in_any_memory_format(strided):
     assert torch.equal(model.initial(), rows.float())
     model.read_weights(rows.float().neg())
     model.read_weights(*rows.float().tensor_split(3))  # the cuts are within parameters
-    model.clear_gradient()
+    model.begin_gradient()
     model.module(x.float().to(memory_format=torch.channels_last)).square().sum().backward()
     model.write_gradient()
     assert torch.allclose(model.gradient, gradient.float(), rtol=1e-3, atol=1e-3)

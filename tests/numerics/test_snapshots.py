@@ -246,6 +246,12 @@ def test_what_no_file_can_hold_is_named_and_breaks_nothing():
     assert server.publish(1, MEAN).isfinite().all()
 
 
+@pytest.mark.parametrize("key", ["$tensor", "$tuple"])
+def test_what_would_be_read_as_something_else_is_refused(key):
+    with pytest.raises(ConfigError, match=naming("outer")):
+        encode({"outer": {key: 1}})
+
+
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(),

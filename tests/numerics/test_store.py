@@ -146,7 +146,7 @@ def test_a_flat_model_is_the_module():
     assert flat.size == sum(torch.Size(shape).numel() for shape in names)
     assert flat.buffer_size == 4 + 4 + 2, "the count of batches takes two"
     for _ in range(2):
-        flat.clear_gradient()
+        flat.begin_gradient()
         module(torch.randn(5, 3)).sum().backward()
         flat.write_gradient()
     assert torch.equal(flat.gradient, torch.cat([p.grad.reshape(-1) for p in module.parameters()]))
@@ -170,7 +170,7 @@ def test_backward_passes_add_up_whatever_form_a_gradient_has():
     module = nn.ModuleList([nn.Embedding(5, 2, sparse=True), nn.Linear(2, 3)])
     flat = FlatModel(module)
     batches = torch.tensor([[0, 3], [3, 4]])
-    flat.clear_gradient()
+    flat.begin_gradient()
     for batch in batches:
         (module[1](module[0](batch)).square().sum() + module[1].bias.sum()).backward()
     flat.write_gradient()
@@ -188,7 +188,7 @@ def test_a_gradient_stays_when_the_next_one_is_written_elsewhere():
     vectors = [torch.empty(flat.size) for _ in range(2)]
     for factor, vector in enumerate(vectors, 1):
         flat.write_into(vector)
-        flat.clear_gradient()
+        flat.begin_gradient()
         (factor * module(torch.ones(1, 2))).sum().backward()
         flat.write_gradient()
     assert [vector.tolist() for vector in vectors] == [[1.0] * 3, [2.0] * 3]

@@ -224,6 +224,20 @@ def test_where_nothing_is(output, tmp_path):
     assert isinstance(done.exception, ConfigError)
 
 
+@pytest.mark.parametrize("without", [(), ("checkpoints",)])
+def test_a_copy_has_the_times_of_all_files(without, tmp_path):
+    for number, name in enumerate(("top", "a/inner", "a/b/deep", "checkpoints/left"), 1):
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.touch()
+        os.utime(file, (number, number))
+    copy = storage.local_copy(tmp_path.as_uri(), without=without)
+    times = {str(f.relative_to(copy)): f.stat().st_mtime for f in copy.rglob("*") if f.is_file()}
+    expected = {"top": 1.0, "a/inner": 2.0, "a/b/deep": 3.0}
+    assert times == expected | ({} if without else {"checkpoints/left": 4.0})
+    storage.clean()
+
+
 def test_a_folder_is_looked_at_before_actors_start(tmp_path):
     (tmp_path / "file").touch()
     with pytest.raises(ConfigError, match=naming("output: /file/below/tiny: /file")):

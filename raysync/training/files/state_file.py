@@ -38,7 +38,7 @@ def encode(state: Mapping[str, Any]) -> bytes:
         ConfigError: something is neither a tensor nor JSON-native; it is named.
     """
     tensors: dict[str, Tensor] = {}
-    written = _Writer(tensors).written(state, "")
+    written = _Writer(tensors).to_json(state, "")
     return save(tensors, {KEY: json.dumps(written)})
 
 
@@ -79,19 +79,19 @@ class _Writer:
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors
         self._names: dict[tuple[Any, ...], str] = {}
-        """What a tensor sees of which memory -> its name."""
+        """(address, type, shape, strides) -> the name of that tensor."""
         self._storages: set[int] = set()
 
-    def written(self, value: Any, path: str) -> Any:
+    def to_json(self, value: Any, path: str) -> Any:
         """Return a part of the state as JSON, with names in place of tensors."""
         match value:
             case Tensor():
                 strides = {} if value.is_contiguous() else {STRIDES: list(value.stride())}
-                return {TENSOR: self._name(value, path), **strides}
-            case Mapping():
-                return {key: self.written(inner, f"{path}/{key}") for key, inner in value.items()}
+                return {TENSOR: self._register(value, path), **strides}
+            case Mapping() if not {TENSOR, TUPLE}.intersection(value):
+                return {key: self.to_json(inner, f"{path}/{key}") for key, inner in value.items()}
             case list() | tuple():
-                items = [self.written(inner, f"{path}/{i}") for i, inner in enumerate(value)]
+                items = [self.to_json(inner, f"{path}/{i}") for i, inner in enumerate(value)]
                 return items if isinstance(value, list) else {TUPLE: items}
             case None | bool() | int() | float() | str():
                 return value
@@ -100,7 +100,8 @@ class _Writer:
             f" {type(value).__name__}."
         )
 
-    def _name(self, tensor: Tensor, path: str) -> str:
+    def _register(self, tensor: Tensor, path: str) -> str:
+        """Return the name of a tensor: its path, or the one that it has already."""
         seen = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
         if seen not in self._names:
             self._names[seen] = path

@@ -111,8 +111,8 @@ class FlatModel:
             for part, parameter in zip(torch.split(vector, sizes), self._parameters, strict=True)
         ]
 
-    def clear_gradient(self) -> None:
-        """Begin a gradient, to which the backward passes to come add up."""
+    def begin_gradient(self) -> None:
+        """Let the next backward passes add up from nothing; `outgoing` stays as it is."""
         for parameter in self._parameters:
             parameter.grad = None
 

@@ -47,7 +47,7 @@ class _Replica:
         `model.outgoing`; return these losses, which a GPU may still be computing.
         """
         self._spans.clear()
-        self.model.clear_gradient()
+        self.model.begin_gradient()
         losses = [self._add(batch, share) for batch, share in parts]
         self.model.write_gradient()
         return losses

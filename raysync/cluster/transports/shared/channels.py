@@ -275,15 +275,18 @@ class Channel:
 
     def answered(self) -> None:
         """Take in the answer that has come."""
-        number, told, why = receive(self.answers)
+        number, answer, error = receive(self.answers)
         call = self._take(number)
         if self._relayed is not None and self._relayed.call is call:
             self._relayed = None
-        call.finish(told if why is None else Failure("raised", why, self.name))
+        call.finish(answer if error is None else Failure("raised", error, self.name))
         self.advance()
 
     def by_ray(self, issue: Callable[[], Issued]) -> Issued:
-        """Issue a call of Ray's in its turn, behind all that has been called over the pipes."""
+        """Issue a call of Ray's in its turn, behind all that has been called over the pipes.
+
+        Meanwhile answers of other actors are taken in, and this one may turn out to be dead.
+        """
         while (self._queue or self._relayed) and self.failure is None:
             self.channels.pump(None)  # until what is in front of it has been sent
         if self.failure is not None:  # it has died meanwhile, and its pipes are closed
