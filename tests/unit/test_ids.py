@@ -36,6 +36,7 @@ def test_an_id_knows_what_it_was_made_of(group, number, stage, life):
 def test_how_ids_are_written():
     assert worker_id(worker_slot("two-part-name", 11), 2) == "two-part-name-11#2"
     assert worker_id(stage_slot("gpu-3", 12), 1) == "m12/gpu-3#1"
+    assert WorkerId("m12/gpu-3#9").next_life == "m12/gpu-3#10"
     assert Slot("m12/gpu-3").place == Slot("gpu-3").place == "gpu-3"
     assert WorkerId("two-part-name-11#2").group == "two-part-name"
     assert WorkerId("two-part-name-11#2").number == Slot("m12/gpu-11").number == 11
