@@ -182,18 +182,18 @@ def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
     changed = _change(world, list(contenders.values()), outcomes, measure, standings, seeds, runner)
     remarks += _failed(runner)
     return Advice(
-        world,
-        options,
-        tuple(timed),
-        contenders,
-        outcomes,
-        tuning,
-        standings,
-        None if final is None else _standings(final, outcomes),
-        changed,
-        tuple(remarks),
-        budget.spent_s,
-        tuning is not None,
+        world=world,
+        options=options,
+        timed=tuple(timed),
+        contenders=contenders,
+        outcomes=outcomes,
+        tuning=tuning,
+        time=standings,
+        final=None if final is None else _standings(final, outcomes),
+        changed=changed,
+        remarks=tuple(remarks),
+        used_s=budget.spent_s,
+        trained=tuning is not None,
     )
 
 

@@ -51,12 +51,16 @@ def _times(advice: Advice) -> Figure:
         )
     heading = advice.time.measure.heading
     return Figure(
-        "times",
-        SECTION,
-        "The few best",
-        f"{heading}; whiskers: 95% interval of the mean over seeds.",
-        traces,
-        {"barmode": "stack", "xaxis": axis("s", rangemode="tozero"), **rows_layout(len(traces))},
+        key="times",
+        section=SECTION,
+        title="The few best",
+        caption=f"{heading}; whiskers: 95% interval of the mean over seeds.",
+        traces=traces,
+        layout={
+            "barmode": "stack",
+            "xaxis": axis("s", rangemode="tozero"),
+            **rows_layout(len(traces)),
+        },
         wide=True,
     )
 
@@ -73,12 +77,12 @@ def _candidates(advice: Advice) -> Figure:
         "hovertemplate": "%{text}: %{y} s at %{x}<extra></extra>",
     }
     return Figure(
-        "timed",
-        SECTION,
-        "All that was timed",
-        "Seconds of the whole work against mean staleness: to the lower left is better.",
-        [trace],
-        {
+        key="timed",
+        section=SECTION,
+        title="All that was timed",
+        caption="Seconds of the whole work against mean staleness: to the lower left is better.",
+        traces=[trace],
+        layout={
             "xaxis": axis("mean staleness (versions)", rangemode="tozero"),
             "yaxis": axis("s", rangemode="tozero"),
         },

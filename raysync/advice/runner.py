@@ -102,13 +102,13 @@ def runner_for(plan: TrainingPlan, budget: Budget, processes: int, show: Show) -
         show: see `Show`.
     """
     if processes < 2:
-        yield Runner(plan, budget, None, 1, show)
+        yield Runner(plan=plan, budget=budget, executor=None, width=1, show=show)
         return
     with pool(processes, _load, plan.experiment) as executor:
         for future in [executor.submit(_loaded) for _ in range(processes)]:
             future.result()
         budget.load()
-        yield Runner(plan, budget, executor, processes, show)
+        yield Runner(plan=plan, budget=budget, executor=executor, width=processes, show=show)
 
 
 _plans: list[TrainingPlan] = []

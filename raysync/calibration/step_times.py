@@ -72,7 +72,14 @@ def fitted(steps: Mapping[int, Sequence[float]], max_batch: int | None = None) -
         np.log(np.asarray(seconds) / medians[size]) for size, seconds in steps.items() if seconds
     ]
     sigma = float(np.sqrt(np.mean(np.concatenate(spread) ** 2)))
-    return StepTimes(medians, fixed_s, per_sample_s, floor_s, sigma, max_batch)
+    return StepTimes(
+        seconds=medians,
+        fixed_s=fixed_s,
+        per_sample_s=per_sample_s,
+        floor_s=floor_s,
+        sigma=sigma,
+        max_batch=max_batch,
+    )
 
 
 def _line(

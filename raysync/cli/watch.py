@@ -293,7 +293,13 @@ class Watcher:
                 Text(f"{display_name(self._record.path)}: nothing is written yet."),
                 Text(self._remark(), "yellow"),
             )
-        return RunView(self._status, self._paradigm, self._about, self._remark(), height)
+        return RunView(
+            status=self._status,
+            paradigm=self._paradigm,
+            about=self._about,
+            remark=self._remark(),
+            height=height,
+        )
 
     def _remark(self) -> str:
         if not self._has_caught_up:

@@ -192,7 +192,14 @@ class ActorGroup:
         """Return what starts the n-th worker anew, of that group of the experiment."""
         index, role = self.plan.workers[number], self.roles[number]
         options = self.options(role, index, group.cpus, self.plan.gpus(number, group))
-        return ActorSpec(self.spec.worker, options, self.threads[index], setup, self.name, role)
+        return ActorSpec(
+            cls=self.spec.worker,
+            options=options,
+            threads=self.threads[index],
+            setup=setup,
+            actor_group=self.name,
+            role=role,
+        )
 
     def server_spec(
         self, number: int, spec: RunSpec, setup: tuple[Any, Any], state: tuple[Any, ...]
@@ -202,7 +209,15 @@ class ActorGroup:
         cpus = spec.experiment.cluster.server_cpus
         options = self.options(role, index, cpus) | {"runtime_env": BLOCKING_THREADS}
         threads = self.server_threads[number]
-        return ActorSpec(Server, options, threads, setup, self.name, role, state)
+        return ActorSpec(
+            cls=Server,
+            options=options,
+            threads=threads,
+            setup=setup,
+            actor_group=self.name,
+            role=role,
+            state=state,
+        )
 
     def shutdown(self, *, keeps_group: bool) -> None:
         """Kill the actors, and remove their placement group unless it stays."""

@@ -165,13 +165,13 @@ def driver_of(
         for name, indices in spec.servers.items()
     }
     backend = RayBackend(
-        shards,
-        cast.evaluator,
-        cast.setup,
-        cast.workers,
-        respawns,
-        WorkerNodes(watch, cast.bundles, cast.server_bundles),
-        cast.names,
+        servers=shards,
+        evaluator=cast.evaluator,
+        evaluator_setup=cast.setup,
+        workers=cast.workers,
+        respawns=respawns,
+        nodes=WorkerNodes(watch, cast.bundles, cast.server_bundles),
+        names=cast.names,
         sites=cast.sites,
         upload_s=spec.upload_s,
         transport=transport,
@@ -180,7 +180,15 @@ def driver_of(
     faults = FaultPlan(experiment)
     topology = spec.topology.topology(backend, experiment, faults)
     marks = experiment.evaluation.progress_marks()
-    return Driver(topology, backend, experiment, faults, marks, spec.primary, checkpoint)
+    return Driver(
+        topology=topology,
+        backend=backend,
+        experiment=experiment,
+        faults=faults,
+        marks=marks,
+        primary=spec.primary,
+        checkpoint=checkpoint,
+    )
 
 
 def writers_of(spec: RunSpec, cast: Cast) -> Writers:

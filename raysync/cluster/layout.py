@@ -41,11 +41,11 @@ def spec_of(
     return RunSpec(
         experiment=experiment,
         topology=DataParallelPlan(
-            paradigm,
-            training.workload_samples,
-            training.groups,
-            training.has_buffers,
-            training.vector_bytes,
+            paradigm=paradigm,
+            workload_samples=training.workload_samples,
+            groups=training.groups,
+            has_buffers=training.has_buffers,
+            vector_bytes=training.vector_bytes,
         ),
         batches={slot: training.batches(slot) for slot in training.groups},
         vector_bytes={SERVER: training.vector_bytes},

@@ -98,12 +98,14 @@ def plan(experiment: Experiment) -> Plan:
         servers = [replace(server, labels=cluster.server_label_selector)] * cluster.server_shards
     first = len(servers) + len(evaluators)
     return Plan(
-        (*servers, *evaluators, *workers),
-        tuple(range(len(servers))) if servers else tuple(first + place for place in hosts),
-        len(servers) if host is None else first + host,
-        tuple(range(first, first + len(workers))),
-        (asked or 0.0) if host is None else min(EVALUATOR_SHARE, groups[host].gpus / 2),
-        cluster.evaluator_cpus if host is None else 0.0,
+        bundles=(*servers, *evaluators, *workers),
+        servers=tuple(range(len(servers))) if servers else tuple(first + place for place in hosts),
+        evaluator=len(servers) if host is None else first + host,
+        workers=tuple(range(first, first + len(workers))),
+        evaluator_gpus=(asked or 0.0)
+        if host is None
+        else min(EVALUATOR_SHARE, groups[host].gpus / 2),
+        evaluator_cpus=cluster.evaluator_cpus if host is None else 0.0,
     )
 
 

@@ -218,12 +218,15 @@ class Session:
     def _actor_group_for(self, spec: RunSpec) -> ActorGroup:
         experiment = spec.experiment
         asked = plan(experiment)
+        threads, spreads, server_threads = self._threads(experiment)
         wanted = ActorGroupSpec(
-            worker_class(spec),
-            asked,
-            tuple(spec.slots),
-            *self._threads(experiment),
-            experiment.cluster.task_events,
+            worker=worker_class(spec),
+            asked=asked,
+            slots=tuple(spec.slots),
+            threads=threads,
+            spreads=spreads,
+            server_threads=server_threads,
+            task_events=experiment.cluster.task_events,
         )
         if (
             self._actor_group is not None

@@ -122,7 +122,13 @@ def store_of(paradigm: Decoupled, update: Update, part: Part) -> Store:
     """Return a fresh store of a stage: one optimizer for all replicas, or gossip."""
     model = FlatModel(part, part.names)
     if paradigm.mixes_locally:
-        return Gossip(model, update, paradigm.matrix, paradigm.mix, paradigm.mix_every)
+        return Gossip(
+            model=model,
+            update=update,
+            matrix=paradigm.matrix,
+            mix=paradigm.mix,
+            every=paradigm.mix_every,
+        )
     return shard_of(model, update)
 
 

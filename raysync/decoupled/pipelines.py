@@ -135,7 +135,14 @@ class Pipelines:
         self.taken = list(taken)
         for (group, stage), batches in pushed.items():
             behind = min(pushed[group, each] for each in range(1, self.stages + 1))
-            self.counts[group, stage] = Counts(batches, behind, behind, behind, behind, batches)
+            self.counts[group, stage] = Counts(
+                releases=batches,
+                forwards=behind,
+                backwards=behind,
+                forwards_done=behind,
+                backwards_done=behind,
+                pushed=batches,
+            )
         return [following for stage_id in self.counts for following in self._next(stage_id)]
 
     def is_drained(self, stage_id: StageId) -> bool:

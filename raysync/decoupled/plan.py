@@ -145,17 +145,17 @@ def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
     costs = _costs(parts, example)
     rounds = -(-training.workload_samples // (paradigm.groups * experiment.batch_size))
     return DecoupledPlan(
-        training,
-        paradigm,
-        slots,
-        training.deal(firsts),
-        {index: cost / sum(costs) for index, cost in enumerate(costs, start=1)},
-        {
+        training=training,
+        paradigm=paradigm,
+        slots=slots,
+        shards=training.deal(firsts),
+        shares={index: cost / sum(costs) for index, cost in enumerate(costs, start=1)},
+        vector_bytes={
             index: FLOAT_BYTES * (model.size + model.buffer_size)
             for index, model in enumerate(models, start=1)
         },
-        _output_bytes(parts, example, training, slots),
-        rounds * paradigm.groups,
+        output_bytes=_output_bytes(parts, example, training, slots),
+        batches=rounds * paradigm.groups,
     )
 
 

@@ -114,7 +114,9 @@ class FaultPlan:
                 continue
             for slot in _victims(experiment, fault, purpose):
                 if isinstance(fault, Kill):
-                    kills = SlotKills(index, fault, purpose, seed, slot)
+                    kills = SlotKills(
+                        index=index, fault=fault, purpose=purpose, seed=seed, slot=slot
+                    )
                     self._kills.setdefault(slot, []).append(kills)
                     continue
                 windows = FaultWindows(fault, purpose, seed, slot)

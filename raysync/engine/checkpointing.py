@@ -166,7 +166,9 @@ class Checkpointer:
             if self._backend.computes
             else {}
         )
-        pending = self._pending = _Pending(self.number, at, cut.state, calls, len(calls))
+        pending = self._pending = _Pending(
+            number=self.number, at=at, state=cut.state, calls=calls, missing=len(calls)
+        )
         for server in self._servers if calls else ():
             server.watch(calls[server.actor], self._answered, pending)
         if not calls:

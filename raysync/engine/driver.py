@@ -135,15 +135,32 @@ class Driver:
         self.lines = Lines(backend)
         self.inflight = InFlight(backend, topology, self._received, self._step_failed)
         self.members = Members(self, experiment)
-        self._failures = FailureDetector(backend, topology, experiment, self.inflight, self.members)
+        self._failures = FailureDetector(
+            backend=backend,
+            topology=topology,
+            experiment=experiment,
+            inflight=self.inflight,
+            members=self.members,
+        )
         self._stopping = Stopping(experiment, primary)
         self._evaluations = Evaluations(
-            backend, topology.servers, experiment, marks, self.lines, self._evaluated, primary
+            backend=backend,
+            servers=topology.servers,
+            experiment=experiment,
+            marks=marks,
+            lines=self.lines,
+            evaluated=self._evaluated,
+            primary=primary,
         )
         self.models = self._evaluations.models.saved
         """The models that the run leaves, which are there before its last report."""
         self.checkpointer = Checkpointer(
-            backend, topology.servers, experiment, self.lines, self._cut, checkpoint
+            backend=backend,
+            servers=topology.servers,
+            experiment=experiment,
+            lines=self.lines,
+            cut=self._cut,
+            former=checkpoint,
         )
         self.checkpoints = self.checkpointer.done
         """Complete ones that are not reported yet; the journal up to them is."""

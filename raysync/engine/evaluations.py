@@ -131,7 +131,14 @@ class Evaluations:
             return
         is_last = is_last or 1 in marks
         calls = [server.newest() for server in self._servers]
-        publication = Publication(version, progress, marks, tuple(calls), len(calls), is_last)
+        publication = Publication(
+            version=version,
+            progress=progress,
+            marks=marks,
+            weights=tuple(calls),
+            missing=len(calls),
+            is_last=is_last,
+        )
         if self._failures < TRIES:
             self._waiting.append(publication)
         for server, call in zip(self._servers, calls, strict=True):
@@ -190,7 +197,15 @@ class Evaluations:
             at = self._backend.now if at is None else at
             weights = saved(f"evaluation {index}")
             self._waiting.append(
-                Publication(version, progress, tuple(marks), weights, 0, is_last, at)
+                Publication(
+                    version=version,
+                    progress=progress,
+                    marks=tuple(marks),
+                    weights=weights,
+                    missing=0,
+                    is_last=is_last,
+                    at=at,
+                )
             )
         self.models.load_state(state["models"], saved)
         self._begin()

@@ -212,13 +212,13 @@ class Balanced(Wrapper):
         group = Slot(slot).group
         known = self._described(group)
         return DeviceSpeed(
-            self.slowness[slot],
-            self.transfer_s[slot],
-            known["fixed_s"],
-            known["per_sample_s"],
-            known["floor_s"],
-            min(self._smallest(group), self.own[slot]),
-            max(self._largest(group), self.own[slot]),
+            slowness=self.slowness[slot],
+            transfer_s=self.transfer_s[slot],
+            fixed_s=known["fixed_s"],
+            per_sample_s=known["per_sample_s"],
+            floor_s=known["floor_s"],
+            smallest=min(self._smallest(group), self.own[slot]),
+            largest=max(self._largest(group), self.own[slot]),
         )
 
     def _described(self, group: str) -> Mapping[str, float]:

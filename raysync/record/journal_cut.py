@@ -137,7 +137,14 @@ def cut_off(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
         cut = cut_line(checkpoint)
         kept.write(f"{encode(cut)}\n")
         lost_s, lost_pushes, former = _lost(old, cut.at)
-        resumed = Resumed(cut.at, cut.number, away_s, lost_s, lost_pushes, exact)
+        resumed = Resumed(
+            at=cut.at,
+            number=cut.number,
+            away_s=away_s,
+            lost_s=lost_s,
+            lost_pushes=lost_pushes,
+            exact=exact,
+        )
         again = [replace(each, at=cut.at, number=cut.number) for each in former]
         kept.writelines(f"{encode(line)}\n" for line in [*again, resumed])
         kept.flush()

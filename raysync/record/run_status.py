@@ -139,7 +139,14 @@ class RunStatus:
         totals = self.measures.workers.get(worker) or WorkerMeasures(0.0)  # it was never released
         mean = totals.staleness_sum / totals.applied if totals.applied else None
         return WorkerRow(
-            worker, clock, lead, totals.pushes, wait_fraction, mean, totals.staleness_max, text
+            worker=worker,
+            clock=clock,
+            lead=lead,
+            pushes=totals.pushes,
+            wait_fraction=wait_fraction,
+            staleness_mean=mean,
+            staleness_max=totals.staleness_max,
+            state=text,
         )
 
     def _update(self, entry: Entry) -> None:

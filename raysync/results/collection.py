@@ -348,7 +348,13 @@ def _of_sweep(path: Path) -> Collection:
         else:
             seed = int(row.get("config/seed", sweep.experiment.seed))
             failed.append(
-                Failed(trial, scenario, trial_paradigm(sweep, row), seed, str(row["error"] or ""))
+                Failed(
+                    trial=trial,
+                    scenario=scenario,
+                    paradigm=trial_paradigm(sweep, row),
+                    seed=seed,
+                    error=str(row["error"] or ""),
+                )
             )
     if not runs:
         first = next((trial.error.splitlines()[0] for trial in failed if trial.error), "")
@@ -361,7 +367,9 @@ def _of_sweep(path: Path) -> Collection:
     renamed = tuple(
         replace(trial, paradigm=names.get(trial.paradigm, trial.paradigm)) for trial in failed
     )
-    return Collection((path,), kept, renamed, len(runs) - len(kept), sweep)
+    return Collection(
+        paths=(path,), runs=kept, failed=renamed, superseded=len(runs) - len(kept), sweep=sweep
+    )
 
 
 def _check(record: RunRecord) -> None:

@@ -138,17 +138,17 @@ class RecordedRun:
             self._engine,
         )
         return RecordWriter(
-            self._folder,
-            self._experiment.recorded.to_yaml(),
-            training.make(choice),
-            measures,
-            _about(training, choice),
-            self._began,
-            {name: asdict(place) for name, place in engine.places.items()},
-            self._checkpoints,
-            None if goes_on is None else goes_on.resumption(exact=engine.resumes_exactly),
-            comparison,
-            user_code_of(training, choice),
+            folder=self._folder,
+            config_yaml=self._experiment.recorded.to_yaml(),
+            paradigm=training.make(choice),
+            measures=measures,
+            about=_about(training, choice),
+            began=self._began,
+            places={name: asdict(place) for name, place in engine.places.items()},
+            checkpoints=self._checkpoints,
+            goes_on=None if goes_on is None else goes_on.resumption(exact=engine.resumes_exactly),
+            comparison=comparison,
+            user_code=user_code_of(training, choice),
         )
 
     def follow(self, stream: Reports) -> None:

@@ -117,7 +117,9 @@ def run_in(
             tenths of a second.
     """
     check_metrics(training.experiment, training.metrics, training.primary)
-    running = RecordedRun(engine, training, choice, goes_on, notify)
+    running = RecordedRun(
+        engine=engine, training=training, choice=choice, goes_on=goes_on, notify=notify
+    )
     stream = running.begin(sweep)  # an impossible experiment raises here, before it has a record
     with running.observed(sweep, comparison, watch, callbacks) as writer, running.ended():
         running.follow(stream)

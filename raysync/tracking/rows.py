@@ -111,12 +111,12 @@ def beginning_of(run: RunStart) -> Beginning:
     }
     label = experiment.paradigm.label
     return Beginning(
-        str(run.folder),
-        run.name,
-        run.group,
-        (label, experiment.engine, *trial),
-        {"paradigm_label": label, **dict(_flat("", config))},
-        run.began.timestamp(),
+        folder=str(run.folder),
+        name=run.name,
+        group=run.group,
+        tags=(label, experiment.engine, *trial),
+        config={"paradigm_label": label, **dict(_flat("", config))},
+        began=run.began.timestamp(),
     )
 
 
@@ -174,13 +174,13 @@ def ending_of(record: RunRecord) -> Ending:
     """Describe the end of a run."""
     summary, folder = record.summary, record.path
     return Ending(
-        str(summary["status"]),
-        int(summary["samples"]),
-        {
+        status=str(summary["status"]),
+        samples=int(summary["samples"]),
+        summary={
             key: value
             for key, value in summary.items()
             if isinstance(value, str | int | float) and value != ""
         },
-        [str(folder / name) for name in FILES if (folder / name).is_file()],
-        [str(folder / name) for name in MODEL_FILES.values() if (folder / name).is_file()],
+        files=[str(folder / name) for name in FILES if (folder / name).is_file()],
+        models=[str(folder / name) for name in MODEL_FILES.values() if (folder / name).is_file()],
     )

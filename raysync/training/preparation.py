@@ -215,17 +215,17 @@ def prepare(
     if of_batches:
         remarks += (_on_batch_metrics(of_batches, experiment.evaluation.batch_size),)
     return TrainingPlan(
-        experiment,
-        initial,
-        flat.size,
-        FLOAT_BYTES * (flat.size + flat.buffer_size),
-        _timed(experiment, initial),
-        _deal(experiment, initial, list(experiment.slots())),
-        experiment.workload_samples(count),
-        metrics,
-        (*remarks, *_shared_traces(experiment)),
-        of_batches,
-        smallest,
+        experiment=experiment,
+        model=initial,
+        parameters=flat.size,
+        vector_bytes=FLOAT_BYTES * (flat.size + flat.buffer_size),
+        groups=_timed(experiment, initial),
+        shards=_deal(experiment, initial, list(experiment.slots())),
+        workload_samples=experiment.workload_samples(count),
+        metrics=metrics,
+        remarks=(*remarks, *_shared_traces(experiment)),
+        batch_metrics=of_batches,
+        smallest_batch=smallest,
     )
 
 
@@ -271,14 +271,14 @@ def _without_model(experiment: Experiment, model: InitialModel, vector_bytes: in
     """
     count = _train_count(experiment.data, model) if experiment.workload.epochs is not None else 0
     return TrainingPlan(
-        experiment,
-        model,
-        -(-vector_bytes // FLOAT_BYTES),
-        vector_bytes,
-        _timed(experiment, model),
-        {},
-        experiment.workload_samples(count),
-        None,
+        experiment=experiment,
+        model=model,
+        parameters=-(-vector_bytes // FLOAT_BYTES),
+        vector_bytes=vector_bytes,
+        groups=_timed(experiment, model),
+        shards={},
+        workload_samples=experiment.workload_samples(count),
+        metrics=None,
     )
 
 

@@ -152,12 +152,12 @@ def plan(
     grid_points = [] if sweep.search is not None else points(sweep, experiment.seed, source)
     folder = _new_folder(experiment) if former is None else former.absolute()
     trials = Trials(
-        folder,
-        Path.cwd(),
-        source,
-        origin.text,
-        origin.overrides,
-        str(location_of(folder)) if is_copy(folder) else None,
+        folder=folder,
+        home=Path.cwd(),
+        source=source,
+        text=origin.text,
+        overrides=origin.overrides,
+        uri=str(location_of(folder)) if is_copy(folder) else None,
         resume=former is not None,
     )
     checked = grid_points if sweep.search is None else examples(sweep, experiment.seed, source)
@@ -172,7 +172,13 @@ def plan(
     )
     if sweep.search is None:
         made = SweepPlan(
-            experiment, sweep, trials, left, left, len(left), len(grid_points) - len(left)
+            experiment=experiment,
+            sweep=sweep,
+            trials=trials,
+            points=left,
+            examples=left,
+            count=len(left),
+            done=len(grid_points) - len(left),
         )
     else:
         under_way = tuple(
@@ -181,7 +187,14 @@ def plan(
         found = tuple(_found(trials.folder, begun.values(), sweep.metric))
         count_left = sweep.samples - len(done)
         made = SweepPlan(
-            experiment, sweep, trials, under_way, tuple(checked), count_left, len(done), found
+            experiment=experiment,
+            sweep=sweep,
+            trials=trials,
+            points=under_way,
+            examples=tuple(checked),
+            count=count_left,
+            done=len(done),
+            found=found,
         )
     _tune_config(made)  # raises if Tune has no such searcher or scheduler
     return made

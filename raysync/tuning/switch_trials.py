@@ -99,10 +99,18 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
             "known: {value: 0.92}."
         )
     folder, remark = _folder(experiment, source)
-    trials = Trials(folder, Path.cwd(), source, file.read_text(encoding="utf-8"), settings)
+    trials = Trials(
+        folder=folder,
+        home=Path.cwd(),
+        source=source,
+        text=file.read_text(encoding="utf-8"),
+        overrides=settings,
+    )
     trials.check({FRACTION: BEGIN_WITH})
     known = search.known if recurring else None
-    return SearchPlan(experiment, search, known, trials, remark, rises)
+    return SearchPlan(
+        experiment=experiment, search=search, known=known, trials=trials, remark=remark, rises=rises
+    )
 
 
 def run(
@@ -231,7 +239,14 @@ def _stage(plan: SearchPlan, missing: list[Key]) -> SweepPlan:
     )
     grid = {name: [point[name] for point in points] for name in (FRACTION, SEED)}
     sweep = Sweep.model_validate({"grid": grid, "concurrent": plan.search.concurrent})
-    return SweepPlan(plan.experiment, sweep, plan.trials, points, points, len(points))
+    return SweepPlan(
+        experiment=plan.experiment,
+        sweep=sweep,
+        trials=plan.trials,
+        points=points,
+        examples=points,
+        count=len(points),
+    )
 
 
 def _text_of(points: Iterable[Point]) -> str:

@@ -78,11 +78,11 @@ class DataParallelRun:
         """Return the topology of the run."""
         training = self._training
         plan = DataParallelPlan(
-            self._paradigm,
-            training.workload_samples,
-            training.groups,
-            training.has_buffers,
-            training.vector_bytes,
+            paradigm=self._paradigm,
+            workload_samples=training.workload_samples,
+            groups=training.groups,
+            has_buffers=training.has_buffers,
+            vector_bytes=training.vector_bytes,
         )
         return plan.topology(backend, training.experiment, faults)
 
@@ -109,7 +109,9 @@ class DataParallelRun:
         exchange = None
         if collective := self._paradigm.collective:
             exchange = AllReduce(collective, experiment, training.groups, training.vector_bytes)
-        return ServerActor(SERVER, self._times, vectors, server, exchange)
+        return ServerActor(
+            site=SERVER, times=self._times, vectors=vectors, server=server, exchange=exchange
+        )
 
     def _evaluator(self) -> EvaluatorActor:
         training, experiment = self._training, self._training.experiment

@@ -159,13 +159,13 @@ def driver_of(
     )
     marks = experiment.evaluation.progress_marks() if trains else []
     return Driver(
-        run.topology(backend, faults),
-        backend,
-        experiment,
-        faults,
-        marks,
-        training.primary,
-        checkpoint,
+        topology=run.topology(backend, faults),
+        backend=backend,
+        experiment=experiment,
+        faults=faults,
+        marks=marks,
+        primary=training.primary,
+        checkpoint=checkpoint,
     )
 
 

@@ -62,12 +62,12 @@ class VirtualStage:
         self._work = None
         if computation is not None:
             self._work = StageWork(
-                computation,
-                self._stage,
-                plan.paradigm.modules,
-                plan.training.task,
-                plan.reader(self._group),
-                plan.training.experiment.batch_size,
+                computation=computation,
+                stage=self._stage,
+                stages=plan.paradigm.modules,
+                task=plan.training.task,
+                reader=plan.reader(self._group),
+                batch_size=plan.training.experiment.batch_size,
             )
         self._busy_s = 0.0
         """The seconds of computing since its last push."""

@@ -88,11 +88,13 @@ class Trainer:
         if key not in self._computations:
             training, experiment = self._training, self._training.experiment
             self._computations[key] = GradientComputation(
-                training.build(),
-                training.task,
-                [self._device] * group.devices,
-                group.model_copy(update={"compile": False}),  # that would take longer than steps
-                experiment.micro_batch,
+                module=training.build(),
+                task=training.task,
+                devices=[self._device] * group.devices,
+                group=group.model_copy(
+                    update={"compile": False}
+                ),  # that would take longer than steps
+                micro_batch=experiment.micro_batch,
                 wire=experiment.cluster.wire,
             )
         return self._computations[key]

@@ -225,7 +225,15 @@ def predict(
         for group, ranks in (with_another(times.steps) if fitting else ())
     )
     remarks = (*times.remarks, *_remarks(times, steps, predictions))
-    return WhatIf(times, options, batch_size, steps, predictions, larger, remarks)
+    return WhatIf(
+        times=times,
+        options=options,
+        batch_size=batch_size,
+        steps=steps,
+        predictions=predictions,
+        larger=larger,
+        remarks=remarks,
+    )
 
 
 def _simulations(
@@ -257,20 +265,20 @@ def _prediction(
     lost = lost.times(summary["samples"] / HOUR_S)
     waiting_s = workers * seconds * summary["wait_fraction"]
     return Prediction(
-        result.choice,
-        seconds,
-        rate.times(1 / experiment.batch_size),
-        None if batch_size is None else rate,
-        ratio(waiting_s / seconds, blocks, "wait_s", "seconds").times(1 / workers),
-        ratio(summary["staleness_mean"], blocks, "staleness", "applied"),
-        summary["staleness_max"],
-        result.lead_mean,
-        summary["lead_max"],
-        summary["dropped"],
-        lost,
-        None if options.price_per_hour is None else lost.times(options.price_per_hour),
-        workers * seconds / HOUR_S,
-        {ranks[slot]: share for slot, share in result.waiting.items()},
+        choice=result.choice,
+        seconds=seconds,
+        steps_per_s=rate.times(1 / experiment.batch_size),
+        samples_per_s=None if batch_size is None else rate,
+        wait_fraction=ratio(waiting_s / seconds, blocks, "wait_s", "seconds").times(1 / workers),
+        staleness_mean=ratio(summary["staleness_mean"], blocks, "staleness", "applied"),
+        staleness_max=summary["staleness_max"],
+        lead_mean=result.lead_mean,
+        lead_max=summary["lead_max"],
+        dropped=summary["dropped"],
+        lost_worker_hours=lost,
+        lost_money=None if options.price_per_hour is None else lost.times(options.price_per_hour),
+        worker_hours=workers * seconds / HOUR_S,
+        waiting={ranks[slot]: share for slot, share in result.waiting.items()},
     )
 
 

@@ -71,12 +71,16 @@ def _rates(shown: Shown) -> Figure:
     ]
     unit = _unit(shown[0][1])
     return Figure(
-        "rate",
-        SECTION,
-        "How fast",
-        f"{unit.capitalize()} that were applied; whiskers: 95% interval.",
-        traces,
-        {"barmode": "stack", "xaxis": axis(unit, rangemode="tozero"), **rows_layout(len(shown))},
+        key="rate",
+        section=SECTION,
+        title="How fast",
+        caption=f"{unit.capitalize()} that were applied; whiskers: 95% interval.",
+        traces=traces,
+        layout={
+            "barmode": "stack",
+            "xaxis": axis(unit, rangemode="tozero"),
+            **rows_layout(len(shown)),
+        },
         wide=True,
     )
 
@@ -101,13 +105,14 @@ def _time(shown: Shown, workers: int) -> Figure:
                 }
             )
     return Figure(
-        "time",
-        SECTION,
-        "Where the time went",
-        "Share of all workers' time, in %: computing (full colour), computing pushes that were"
+        key="time",
+        section=SECTION,
+        title="Where the time went",
+        caption="Share of all workers' time, in %: computing (full colour), computing"
+        " pushes that were"
         " dropped (paler), waiting (palest).",
-        traces,
-        {"barmode": "stack", "xaxis": axis("% of the time"), **rows_layout(len(shown))},
+        traces=traces,
+        layout={"barmode": "stack", "xaxis": axis("% of the time"), **rows_layout(len(shown))},
         wide=True,
     )
 
@@ -127,12 +132,12 @@ def _trade_off(shown: Shown) -> Figure:
         for series, prediction in shown
     ]
     return Figure(
-        "trade-off",
-        SECTION,
-        "Speed against staleness",
-        "To the upper left is better. What staleness costs in accuracy is not known here.",
-        traces,
-        {
+        key="trade-off",
+        section=SECTION,
+        title="Speed against staleness",
+        caption="To the upper left is better. What staleness costs in accuracy is not known here.",
+        traces=traces,
+        layout={
             "xaxis": axis("mean staleness (versions)", rangemode="tozero"),
             "yaxis": axis(_unit(shown[0][1]), rangemode="tozero"),
         },
@@ -162,12 +167,12 @@ def _ranks(answer: WhatIf) -> Figure:
         "hovertemplate": "%{x}: %{y} s<extra></extra>",
     }
     return Figure(
-        "ranks",
-        SECTION,
-        "Step times of the ranks",
-        "As measured, in seconds: median, and from the 5th to the 95th percentile.",
-        [trace],
-        {"xaxis": {"type": "category"}, "yaxis": axis("seconds", rangemode="tozero")},
+        key="ranks",
+        section=SECTION,
+        title="Step times of the ranks",
+        caption="As measured, in seconds: median, and from the 5th to the 95th percentile.",
+        traces=[trace],
+        layout={"xaxis": {"type": "category"}, "yaxis": axis("seconds", rangemode="tozero")},
     )
 
 
@@ -186,11 +191,14 @@ def _waiting(shown: Shown) -> Figure:
         for series, prediction in shown
     ]
     return Figure(
-        "waiting",
-        SECTION,
-        "Who waits",
-        "Share of each rank's own time that it waits, in %. Those that do not wait are waited for.",
-        traces,
-        {"xaxis": {"type": "category"}, "yaxis": axis("% of its time", rangemode="tozero")},
+        key="waiting",
+        section=SECTION,
+        title="Who waits",
+        caption=(
+            "Share of each rank's own time that it waits, in %. Those that do not"
+            " wait are waited for."
+        ),
+        traces=traces,
+        layout={"xaxis": {"type": "category"}, "yaxis": axis("% of its time", rangemode="tozero")},
         wide=True,
     )

@@ -172,12 +172,16 @@ def simulate(experiment: Experiment, choice: ParadigmChoice) -> Simulation:
     if ended.status != "finished":
         raise ConfigError(f"--paradigm {choice.label}: the run failed: {ended.error}.")
     return Simulation(
-        choice,
-        measures.summary(),
-        float(np.mean(log.leads)),
-        sum(log.lost_s),
-        {str(WorkerId(name).slot): share for name, share in measures.wait_fractions().items()},
-        log.blocks(experiment.worker_count * experiment.batch_size, measures.started_at or 0.0),
+        choice=choice,
+        summary=measures.summary(),
+        lead_mean=float(np.mean(log.leads)),
+        lost_s=sum(log.lost_s),
+        waiting={
+            str(WorkerId(name).slot): share for name, share in measures.wait_fractions().items()
+        },
+        blocks=log.blocks(
+            experiment.worker_count * experiment.batch_size, measures.started_at or 0.0
+        ),
     )
 
 
@@ -193,7 +197,13 @@ def _driver_of(experiment: Experiment, paradigm: Paradigm, workload: int) -> Dri
 
     backend = VirtualBackend(lambda phase: PhaseNetwork({}), actor, computes=False)
     plan = DataParallelPlan(paradigm, workload, slots, has_buffers=False)
-    return Driver(plan.topology(backend, experiment, faults), backend, experiment, faults, [])
+    return Driver(
+        topology=plan.topology(backend, experiment, faults),
+        backend=backend,
+        experiment=experiment,
+        faults=faults,
+        marks=[],
+    )
 
 
 def _doubles() -> array[float]:
@@ -266,11 +276,11 @@ class _Log:
             return np.bincount(number, weights=values, minlength=last + 1).astype(float)
 
         return Blocks(
-            np.searchsorted(self.switched_at, edges[:-1], side="right"),
-            np.diff(edges),
-            summed(self.applied_at, self.samples),
-            summed(self.pushed_at, self.wait_s),
-            summed(self.pushed_at, self.lost_s),
-            summed(self.applied_at),
-            summed(self.applied_at, self.staleness),
+            phase=np.searchsorted(self.switched_at, edges[:-1], side="right"),
+            seconds=np.diff(edges),
+            samples=summed(self.applied_at, self.samples),
+            wait_s=summed(self.pushed_at, self.wait_s),
+            lost_s=summed(self.pushed_at, self.lost_s),
+            applied=summed(self.applied_at),
+            staleness=summed(self.applied_at, self.staleness),
         )

@@ -12,6 +12,12 @@ SEVERAL = {"__init__"}
 """Names that Python wants in each package."""
 
 
+AS_ROWS = {"Estimate", "Measure", "Metric", "Replayed"}
+"""What is written as rows of a table, or read as one, so that its fields stand under each other."""
+HOT = {"Apply", "CallRequest", "CharLM", "Release", "Step"}
+"""What is made once a push, or takes a shape whole."""
+
+
 def names_of_classes():
     """Name -> its places: classes anywhere, and names of types at the top of a file."""
     places = defaultdict(list)
@@ -45,3 +51,15 @@ def names_of_files():
 def test_a_name_means_one_thing(found):
     double = {name: where for name, where in found().items() if len(where) > 1}
     assert double == {}
+
+
+def test_more_than_four_fields_are_named_where_an_object_is_made():
+    classes = names_of_classes().keys() - AS_ROWS - HOT
+    found = []
+    for path in sorted(PACKAGE.rglob("*.py")):
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and len(node.args) > 4:
+                name = node.func.id if isinstance(node.func, ast.Name) else ""
+                if name in classes:
+                    found.append(f"{path.relative_to(PACKAGE)}:{node.lineno} {name}")
+    assert found == []

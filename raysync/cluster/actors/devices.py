@@ -24,11 +24,11 @@ def here(devices: Sequence[str]) -> Place:
     context = ray.get_runtime_context()
     named = [described(name) if name.startswith("cuda") else name for name in devices]
     return Place(
-        context.get_actor_id(),
-        context.get_node_id(),
-        ray.util.get_node_ip_address(),
-        tuple(context.get_accelerator_ids().get("GPU", ())),
-        tuple(named),
+        actor_id=context.get_actor_id(),
+        node_id=context.get_node_id(),
+        address=ray.util.get_node_ip_address(),
+        gpus=tuple(context.get_accelerator_ids().get("GPU", ())),
+        devices=tuple(named),
     )
 
 

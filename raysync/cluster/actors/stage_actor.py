@@ -78,13 +78,15 @@ class StageActor:
         )
         task, batches = model.task, spec.batches[slot]
         self._work = StageWork(
-            computation,
-            self._stage,
-            self._paradigm.modules,
-            task,
-            BatchReader(model.train_set, task.collate, batches, experiment.data.loader_workers),
-            self._batch_size,
-            self._device,
+            computation=computation,
+            stage=self._stage,
+            stages=self._paradigm.modules,
+            task=task,
+            reader=BatchReader(
+                model.train_set, task.collate, batches, experiment.data.loader_workers
+            ),
+            batch_size=self._batch_size,
+            device=self._device,
         )
         give_back_freed_memory()  # that of the run before, whose model may have been a large one
         self._warm_up(experiment.seed, model, batches, name, group.precision)

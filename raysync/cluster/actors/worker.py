@@ -38,11 +38,11 @@ def _computation(
 ) -> GradientComputation:
     experiment = spec.experiment
     return GradientComputation(
-        model.build(experiment.seed),
-        model.task,
-        devices,
-        group,
-        experiment.micro_batch,
+        module=model.build(experiment.seed),
+        task=model.task,
+        devices=devices,
+        group=group,
+        micro_batch=experiment.micro_batch,
         wire=experiment.cluster.wire,
         shards=experiment.cluster.server_shards,
         draws_ahead=True,

@@ -94,13 +94,14 @@ def _predicted(all_series: Sequence[Series]) -> list[Figure]:
     top = max(value for trace in traces for axis_name in "xy" for value in trace[axis_name])
     return [
         Figure(
-            "predicted-wait",
-            SECTION,
-            "Predicted and actual waits",
-            "Each point one wait that the controller predicted, in seconds; on the dotted line it"
+            key="predicted-wait",
+            section=SECTION,
+            title="Predicted and actual waits",
+            caption="Each point one wait that the controller predicted, in seconds; on"
+            " the dotted line it"
             " was right.",
-            traces,
-            {
+            traces=traces,
+            layout={
                 "xaxis": axis("predicted wait (s)", rangemode="tozero"),
                 "yaxis": axis("actual wait (s)", rangemode="tozero"),
                 "shapes": [rule((0, top), (0, top))],
@@ -124,13 +125,14 @@ def _granted(all_series: Sequence[Series]) -> list[Figure]:
         return []
     return [
         Figure(
-            "granted",
-            SECTION,
-            "Extra iterations granted, r*",
-            "Iterations that each call of the controller granted to the fastest worker, against"
+            key="granted",
+            section=SECTION,
+            title="Extra iterations granted, r*",
+            caption="Iterations that each call of the controller granted to the"
+            " fastest worker, against"
             " seconds; all seeds.",
-            traces,
-            {
+            traces=traces,
+            layout={
                 "xaxis": axis("seconds", rangemode="tozero"),
                 "yaxis": axis("iterations", rangemode="tozero"),
             },
@@ -184,12 +186,12 @@ def _happenings(all_series: Sequence[Series]) -> list[Figure]:
     legend = ", ".join(f"{WORDS[symbol]} {plain(kind)}" for kind, symbol in symbols.items())
     return [
         Figure(
-            "happenings",
-            SECTION,
-            "What happened",
-            f"Events and decisions of each run against seconds: {legend}.",
-            traces,
-            {"xaxis": axis("seconds", rangemode="tozero"), **rows_layout(rows)},
+            key="happenings",
+            section=SECTION,
+            title="What happened",
+            caption=f"Events and decisions of each run against seconds: {legend}.",
+            traces=traces,
+            layout={"xaxis": axis("seconds", rangemode="tozero"), **rows_layout(rows)},
             wide=True,
         )
     ]

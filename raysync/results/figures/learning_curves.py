@@ -71,16 +71,25 @@ class MeasureAxis:
 
 
 OF_LABELS = {
-    ACCURACY: MeasureAxis("accuracy", "test accuracy (%)", True, " %", {}, scale=100.0),
+    ACCURACY: MeasureAxis(
+        name="accuracy", title="test accuracy (%)", rises=True, unit=" %", axis={}, scale=100.0
+    ),
     PERPLEXITY: MeasureAxis(
-        "perplexity", "test perplexity", False, "", {"type": "log"}, logarithm="loss"
+        name="perplexity",
+        title="test perplexity",
+        rises=False,
+        unit="",
+        axis={"type": "log"},
+        logarithm="loss",
     ),
 }
 
 
 def measure_of(metric: PrimaryMetric) -> MeasureAxis:
     """Return how the axes show a metric."""
-    plain = MeasureAxis(metric.name, f"test {metric.name}", metric.rises, "", {})
+    plain = MeasureAxis(
+        name=metric.name, title=f"test {metric.name}", rises=metric.rises, unit="", axis={}
+    )
     return OF_LABELS.get(metric, plain)
 
 
@@ -134,18 +143,18 @@ def _against(
     lone = any(series.others for series in all_series)
     switched = any("diamond" in str(trace.get("marker")) for trace in traces)
     return Figure(
-        f"{measure.key}-{of}",
-        SECTION,
-        f"{_title(measure)} against {of}",
-        caption(
+        key=f"{measure.key}-{of}",
+        section=SECTION,
+        title=f"{_title(measure)} against {of}",
+        caption=caption(
             f"Test {measure.name}{' in %' if measure.unit else ''} against {unit}.",
             over_seeds(all_series),
             "Dotted, with a cross: a run that did not finish." if lone else "",
             "Diamond: the paradigm switched." if switched else "",
             "Dotted line across: the target." if shapes else "",
         ),
-        traces,
-        {
+        traces=traces,
+        layout={
             "xaxis": axis("seconds" if x == "time" else "samples", rangemode="tozero"),
             "yaxis": axis(measure.title, **measure.axis),
             "shapes": shapes,
@@ -268,17 +277,17 @@ def _time_to(all_series: Sequence[Series], success: Success, measure: MeasureAxi
     ends = "A curve ends at the best that every seed reached." if over_seeds(all_series) else ""
     return [
         Figure(
-            f"time-to-{measure.key}",
-            SECTION,
-            f"Time to {measure.name}, for every target",
-            caption(
+            key=f"time-to-{measure.key}",
+            section=SECTION,
+            title=f"Time to {measure.name}, for every target",
+            caption=caption(
                 f"Seconds from the first release until test {measure.name} first met each target.",
                 over_seeds(all_series),
                 ends,
                 "Dotted line: the experiment's target." if shapes else "",
             ),
-            traces,
-            {
+            traces=traces,
+            layout={
                 "xaxis": axis(f"target: {measure.title}", **measure.axis, **direction),
                 "yaxis": axis("seconds", rangemode="tozero"),
                 "shapes": shapes,
@@ -306,12 +315,14 @@ def _work_done(all_series: Sequence[Series]) -> Figure:
             else []
         )
     return Figure(
-        "samples-time",
-        "How fast",
-        "Work done against time",
-        caption("Samples applied against seconds since the first release.", over_seeds(all_series)),
-        traces,
-        {
+        key="samples-time",
+        section="How fast",
+        title="Work done against time",
+        caption=caption(
+            "Samples applied against seconds since the first release.", over_seeds(all_series)
+        ),
+        traces=traces,
+        layout={
             "xaxis": axis("seconds", rangemode="tozero"),
             "yaxis": axis("samples", rangemode="tozero"),
         },

@@ -90,12 +90,15 @@ def _over_time(
         )
     each = "The largest" if how == "max" else "The mean"
     return Figure(
-        f"{column}-time",
-        SECTION,
-        f"{title} over time",
-        caption(f"{each} {title.lower()} in each stretch of the run: {what}.", over),
-        traces,
-        {"xaxis": axis("seconds", rangemode="tozero"), "yaxis": axis(unit, rangemode="tozero")},
+        key=f"{column}-time",
+        section=SECTION,
+        title=f"{title} over time",
+        caption=caption(f"{each} {title.lower()} in each stretch of the run: {what}.", over),
+        traces=traces,
+        layout={
+            "xaxis": axis("seconds", rangemode="tozero"),
+            "yaxis": axis(unit, rangemode="tozero"),
+        },
     )
 
 
@@ -114,11 +117,14 @@ def _distribution(all_series: Sequence[Series], column: str, title: str, what: s
             | {"line": {**series.line, "shape": "hv"}}
         )
     return Figure(
-        f"{column}-distribution",
-        SECTION,
-        f"{title}, distribution",
-        f"Share of pushes, in %, with at most that many {unit}"
+        key=f"{column}-distribution",
+        section=SECTION,
+        title=f"{title}, distribution",
+        caption=f"Share of pushes, in %, with at most that many {unit}"
         + (", all seeds together." if any(len(series.runs) > 1 for series in all_series) else "."),
-        traces,
-        {"xaxis": axis(unit, rangemode="tozero"), "yaxis": axis("% of pushes", range=[0, 102])},
+        traces=traces,
+        layout={
+            "xaxis": axis(unit, rangemode="tozero"),
+            "yaxis": axis("% of pushes", range=[0, 102]),
+        },
     )

@@ -130,15 +130,15 @@ def _spending(all_series: Sequence[Series]) -> Figure:
     server = any(table.server_s.any() for table in tables)
     of = "of a worker of each group, on average" if many else "of each worker"
     return Figure(
-        "spending",
-        SECTION,
-        "Where the time went",
-        f"Seconds {of}: computing (full colour), {'transfer (paler), ' if transfer else ''}"
+        key="spending",
+        section=SECTION,
+        title="Where the time went",
+        caption=f"Seconds {of}: computing (full colour), {'transfer (paler), ' if transfer else ''}"
         f"{'until the server had made the weights (paler still), ' if server else ''}waiting"
         " (palest)"
         + (", mean over seeds." if any(len(series.runs) > 1 for series in all_series) else "."),
-        traces,
-        {
+        traces=traces,
+        layout={
             "barmode": "stack",
             "bargap": 0.2,
             "xaxis": axis("seconds", range=[0, 1.02 * longest]),
@@ -205,13 +205,14 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
         )
     return [
         Figure(
-            "contribution",
-            SECTION,
-            "Contribution of each " + ("group of workers" if many else "worker"),
-            "Share of the applied samples, in %. Diamond: its share of the workers' computing"
+            key="contribution",
+            section=SECTION,
+            title="Contribution of each " + ("group of workers" if many else "worker"),
+            caption="Share of the applied samples, in %. Diamond: its share of the"
+            " workers' computing"
             " speed; line: an equal share.",
-            traces,
-            BARS_LAYOUT | {"yaxis": axis("% of samples", rangemode="tozero")},
+            traces=traces,
+            layout=BARS_LAYOUT | {"yaxis": axis("% of samples", rangemode="tozero")},
         )
     ]
 
@@ -255,12 +256,12 @@ def _drops(all_series: Sequence[Series]) -> list[Figure]:
     reasons = len({reason for trace in traces for reason in trace["y"]})
     return [
         Figure(
-            "drops",
-            SECTION,
-            "Dropped pushes",
-            "Pushes a run that were computed and not applied, by reason.",
-            traces,
-            {
+            key="drops",
+            section=SECTION,
+            title="Dropped pushes",
+            caption="Pushes a run that were computed and not applied, by reason.",
+            traces=traces,
+            layout={
                 "barmode": "group",
                 "xaxis": axis("pushes a run", rangemode="tozero"),
                 "yaxis": {"type": "category"},
@@ -299,12 +300,13 @@ def _lost(all_series: Sequence[Series]) -> list[Figure]:
     whose = "group of workers" if many else "worker"
     return [
         Figure(
-            "lost",
-            SECTION,
-            f"Dropped pushes of each {whose}",
-            f"Share of the {whose}'s own pushes, in %: unequal shares are a bias towards the data"
+            key="lost",
+            section=SECTION,
+            title=f"Dropped pushes of each {whose}",
+            caption=f"Share of the {whose}'s own pushes, in %: unequal shares are a"
+            " bias towards the data"
             " of those that lose less.",
-            traces,
-            BARS_LAYOUT | {"yaxis": axis("% of its pushes", rangemode="tozero")},
+            traces=traces,
+            layout=BARS_LAYOUT | {"yaxis": axis("% of its pushes", rangemode="tozero")},
         )
     ]

@@ -81,12 +81,12 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
         caption += f" Seed {seeds.pop()}."
     return [
         Figure(
-            "timeline",
-            SECTION,
-            "Timeline of iterations",
-            caption,
-            traces,
-            {
+            key="timeline",
+            section=SECTION,
+            title="Timeline of iterations",
+            caption=caption,
+            traces=traces,
+            layout={
                 "barmode": "overlay",
                 "bargap": 0.25,
                 **rows_layout(rows),

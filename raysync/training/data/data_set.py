@@ -249,16 +249,10 @@ def _in_memory(
         count = _class_count(name, arrays, classes, tokens)
         arrays = {part: (x, y.astype(np.int64)) for part, (x, y) in arrays.items()}
     mean, std = _channel_moments(train_x)
-    return DataSet(
-        name,
-        *arrays["train"],
-        *arrays["test"],
-        count,
-        mean,
-        std,
-        tokens,
-        *arrays.get("validation", (None, None)),
-    )
+    vectors = {
+        f"{part}_{axis}": z for part in arrays for axis, z in zip("xy", arrays[part], strict=True)
+    }
+    return DataSet(name=name, classes=count, mean=mean, std=std, tokens=tokens, **vectors)
 
 
 def _class_count(

@@ -124,7 +124,13 @@ def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:
             f"{where}: the model {name} was given as a Python object, and cannot be built anew."
             "\nBuild it yourself, and let it be filled: record.model(module)."
         )
-    plan = ModelPlan(name, experiment.model.parameters, tuple(shape), classes, bool(tokens))
+    plan = ModelPlan(
+        source=name,
+        parameters=experiment.model.parameters,
+        input_shape=tuple(shape),
+        classes=classes,
+        tokens=bool(tokens),
+    )
     try:
         with _trusted(), seeded(experiment.seed):
             return plan.build()

@@ -343,4 +343,11 @@ def shard_of(
     begin, end = min(span.start, size), min(span.stop, size)
     groups = within(parameter_groups(update, model.parameters), begin, end)
     slots = model.layout.slots.within(span.start - size, span.stop - size)
-    return ParameterStore(initial[span], end - begin, update, groups, wire, slots)
+    return ParameterStore(
+        initial=initial[span],
+        size=end - begin,
+        update=update,
+        groups=groups,
+        wire=wire,
+        slots=slots,
+    )

@@ -138,7 +138,13 @@ def _built_in(
         )
     choice = experiment.model
     source, parameters = (choice.name, choice.parameters) if model is None else (model, {})
-    plan = ModelPlan(source, parameters, shape, loaded.classes, loaded.tokens)
+    plan = ModelPlan(
+        source=source,
+        parameters=parameters,
+        input_shape=shape,
+        classes=loaded.classes,
+        tokens=loaded.tokens,
+    )
     if model is not None or data is not None:  # the record names the objects that were given
         named = {
             "model": experiment.model if model is None else Named(name=plan.name),
