@@ -299,6 +299,9 @@ class RayBackend:
         """See `Backend.repeat`: only the shards that were started anew are called."""
         shards, request = self._servers[server], self._request(server, message, inputs)
         again = self._transport.call(request, lambda: self._of_shards(request, shards.repeat))
+        # What it reads is held until it is done, also if another shard is lost meanwhile, and the
+        # driver holds only the calls that are repeated for that one.
+        again.watch(_nothing, None)
         if lost is not None:
             lost.follow(again, shards.patched)
         return again
@@ -353,6 +356,10 @@ class RayBackend:
                 bound = bound.options(num_returns=self._parts + 1)
             self._methods[key] = bound.remote
         return self._methods[key]
+
+
+def _nothing(_: None) -> None:
+    pass
 
 
 def _parts(request: CallRequest) -> list[Parts]:

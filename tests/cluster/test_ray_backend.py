@@ -1,5 +1,6 @@
 """The Ray backend, over a Ray whose clock only waiting moves."""
 
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -13,14 +14,14 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from raysync.cluster import full_object_store
+from raysync.cluster import full_object_store, shards as shards_module
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.node_watch import NodeView, WorkerNodes
 from raysync.cluster.ray_backend import REPORT_EVERY_S, SIGN_OF_LIFE_S, RayBackend
 from raysync.cluster.shards import Shards
 from raysync.cluster.transports.object_store import ObjectStore
 from raysync.engine.backend import Failure
-from raysync.engine.messages import StepCall
+from raysync.engine.messages import ApplyCall, StepCall
 from raysync.step_fault import StepFault
 from tests.builders.messages import tells
 from tests.fakes.calls import FakeRay, Reference, Views, remote
@@ -44,6 +45,7 @@ def backend_of(worker=None, servers=1, respawns=None, views=None, site="here", *
         clips=False,
         push_bytes=more.pop("push_bytes", 10**6),
     )
+    transport = more.pop("transport", None) or ObjectStore()
     nodes = WorkerNodes(views or Views(NodeView({0: "here"}, {"here": 1})), {"w-0": 0})
     workers = {"w-0#1": worker}
     sites, ways_s = {"w-0#1": site}, more
@@ -57,7 +59,7 @@ def backend_of(worker=None, servers=1, respawns=None, views=None, site="here", *
         IDS,
         sites=sites,
         upload_s=lambda slot, fault: ways_s.get(slot, 0.0) + fault.latency_s,
-        transport=ObjectStore(),
+        transport=transport,
     )
 
 
@@ -241,3 +243,41 @@ def test_a_report_is_due_every_second_while_nothing_happens_and_sooner_when_some
     )
     assert len(reports) in (8, 9)
     assert any(4.1 <= at <= 4.1 + REPORT_EVERY_S for at in reports)
+
+
+class Lent:
+    """A lease."""
+
+    handle = None
+
+
+class Lending(ObjectStore):
+    """Lends room for gradients."""
+
+    def room(self, actor, message, node):
+        return (Lent(),) if isinstance(message, StepCall) else ()
+
+
+def test_what_a_repeated_call_reads_is_held_until_it_is_done(ray, monkeypatch):
+    """Also if nothing else holds the call, since another shard was lost meanwhile."""
+    monkeypatch.setattr(shards_module, "ray", SimpleNamespace(kill=lambda actor: None))
+    monkeypatch.setattr(shards_module, "actor_id", id)
+
+    def spawn(name, life):
+        return SimpleNamespace(apply=remote(lambda data, *parts: Reference(at=3.0))), Reference()
+
+    step = remote(lambda fields, into: [Reference(), Reference()])
+    backend = backend_of(
+        SimpleNamespace(step=step), respawns=SimpleNamespace(spawn=spawn), transport=Lending()
+    )
+    backend.restart("server", freezes=True)
+    gradient = backend.call("w-0#1", StepCall(0, 8))
+    held = weakref.ref(gradient.leases[0])
+    backend.repeat(None, "server", ApplyCall(None), [gradient])
+    del gradient
+    ray.now = 2.0
+    backend.wait()
+    assert held() is not None
+    ray.now = 3.0
+    backend.wait()
+    assert held() is None
