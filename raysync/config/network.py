@@ -7,7 +7,7 @@ a worker group, and the latency that faults add, are emulated there.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated
+from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
@@ -133,6 +133,18 @@ class Network(Strict):
         ),
     )
     nodes: tuple[Node, ...] = Field((), description="machines whose workers share a link")
+    sharing: Literal["fair", "first-come"] = Field(
+        "fair",
+        description=(
+            "transfers over one shared link: all at once, at equal rates as over TCP, or one at a"
+            " time, in the order in which they are requested"
+        ),
+    )
+    share_sigma: float = Field(
+        0.5,
+        ge=0,
+        description="how unequal the shares are: the sigma of their lognormal distribution",
+    )
     regions: Regions | None = Field(
         None, description="the links between regions; each worker group then names its `region`"
     )

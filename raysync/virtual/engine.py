@@ -34,7 +34,7 @@ from raysync.virtual.virtual_backend import ProcessEnd, VirtualBackend
 
 WORLD = "world"
 """What a checkpoint calls the one file of a run in virtual time."""
-GARBAGE_OBJECTS = 100_000
+GARBAGE_OBJECTS = 500_000
 """The growth in objects after which the youngest of them are looked through.
 
 Python's own 700 (2,000 from 3.13 on) suits objects that die soon. Here those of an iteration live

@@ -33,7 +33,7 @@ from raysync.training.worker.buffers import layout_of
 from raysync.virtual.actors import Computed, EvaluatorActor, ServerActor, ServerTimes
 from raysync.virtual.data_parallel import model_server, set_times
 from raysync.virtual.site_links import SiteLinks
-from raysync.virtual.transfers import PhaseNetwork, Way
+from raysync.virtual.transfers import AnyWay, PhaseNetwork
 from raysync.virtual.virtual_backend import Actor, Cost, VirtualBackend
 
 FORWARD = 1 / 3
@@ -141,7 +141,7 @@ class PipelinedRun:
         """
         plan, experiment = self._plan, self._plan.training.experiment
         network, links = experiment.network, SiteLinks(experiment, plan.training.groups)
-        paths: dict[str, dict[str, Way]] = {}
+        paths: dict[str, dict[str, AnyWay]] = {}
         for stage in plan.shares:
             slots = {plan.name(each): slot for each, slot in plan.slots.items() if each[1] == stage}
             size_bytes = plan.vector_bytes[stage]

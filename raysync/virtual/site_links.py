@@ -9,13 +9,17 @@ either); the shared link is then the worker's own, or its node's (of several, th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from math import inf
+from random import Random
 from typing import Any
 
 from raysync.config import Experiment, Link, Network, WorkerGroup
 from raysync.errors import ConfigError
-from raysync.virtual.transfers import LongPath, Path, SharedLink, Way
+from raysync.virtual.flows import FairLink, Lane
+from raysync.virtual.transfers import AnyWay, FairWay, LongPath, Path, QueueLink
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,30 @@ class _End:
     region: str | None
     node: str | None
     """The node that it shares a link with others of."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Way:
+    """What goes one way."""
+
+    size_bytes: float
+    shares: Sequence[_Share]
+    connections: int = 1
+    """How many it is spread over evenly: one for each server."""
+    trips: int = 0
+    """The round trips before it."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What a value takes of a shared link."""
+
+    link: tuple[str, str, str]
+    """What it is the link of, its name and its direction."""
+    bytes_per_s: float | None
+    """Its bandwidth; None: without limit."""
+    part: float = 1.0
+    """The part of the value's bytes that goes over it."""
 
 
 class SiteLinks:
@@ -45,7 +73,12 @@ class SiteLinks:
             for node in experiment.network.nodes
             for slot in experiment.slots_of(node.workers)
         }
-        self._shared: dict[tuple[str, str, str], SharedLink] = {}
+        sigma = experiment.network.share_sigma
+        rng = Random(experiment.seed)
+        self._weight = partial(rng.lognormvariate, 0.0, sigma) if sigma else lambda: 1.0
+        self._is_fair = experiment.network.sharing == "fair"
+        self._queues: dict[tuple[str, str, str], QueueLink] = {}
+        self._links: dict[tuple[str, str, str], FairLink] = {}
         self._has_latency = any(fault.adds_latency for fault in experiment.faults)
 
     def of_server(
@@ -55,7 +88,7 @@ class SiteLinks:
         server: str,
         push_bytes: float,
         pull_bytes: float,
-    ) -> dict[str, dict[str, Way]]:
+    ) -> dict[str, dict[str, AnyWay]]:
         """Return the ways between workers and their server: target -> source -> way.
 
         Args:
@@ -69,26 +102,29 @@ class SiteLinks:
         servers = self._experiment.cluster.server_shards
         server_bandwidth = self._server_bandwidth(network, hosts)
         home = self._experiment.server_region
-        s_per_byte = 1 / server_bandwidth if server_bandwidth else 0.0
         end = _End((), home, None)
 
-        def ways_of(slot: str, away: float) -> list[Way | None]:
+        def ways_of(slot: str, away: int) -> list[AnyWay | None]:
             worker, ways = self._end(network, slot), []
             for source, target, sent_bytes, trips, direction in (
                 (worker, end, push_bytes, 0, "up"),
                 (end, worker, pull_bytes, network.pull_round_trips, "down"),
             ):
-                shared = self._node_shares(source, target, away * sent_bytes)
-                link = self._link("server", server, direction)
-                shared.append((link, away * sent_bytes / servers * s_per_byte))
-                ways.append(self._way(source, target, away * sent_bytes, shared, trips))
+                at_server = _Share(("server", server, direction), server_bandwidth, 1 / servers)
+                way = _Way(
+                    size_bytes=away / servers * sent_bytes,
+                    connections=away,
+                    shares=[*self._node_shares(source, target), at_server],
+                    trips=trips,
+                )
+                ways.append(self._way(source, target, way))
             return ways
 
-        paths: dict[str, dict[str, Way]] = {server: {}}
-        alike: dict[Any, list[Way | None]] = {}
+        paths: dict[str, dict[str, AnyWay]] = {server: {}}
+        alike: dict[Any, list[AnyWay | None]] = {}
         """What the ways of a worker depend on -> its ways, up and down."""
         for site, slot in slots.items():
-            away = 1 - self._beside(slot, hosts) / servers
+            away = servers - self._beside(slot, hosts)
             if not away:
                 continue  # all servers are on its node
             kind = (id(self._groups[slot]), self._node_of.get(slot), away)
@@ -101,7 +137,9 @@ class SiteLinks:
                 paths[site] = {server: down}
         return paths
 
-    def between(self, network: Network, source: str, target: str, size_bytes: float) -> Way | None:
+    def between(
+        self, network: Network, source: str, target: str, size_bytes: float
+    ) -> AnyWay | None:
         """Return the way from the worker in one slot to that in another, for values of that size;
         None: it takes no time.
 
@@ -113,36 +151,51 @@ class SiteLinks:
             begin, end = replace(begin, node=None), replace(end, node=None)
         # The links of the network are alike: a value passes the limit of `network.link` once.
         end = replace(end, links=end.links[1:])
-        return self._way(begin, end, size_bytes, self._node_shares(begin, end, size_bytes), 0)
+        return self._way(begin, end, _Way(size_bytes, self._node_shares(begin, end)))
 
     def _end(self, network: Network, slot: str) -> _End:
         group, node = self._groups[slot], self._node_of.get(slot)
         return _End((network.link, group.link), group.region, node)
 
-    def _way(
-        self,
-        source: _End,
-        target: _End,
-        size_bytes: float,
-        shared: list[tuple[SharedLink, float]],
-        trips: int,
-    ) -> Way | None:
-        """Return a way with round trips beside it, or None if it takes no time."""
+    def _way(self, source: _End, target: _End, way: _Way) -> AnyWay | None:
+        """Return a way, or None if it takes no time."""
         links = [*source.links, *target.links, *self._between_regions(source, target)]
         back = [*source.links, *target.links, *self._between_regions(target, source)]
         node_s = sum(
             self._nodes[each.node].link.latency_s for each in (source, target) if each.node
         )
         latency_s = _latency(links) + node_s
-        latency_s += trips * (latency_s + _latency(back) + node_s)
-        rates = [link.bandwidth_bytes_per_s for link in links if link.bandwidth_bytes_per_s]
-        transfer_s = size_bytes / min(rates) if rates else 0.0
-        shared = [each for each in shared if each[1]]
-        if not (latency_s or transfer_s or shared or self._has_latency):
+        trip_s = latency_s + _latency(back) + node_s
+        limit = min((link.bandwidth_bytes_per_s or inf for link in links), default=inf)
+        shares = [share for share in way.shares if share.bytes_per_s and way.size_bytes]
+        if shares and self._is_fair:
+            return self._fair_way(way, shares, limit, latency_s, trip_s)
+        latency_s += way.trips * trip_s
+        transfer_s = way.size_bytes / limit
+        if not (latency_s or transfer_s or shares or self._has_latency):
             return None
-        if len(shared) > 1 or trips:
-            return LongPath(latency_s, transfer_s, tuple(shared), 1 + 2 * trips)
-        return Path(latency_s, transfer_s, *(shared[0] if shared else ()))
+        queues = [
+            (self._queue(share), way.size_bytes * share.part / share.bytes_per_s)
+            for share in shares
+            if share.bytes_per_s
+        ]
+        if len(queues) > 1 or way.trips:
+            return LongPath(latency_s, transfer_s, tuple(queues), 1 + 2 * way.trips)
+        return Path(latency_s, transfer_s, *(queues[0] if queues else ()))
+
+    def _fair_way(
+        self, way: _Way, shares: Sequence[_Share], limit: float, latency_s: float, trip_s: float
+    ) -> FairWay:
+        count = way.connections
+        links = [(self._link(share), count * share.part) for share in shares]
+        return FairWay(
+            lane=Lane(limit / count, links),
+            size_bytes=way.size_bytes / count,
+            latency_s=latency_s,
+            weight=self._weight,
+            trips=way.trips,
+            trip_s=trip_s,
+        )
 
     def _between_regions(self, source: _End, target: _End) -> list[Link]:
         regions = self._experiment.network.regions
@@ -157,22 +210,23 @@ class SiteLinks:
             )
         return [link]
 
-    def _node_shares(
-        self, source: _End, target: _End, size_bytes: float
-    ) -> list[tuple[SharedLink, float]]:
-        """Return the links out of the source's node and into the target's, and the seconds that a
-        value takes there.
-        """
-        shares = []
-        for end, direction in ((source, "out"), (target, "in")):
-            if end.node is not None:
-                rate = self._nodes[end.node].link.bandwidth_bytes_per_s
-                link = self._link("node", end.node, direction)
-                shares.append((link, size_bytes / rate if rate else 0.0))
-        return shares
+    def _node_shares(self, source: _End, target: _End) -> list[_Share]:
+        """Return what a value takes of the links out of the source's node and into the target's."""
+        return [
+            _Share(("node", end.node, direction), self._nodes[end.node].link.bandwidth_bytes_per_s)
+            for end, direction in ((source, "out"), (target, "in"))
+            if end.node is not None
+        ]
 
-    def _link(self, kind: str, name: str, direction: str) -> SharedLink:
-        return self._shared.setdefault((kind, name, direction), SharedLink())
+    def _queue(self, share: _Share) -> QueueLink:
+        return self._queues.setdefault(share.link, QueueLink())
+
+    def _link(self, share: _Share) -> FairLink:
+        """Return the link of a share; in another phase it may have another bandwidth."""
+        assert share.bytes_per_s is not None, "a link without limit"
+        link = self._links.setdefault(share.link, FairLink(share.bytes_per_s))
+        link.bytes_per_s = share.bytes_per_s
+        return link
 
     def _hosts(self, slots: list[str]) -> Counter[str]:
         """Return the slots that servers are placed with -> how many."""

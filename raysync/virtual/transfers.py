@@ -1,33 +1,38 @@
-"""The links of workers, and those of servers and nodes, which workers share: when values arrive.
+"""The ways of values over the links of workers, and over those of servers and nodes, which workers
+share.
 
-A shared link carries one transfer at a time each way, in the order in which transfers are
-requested: 16 workers that push at once through one server's link take 16 times as long as one. A
-transfer is on the links of both ends at once (it is not stored between them), so it takes as long
-as the slowest of them, and longer if a shared link is busy. A worker has one transfer with a server
-at a time each way: nothing queues at its own link. Latency comes on top of all that, and while it
-passes the links are free. All values from one site to another have the same size.
+A transfer is on the links of both ends at once (it is not stored between them). Transfers that
+share a link do so as the experiment says (`network.sharing`):
+
+    fair           at the same rate, as TCP connections do: see `flows`
+    first-come     one at a time each way, in the order in which they are requested
+
+A worker has one transfer with a server at a time each way: nothing queues at its own link. Latency
+comes on top of all that, and while it passes the links are free. All values from one site to
+another have the same size.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from math import inf
-from typing import Protocol
+from typing import Any, Protocol
 
 from raysync.step_fault import StepFault
+from raysync.virtual.flows import Arrived, Clock, Lane
 
 
 @dataclass(slots=True)
-class SharedLink:
-    """One direction of a link of a server or a node."""
+class QueueLink:
+    """One direction of a link of a server or a node, where transfers queue."""
 
     free_at: float = 0.0
     """The time at which it has done all transfers so far, in seconds since the run began."""
 
 
 class Way(Protocol):
-    """How values get from one site to another."""
+    """How values get from one site to another, if it is known at once when they arrive."""
 
     def arrival(self, begin: float, fault: StepFault) -> float:
         """Send a value; return when it arrives, in seconds since the run began.
@@ -45,7 +50,7 @@ class Path:
     latency_s: float
     transfer_s: float
     """The seconds over the links that are not shared, without the latency."""
-    shared: SharedLink | None = None
+    shared: QueueLink | None = None
     shared_s: float = 0.0
     """The seconds that the value takes of the shared link."""
 
@@ -70,7 +75,7 @@ class LongPath:
     """The latency of the way itself and of its round trips."""
     transfer_s: float
     """The seconds over the links that are not shared, without the latency."""
-    shared: tuple[tuple[SharedLink, float], ...] = ()
+    shared: tuple[tuple[QueueLink, float], ...] = ()
     """The shared links, each with the seconds that the value takes of it."""
     ways: int = 1
     """How often the latency of faults is added: once, and twice for each round trip."""
@@ -86,7 +91,42 @@ class LongPath:
         return arrival + self.latency_s + self.ways * fault.latency_s
 
 
-Paths = Mapping[str, Mapping[str, Way]]
+@dataclass(frozen=True, slots=True)
+class FairWay:
+    """A way over shared links whose transfers all go on at the same time."""
+
+    lane: Lane
+    size_bytes: float
+    latency_s: float
+    weight: Callable[[], float]
+    """Draws the weight of a transfer, which says how large its share of a link is."""
+    trips: int = 0
+    """The round trips before the first byte."""
+    trip_s: float = 0.0
+    """The seconds of each."""
+
+    def send(
+        self, clock: Clock, begin: float, fault: StepFault, arrived: Arrived, argument: Any
+    ) -> None:
+        """Send a value.
+
+        Args:
+            clock: moves the time.
+            begin: when the value is ready and needed.
+            fault: what faults of a worker do to the way.
+            arrived: called with `argument` and the time of its arrival, when that is known.
+            argument: see `arrived`.
+        """
+        begin += self.trips * (self.trip_s + 2 * fault.latency_s)
+        flow = self.size_bytes, self.weight(), self.latency_s + fault.latency_s, arrived, argument
+        if begin > clock.now:
+            clock.schedule(begin, lambda _: self.lane.begin(clock, *flow), None)
+        else:
+            self.lane.begin(clock, *flow)
+
+
+AnyWay = Way | FairWay
+Paths = Mapping[str, Mapping[str, AnyWay]]
 """Target -> source -> way; between other sites values take no time."""
 
 

@@ -7,8 +7,9 @@ are needed.
     wait     moves the clock to the next scheduled event
 
 It knows no paradigm, no topology and no push: the driver issues the same calls as on Ray. The
-inputs of a call come from earlier calls, so its end is known at once, without events in between.
-Where a run trains, a call computes at its end. A heap of (time, sequence number, callback,
+inputs of a call come from earlier calls, so its end is known at once, without events in between,
+unless an input shares links with what others send meanwhile: then the call is *pending*, and so are
+those behind it, until all of its inputs have come. Where a run trains, a call computes at its end. A heap of (time, sequence number, callback,
 argument) is processed in order; nothing else moves the clock, and random values are hashed from the
 seed, so every run of an experiment is the same (on one machine, with one number of torch threads).
 
@@ -20,6 +21,7 @@ earlier: then it is at the actor's site.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import astuple, dataclass
 from heapq import heappop, heappush
@@ -33,7 +35,7 @@ from raysync.engine.backend import Failure, Room
 from raysync.engine.error_text import reason
 from raysync.engine.messages import Message, RestoreCall, StepReport
 from raysync.step_fault import NO_FAULT, StepFault
-from raysync.virtual.transfers import PhaseNetwork, Way
+from raysync.virtual.transfers import AnyWay, FairWay, PhaseNetwork
 
 REPORT_EVERY = 20
 """The lines of a report: few, so that those who watch a short run see it go on."""
@@ -41,6 +43,8 @@ MOST_LINES = 100
 """The lines of a report, at most, where nothing is computed: then those of a long run are a
 hundredth of it, since each takes as long as some pushes."""
 
+Follower = tuple[Callable[[Any], None], Any]
+"""What is called, with what."""
 Cost = tuple[float, float, StepFault | None, StepFault, Any]
 """The cost of a call: seconds from its beginning to its end, in two summands; what faults do to the
 way of each of its inputs (None: they are there at once, over no link), and of each of its values;
@@ -71,7 +75,7 @@ class Actor(Protocol):
 class Process:
     """The process of an actor. What each call needs is at hand here, whatever the actor is."""
 
-    def __init__(self, actor: Actor, ways: Mapping[str, Way] | None) -> None:
+    def __init__(self, actor: Actor, ways: Mapping[str, AnyWay] | None) -> None:
         """
         Args:
             actor: that it has.
@@ -81,14 +85,18 @@ class Process:
         self.ways = ways
         """Source -> the way from there to its site, in the phase in force; None: there is none."""
         self.free_at = 0.0
-        """The time at which it has done all calls so far, in seconds since the run began."""
+        """The time at which it has done all calls that are not pending, in seconds since the run
+        began."""
+        self.pending: deque[PendingCall] = deque()
+        """Its calls whose end is not known yet, in their order."""
 
 
 class VirtualCall(Struct, eq=False, weakref=True):
     """A call, which also stands for the first of its values."""
 
     at: float
-    """The time at which it is done, in seconds since the run began."""
+    """The time at which it is done, in seconds since the run began; infinity: never, or not
+    known."""
     site: str = ""
     fault: StepFault = NO_FAULT
     """What is done to the way of its values."""
@@ -100,6 +108,10 @@ class VirtualCall(Struct, eq=False, weakref=True):
     arrives_at: float | None = None
     """Of a push that the coordinator is to take in: when it arrives. `at` is infinity until it is
     taken in."""
+    followers: list[Follower] | None = None
+    """What to do once it is known when it is done; None: it is known."""
+    watchers: tuple[Any, ...] = ()
+    """What is called back when it is done, each with its argument behind it, until that is known."""
 
     def value(self, index: int) -> VirtualCall | OtherValue:
         """See `Call.value`."""
@@ -139,6 +151,21 @@ def _load_state(call: VirtualCall, state: Mapping[str, Any]) -> None:
         call.answer = StepReport(*state["step"]) if "step" in state else state["answer"]
 
 
+def follow(value: VirtualCall | OtherValue, then: Callable[[Any], None], argument: Any) -> None:
+    """Call `then(argument)` once it is known when a value is there."""
+    if value.followers is None:
+        then(argument)
+    else:
+        value.followers.append((then, argument))
+
+
+def tell(value: VirtualCall | OtherValue) -> None:
+    """Call what follows a value: it is known when that is there."""
+    followers, value.followers = value.followers or (), None
+    for then, argument in followers:
+        then(argument)
+
+
 def _take_over(calls: tuple[VirtualCall, VirtualCall]) -> None:
     """Give a call that was lost what the one that stands for it has computed."""
     lost, call = calls
@@ -152,6 +179,15 @@ class OtherValue:
     def __init__(self, call: VirtualCall, index: int) -> None:
         self._call, self._index = call, index
         self.at, self.site, self.fault = call.at, call.site, call.fault
+        self.followers: list[Follower] | None = None
+        """See `VirtualCall.followers`."""
+        if call.followers is not None:
+            self.followers = []
+            call.followers.append((self._tell, call))
+
+    def _tell(self, call: VirtualCall) -> None:
+        self.at = call.at
+        tell(self)
 
     @property
     def answer(self) -> Any:
@@ -175,8 +211,31 @@ class ProcessEnd:
     """Whether the process stops without a sign. Otherwise it dies, which is noticed."""
 
 
-PendingCall = tuple[VirtualCall, str, Process, Message, Sequence[Any]]
-"""A call, the id of its actor, the process, the message and its inputs."""
+def _death(actor: str) -> Failure:
+    return Failure("died", "its actor died", actor)
+
+
+class PendingCall(Struct, eq=False):
+    """A call that may have to wait for its inputs to come."""
+
+    call: VirtualCall
+    actor: str
+    process: Process
+    message: Message
+    inputs: Sequence[Any]
+    begin: float
+    """The time before which it cannot begin, as far as is known."""
+    first_s: float
+    second_s: float
+    """The seconds from its beginning to its end, in two summands."""
+    end: ProcessEnd | None
+    """The end of its process."""
+    missing: int
+    """The number of inputs of which it is not known when they come."""
+
+
+Coming = tuple[VirtualCall, AnyWay | None, StepFault]
+"""An input that has to come: its way, if it has one, and what faults do to that."""
 
 
 class VirtualBackend:
@@ -302,28 +361,117 @@ class VirtualBackend:
         first_s, second_s, fault, value_fault, answer = cost(message, inputs)
         if fault is None:
             ways, fault = None, NO_FAULT
+        coming: list[Coming] = []
         for value in inputs:
-            at = value.at
-            if ways and (way := ways.get(value.site)) is not None:
+            at, way = value.at, ways.get(value.site) if ways else None
+            if way is not None:
                 both = fault if value.fault is NO_FAULT else fault.beside(value.fault)
-                at = way.arrival(at if at > now else now, both)
+                if at < inf and type(way) is not FairWay:
+                    at = way.arrival(at if at > now else now, both)
+                else:
+                    coming.append((value, way, both))
+                    continue
+            elif value.followers is not None:
+                coming.append((value, None, fault))
+                continue
             if at > begin:
                 begin = at
-        process.free_at = begin + first_s + second_s
-        call = VirtualCall(process.free_at, process.site, value_fault, answer)
+        site, is_known = process.site, not (coming or process.pending)
+        if is_known and not (self._fails or self.computes):
+            process.free_at = begin + first_s + second_s
+            return VirtualCall(process.free_at, site, value_fault, answer)
+        call = VirtualCall(inf, site, value_fault, answer)
+        pending = PendingCall(
+            call=call,
+            actor=actor,
+            process=process,
+            message=message,
+            inputs=inputs,
+            begin=begin,
+            first_s=first_s,
+            second_s=second_s,
+            end=self._end_of(actor),
+            missing=len(coming),
+        )
+        if is_known:
+            self._settle(pending)
+        else:
+            self._await_inputs(pending, coming)
+        return call
+
+    def _end_of(self, actor: str) -> ProcessEnd | None:
+        """Return the end of the present process of an actor."""
+        ends = self._ends.get(actor)
+        return ends[0] if ends else None
+
+    def _await_inputs(self, pending: PendingCall, coming: Sequence[Coming]) -> None:
+        """Let a call begin once its inputs have come, and those before it are done."""
+        call, end = pending.call, pending.end
+        call.followers = []
+        pending.process.pending.append(pending)
+        for each in coming:
+            follow(each[0], self._send, (pending, each))
+        if call.followers is not None and end is not None and not end.freezes:
+            self.schedule(max(end.at, self.now), self._die, pending)
+
+    def _send(self, pending_and_input: tuple[PendingCall, Coming]) -> None:
+        """Let an input set out for a pending call, now that it is known when it is there."""
+        pending, (value, way, fault) = pending_and_input
+        begin = max(value.at, self.now)
+        if way is None or begin == inf:  # what never comes holds up nothing
+            self._come(pending, begin)
+        elif isinstance(way, FairWay):
+            way.send(self, begin, fault, self._come, pending)
+        else:
+            self._come(pending, way.arrival(begin, fault))
+
+    def _come(self, pending: PendingCall, at: float) -> None:
+        """Take in when an input of a pending call comes."""
+        pending.begin = max(pending.begin, at)
+        pending.missing -= 1
+        process, queue = pending.process, pending.process.pending
+        while queue and not queue[0].missing:
+            following = queue.popleft()
+            following.begin = max(following.begin, process.free_at)
+            self._settle(following)
+
+    def _die(self, pending: PendingCall) -> None:
+        """Let a call fail that still waits for inputs as its process ends."""
+        call, process = pending.call, pending.process
+        if pending in process.pending:
+            process.pending.remove(pending)
+            call.at = process.free_at = self.now
+            call.answer = _death(pending.actor)
+            self._known(call)
+
+    def _settle(self, pending: PendingCall) -> None:
+        """Take in when a call begins, and so when it is done."""
+        call, process = pending.call, pending.process
+        call.at = process.free_at = pending.begin + pending.first_s + pending.second_s
         if self._fails:
-            self._fail_or_freeze(call, actor, process, begin, inputs)
+            self._fail_or_freeze(pending)
         if self.computes and call.at < inf:
             self._called += 1
             self._calls[self._called] = call
-            self.schedule(call.at, self._compute, (call, actor, process, message, inputs))
-        return call
+            self.schedule(call.at, self._compute, pending)
+        self._known(call)
+
+    def _known(self, call: VirtualCall) -> None:
+        """Call what follows a call, now that it is known when it is done."""
+        watchers, call.watchers = call.watchers, ()
+        if call.followers:
+            tell(call)
+        call.followers = None
+        for index in range(0, len(watchers), 2):
+            self.watch(call, watchers[index], watchers[index + 1])
 
     def watch(self, call: VirtualCall, then: Callable[[Any], None], argument: Any) -> None:
         """See `Backend.watch`."""
         if call.at < inf:
             self._scheduled += 1
             heappush(self._queue, (call.at, self._scheduled, then, argument))
+        elif call.followers is not None:
+            call.watchers += (then, argument)
         elif call.arrives_at is not None:
             self.schedule(call.arrives_at, self._take_in, (call, then, argument))
 
@@ -339,11 +487,27 @@ class VirtualBackend:
         process = self._processes.get(actor) or self._start(actor)
         site, ways = process.site, process.ways
         way = ways.get(value.site) if ways else None
-        at = self.now if way is None else way.arrival(self.now, value.fault)
-        value.at, value.site = at, site
+        value.site = site
+        if type(way) is FairWay:
+            delivery = VirtualCall(inf, site, followers=[])
+            value.at, value.followers = inf, []
+            way.send(self, self.now, value.fault, self._delivered, (value, delivery))
+            return (delivery,)
+        value.at = at = self.now if way is None else way.arrival(self.now, value.fault)
         if self._push_s:
             return (VirtualCall(inf, site, arrives_at=at),)
         return (VirtualCall(at, site),) if at > self.now else ()
+
+    def _delivered(self, sent: tuple[VirtualCall, VirtualCall], at: float) -> None:
+        """Take in when a value arrives that has been sent to a server."""
+        value, delivery = sent
+        value.at = at
+        if self._push_s:
+            delivery.arrives_at = at
+        else:
+            delivery.at = at
+        self._known(value)
+        self._known(delivery)
 
     def _take_in(self, waiting: tuple[VirtualCall, Callable[[Any], None], Any]) -> None:
         """Let the coordinator take in a push that has arrived, after those before it."""
@@ -417,11 +581,19 @@ class VirtualBackend:
         call = self.call(server, message, inputs)
         if lost is not None:
             lost.moved = call
-            lost.at, lost.site, lost.fault = call.at, call.site, call.fault
-            lost.answer = call.answer
-            if call.at < inf:
-                self.schedule(call.at, _take_over, (lost, call))
+            lost.site, lost.fault = call.site, call.fault
+            if call.followers is not None:
+                lost.at, lost.followers = inf, lost.followers or []
+            follow(call, self._stand_for, (lost, call))
         return call
+
+    def _stand_for(self, calls: tuple[VirtualCall, VirtualCall]) -> None:
+        """Take in when a lost call is done by the one that is made in its place."""
+        lost, call = calls
+        lost.at, lost.answer = call.at, call.answer
+        if call.at < inf:
+            self.schedule(call.at, _take_over, (lost, call))
+        self._known(lost)
 
     def _end_process(self, actor: str) -> None:
         """Forget the present process of an actor, and its end."""
@@ -441,24 +613,22 @@ class VirtualBackend:
         self._processes[name] = process
         return process
 
-    def _fail_or_freeze(
-        self, call: VirtualCall, actor: str, process: Process, begin: float, inputs: Sequence[Any]
-    ) -> None:
+    def _fail_or_freeze(self, pending: PendingCall) -> None:
         """Let a call fail if an input did, or if its process ends before it is done."""
-        failed = next((each.answer for each in inputs if isinstance(each.answer, Failure)), None)
-        if failed is not None:
+        call, end = pending.call, pending.end
+        failures = (each.answer for each in pending.inputs if isinstance(each.answer, Failure))
+        if (failed := next(failures, None)) is not None:
             call.answer = failed
-            call.at = process.free_at = begin
-        ends = self._ends.get(actor)
-        if ends and call.at > ends[0].at:
-            if ends[0].freezes:
+            call.at = pending.process.free_at = pending.begin
+        if end is not None and call.at > end.at:
+            if end.freezes:
                 call.at = inf
             else:
-                call.answer = Failure("died", "its actor died", actor)
-                call.at = max(ends[0].at, self.now)
+                call.answer = _death(pending.actor)
+                call.at = max(end.at, self.now)
 
     def _compute(self, task: PendingCall) -> None:
-        call, actor, process, message, inputs = task
+        call, message, inputs = task.call, task.message, task.inputs
         if call.moved is not None:
             return  # it was lost, and is computed by another
         failed = [each.answer for each in (call, *inputs) if isinstance(each.answer, Failure)]
@@ -470,7 +640,7 @@ class VirtualBackend:
             return
         try:
             values = [each.computed for each in inputs]
-            computed = process.actor.compute(message, values, call.answer)
+            computed = task.process.actor.compute(message, values, call.answer)
             call.values, call.answer = computed
         except Exception as error:
-            call.answer = Failure("raised", reason(error), actor)
+            call.answer = Failure("raised", reason(error), task.actor)

@@ -9,7 +9,7 @@ import pytest
 from raysync.engine.backend import Failure
 from raysync.engine.messages import Message
 from raysync.step_fault import NO_FAULT
-from raysync.virtual.transfers import Path, PhaseNetwork, SharedLink
+from raysync.virtual.transfers import Path, PhaseNetwork, QueueLink
 from raysync.virtual.virtual_backend import MOST_LINES, REPORT_EVERY, ProcessEnd, VirtualBackend
 
 
@@ -94,7 +94,7 @@ def test_a_value_travels_from_the_call_that_needs_it():
 
 
 def test_a_shared_link_carries_one_value_at_a_time():
-    link = SharedLink()
+    link = QueueLink()
     world = World({"server": {name: Path(0.0, 0.0, link, 1.0) for name in "abc"}})
     values = [world.call(name, 1) for name in "abc"]
     world.call("server", 0, [], *values)
@@ -264,7 +264,7 @@ def test_reports_are_short_at_first_and_a_hundredth_of_a_long_run_that_computes_
 
 def test_the_order_of_events_is_the_same_on_every_run():
     def run():
-        world = World({"b": {"a": Path(0.1, 0.2, SharedLink(), 0.3)}}, c=[ProcessEnd(7.0)])
+        world = World({"b": {"a": Path(0.1, 0.2, QueueLink(), 0.3)}}, c=[ProcessEnd(7.0)])
         values = [world.call(name, seconds, [seconds]) for seconds in (1, 2, 0.5) for name in "abc"]
         for value in values:
             world.call("b", 0.25, [], value)

@@ -2,8 +2,11 @@
 `raysync.virtual`: a list of what happens next, one worker after another, all in plain dicts.
 
 It takes the settings of an experiment as they are written and returns when pushes arrive. It knows
-BSP and ASP, workers of a constant step time, and servers that stand apart or beside workers.
+BSP and ASP, workers of a constant step time, and servers that stand apart or beside workers. What
+shares a link queues there, or flows at equal rates: then all rates are found anew at every step.
 """
+
+from math import inf
 
 
 class Cluster:
@@ -29,6 +32,13 @@ class Cluster:
         self.hosts = [slots[n % len(slots)] for n in range(self.shards)] if self.beside else []
         self.busy_until = {}
         """(link, direction) -> when it is idle again."""
+        self.flows = []
+        """Each with its `left` bytes, its `limit`, its `links` and how many times it is on each,
+        and what to do when it has ended."""
+        self.rate_of = {}
+        """Link -> its bytes per second."""
+        self.tied = False
+        """Whether gradients of different groups have arrived at one time."""
         self.todo = []
         self.order = 0
         self.pushes = {name: [] for name in self.workers}
@@ -69,31 +79,89 @@ class Cluster:
             total += regions["latency_s"][here][home] if is_up else regions["latency_s"][home][here]
         return total
 
-    def transfer(self, name, is_up, begin):
-        """Send a vector; return when its last byte is there."""
+    def transfer(self, name, is_up, begin, then):
+        """Send a vector from that time on; `then` comes when its last byte is there."""
         group, net = self.workers[name], self.net
         direction = "up" if is_up else "down"
-        size = self.size * self.travels(name)
+        part = self.travels(name)
+        size = self.size * part
         if not size:
-            return begin
-        ends = [begin]
-        for link in (net["link"], group["link"]):
-            if link["bandwidth_bytes_per_s"]:
-                ends.append(begin + size / link["bandwidth_bytes_per_s"])
+            self.later(begin, then, name)
+            return
+        rates = [net["link"]["bandwidth_bytes_per_s"], group["link"]["bandwidth_bytes_per_s"]]
         if (regions := net["regions"]) is not None:
             here = regions["names"].index(group["region"])
             home = regions["names"].index(regions["server"])
             row, column = (here, home) if is_up else (home, here)
-            ends.append(begin + size / regions["bandwidth_bytes_per_s"][row][column])
+            rates.append(regions["bandwidth_bytes_per_s"][row][column])
+        own = min([rate for rate in rates if rate], default=inf)
+        shared = []
         if rate := self.server_rate():
-            ends.append(self.occupy("server", direction, begin, size / self.shards / rate))
+            shared.append((("server", direction), rate, 1 / self.shards))
         if name in self.node and self.node[name]["link"]["bandwidth_bytes_per_s"]:
-            seconds = size / self.node[name]["link"]["bandwidth_bytes_per_s"]
-            ends.append(self.occupy(self.node[name]["name"], direction, begin, seconds))
+            rate = self.node[name]["link"]["bandwidth_bytes_per_s"]
+            shared.append(((self.node[name]["name"], direction), rate, 1))
         there = self.one_way_latency(name, is_up)
         back = self.one_way_latency(name, not is_up)
-        trips = 0 if is_up else net["pull_round_trips"]
-        return max(ends) + there + trips * (there + back)
+        trips = 0 if is_up else net["pull_round_trips"] * (there + back)
+        if net["sharing"] == "fair" and shared:
+            connections = part * self.shards
+            flow = {
+                "left": size / connections,
+                "size": size,
+                "limit": own / connections,
+                "links": {link: of_it * connections for link, _, of_it in shared},
+                "name": name,
+                "then": then,
+                "after": there,
+            }
+            self.rate_of |= {link: rate for link, rate, _ in shared}
+            self.later(begin + trips, "flows", flow)
+            return
+        ends = [begin + size / own]
+        for link, rate, of_it in shared:
+            ends.append(self.occupy(*link, begin, size * of_it / rate))
+        self.later(max(ends) + there + trips, then, name)
+
+    def rates(self):
+        """Return the rate of each flow: all rise together until something holds them."""
+        rates, rising = [0.0] * len(self.flows), set(range(len(self.flows)))
+        free = dict(self.rate_of)
+        while rising:
+            on = {link: sum(self.flows[n]["links"].get(link, 0.0) for n in rising) for link in free}
+            steps = [free[link] / load for link, load in on.items() if load]
+            steps += [self.flows[n]["limit"] - rates[n] for n in rising]
+            step = min(steps)
+            for n in rising:
+                rates[n] += step
+                for link, times in self.flows[n]["links"].items():
+                    free[link] -= times * step
+            full = {
+                link
+                for link, load in on.items()
+                if load and free[link] <= 1e-9 * self.rate_of[link]
+            }
+            rising = {
+                n for n in rising
+                if rates[n] < self.flows[n]["limit"] * (1 - 1e-12)
+                and not full & set(self.flows[n]["links"])
+            }  # fmt: skip
+        return rates
+
+    def flow_until(self, now, until):
+        """Let the flows flow; return the time to which they did: the first end, or `until`."""
+        if not self.flows:
+            return until
+        rates = self.rates()
+        ends = [now + flow["left"] / rate for flow, rate in zip(self.flows, rates, strict=True)]
+        at = min(min(ends), until)
+        for flow, rate in zip(self.flows, rates, strict=True):
+            flow["left"] -= rate * (at - now)
+        ended = [flow for flow in self.flows if flow["left"] <= 1e-9 * flow["size"]]
+        for flow in ended:
+            self.flows.remove(flow)
+            self.later(at + flow["after"], flow["then"], flow["name"])
+        return at
 
     def occupy(self, link, direction, begin, seconds):
         end = max(begin, self.busy_until.get((link, direction), 0.0)) + seconds
@@ -102,8 +170,7 @@ class Cluster:
 
     def begin(self, name, weights_at):
         """Pull weights that are there from that moment on, and compute."""
-        pulled_at = self.transfer(name, False, weights_at)
-        self.later(pulled_at + self.workers[name]["step_s"], "computed", name)
+        self.transfer(name, False, weights_at, "pulled")
 
     def update(self, now, pushes):
         """Return when the weights of an update are there, which is sent now."""
@@ -114,18 +181,29 @@ class Cluster:
     def run(self, paradigm, count):
         for name in self.workers:
             self.begin(name, 0.0)
-        arrived, left = [], count
+        arrived, left, now, last = [], count, 0.0, None
         while left > 0:
-            event = min(self.todo)
+            event = min(self.todo, default=(inf,))
+            reached = self.flow_until(now, event[0])
+            if reached < event[0] or event not in self.todo:
+                now = reached
+                continue
             self.todo.remove(event)
             now, _, what, about = event
             [name] = about
-            if what == "computed":
-                self.later(self.transfer(name, True, now), "arrived", name)
+            if what == "flows":
+                self.flows.append(name)
+            elif what == "pulled":
+                self.later(now + self.workers[name]["step_s"], "computed", name)
+            elif what == "computed":
+                self.transfer(name, True, now, "arrived")
             elif what == "arrived" and self.net["push_s"]:
                 self.coordinator_idle_at = max(now, self.coordinator_idle_at) + self.net["push_s"]
                 self.later(self.coordinator_idle_at, "pushed", name)
             else:
+                if last and last[0][0] != name[0] and now - last[1] <= 1e-9 * now:
+                    self.tied = True
+                last = name, now
                 self.pushes[name].append(now)
                 arrived.append(name)
                 if paradigm == "asp":
