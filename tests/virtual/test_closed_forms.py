@@ -102,7 +102,7 @@ def test_weights_that_stay_published_are_there_while_an_update_goes_on():
 def test_sixteen_that_push_at_once_take_the_servers_link_sixteen_times_as_long():
     training = timed(
         workers=[{"count": 16, "step_s": 1}],
-        network={"server_bandwidth_bytes_per_s": BYTES},
+        network={"server_bandwidth_bytes_per_s": BYTES, "sharing": "first-come"},
         workload={"samples": 48},
     )
     times = push_times(run(training, "bsp"))
@@ -118,7 +118,7 @@ def test_uploads_do_not_disturb_downloads():
     """
     training = timed(
         workers=[{"name": "a", "step_s": 1}, {"name": "b", "step_s": 1}],
-        network={"server_bandwidth_bytes_per_s": BYTES / 4},
+        network={"server_bandwidth_bytes_per_s": BYTES / 4, "sharing": "first-come"},
         workload={"samples": 4},
     )
     assert push_times(run(training, "asp")) == {"a-0": [9, 18], "b-0": [13, 22]}
@@ -134,7 +134,7 @@ def test_a_slow_link_of_ones_own_delays_nobody_else():
                 "link": {"latency_s": 1, "bandwidth_bytes_per_s": BYTES / 2},
             },
         ],
-        network={"server_bandwidth_bytes_per_s": 2 * BYTES},
+        network={"server_bandwidth_bytes_per_s": 2 * BYTES, "sharing": "first-come"},
         workload={"samples": 8},
     )
     times = push_times(run(training, "asp"))
@@ -199,7 +199,7 @@ def test_servers_share_the_bytes_and_those_at_home_do_not_travel(servers, placem
     """Two workers, a vector in 4 s over a server's link."""
     training = timed(
         workers=[{"count": 2, "step_s": 1}],
-        network={"server_bandwidth_bytes_per_s": BYTES / 4},
+        network={"server_bandwidth_bytes_per_s": BYTES / 4, "sharing": "first-come"},
         cluster={"server_shards": servers, "server_placement": placement},
         workload={"samples": 2},
     )
@@ -229,6 +229,7 @@ def test_servers_at_workers_share_the_slowest_link_of_those():
             for name, link in zip("abc", links, strict=True)
         ],
         cluster={"server_shards": 2, "server_placement": "with-workers"},
+        network={"sharing": "first-come"},
         workload={"samples": 3},
     )
     assert push_times(run(training, "bsp")) == {

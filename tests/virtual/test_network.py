@@ -79,11 +79,13 @@ def test_updates_go_on_while_the_coordinator_takes_pushes_in():
 
 
 def test_workers_of_a_node_share_its_link_and_nobody_else_does():
-    """A vector takes the node 2 s: a and b one after the other, c at once."""
+    """A vector takes the node 2 s: a and b one after the other, or both 4 s; c at once."""
     node = {"name": "n", "workers": ["a", "b"], "link": {"bandwidth_bytes_per_s": BYTES / 2}}
     workers = [*TWO, {"name": "c", "step_s": 1}]
-    found = times("bsp", workers=workers, network={"nodes": [node]})
-    assert found == {"a-0": [2 + 1 + 2], "b-0": [4 + 1 + 2], "c-0": [1]}
+    queued = times("bsp", workers=workers, network={"nodes": [node], "sharing": "first-come"})
+    assert queued == {"a-0": [2 + 1 + 2], "b-0": [4 + 1 + 2], "c-0": [1]}
+    equal = times("bsp", workers=workers, network={"nodes": [node], "share_sigma": 0})
+    assert equal == {"a-0": [4 + 1 + 4], "b-0": [4 + 1 + 4], "c-0": [1]}
 
 
 def test_a_server_on_a_node_is_at_home_for_all_its_workers():
@@ -264,6 +266,7 @@ def described(draw):
         "server_bandwidth_bytes_per_s": draw(st.one_of(st.none(), rates)),
         "nodes": hosts,
         "sharing": draw(st.sampled_from(["fair", "first-come"])),
+        "share_sigma": 0,
         "regions": {"names": ["x", "y"], "server": draw(st.sampled_from("xy")),
                     "bandwidth_bytes_per_s": draw(square), "latency_s": draw(square)}
         if regions else None,
@@ -301,4 +304,6 @@ def test_an_independent_loop_finds_the_same_times(paradigm, cluster):
     expected = oracle.run(paradigm, count)
     assume(paradigm == "bsp" or not oracle.tied)
     found = by_group(push_times(run(training, paradigm)))
-    assert {name: pytest.approx(each, rel=1e-9) for name, each in by_group(expected).items()} == found
+    assert {
+        name: pytest.approx(each, rel=1e-9) for name, each in by_group(expected).items()
+    } == found
