@@ -134,8 +134,9 @@ class Controller:
     @ray.method(concurrency_group=BESIDE)  # type: ignore[untyped-decorator]
     def stop(self) -> None:
         """Let the run under way end as `stopped`, after a last checkpoint."""
-        if self._driver is not None:
-            self._driver.stop()
+        driver = self._driver  # once: `run` lets go of it in another thread
+        if driver is not None:
+            driver.stop()
 
 
 def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | None:
