@@ -7,6 +7,7 @@ it tells the session at least every second that it is alive.
 
 from __future__ import annotations
 
+import gc
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -120,6 +121,11 @@ class Controller:
                 yield lines
                 while driver.checkpoints:
                     yield driver.checkpoints.pop(0)
+        # The driver holds the log of its server, and refers to itself: without this the vectors of
+        # one run lie in memory during the next.
+        self._driver = None
+        del driver
+        gc.collect()
 
     def held_bytes(self) -> int:
         """Return the memory of its node that the transport of the run before holds."""
@@ -128,8 +134,9 @@ class Controller:
     @ray.method(concurrency_group=BESIDE)  # type: ignore[untyped-decorator]
     def stop(self) -> None:
         """Let the run under way end as `stopped`, after a last checkpoint."""
-        if self._driver is not None:
-            self._driver.stop()
+        driver = self._driver  # once: `run` lets go of it in another thread
+        if driver is not None:
+            driver.stop()
 
 
 def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | None:

@@ -299,9 +299,10 @@ class RayBackend:
         """See `Backend.repeat`: only the shards that were started anew are called."""
         shards, request = self._servers[server], self._request(server, message, inputs)
         again = self._transport.call(request, lambda: self._of_shards(request, shards.repeat))
-        # What it reads is held until it is done, also if another shard is lost meanwhile, and the
-        # driver holds only the calls that are repeated for that one.
-        again.watch(_nothing, None)
+        if request.reads:
+            # They are held until it is done, also if another shard is lost meanwhile, and the
+            # driver holds only the calls that are repeated for that one.
+            again.watch(_nothing, None)
         if lost is not None:
             lost.follow(again, shards.patched)
         return again

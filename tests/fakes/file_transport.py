@@ -4,11 +4,11 @@ It is as plain as one can be, and shows what a transport has to be: a plan, the 
 the actor's side.
 """
 
-import os
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from itertools import accumulate, count, pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
+from uuid import uuid4
 
 import torch
 from safetensors.torch import load_file, save_file
@@ -59,7 +59,7 @@ class FileTransport(ObjectStore):
     """The driver's side; calls are Ray's."""
 
     def __init__(self, folder, writers):
-        self._folder, self._numbers = folder, count()
+        self._folder = folder
         self._push = writers.push_bytes // 4
         self._parts = [part.stop - part.start for part in self._spans(writers)]
 
@@ -76,7 +76,8 @@ class FileTransport(ObjectStore):
         return ()
 
     def _lease(self, size):
-        return FileLease(FileVector(self._folder / f"{os.getpid()}-{next(self._numbers)}", 0, size))
+        # A name of its own: the leases of the run before may end in the midst of this one.
+        return FileLease(FileVector(self._folder / uuid4().hex, 0, size))
 
 
 @dataclass(frozen=True)
