@@ -1,4 +1,4 @@
-"""The cases that are measured on hosts and predicted in virtual time, and the rows of their runs."""
+"""The cases that are measured on hosts and predicted in virtual time, and the rows of runs."""
 
 from __future__ import annotations
 

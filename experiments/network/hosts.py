@@ -29,6 +29,8 @@ QUEUE_S = 0.2
 CONGESTION = "cubic"
 """TCP's congestion control, Linux's default whatever this machine has."""
 DEVICE = "eth0"
+NETWORK = "10.77.0"
+"""The first three numbers of the addresses, which nothing outside of the namespaces sees."""
 RAY_PORT = 6379
 RAY = str(Path(sys.executable).with_name("ray"))
 RAY_ENVIRONMENT = {
@@ -48,16 +50,17 @@ def available() -> str:
     if os.geteuid():
         return "only root can make network namespaces"
     probe = f"rs{os.getpid()}p"
-    made = subprocess.run(["ip", "netns", "add", probe], capture_output=True, text=True)
-    if made.returncode:
-        return f"network namespaces cannot be made here: {made.stderr.strip()}"
-    limited = [
-        *_in(probe),
-        *"tc qdisc add dev lo root tbf rate 1mbit burst 64kb latency 1s".split(),
-    ]
-    refused = subprocess.run(limited, capture_output=True, text=True)
-    _sh("ip", "netns", "del", probe)
-    return f"links cannot be limited here: {refused.stderr.strip()}" if refused.returncode else ""
+    try:
+        _do(f"ip netns add {probe}")
+    except RuntimeError as error:
+        return f"network namespaces cannot be made here ({error})"
+    try:
+        _do(f"tc qdisc add dev lo root {_limit(1e6)}", probe)
+    except RuntimeError as error:
+        return f"links cannot be limited here ({error})"
+    finally:
+        _remove(probe)
+    return ""
 
 
 class Hosts:
@@ -93,7 +96,7 @@ class Hosts:
 
     def address(self, host: int) -> str:
         """Return the IP address of a host."""
-        return f"10.77.0.{host}"
+        return f"{NETWORK}.{host}"
 
     def run(self, host: int, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess:
         """Run a command on a host to its end; options are those of `subprocess.run`."""
@@ -105,42 +108,36 @@ class Hosts:
 
     def cut(self, host: int) -> None:
         """Cut the link of a host: nothing arrives, and no connection is told of it."""
-        _sh(*_in(self._switch), "ip", "link", "set", self._port(host), "down")
+        _do(f"ip link set {self._port(host)} down", self._switch)
 
     def heal(self, host: int) -> None:
         """Mend the link of a host."""
-        _sh(*_in(self._switch), "ip", "link", "set", self._port(host), "up")
+        _do(f"ip link set {self._port(host)} up", self._switch)
 
     def set_rate(self, host: int, rate_bit_per_s: float) -> None:
         """Give the link of a host another rate, each way."""
         self.rates[host - 1] = rate_bit_per_s
-        limit = f"rate {rate_bit_per_s:.0f}bit burst {BURST_BYTES}b latency {QUEUE_S * 1000:.0f}ms"
-        for namespace, device in (
-            (self._namespace(host), DEVICE),
-            (self._switch, self._port(host)),
-        ):
-            replace = ["tc", "qdisc", "replace", "dev", device, "root", "tbf", *limit.split()]
-            _sh(*_in(namespace), *replace)
+        limit = _limit(rate_bit_per_s)
+        _do(f"tc qdisc replace dev {DEVICE} root {limit}", self._namespace(host))
+        _do(f"tc qdisc replace dev {self._port(host)} root {limit}", self._switch)
 
     def _build(self) -> None:
         _remove_those_of_the_dead()
-        switch = _in(self._switch)
-        _sh("ip", "netns", "add", self._switch)
-        _sh(*switch, *"ip link add br0 type bridge".split())
-        _sh(*switch, *"ip link set br0 up".split())
-        for host in self.numbers:
-            name, port = self._namespace(host), self._port(host)
-            here = _in(name)
-            _sh("ip", "netns", "add", name)
-            ends = f"ip link add {DEVICE} netns {name} type veth peer name {port}"
-            _sh(*ends.split(), "netns", self._switch)
-            _sh(*switch, *f"ip link set {port} master br0 up".split())
-            _sh(*here, *"ip link set lo up".split())
-            _sh(*here, *f"ip addr add {self.address(host)}/24 dev {DEVICE}".split())
-            _sh(*here, *f"ip link set {DEVICE} up".split())
-            route = f"ip route replace 10.77.0.0/24 dev {DEVICE} src {self.address(host)}"
-            _sh(*here, *route.split(), "congctl", CONGESTION)
-            self.set_rate(host, self.rates[host - 1])
+        switch = self._switch
+        _do(f"ip netns add {switch}")
+        _do("ip link add br0 type bridge", switch)
+        _do("ip link set br0 up", switch)
+        for host, rate in zip(self.numbers, self.rates, strict=True):
+            name, port, address = self._namespace(host), self._port(host), self.address(host)
+            _do(f"ip netns add {name}")
+            _do(f"ip link add {DEVICE} netns {name} type veth peer name {port} netns {switch}")
+            _do(f"ip link set {port} master br0 up", switch)
+            _do("ip link set lo up", name)
+            _do(f"ip addr add {address}/24 dev {DEVICE}", name)
+            _do(f"ip link set {DEVICE} up", name)
+            route = f"{NETWORK}.0/24 dev {DEVICE} src {address}"
+            _do(f"ip route replace {route} congctl {CONGESTION}", name)
+            self.set_rate(host, rate)
 
     def _take_down(self) -> None:
         for name in (*map(self._namespace, self.numbers), self._switch):
@@ -235,10 +232,16 @@ def _in(namespace: str) -> list[str]:
     return ["ip", "netns", "exec", namespace]
 
 
-def _sh(*command: str) -> str:
-    done = subprocess.run(command, capture_output=True, text=True)
+def _limit(rate_bit_per_s: float) -> str:
+    return f"tbf rate {rate_bit_per_s:.0f}bit burst {BURST_BYTES}b latency {QUEUE_S * 1000:.0f}ms"
+
+
+def _do(command: str, namespace: str = "") -> str:
+    """Run a command, in a namespace, and return what it says."""
+    words = [*(_in(namespace) if namespace else []), *command.split()]
+    done = subprocess.run(words, capture_output=True, text=True)
     if done.returncode:
-        raise RuntimeError(f"{' '.join(command)}: {done.stderr.strip()}")
+        raise RuntimeError(f"{command}: {done.stderr.strip()}")
     return done.stdout
 
 
@@ -247,14 +250,14 @@ def _remove(namespace: str) -> None:
     if not (NAMESPACES / namespace).exists():
         return
     for _ in range(50):
-        pids = _sh("ip", "netns", "pids", namespace).split()
+        pids = _do(f"ip netns pids {namespace}").split()
         for pid in pids:
             with suppress(ProcessLookupError):
                 os.kill(int(pid), signal.SIGKILL)
         if not pids:
             break
         time.sleep(0.1)  # until they are gone, and what they were just starting
-    _sh("ip", "netns", "del", namespace)
+    _do(f"ip netns del {namespace}")
 
 
 def _remove_those_of_the_dead() -> None:
