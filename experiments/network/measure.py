@@ -3,8 +3,7 @@
     python experiments/network/measure.py RUNS                        (25 minutes, as root)
     python experiments/network/measure.py RUNS --cases equal --turns 1
 
-The rows of the cases that run take the place of those in the table. `RUNS` is a folder for the
-records.
+Rows are added to those in the table: remove it to begin anew. `RUNS` is a folder for the records.
 """
 
 import argparse
@@ -15,6 +14,7 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+import pandas as pd
 from cases import CASES, EXPERIMENT, KEPT, Case, row
 from hosts import RayHosts, available, ended_by_sigterm
 
@@ -32,7 +32,7 @@ def rows(hosts: RayHosts, name: str, case: Case, turn: int, runs: Path) -> Itera
     """Run a case under its paradigms, and yield their rows."""
     for host, rate in zip(hosts.numbers, case.rates, strict=True):
         hosts.set_rate(host, rate)
-    output = runs / f"{time.strftime('%Y%m%d-%H%M%S')}-{turn}"
+    output = runs.absolute() / f"{time.strftime('%Y%m%d-%H%M%S')}-{turn}"
     experiment = config.load(EXPERIMENT)
     chosen = [one for one in experiment.paradigms if one.label in case.labels]
     paradigms = ", ".join(one.model_dump_json(exclude_defaults=True) for one in chosen)
@@ -59,21 +59,18 @@ def main() -> None:
         sys.exit(f"There can be no hosts here: {reason}.")
     cases = {name: case for name, case in CASES.items() if given.cases in name}
     given.runs.mkdir(parents=True, exist_ok=True)
-    before = []
-    if TABLE.is_file():
-        with TABLE.open(encoding="utf-8") as file:
-            before = [each for each in csv.DictReader(file) if each["case"] not in cases]
+    before = pd.read_csv(TABLE).groupby("case").turn.max() if TABLE.is_file() else {}
     with (
         ended_by_sigterm(),
-        TABLE.open("w", newline="", encoding="utf-8") as file,
+        TABLE.open("a", newline="", encoding="utf-8") as file,
         RayHosts(4, 100e6, CPUS) as hosts,
     ):
         table = csv.DictWriter(file, FIELDS, lineterminator="\n")
-        table.writeheader()
-        table.writerows(before)
-        for turn in range(given.turns):
+        if not file.tell():
+            table.writeheader()
+        for turn in range(1, given.turns + 1):
             for name, case in cases.items():
-                for each in rows(hosts, name, case, turn, given.runs.absolute()):
+                for each in rows(hosts, name, case, before.get(name, 0) + turn, given.runs):
                     table.writerow(each)
                     file.flush()
                     print(*each.values(), flush=True)
