@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from raysync.record.reader import RunRecord
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
 
-EXPERIMENT = Path(__file__).parent / "network.yaml"
+from labtables import finished  # noqa: E402
+
+from raysync.record.reader import RunRecord  # noqa: E402
+
+EXPERIMENT = HERE / "network.yaml"
 WORKERS = 3
 """They are on the hosts 2, 3, 4."""
 FAST, SLOW = 100e6, 25e6
@@ -32,6 +38,7 @@ class Case:
     rates: tuple[float, ...] = EQUAL
     labels: Sequence[str] = LABELS
     more: tuple[str, ...] = ()
+    """Further settings."""
     jitter: float = 0.0
 
     @property
@@ -55,6 +62,7 @@ class Case:
 
 CASES = {
     "equal, 4 MB": Case(4),
+    "equal, 4 MB, long": Case(4, labels=("asp",), more=("workload.iterations_per_worker=40",)),
     "equal, 12 MB": Case(12, labels=BARRIER_AND_NONE),
     "equal, 1 MB": Case(1, labels=BARRIER_AND_NONE),
     "one slow link, 4 MB": Case(4, rates=(FAST, FAST, FAST, SLOW)),
@@ -63,6 +71,7 @@ CASES = {
 }
 KEPT = (
     "throughput_samples_per_s",
+    "late_samples_per_s",
     "wait_fraction",
     "transfer_fraction",
     "busy_fraction",
@@ -82,10 +91,16 @@ def row(case: str, turn: int, record: RunRecord) -> dict[str, object]:
     Raises:
         ValueError: it did not finish.
     """
-    summary = record.summary
-    if summary["status"] != "finished":
-        raise ValueError(f"{record.path}: {summary['status']}: {summary['error']}")
+    summary = finished(record).summary | {"late_samples_per_s": late(record)}
     values = {name: summary[name] for name in KEPT}
     rounded = {key: f"{value:.6g}" for key, value in values.items() if value is not None}
     about = {"case": case, "paradigm": record.config.paradigm.label, "turn": turn}
     return about | dict.fromkeys(KEPT, "") | rounded
+
+
+def late(record: RunRecord) -> float:
+    """Return the samples per second of the second half of the pushes."""
+    pushes = record.pushes.sort_values("pushed_at_s")
+    half = len(pushes) // 2
+    began_s, ended_s = pushes.pushed_at_s.iloc[[half - 1, -1]]
+    return float(pushes.samples.iloc[half:].sum() / (ended_s - began_s))

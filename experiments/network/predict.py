@@ -8,7 +8,7 @@ import json
 import tempfile
 from pathlib import Path
 
-from cases import CASES, EXPERIMENT, KEPT, WORKERS, Case, row
+from cases import CASES, EXPERIMENT, KEPT, SHARDS, WORKERS, Case, row
 
 from raysync import config
 from raysync.config import Experiment
@@ -33,7 +33,7 @@ def network(case: Case) -> list[str]:
     described.append(f"network.update_s={UPDATE_S}")
     if UPDATE_BYTES_PER_S:
         described.append(f"network.update_bytes_per_s={UPDATE_BYTES_PER_S}")
-    if not case.more:
+    if case.more != SHARDS:
         described.append(f"network.server_bandwidth_bytes_per_s={server}")
     return described
 

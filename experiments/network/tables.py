@@ -13,6 +13,15 @@ CALLS = {
 """Flows and bytes in links.csv -> what the table calls them."""
 
 
+VALUES = {
+    "throughput_samples_per_s": "rate",
+    "late_samples_per_s": "late",
+    "wait_fraction": "wait",
+    "staleness_mean": "staleness",
+}
+"""Column of both tables -> its name here."""
+
+
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
     return {"runs": _runs(results), "flows": _flows(results), "calls": _calls(results)}
@@ -21,19 +30,22 @@ def tables(results: Results) -> dict[str, str]:
 def facts(results: Results) -> dict[str, str]:
     """Return the facts by the names of their marks."""
     both = compared(results)
-    error = both.groupby("name").error.agg(["min", "max"])
-    errors = {
-        f"{name} error": f"{error['min'][name]:+.0%} to {error['max'][name]:+.0%}"
-        for name in error.index
+    bounds = both.groupby("name")[["error", "late_error"]].agg(["min", "max"])
+    ranges = {
+        f"{name} {key.partition('_')[0]}": f"{row[key, 'min']:+.0%} to {row[key, 'max']:+.0%}"
+        for name, row in bounds.iterrows()
+        for key in ("error", "late_error")
     }
-    links = _links(results)
+    links = _table(results, "links")
     one = links[links.flows == "one"]
     goodput = (8 * one.bytes / one.seconds / one.rate_bit_per_s).groupby(one.way).mean()
     return {
-        **errors,
+        **ranges,
         "runs": f"{len(_table(results, 'measured'))}",
         "error": f"{both.error.abs().max():.0%}",
+        "late error": f"{both.late_error.abs().max():.0%}",
         "within ten": f"{(both.error.abs() <= 0.1).sum()} of {len(both)}",
+        "late within ten": f"{(both.late_error.abs() <= 0.1).sum()} of {len(both)}",
         "wait points": f"{both.wait_points.abs().max():.0f}",
         "TCP goodput": f"{goodput['TCP']:.1%}",
         "Ray goodput": f"{goodput['Ray']:.1%}",
@@ -43,15 +55,17 @@ def facts(results: Results) -> dict[str, str]:
 def compared(results: Results) -> pd.DataFrame:
     """Return a row for each case and paradigm: real and virtual, and how far these are apart."""
     keys = ["case", "paradigm"]
-    values = ["throughput_samples_per_s", "wait_fraction", "staleness_mean"]
-    real = _table(results, "measured").groupby(keys, sort=False)[values].agg(["mean", "min", "max"])
-    real.columns = [f"{name}_{kind}" for name, kind in real.columns]
-    both = real.join(_table(results, "virtual").set_index(keys)[values]).reset_index()
-    assert both.throughput_samples_per_s.notna().all(), "run predict.py"
+    real = _table(results, "measured").groupby(keys, sort=False)[list(VALUES)]
+    real = real.agg(["mean", "min", "max", "size"])
+    real.columns = [f"{VALUES[name]}_{kind}" for name, kind in real.columns]
+    virtual = _table(results, "virtual").set_index(keys)[list(VALUES)].rename(columns=VALUES)
+    both = real.join(virtual).reset_index()
+    assert both.rate.notna().all(), "run predict.py"
     return both.assign(
         name=both.paradigm.str.partition("(")[0],
-        error=both.throughput_samples_per_s / both.throughput_samples_per_s_mean - 1,
-        wait_points=100 * (both.wait_fraction - both.wait_fraction_mean),
+        error=both.rate / both.rate_mean - 1,
+        late_error=both.late / both.late_mean - 1,
+        wait_points=100 * (both.wait - both.wait_mean),
     )
 
 
@@ -59,38 +73,35 @@ def _table(results: Results, name: str) -> pd.DataFrame:
     return pd.read_csv(results.folder / "results" / f"{name}.csv")
 
 
-def _links(results: Results) -> pd.DataFrame:
-    return _table(results, "links")
-
-
 def _runs(results: Results) -> str:
     rows = [
         [
             row.case,
-            f"`{row.name}`",
-            f"{row.throughput_samples_per_s_mean:.1f} ({row.throughput_samples_per_s_min:.1f} to"
-            f" {row.throughput_samples_per_s_max:.1f})",
-            f"{row.throughput_samples_per_s:.1f}",
-            f"{row.error:+.1%}",
-            f"{row.wait_fraction_mean:.1%}",
-            f"{row.wait_fraction:.1%}",
+            f"`{row['name']}`",
+            f"{row.rate_mean:.1f} ({row.rate_min:.1f} to {row.rate_max:.1f})",
+            f"{row.rate:.1f}",
+            f"{row.error:+.0%}",
+            f"{row.late_mean:.1f} ({row.late_min:.1f} to {row.late_max:.1f})",
+            f"{row.late:.1f}",
+            f"{row.late_error:+.0%}",
+            f"{row.wait_mean:.1%}, {row.wait:.1%}",
             f"{row.wait_points:+.1f}",
-            f"{row.staleness_mean_mean:.2f}",
-            f"{row.staleness_mean:.2f}",
+            f"{row.staleness_mean:.2f}, {row.staleness:.2f}",
         ]
         for _, row in compared(results).iterrows()
     ]
     header = [
         "case",
         "paradigm",
-        "samples/s: hosts, mean (range)",
+        "samples/s, mean (range)",
         "virtual",
         "error",
-        "wait: hosts",
+        "late, mean (range)",
         "virtual",
+        "error",
+        "waits: hosts, virtual",
         "points",
-        "staleness: hosts",
-        "virtual",
+        "staleness: hosts, virtual",
     ]
     return markdown(header, rows)
 
@@ -99,7 +110,7 @@ def _flows(results: Results) -> str:
     """Tabulate the flows that begin at once: the first and the last that has arrived, in the time
     that the busiest link needs.
     """
-    links, rows = _links(results), []
+    links, rows = _table(results, "links"), []
     moved = links[~links.flows.str.startswith("call")]
     for (flows, way), chosen in moved.groupby(["flows", "way"], sort=False):
         routes = chosen[["source", "target"]].drop_duplicates()
@@ -119,7 +130,7 @@ def _mean_and_range(values: pd.Series) -> str:
 
 
 def _calls(results: Results) -> str:
-    links = _links(results)
+    links = _table(results, "links")
     rows = [
         [
             text,
