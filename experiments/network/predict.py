@@ -1,0 +1,71 @@
+"""Predict the cases in virtual time: results/virtual.csv, a row for each case and paradigm.
+
+python experiments/network/predict.py && python experiments/labbook.py    (seconds)
+"""
+
+import csv
+import json
+import tempfile
+from pathlib import Path
+
+from cases import CASES, EXPERIMENT, KEPT, SHARDS, WORKERS, Case, row
+
+from raysync import config
+from raysync.config import Experiment
+from raysync.running.run import run_in
+from raysync.training.preparation import prepare
+from raysync.virtual.engine import VirtualEngine
+
+TABLE = Path(__file__).parent / "results" / "virtual.csv"
+PAYLOAD = 1448 / 1514
+"""The share of a link that carries payload: of a frame of 1,514 bytes, TCP and IP take 66."""
+LATENCY_S = 0.002
+"""Each way: half a call there and back."""
+UPDATE_S = 0.0
+UPDATE_BYTES_PER_S = None
+
+
+def network(case: Case) -> list[str]:
+    """Return the settings that describe the hosts of a case; servers apart are on the first."""
+    server, *workers = (rate / 8 * PAYLOAD for rate in case.rates)
+    links = [{"latency_s": LATENCY_S, "bandwidth_bytes_per_s": rate} for rate in workers[:WORKERS]]
+    described = [f"workers.{index}.link={json.dumps(link)}" for index, link in enumerate(links)]
+    described.append(f"network.update_s={UPDATE_S}")
+    if UPDATE_BYTES_PER_S:
+        described.append(f"network.update_bytes_per_s={UPDATE_BYTES_PER_S}")
+    if case.more != SHARDS:
+        described.append(f"network.server_bandwidth_bytes_per_s={server}")
+    return described
+
+
+def experiment(case: Case, *more: str) -> Experiment:
+    """Return the experiment of a case for the virtual engine, in time only."""
+    settings = [*case.settings, *network(case), "engine=virtual", "timing=only", *more]
+    return config.load(EXPERIMENT, settings)
+
+
+def rows(output: str) -> list[dict[str, object]]:
+    """Return the rows of all cases."""
+    found = []
+    for name, case in CASES.items():
+        described = experiment(case, f"output={output}")
+        training, engine = prepare(described), VirtualEngine()
+        for choice in described.paradigms:
+            if choice.label in case.labels:
+                found.append(row(name, 0, run_in(engine, training, choice)))
+    return found
+
+
+def main() -> None:
+    """Write the table."""
+    with tempfile.TemporaryDirectory() as output:
+        found = rows(output)
+    with TABLE.open("w", newline="", encoding="utf-8") as file:
+        names = [key for key in ("case", "paradigm", *KEPT) if key != "wall_seconds"]
+        table = csv.DictWriter(file, names, extrasaction="ignore", lineterminator="\n")
+        table.writeheader()
+        table.writerows(found)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The tables of README.md, and the numbers in its prose."""
+
+from __future__ import annotations
+
+import pandas as pd
+from labtables import Results, markdown
+
+CALLS = {
+    ("call", 0): "an empty call of an actor",
+    ("call", 4096): "a call of 4 kB, there and back",
+    ("call beside an object", 0): "an empty call, while an object comes from the same host",
+}
+"""Flows and bytes in links.csv -> what the table calls them."""
+
+
+VALUES = {
+    "throughput_samples_per_s": "rate",
+    "late_samples_per_s": "late",
+    "wait_fraction": "wait",
+    "staleness_mean": "staleness",
+}
+"""Column of both tables -> its name here."""
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Return the tables by the names of their marks."""
+    return {"runs": _runs(results), "flows": _flows(results), "calls": _calls(results)}
+
+
+def facts(results: Results) -> dict[str, str]:
+    """Return the facts by the names of their marks."""
+    both = compared(results)
+    bounds = both.groupby("name")[["error", "late_error"]].agg(["min", "max"])
+    ranges = {
+        f"{name} {key.partition('_')[0]}": f"{row[key, 'min']:+.0%} to {row[key, 'max']:+.0%}"
+        for name, row in bounds.iterrows()
+        for key in ("error", "late_error")
+    }
+    links = _table(results, "links")
+    one = links[links.flows == "one"]
+    goodput = (8 * one.bytes / one.seconds / one.rate_bit_per_s).groupby(one.way).mean()
+    return {
+        **ranges,
+        "runs": f"{len(_table(results, 'measured'))}",
+        "error": f"{both.error.abs().max():.0%}",
+        "late error": f"{both.late_error.abs().max():.0%}",
+        "within ten": f"{(both.error.abs() <= 0.1).sum()} of {len(both)}",
+        "late within ten": f"{(both.late_error.abs() <= 0.1).sum()} of {len(both)}",
+        "wait points": f"{both.wait_points.abs().max():.0f}",
+        "TCP goodput": f"{goodput['TCP']:.1%}",
+        "Ray goodput": f"{goodput['Ray']:.1%}",
+    }
+
+
+def compared(results: Results) -> pd.DataFrame:
+    """Return a row for each case and paradigm: real and virtual, and how far these are apart."""
+    keys = ["case", "paradigm"]
+    real = _table(results, "measured").groupby(keys, sort=False)[list(VALUES)]
+    real = real.agg(["mean", "min", "max", "size"])
+    real.columns = [f"{VALUES[name]}_{kind}" for name, kind in real.columns]
+    virtual = _table(results, "virtual").set_index(keys)[list(VALUES)].rename(columns=VALUES)
+    both = real.join(virtual).reset_index()
+    assert both.rate.notna().all(), "run predict.py"
+    return both.assign(
+        name=both.paradigm.str.partition("(")[0],
+        error=both.rate / both.rate_mean - 1,
+        late_error=both.late / both.late_mean - 1,
+        wait_points=100 * (both.wait - both.wait_mean),
+    )
+
+
+def _table(results: Results, name: str) -> pd.DataFrame:
+    return pd.read_csv(results.folder / "results" / f"{name}.csv")
+
+
+def _runs(results: Results) -> str:
+    rows = [
+        [
+            row.case,
+            f"`{row['name']}`",
+            f"{row.rate_mean:.1f} ({row.rate_min:.1f} to {row.rate_max:.1f})",
+            f"{row.rate:.1f}",
+            f"{row.error:+.0%}",
+            f"{row.late_mean:.1f} ({row.late_min:.1f} to {row.late_max:.1f})",
+            f"{row.late:.1f}",
+            f"{row.late_error:+.0%}",
+            f"{row.wait_mean:.1%}, {row.wait:.1%}",
+            f"{row.wait_points:+.1f}",
+            f"{row.staleness_mean:.2f}, {row.staleness:.2f}",
+        ]
+        for _, row in compared(results).iterrows()
+    ]
+    header = [
+        "case",
+        "paradigm",
+        "samples/s, mean (range)",
+        "virtual",
+        "error",
+        "late, mean (range)",
+        "virtual",
+        "error",
+        "waits: hosts, virtual",
+        "points",
+        "staleness: hosts, virtual",
+    ]
+    return markdown(header, rows)
+
+
+def _flows(results: Results) -> str:
+    """Tabulate the flows that begin at once: the first and the last that has arrived, in the time
+    that the busiest link needs.
+    """
+    links, rows = _table(results, "links"), []
+    moved = links[~links.flows.str.startswith("call")]
+    for (flows, way), chosen in moved.groupby(["flows", "way"], sort=False):
+        routes = chosen[["source", "target"]].drop_duplicates()
+        most = max(routes.source.value_counts().max(), routes.target.value_counts().max())
+        least_s = most * 8 * chosen.bytes.iloc[0] / chosen.rate_bit_per_s.iloc[0]
+        by = chosen.groupby("repetition").seconds
+        first, last = by.min() / least_s, by.max() / least_s
+        spread = (by.max() / by.min()).mean()
+        rows.append([flows, way, *map(_mean_and_range, (first, last)), f"{spread:.2f}"])
+    return markdown(
+        ["flows", "way", "first, mean (range)", "last, mean (range)", "last/first"], rows
+    )
+
+
+def _mean_and_range(values: pd.Series) -> str:
+    return f"{values.mean():.2f} ({values.min():.2f} to {values.max():.2f})"
+
+
+def _calls(results: Results) -> str:
+    links = _table(results, "links")
+    rows = [
+        [
+            text,
+            _mean_and_range(1000 * links[(links.flows == flows) & (links.bytes == size)].seconds),
+        ]
+        for (flows, size), text in CALLS.items()
+    ]
+    return markdown(["call, from host 1 to host 2", "ms, mean (range)"], rows)
