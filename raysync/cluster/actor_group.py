@@ -74,7 +74,7 @@ class ActorGroup:
     group: PlacementGroup
     servers: list[Any] = field(default_factory=list)
     receivers: list[Any] = field(default_factory=list)
-    """The receiver beside each server; None where it sits on the controller's node."""
+    """The receiver beside each server; None if the cluster is one node."""
     evaluator: Any = None
     controller: Any = None
     workers: list[Any] = field(default_factory=list)
@@ -111,7 +111,7 @@ class ActorGroup:
         bundles = [*plan.servers, plan.evaluator, plan.servers[0], *plan.workers]
         starting = Starting(cores, [nodes[index] for index in bundles], len(plan.workers), notify)
         self.start_deadline_s = starting.deadline_s
-        self._start_servers(starting, spec)
+        self._start_servers(starting, spec, is_one_node=len(cores) == 1)
         options = self.options(
             Role("evaluator"), plan.evaluator, plan.evaluator_cpus, plan.evaluator_gpus
         )
@@ -144,9 +144,9 @@ class ActorGroup:
             on = [self.nodes[index] for index in servers]
             self.server_threads = of_servers(self.server_threads, on, cores)
 
-    def _start_servers(self, starting: Starting, spec: RunSpec) -> None:
-        """Start the servers, and a receiver beside each that is not on the controller's node."""
-        home, cpus = self.nodes[self.plan.servers[0]], spec.experiment.cluster.server_cpus
+    def _start_servers(self, starting: Starting, spec: RunSpec, *, is_one_node: bool) -> None:
+        """Start the servers, and a receiver beside each; where all is one node nothing comes."""
+        cpus = spec.experiment.cluster.server_cpus
         for number, index in enumerate(self.plan.servers):
             role, node = server_role(spec.first_server + number), self.nodes[index]
             options = self.options(role, index, cpus) | {"runtime_env": BLOCKING_THREADS}
@@ -157,7 +157,7 @@ class ActorGroup:
             receives = Role(f"receiver-{role.number}")
             self.receivers.append(
                 None
-                if node == home
+                if is_one_node
                 else ray.remote(Receiver)
                 .options(**self.options(receives, index, 0))
                 .remote(receives)

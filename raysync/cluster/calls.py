@@ -37,23 +37,13 @@ class Owner(Protocol):
 class RayCall:
     """A call of one actor, or of all shards of one."""
 
-    __slots__ = (
-        "__weakref__",
-        "_backend",
-        "_values",
-        "is_fetched",
-        "leases",
-        "reads",
-        "report",
-        "upload",
-    )
+    __slots__ = ("__weakref__", "_backend", "_values", "leases", "reads", "report", "upload")
 
     def __init__(
         self,
         backend: Owner,
         report: Sequence[Any],
         *values: Parts,
-        is_fetched: bool = False,
         upload: Upload | None = None,
         leases: tuple[Lease, ...] = (),
         reads: tuple[Lease, ...] = (),
@@ -63,14 +53,13 @@ class RayCall:
             backend: knows whose error it is.
             report: references that are there when the call is done; the first has its answer.
             values: the parts of each value that it leaves behind.
-            is_fetched: whether the call counts as done only once its answer has come to this node.
             upload: how its first value travels to a server; None: it is not a worker's.
             leases: what its first value is in, if the driver lent that.
             reads: what its inputs are in, which is held until it is known to be done.
         """
         self.leases, self.reads = leases, reads
         self._backend, self._values = backend, values
-        self.report, self.is_fetched, self.upload = report, is_fetched, upload
+        self.report, self.upload = report, upload
 
     @property
     def answer(self) -> Any:
@@ -88,9 +77,7 @@ class RayCall:
     def is_done(self) -> bool:
         """Whether all of its report is there."""
         references = list(self.report)
-        ready, _ = ray.wait(
-            references, num_returns=len(references), timeout=0, fetch_local=self.is_fetched
-        )
+        ready, _ = ray.wait(references, num_returns=len(references), timeout=0, fetch_local=False)
         return len(ready) == len(references)
 
     def watch(self, then: Callable[[Any], None], argument: Any) -> None:

@@ -47,7 +47,7 @@ class Cast:
     servers: Sequence[Any]
     """Ray's handles, as of all actors."""
     receivers: Sequence[Any]
-    """The receiver beside each server; None where it sits on the controller's node."""
+    """The receiver beside each server; None if the cluster is one node."""
     evaluator: Any
     workers: Mapping[str, Any]
     """Id of a worker -> its handle."""

@@ -219,7 +219,7 @@ class RayBackend:
         upload = value.upload
         assert upload is not None, "only gradients are delivered"
         fetched = self._servers[actor].fetch(value.parts, self._sites.get(upload.worker))
-        calls = tuple(RayCall(self, (reference,), is_fetched=True) for reference in fetched)
+        calls = tuple(RayCall(self, (reference,)) for reference in fetched)
         if upload.emulated_s:
             return (Delayed(self, self.now + upload.emulated_s), *calls)
         return calls

@@ -60,7 +60,7 @@ class Shards:
             servers: handles of the shards' actors, in their order.
             kinds: what they are in their actor group: server-0, server-1.
             nodes: Ray's ids of their nodes.
-            receivers: handle of the receiver beside each shard; None: it sits on this node.
+            receivers: handle of the receiver beside each shard; None: nothing comes from elsewhere.
             clips: whether updates look at the norm of the whole gradient, which the shards then
                 tell each other.
             push_bytes: the size of a gradient; Ray sends small parts along with its messages.
@@ -134,15 +134,14 @@ class Shards:
 
         Returns:
             The references that are there once it has come; none if nothing has to be brought: the
-            parts are already there, or travel with the calls that need them. What is waited for
-            here comes to this node; to another node its receiver brings it.
+            parts are already there, or travel with the calls that need them.
         """
         if self._is_inline:
             return []
         return [
-            part if receiver is None else receiver.receive.remote(part)
+            receiver.receive.remote(part)
             for part, (home, receiver) in zip(gradient, self._receivers, strict=True)
-            if home != node
+            if receiver is not None and home != node
         ]
 
     def call(

@@ -1,10 +1,11 @@
-"""The receiver of a server that does not sit on the controller's node: it brings gradients there.
+"""The receiver of a server: it brings gradients to the server's node.
 
-A gradient has arrived when its bytes are on the node of its server. Waiting for it in the
-controller brings it to the controller's node; to another node Ray brings what a call there needs.
-The server itself cannot be called for that: a call whose argument is late holds up every later call
-of a plain actor (Ray 2.60), and so one slow link would hold up the updates of all. An asynchronous
-actor takes each call as soon as its own argument is there.
+A gradient has arrived when its bytes are on the node of its server. Ray brings to a node what a
+call there needs. The server itself cannot be called for that: a call whose argument is late holds
+up every later call of a plain actor (Ray 2.60), and so one slow link would hold up the updates of
+all. Nor can the controller wait for it, even on that node: while `ray.wait` fetches an object, it
+does not notice the answers of other workers that come meanwhile. An asynchronous actor takes each
+call as soon as its own argument is there.
 """
 
 from __future__ import annotations

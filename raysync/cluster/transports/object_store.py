@@ -64,7 +64,8 @@ def await_references(references: Collection[Any], timeout_s: float) -> Iterable[
     if not references:  # all wait for a timer, or for a worker to come back
         sleep_s(timeout_s)
         return ()
-    ready, _ = ray.wait(list(references), num_returns=1, timeout=timeout_s)
+    # While Ray fetches an object to this node, it does not notice that others are there.
+    ready, _ = ray.wait(list(references), num_returns=1, timeout=timeout_s, fetch_local=False)
     return ready  # type: ignore[no-any-return]
 
 
