@@ -46,7 +46,7 @@ class Case:
         """What the case sets in the experiment file. A step lasts as long as a vector takes over a
         link alone; the smaller the vector, the more iterations.
         """
-        width, step_s, iterations = {1: (463, 0.09, 40), 4: (963, 0.35, 12), 12: (1694, 1.0, 5)}[
+        width, step_s, iterations = {1: (463, 0.09, 40), 4: (963, 0.35, 20), 12: (1694, 1.0, 8)}[
             self.megabytes
         ]
         steps = [f"workers.{index}.step_s={step_s}" for index in range(WORKERS)]
@@ -62,7 +62,6 @@ class Case:
 
 CASES = {
     "equal, 4 MB": Case(4),
-    "equal, 4 MB, long": Case(4, labels=("asp",), more=("workload.iterations_per_worker=40",)),
     "equal, 12 MB": Case(12, labels=BARRIER_AND_NONE),
     "equal, 1 MB": Case(1, labels=BARRIER_AND_NONE),
     "one slow link, 4 MB": Case(4, rates=(FAST, FAST, FAST, SLOW)),

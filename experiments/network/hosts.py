@@ -24,7 +24,7 @@ from typing import Any
 
 BURST_BYTES = 64 * 1024
 """What may leave a link at once: the largest packet that the kernel hands over."""
-QUEUE_S = 0.2
+QUEUE_S = 0.05
 """How long a packet may wait before a link: what waits longer is dropped."""
 CONGESTION = "cubic"
 """TCP's congestion control, Linux's default whatever this machine has."""
