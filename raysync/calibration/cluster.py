@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from raysync.calibration.links import Links, links_of, start_s_of
+from raysync.calibration.sharing import Sharing, sharing_of
 from raysync.calibration.step_times import StepTimes, step_times
 from raysync.calibration.updates import UpdateTimes, update_times
 from raysync.config import WorkerGroup
@@ -40,6 +41,8 @@ class Measured:
 
     groups: Mapping[str, MeasuredGroup]
     updates: UpdateTimes
+    sharing: Sharing | None
+    """How workers share the server's link; None: it has room for all."""
 
 
 def calibrate(
@@ -72,7 +75,9 @@ def calibrate(
                 of_nodes[node] = links, start_s_of(engine, experiment, group)
                 _warn(node, group, notify, busy_cores)
         groups[group.name] = MeasuredGroup(steps, *of_nodes[node])
-    return Measured(groups, update_times(training.vector_bytes, experiment.update))
+    alone = {name: measured.links for name, measured in groups.items()}
+    sharing = sharing_of(engine, experiment, alone, training.vector_bytes)
+    return Measured(groups, update_times(training.vector_bytes, experiment.update), sharing)
 
 
 def _node_of(engine: Engine, group: WorkerGroup) -> str:

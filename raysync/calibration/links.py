@@ -4,17 +4,18 @@ start.
 Runs of one worker of the group in its own place, under ASP, with models that take no time:
 
     latency_s, bandwidth    from the time between Release and Pushed that is not computing:
-                            2 x (latency + bytes / bandwidth) + update, for a vector of 4 kB and for
+                            2 x (latency + bytes / bandwidth) + update, for a small vector and for
                             the model's (at least 4 MB: differences of smaller ones drown in noise)
     start_s                 from a worker that crashes and is started anew
 
 So latency has the meaning that the virtual engine gives it: half of what an iteration costs beside
-computing and the server's work, including calls and the controller's share.
+computing and the server's work, including calls and the controller's share. The small vector is an
+object of its own if the model's is, since Ray takes longer for that than for what fits a message.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
@@ -26,6 +27,7 @@ from torch import nn
 
 from raysync import config
 from raysync.calibration.updates import update_s
+from raysync.cluster.transports.transport import INLINE_BYTES
 from raysync.config import Experiment, Update, WorkerGroup
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Entry
@@ -35,13 +37,21 @@ from raysync.running.run import run_in
 from raysync.training.data.data_set import Labelled, data_set
 from raysync.training.preparation import prepare
 
-SMALL_BYTES = 4_000
+MESSAGE_BYTES = 4_000
+"""The size of a vector that travels inside a message."""
+OBJECT_BYTES = 400_000
+"""The size of a small vector that is an object of its own."""
 LARGE_BYTES = 4_000_000
 ITERATIONS = 300
+FEWEST = 12
+LONGEST_S = 20.0
+"""How long the iterations may take together, unless there are few."""
 STARTS = 3
 """How often a worker is started anew."""
-WARM = 50
-"""The number of first pushes that do not count, because caches and the object store are cold."""
+WARM = 1 / 6
+"""The part of the pushes that does not count, because caches and the object store are cold."""
+ALIKE = 1.1
+"""Two ways are alike if their latencies and bandwidths differ by at most this factor."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,28 @@ class Links:
     latency_s: float
     bandwidth_bytes_per_s: float | None
     """The bandwidth; None: a large vector takes no longer than a small one."""
+
+    def is_like(self, other: Links) -> bool:
+        """Whether it is about as good as another way, or better."""
+        return not (self.has_more_latency(other) or self.has_less_bandwidth(other))
+
+    def has_more_latency(self, other: Links) -> bool:
+        """Whether its latency is longer than the other's."""
+        return self.latency_s > ALIKE * other.latency_s
+
+    def has_less_bandwidth(self, other: Links) -> bool:
+        """Whether its bandwidth is less than the other's."""
+        rate, top = self.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s
+        return rate is not None and (top is None or ALIKE * rate < top)
+
+
+def best_of(links: Collection[Links]) -> Links:
+    """Return a way that is as good as the best of some, in latency and in bandwidth."""
+    rates = [each.bandwidth_bytes_per_s for each in links]
+    known = [rate for rate in rates if rate is not None]
+    return Links(
+        min(each.latency_s for each in links), None if len(known) < len(rates) else max(known)
+    )
 
 
 def links_of(
@@ -65,12 +97,15 @@ def links_of(
         vector_bytes: the size of the model's gradient.
     """
     large_bytes = max(vector_bytes, LARGE_BYTES)
+    small_bytes = MESSAGE_BYTES if vector_bytes <= INLINE_BYTES else OBJECT_BYTES
     small_s, large_s = (
         _between_s(engine, experiment, group, size) - update_s(size, 1, Update())
-        for size in (SMALL_BYTES, large_bytes)
+        for size in (small_bytes, large_bytes)
     )
-    bandwidth = 2 * (large_bytes - SMALL_BYTES) / (large_s - small_s) if large_s > small_s else None
-    return Links(max(0.0, small_s / 2), bandwidth)
+    if large_s <= small_s:
+        return Links(max(0.0, small_s / 2), None)
+    bandwidth = 2 * (large_bytes - small_bytes) / (large_s - small_s)
+    return Links(max(0.0, small_s / 2 - small_bytes / bandwidth), bandwidth)
 
 
 def start_s_of(engine: Engine, experiment: Experiment, group: WorkerGroup) -> float:
@@ -82,7 +117,8 @@ def start_s_of(engine: Engine, experiment: Experiment, group: WorkerGroup) -> fl
         {"kind": "crash", "worker": slot, "at_clock": clock, "rejoin_after_s": 0}
         for clock in range(1, STARTS + 1)
     ]
-    with _run(engine, experiment, group, SMALL_BYTES, STARTS + 2, crashes) as record:
+    workers = [(group, 1)]
+    with run_of(engine, experiment, workers, MESSAGE_BYTES, STARTS + 2, crashes) as record:
         events = [line.event for line in record.journal() if isinstance(line, Entry)]
     left = [event.at for event in events if isinstance(event, Left)]
     _, *joined = [event.at for event in events if isinstance(event, Joined)]
@@ -95,24 +131,31 @@ def _between_s(
     """Measure the seconds between Release and Pushed that are not computing, for a model of that
     size: a median.
     """
-    with _run(engine, experiment, group, vector_bytes, ITERATIONS) as record:
-        pushes = record.pushes
-    between = pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s
-    return float(median(between[pushes.clock >= WARM]))
+    between_s, iterations = 0.0, FEWEST
+    while iterations:
+        with run_of(engine, experiment, [(group, 1)], vector_bytes, iterations) as record:
+            pushes = record.pushes
+        between = pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s
+        between_s = float(median(between[pushes.clock >= WARM * iterations]))
+        more = int(min(ITERATIONS, LONGEST_S / max(between_s, 1e-9)))
+        iterations = more if iterations == FEWEST < more else 0
+    return between_s
 
 
 @contextmanager
-def _run(
+def run_of(
     engine: Engine,
     experiment: Experiment,
-    group: WorkerGroup,
+    workers: Sequence[tuple[WorkerGroup, int]],
     vector_bytes: int,
     iterations: int,
     faults: Sequence[Mapping[str, object]] = (),
+    paradigm: str = "asp",
 ) -> Iterator[RunRecord]:
-    """Run one worker of a group with a model of that size, and yield the record while there is one.
+    """Run so many workers of groups with a model of that size, and yield the record while there is
+    one.
 
-    It sits where the group's workers sit, and computes as fast as it can.
+    They sit where the groups' workers sit, and compute as fast as they can.
     """
     features = max(1, vector_bytes // 40 - 1)
     with TemporaryDirectory() as folder:
@@ -120,9 +163,11 @@ def _run(
             {
                 "name": "calibration",
                 "output": folder,
-                "paradigm": "asp",
-                "batch_size": group.devices,
-                "workers": [_placed(group)],
+                "paradigm": paradigm,
+                "workers": [
+                    _placed(group) | {"count": count, "batch_size": group.devices}
+                    for group, count in workers
+                ],
                 "workload": {"iterations_per_worker": iterations},
                 "evaluation": {"marks": 1},
                 "faults": list(faults),

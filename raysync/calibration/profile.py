@@ -5,12 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from raysync.calibration.cluster import Measured, MeasuredGroup
-from raysync.calibration.links import Links
+from raysync.calibration.links import Links, best_of
 from raysync.config import Experiment, Jitter, WorkerGroup
 from raysync.config.yaml_reading import write_yaml
-
-ALIKE = 1.1
-"""Two ways are alike if their latencies and bandwidths differ by at most this factor."""
 
 
 def profile(experiment: Experiment, measured: Measured, about: str) -> str:
@@ -20,13 +17,16 @@ def profile(experiment: Experiment, measured: Measured, about: str) -> str:
     The network's link is the best that was measured; a group whose way is longer has the rest of it
     as a link of its own.
     """
-    best = _best([each.links for each in measured.groups.values()])
+    best = best_of([each.links for each in measured.groups.values()])
     link = {"latency_s": best.latency_s, "bandwidth_bytes_per_s": best.bandwidth_bytes_per_s}
-    network = {
+    network: dict[str, Any] = {
         "link": {name: _rounded(value) for name, value in link.items() if value is not None},
         "update_s": _rounded(measured.updates.update_s),
         "update_bytes_per_s": _rounded(measured.updates.bytes_per_s),
     }
+    if (sharing := measured.sharing) is not None:
+        network["server_bandwidth_bytes_per_s"] = _rounded(sharing.bytes_per_s)
+        network["share_sigma"] = _rounded(sharing.sigma)
     workers = [_settings(group, measured.groups[group.name], best) for group in experiment.workers]
     text = {"about": about, "workers": workers, "network": network}
     return write_yaml(text, width=120)
@@ -51,22 +51,13 @@ def _settings(group: WorkerGroup, measured: MeasuredGroup, best: Links) -> dict[
     return {"name": group.name, "count": group.count, **found, **settings}
 
 
-def _best(links: list[Links]) -> Links:
-    rates = [each.bandwidth_bytes_per_s for each in links]
-    known = [rate for rate in rates if rate is not None]
-    return Links(
-        min(each.latency_s for each in links), None if len(known) < len(rates) else max(known)
-    )
-
-
 def _beyond(links: Links, best: Links) -> dict[str, float]:
     """Return what a way has beyond the best."""
     beyond = {}
-    if links.latency_s > ALIKE * best.latency_s:
+    if links.has_more_latency(best):
         beyond["latency_s"] = _rounded(links.latency_s - best.latency_s)
-    rate, top = links.bandwidth_bytes_per_s, best.bandwidth_bytes_per_s
-    if rate is not None and (top is None or ALIKE * rate < top):
-        beyond["bandwidth_bytes_per_s"] = _rounded(rate)
+    if links.bandwidth_bytes_per_s is not None and links.has_less_bandwidth(best):
+        beyond["bandwidth_bytes_per_s"] = _rounded(links.bandwidth_bytes_per_s)
     return beyond
 
 

@@ -71,6 +71,11 @@ def _tell(experiment: Experiment, measured: Measured) -> None:
             f"{group.name}: latency {1000 * found.links.latency_s:.3g} ms each way, bandwidth"
             f" {bandwidth}, start of a worker {found.start_s:.3g} s"
         )
+    if (sharing := measured.sharing) is not None:
+        console.print_plain(
+            f"the server's link: {sharing.bytes_per_s / 1e9:.3g} GB/s for all, shared with weights"
+            f" of sigma {sharing.sigma:.2g}"
+        )
     updates = measured.updates
     console.print_plain(
         f"update {1000 * updates.update_s:.3g} ms + {updates.bytes_per_s / 1e9:.3g} GB/s"

@@ -179,11 +179,10 @@ class Shards:
             for index in shards
         ]
         match message:
-            case PublishCall() | SnapshotCall():
-                weights, acks = zip(*returned, strict=True)
-                return acks, weights
-            case ApplyCall(publishes=True) | SavedCall() | StatisticsCall():
-                return tuple(returned), tuple(returned)
+            case ApplyCall() | PublishCall() | SnapshotCall() | SavedCall() | StatisticsCall():
+                # What is waited for is small: a value stays where it is until someone needs it.
+                values, reports = zip(*returned, strict=True)
+                return reports, values
         return (tuple(returned),)
 
     def _with_norms(

@@ -136,14 +136,17 @@ class Network(Strict):
     sharing: Literal["fair", "first-come"] = Field(
         "fair",
         description=(
-            "transfers over one shared link: all at once, at equal rates as over TCP, or one at a"
+            "transfers over one shared link: fair: all at once, as over TCP; first-come: one at a"
             " time, in the order in which they are requested"
         ),
     )
     share_sigma: float = Field(
-        0.5,
+        0.2,
         ge=0,
-        description="how unequal the shares are: the sigma of their lognormal distribution",
+        description=(
+            "how unequal fair shares are: the sigma of their lognormal distribution, which"
+            " `raysync calibrate` measures"
+        ),
     )
     regions: Regions | None = Field(
         None, description="the links between regions; each worker group then names its `region`"

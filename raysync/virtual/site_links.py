@@ -11,15 +11,18 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
-from math import inf
-from random import Random
+from itertools import cycle
+from math import exp, inf
 from typing import Any
 
 from raysync.config import Experiment, Link, Network, WorkerGroup
 from raysync.errors import ConfigError
+from raysync.randomness import begun_key, standard_normal_at
 from raysync.virtual.flows import FairLink, Lane
 from raysync.virtual.transfers import AnyWay, FairWay, LongPath, Path, QueueLink
+
+WEIGHTS = 1_009
+"""The number of weights that are drawn: a prime, so that rounds of workers meet other ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +76,7 @@ class SiteLinks:
             for node in experiment.network.nodes
             for slot in experiment.slots_of(node.workers)
         }
-        sigma = experiment.network.share_sigma
-        rng = Random(experiment.seed)
-        self._weight = partial(rng.lognormvariate, 0.0, sigma) if sigma else lambda: 1.0
+        self._weights = cycle(_weights(experiment))
         self._is_fair = experiment.network.sharing == "fair"
         self._queues: dict[tuple[str, str, str], QueueLink] = {}
         self._links: dict[tuple[str, str, str], FairLink] = {}
@@ -192,7 +193,7 @@ class SiteLinks:
             lane=Lane(limit / count, links),
             size_bytes=way.size_bytes / count,
             latency_s=latency_s,
-            weight=self._weight,
+            weights=self._weights,
             trips=way.trips,
             trip_s=trip_s,
         )
@@ -249,6 +250,16 @@ class SiteLinks:
             if (node := self._node_of.get(host)) is not None:
                 rates.append(self._nodes[node].link.bandwidth_bytes_per_s)
         return min((rate for rate in rates if rate is not None), default=None)
+
+
+def _weights(experiment: Experiment) -> Iterable[float]:
+    """Return the weights of transfers, in turns: the first few, since one draw a transfer would
+    take as long as the transfer's simulation.
+    """
+    sigma, begun = experiment.network.share_sigma, begun_key(experiment.seed, "share")
+    if not sigma:
+        return (1.0,)
+    return [exp(sigma * standard_normal_at(begun, number)) for number in range(WEIGHTS)]
 
 
 def _latency(links: Iterable[Link]) -> float:

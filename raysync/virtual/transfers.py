@@ -14,7 +14,7 @@ another have the same size.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from math import inf
 from typing import Any, Protocol
@@ -98,8 +98,8 @@ class FairWay:
     lane: Lane
     size_bytes: float
     latency_s: float
-    weight: Callable[[], float]
-    """Draws the weight of a transfer, which says how large its share of a link is."""
+    weights: Iterator[float]
+    """The weight of each transfer, which says how large its share of a link is."""
     trips: int = 0
     """The round trips before the first byte."""
     trip_s: float = 0.0
@@ -118,7 +118,13 @@ class FairWay:
             argument: see `arrived`.
         """
         begin += self.trips * (self.trip_s + 2 * fault.latency_s)
-        flow = self.size_bytes, self.weight(), self.latency_s + fault.latency_s, arrived, argument
+        flow = (
+            self.size_bytes,
+            next(self.weights),
+            self.latency_s + fault.latency_s,
+            arrived,
+            argument,
+        )
         if begin > clock.now:
             clock.schedule(begin, lambda _: self.lane.begin(clock, *flow), None)
         else:

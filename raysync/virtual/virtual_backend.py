@@ -9,9 +9,10 @@ are needed.
 It knows no paradigm, no topology and no push: the driver issues the same calls as on Ray. The
 inputs of a call come from earlier calls, so its end is known at once, without events in between,
 unless an input shares links with what others send meanwhile: then the call is *pending*, and so are
-those behind it, until all of its inputs have come. Where a run trains, a call computes at its end. A heap of (time, sequence number, callback,
-argument) is processed in order; nothing else moves the clock, and random values are hashed from the
-seed, so every run of an experiment is the same (on one machine, with one number of torch threads).
+those behind it, until all of its inputs have come. Where a run trains, a call computes at its end.
+A heap of (time, sequence number, callback, argument) is processed in order; nothing else moves the
+clock, and random values are hashed from the seed, so every run of an experiment is the same (on one
+machine, with one number of torch threads).
 
 Differences from Ray: decisions and their way to a worker take no time, nor do evaluations, and a
 worker that is started anew is ready after the time that the experiment says. An input travels from
@@ -111,7 +112,8 @@ class VirtualCall(Struct, eq=False, weakref=True):
     followers: list[Follower] | None = None
     """What to do once it is known when it is done; None: it is known."""
     watchers: tuple[Any, ...] = ()
-    """What is called back when it is done, each with its argument behind it, until that is known."""
+    """What is called back when it is done, each with its argument behind it, while it is not known
+    when that is."""
 
     def value(self, index: int) -> VirtualCall | OtherValue:
         """See `Call.value`."""
@@ -366,7 +368,7 @@ class VirtualBackend:
             at, way = value.at, ways.get(value.site) if ways else None
             if way is not None:
                 both = fault if value.fault is NO_FAULT else fault.beside(value.fault)
-                if at < inf and type(way) is not FairWay:
+                if at < inf and not isinstance(way, FairWay):
                     at = way.arrival(at if at > now else now, both)
                 else:
                     coming.append((value, way, both))
@@ -488,7 +490,7 @@ class VirtualBackend:
         site, ways = process.site, process.ways
         way = ways.get(value.site) if ways else None
         value.site = site
-        if type(way) is FairWay:
+        if isinstance(way, FairWay):
             delivery = VirtualCall(inf, site, followers=[])
             value.at, value.followers = inf, []
             way.send(self, self.now, value.fault, self._delivered, (value, delivery))

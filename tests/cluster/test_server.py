@@ -41,7 +41,7 @@ def server():
     """At version 1."""
     server = Server(Threads(torch.get_num_threads()), Role("server-0"))
     server._model = ModelServer(ParameterStore(torch.zeros(2), 2, Update(lr=1.0)))
-    assert server.apply(ApplyCall(PLAN), GRADIENT) == 1
+    assert server.apply(ApplyCall(PLAN), GRADIENT) == (None, 1)
     return server
 
 
@@ -85,7 +85,7 @@ def test_weights_in_shared_memory_stay_as_they_were_published(server):
     handle, version = server.publish(PublishCall(1, MEAN), into=first.handle)
     assert (handle, version) == (first.handle, 1)
     update = ApplyCall(replace(PLAN, version=2), publishes=True)
-    assert server.apply(update, first.handle, into=second.handle) == second.handle
+    assert server.apply(update, first.handle, into=second.handle)[0] == second.handle
     assert [
         memoryview(mappings.read(each.handle)).cast("f").tolist() for each in (first, second)
     ] == [[-1, -1], [0, 0]]
@@ -120,7 +120,7 @@ def test_a_clipped_update_is_made_in_two_halves(server):
     server._model = ModelServer(ParameterStore(torch.zeros(2), 2, Update(lr=1.0, clip_norm=0.5)))
     norm = server.combine(CombineCall(PLAN), GRADIENT)
     assert norm > 0
-    assert server.apply(ApplyCall(replace(PLAN, combined=True)), norm, norm) == 1
+    assert server.apply(ApplyCall(replace(PLAN, combined=True)), norm, norm) == (None, 1)
     shared = torch.frombuffer(bytearray(server.publish(PublishCall(1, 0))[0]), dtype=torch.float32)
     assert shared.norm() == pytest.approx(0.5 / 2**0.5), "its part of the norm of the two"
 

@@ -12,11 +12,13 @@ from raysync.calibration import (
     Links,
     Measured,
     MeasuredGroup,
+    Sharing,
     StepTimes,
     UpdateTimes,
     calibrate,
     links,
     profile,
+    sharing,
     step_times,
     updates,
 )
@@ -36,24 +38,33 @@ class Known:
 
     models, resumes_exactly, rosters = (), False, {}
 
-    def __init__(self, devices=("cpu",), holds=10**9, **slow):
+    def __init__(self, devices=("cpu",), holds=10**9, server=None, sigma=0.0, **slow):
         self.devices, self.holds, self.slow = devices, holds, slow
+        self.server, self.sigma = server, sigma
         self.places, self.sizes = {}, []
 
     def run(self, training, paradigm, *_):
-        [worker] = training.experiment.workers
         assert training.experiment.cluster.server_shards == 1, "none is to be counted first"
-        latency_s = LATENCY_S + self.slow.get(worker.name, 0.0)
         network = config.Network(
-            link=config.Link(latency_s=latency_s, bandwidth_bytes_per_s=BANDWIDTH)
+            link=config.Link(latency_s=LATENCY_S, bandwidth_bytes_per_s=BANDWIDTH),
+            server_bandwidth_bytes_per_s=self.server,
+            share_sigma=self.sigma,
         )
         times = {"start_s": START_S, "per_sample_s": PER_SAMPLE_S, "fixed_s": FIXED_S}
-        workers = (worker.model_copy(update=times),)
-        experiment = training.experiment.model_copy(update={"network": network, "workers": workers})
-        [slot] = training.groups
-        groups = {slot: workers[0]}
+        groups = {
+            group.name: group.model_copy(
+                update=times | {"link": config.Link(latency_s=self.slow.get(group.name, 0.0))}
+            )
+            for group in training.experiment.workers
+        }
+        experiment = training.experiment.model_copy(
+            update={"network": network, "workers": tuple(groups.values())}
+        )
+        groups = {slot: groups[group.name] for slot, group in training.groups.items()}
+        nodes = {slot: f"node of {group.name}" for slot, group in groups.items()}
         self.places = {
-            slot: Place("0a", f"node of {worker.name}", "10.0.0.1", (), tuple(self.devices))
+            name: Place("0a", node, "10.0.0.1", (), tuple(self.devices))
+            for name, node in ({"server-0": "node of the server"} | nodes).items()
         }
         if experiment.model.name == "mlp" and experiment.batch_size > 1:
             self.sizes.append(experiment.batch_size)
@@ -71,7 +82,6 @@ def of_groups(*workers, **settings):
 def test_known_devices_links_and_starts_are_found(one_thread, monkeypatch):
     """Within 10 %: the server's own time, which is subtracted, is measured on this machine."""
     monkeypatch.setattr(links, "ITERATIONS", 30)
-    monkeypatch.setattr(links, "WARM", 5)
     said = []
     found = calibrate(
         Known(far=0.05),
@@ -95,9 +105,29 @@ def test_known_devices_links_and_starts_are_found(one_thread, monkeypatch):
         assert group.links.bandwidth_bytes_per_s == pytest.approx(BANDWIDTH, rel=0.1)
         assert group.start_s == pytest.approx(START_S)
     assert found.groups["said"].steps is None
+    assert found.sharing is None
     assert found.updates.bytes_per_s > 0
     [warning] = [text for text in said if "busy" in text]
     assert tells(warning, "1.5 4 cores")
+
+
+@pytest.mark.parametrize(("rate", "sigma"), [(0.5, 0.0), (0.5, 0.4), (1.5, 0.2), (0.8, 1.0)])
+def test_a_link_that_workers_share_is_found_and_how_unequally(one_thread, monkeypatch, rate, sigma):
+    monkeypatch.setattr(sharing, "ROUNDS", 60)
+    rate *= BANDWIDTH
+    engine = Known(server=rate, sigma=sigma, far=0.5)
+    groups = of_groups({"name": "near", "count": 4}, {"name": "far"}).experiment
+    alone = {"near": Links(LATENCY_S, BANDWIDTH), "far": Links(LATENCY_S + 0.5, BANDWIDTH)}
+    found = sharing.sharing_of(engine, groups, alone, 4_000_000)
+    assert found.bytes_per_s == pytest.approx(rate, rel=0.05)
+    assert found.sigma == pytest.approx(sigma, rel=0.3, abs=0.01)
+
+
+def test_a_link_with_room_for_all_is_not_taken_for_one_that_is_shared(one_thread):
+    experiment = of_groups({"name": "near", "count": 4}).experiment
+    alone = {"near": Links(LATENCY_S, BANDWIDTH)}
+    assert sharing.sharing_of(Known(server=5 * BANDWIDTH), experiment, alone, 4_000_000) is None
+    assert sharing.sharing_of(Known(), experiment, alone, 4_000_000) is None
 
 
 @given(
@@ -174,6 +204,7 @@ def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
             "quick": MeasuredGroup(steps, near, 4.321),
         },
         UpdateTimes(1e-4, 2e9),
+        Sharing(4.321e8, 0.25),
     )
     path = tmp_path / "here.yaml"
     path.write_text(profile(experiment, measured, "a test"))
@@ -185,7 +216,11 @@ def test_a_profile_holds_the_workers_and_what_was_measured(tmp_path):
     assert (silent.max_batch, silent.jitter.sigma) == (96, 0.0512)
     assert silent.link == config.Link(latency_s=0.0032, bandwidth_bytes_per_s=1e8)
     assert again.network == config.Network(
-        link=config.Link(latency_s=0.001), update_s=1e-4, update_bytes_per_s=2e9
+        link=config.Link(latency_s=0.001),
+        server_bandwidth_bytes_per_s=4.32e8,
+        share_sigma=0.25,
+        update_s=1e-4,
+        update_bytes_per_s=2e9,
     )
 
 

@@ -39,7 +39,10 @@ def seconds_of(lines):
 
 
 LIMITS = {
-    "server link": ({"network": {"server_bandwidth_bytes_per_s": BYTES, "share_sigma": 0}}, "the server's link"),
+    "server link": (
+        {"network": {"server_bandwidth_bytes_per_s": BYTES, "share_sigma": 0}},
+        "the server's link",
+    ),
     "server update": ({"network": {"update_s": 2}}, "the server's update"),
     "link": ({"network": {"link": VECTOR_S}}, "the link of every worker"),
     "slowest worker": (

@@ -7,6 +7,7 @@ from math import inf
 import pytest
 from hypothesis import given, strategies as st
 
+from raysync.calibration.sharing import weights_of
 from raysync.virtual.flows import FairLink, Lane
 
 
@@ -103,3 +104,10 @@ def test_the_last_of_those_that_begin_together_comes_when_all_bytes_fit(weights)
     assert max(arrivals(*[(0, lane, 3, weight) for weight in weights])) == pytest.approx(
         1.5 * len(weights)
     )
+
+
+@given(st.lists(st.floats(0.1, 10), min_size=1, max_size=9))
+def test_weights_follow_from_when_transfers_have_come(weights):
+    lane = Lane(inf, [(FairLink(1.0), 1)])
+    found = weights_of(arrivals(*[(0, lane, 1.0, weight) for weight in weights]))
+    assert found == pytest.approx([weight / min(weights) for weight in weights], rel=1e-6)

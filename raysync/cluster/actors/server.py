@@ -99,9 +99,12 @@ class Server:
             return self._ready.combine(message.plan, incoming(*arrived))
 
     @answers
-    def apply(self, message: ApplyCall, *arrived: Any, into: Remote | None = None) -> Payload | int:
+    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
+    def apply(
+        self, message: ApplyCall, *arrived: Any, into: Remote | None = None
+    ) -> tuple[Payload | None, int]:
         """Make an update; return the weights that it makes if it publishes them, or what they are
-        written into; otherwise the version.
+        written into, and the version.
 
         Args:
             message: the details of the update.
@@ -114,7 +117,7 @@ class Server:
         self._use_threads_for(plan)
         with self._seconds.timed():
             version = self._ready.apply(plan, arrived if plan.combined else incoming(*arrived))
-        return self._published(version, 0, into) if message.publishes else version
+        return self._published(version, 0, into) if message.publishes else None, version
 
     @answers
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
@@ -142,9 +145,10 @@ class Server:
         self._ready.forget(message.worker)
 
     @answers
-    def statistics(self, message: StatisticsCall) -> Payload:
+    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
+    def statistics(self, message: StatisticsCall) -> tuple[Payload, None]:
         """Return its part of the vector whose end are the buffers of a worker."""
-        return outgoing(self._ready.statistics(message.worker))[0]
+        return outgoing(self._ready.statistics(message.worker))[0], None
 
     @answers
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
@@ -162,9 +166,10 @@ class Server:
         return np.frombuffer(data, np.uint8), message.version
 
     @answers
-    def saved(self, message: SavedCall) -> Payload:
+    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
+    def saved(self, message: SavedCall) -> tuple[Payload, None]:
         """Return its part of a vector that was kept with the state; it can be asked for once."""
-        return outgoing(self._ready.saved(message.name))[0]
+        return outgoing(self._ready.saved(message.name))[0], None
 
     def _use_threads_for(self, plan: ApplyPlan) -> None:
         torch.set_num_threads(self._threads.of_update(len(plan.samples), self._size))

@@ -108,8 +108,6 @@ class Requests:
             )
         except ActorError as error:
             return None, error.reason
-        if isinstance(told, SharedVector):
-            return None, None
         return (told[-1] if isinstance(told, tuple) else told), None
 
     def _relay(self, other: tuple[int, int, int], data: bytes) -> None:
