@@ -42,6 +42,12 @@ class Case:
     jitter: float = 0.0
 
     @property
+    def profile(self) -> Path:
+        """What `raysync calibrate` has measured on its hosts, with vectors of 4 MB at least."""
+        rates = "-".join(f"{rate / 1e6:.0f}" for rate in self.rates)
+        return HERE / "results" / "profiles" / f"{max(4, self.megabytes)}MB-{rates}.yaml"
+
+    @property
     def settings(self) -> list[str]:
         """What the case sets in the experiment file. A step lasts as long as a vector takes over a
         link alone; the smaller the vector, the more iterations.

@@ -100,11 +100,11 @@ class Hosts:
 
     def run(self, host: int, command: Sequence[str], **options: Any) -> subprocess.CompletedProcess:
         """Run a command on a host to its end; options are those of `subprocess.run`."""
-        return subprocess.run([*_in(self._namespace(host)), *command], **options)
+        return subprocess.run([*self._on(host), *command], **options)
 
     def start(self, host: int, command: Sequence[str], **options: Any) -> subprocess.Popen:
         """Start a command on a host; options are those of `subprocess.Popen`."""
-        return subprocess.Popen([*_in(self._namespace(host)), *command], **options)
+        return subprocess.Popen([*self._on(host), *command], **options)
 
     def cut(self, host: int) -> None:
         """Cut the link of a host: nothing arrives, and no connection is told of it."""
@@ -113,6 +113,11 @@ class Hosts:
     def heal(self, host: int) -> None:
         """Mend the link of a host."""
         _do(f"ip link set {self._port(host)} up", self._switch)
+
+    def set_rates(self, rates_bit_per_s: Sequence[float]) -> None:
+        """Give the links of all hosts these rates, each way."""
+        for host, rate in zip(self.numbers, rates_bit_per_s, strict=True):
+            self.set_rate(host, rate)
 
     def set_rate(self, host: int, rate_bit_per_s: float) -> None:
         """Give the link of a host another rate, each way."""
@@ -137,11 +142,16 @@ class Hosts:
             _do(f"ip link set {DEVICE} up", name)
             route = f"{NETWORK}.0/24 dev {DEVICE} src {address}"
             _do(f"ip route replace {route} congctl {CONGESTION}", name)
+            _do(f"ip route add default dev {DEVICE}", name)  # by which Ray finds its own address
             self.set_rate(host, rate)
 
     def _take_down(self) -> None:
         for name in (*map(self._namespace, self.numbers), self._switch):
             _remove(name)
+
+    def _on(self, host: int) -> list[str]:
+        """Return what a command begins with that is to run on a host."""
+        return _in(self._namespace(host))
 
     def _namespace(self, host: int) -> str:
         return f"{self._name}{host}"
@@ -185,12 +195,12 @@ class RayHosts(Hosts):
 
     def _build(self) -> None:
         super()._build()
-        folder = tempfile.mkdtemp(prefix="rs-ray-")  # short: it holds sockets
-        self._folder = folder
+        self._folder = Path(tempfile.mkdtemp(prefix="rs-"))  # short: it holds sockets
         for host in self.numbers:
-            self._start_node(host)
+            self.start_node(host)
 
-    def _start_node(self, host: int) -> None:
+    def start_node(self, host: int) -> None:
+        """Start the Ray node of a host, which joins the cluster."""
         first = ["--head", f"--port={RAY_PORT}", "--include-dashboard=false"]
         there = first if host == 1 else [f"--address={self.ray_address}"]
         options = [

@@ -30,8 +30,7 @@ CPUS = (4, 2, 2, 2)
 
 def rows(hosts: RayHosts, name: str, case: Case, turn: int, runs: Path) -> Iterator[dict]:
     """Run a case under its paradigms, and yield their rows."""
-    for host, rate in zip(hosts.numbers, case.rates, strict=True):
-        hosts.set_rate(host, rate)
+    hosts.set_rates(case.rates)
     output = runs.absolute() / f"{time.strftime('%Y%m%d-%H%M%S')}-{turn}"
     experiment = config.load(EXPERIMENT)
     chosen = [one for one in experiment.paradigms if one.label in case.labels]

@@ -8,7 +8,8 @@ import json
 import tempfile
 from pathlib import Path
 
-from cases import CASES, EXPERIMENT, KEPT, SHARDS, WORKERS, Case, row
+import yaml
+from cases import CASES, EXPERIMENT, KEPT, Case, row
 
 from raysync import config
 from raysync.config import Experiment
@@ -17,25 +18,16 @@ from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 
 TABLE = Path(__file__).parent / "results" / "virtual.csv"
-PAYLOAD = 1448 / 1514
-"""The share of a link that carries payload: of a frame of 1,514 bytes, TCP and IP take 66."""
-LATENCY_S = 0.002
-"""Each way: half a call there and back."""
-UPDATE_S = 0.0
-UPDATE_BYTES_PER_S = None
 
 
 def network(case: Case) -> list[str]:
-    """Return the settings that describe the hosts of a case; servers apart are on the first."""
-    server, *workers = (rate / 8 * PAYLOAD for rate in case.rates)
-    links = [{"latency_s": LATENCY_S, "bandwidth_bytes_per_s": rate} for rate in workers[:WORKERS]]
+    """Return the settings that describe the hosts of a case, as `raysync calibrate` measured them;
+    of servers beside workers, the links are those of the workers.
+    """
+    measured = yaml.safe_load(case.profile.read_text(encoding="utf-8"))
+    links = [each.get("link", {}) for each in measured["workers"]]
     described = [f"workers.{index}.link={json.dumps(link)}" for index, link in enumerate(links)]
-    described.append(f"network.update_s={UPDATE_S}")
-    if UPDATE_BYTES_PER_S:
-        described.append(f"network.update_bytes_per_s={UPDATE_BYTES_PER_S}")
-    if case.more != SHARDS:
-        described.append(f"network.server_bandwidth_bytes_per_s={server}")
-    return described
+    return [*described, f"network={json.dumps(measured['network'])}"]
 
 
 def experiment(case: Case, *more: str) -> Experiment:
