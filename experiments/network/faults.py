@@ -72,7 +72,7 @@ FAULTS: dict[str, Fault | None] = {
 }
 SETTINGS = (
     "model.hidden=[463, 463]",
-    "workload.iterations_per_worker=60",
+    "workload.iterations_per_worker=40",
     "cluster.server_label_selector={node: n2}",
     "cluster.evaluator_cpus=0",
     "workers.0.label_selector={node: n3}",

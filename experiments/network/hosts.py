@@ -5,7 +5,7 @@ namespace of its own, each behind a link of a limited rate both ways. TCP over i
         hosts.run(1, ["ping", "-c", "1", hosts.address(2)])
         hosts.cut(2)
 
-It needs root, and `ip` and `tc` of iproute2. All hosts share the machine's cores, disk and clocks.
+It needs root, iproute2 and util-linux. All hosts share the machine's cores, disk and clocks.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ RAY_ENVIRONMENT = {
     "RAY_DISABLE_IMPORT_WARNING": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
+COMMANDS = ("ip", "tc", "nsenter", "unshare")
 NAMESPACES = Path("/run/netns")
 
 
@@ -45,8 +46,8 @@ def available() -> str:
     """Say why there can be no such hosts here; "" if there can."""
     if not sys.platform.startswith("linux"):
         return "network namespaces are a part of Linux"
-    if missing := [name for name in ("ip", "tc") if shutil.which(name) is None]:
-        return f"{' and '.join(missing)} of iproute2 must be installed"
+    if missing := [name for name in COMMANDS if shutil.which(name) is None]:
+        return f"{' and '.join(missing)} must be installed (iproute2, util-linux)"
     if os.geteuid():
         return "only root can make network namespaces"
     probe = f"rs{os.getpid()}p"
@@ -78,6 +79,8 @@ class Hosts:
         self._name = f"rs{os.getpid()}n"
         self._switch = f"{self._name}s"
         self._closing = ExitStack()
+        self._first: list[int] = []
+        """The first process of each host, in whose namespaces all others run."""
 
     def __enter__(self) -> Hosts:
         with ExitStack() as undo:
@@ -142,8 +145,8 @@ class Hosts:
             _do(f"ip link set {DEVICE} up", name)
             route = f"{NETWORK}.0/24 dev {DEVICE} src {address}"
             _do(f"ip route replace {route} congctl {CONGESTION}", name)
-            _do(f"ip route add default dev {DEVICE}", name)  # by which Ray finds its own address
             self.set_rate(host, rate)
+            self._first.append(_first_process(name))
 
     def _take_down(self) -> None:
         for name in (*map(self._namespace, self.numbers), self._switch):
@@ -151,7 +154,8 @@ class Hosts:
 
     def _on(self, host: int) -> list[str]:
         """Return what a command begins with that is to run on a host."""
-        return _in(self._namespace(host))
+        first = self._first[host - 1]
+        return ["nsenter", f"--target={first}", "--net", "--pid", "--mount"]
 
     def _namespace(self, host: int) -> str:
         return f"{self._name}{host}"
@@ -236,6 +240,18 @@ def ended_by_sigterm() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def _first_process(namespace: str) -> int:
+    """Start the first process of a host, and return its id here. Each host sees its own processes
+    only: otherwise a driver takes the first Ray node of the machine for that of its host.
+    """
+    first = ["sh", "-c", "echo; sleep infinity & wait"]  # it also reaps the orphans of the host
+    command = [*_in(namespace), "unshare", "--pid", "--mount-proc", "--fork", *first]
+    parent = subprocess.Popen(command, stdout=subprocess.PIPE)
+    assert parent.stdout is not None
+    parent.stdout.readline()  # it runs
+    return int(Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text().split()[0])
 
 
 def _in(namespace: str) -> list[str]:
