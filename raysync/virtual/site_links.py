@@ -3,7 +3,8 @@
 With m servers each has its own link and carries 1/m of the bytes, at the same time: they are equal,
 so one of them is simulated. A server on a worker's node has that worker's part of the vector there:
 1/m of the worker's bytes do not travel (with only one server nothing does: there is no latency
-either); the shared link is then the worker's own, or its node's (of several, the slowest).
+either); the shared link is then the worker's own, which carries that worker's transfers, too, or
+its node's (of several, the slowest).
 """
 
 from __future__ import annotations
@@ -107,15 +108,22 @@ class SiteLinks:
 
         def ways_of(slot: str, away: int) -> list[AnyWay | None]:
             worker, ways = self._end(network, slot), []
-            for source, target, sent_bytes, trips, direction in (
-                (worker, end, push_bytes, 0, "up"),
-                (end, worker, pull_bytes, network.pull_round_trips, "down"),
+            up, down = (
+                _Share(("server", server, direction), server_bandwidth, 1 / servers)
+                for direction in ("up", "down")
+            )
+            is_host = self._is_fair and slot in hosts and slot not in self._node_of
+            for source, target, sent_bytes, trips, at_server, at_host in (
+                (worker, end, push_bytes, 0, up, down),
+                (end, worker, pull_bytes, network.pull_round_trips, down, up),
             ):
-                at_server = _Share(("server", server, direction), server_bandwidth, 1 / servers)
+                # What a worker receives comes in over the link by which others push to the server
+                # beside it. Of the links of all hosts, one is simulated, with its part of that.
+                own = [at_host] if is_host else []
                 way = _Way(
                     size_bytes=away / servers * sent_bytes,
                     connections=away,
-                    shares=[*self._node_shares(source, target), at_server],
+                    shares=[*self._node_shares(source, target), at_server, *own],
                     trips=trips,
                 )
                 ways.append(self._way(source, target, way))

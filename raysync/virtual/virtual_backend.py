@@ -44,7 +44,7 @@ MOST_LINES = 100
 """The lines of a report, at most, where nothing is computed: then those of a long run are a
 hundredth of it, since each takes as long as some pushes."""
 
-Follower = tuple[Callable[[Any], None], Any]
+Following = tuple[Callable[[Any], None], Any]
 """What is called, with what."""
 Cost = tuple[float, float, StepFault | None, StepFault, Any]
 """The cost of a call: seconds from its beginning to its end, in two summands; what faults do to the
@@ -109,7 +109,7 @@ class VirtualCall(Struct, eq=False, weakref=True):
     arrives_at: float | None = None
     """Of a push that the coordinator is to take in: when it arrives. `at` is infinity until it is
     taken in."""
-    followers: list[Follower] | None = None
+    followers: list[Following] | None = None
     """What to do once it is known when it is done; None: it is known."""
     watchers: tuple[Any, ...] = ()
     """What is called back when it is done, each with its argument behind it, while it is not known
@@ -181,7 +181,7 @@ class OtherValue:
     def __init__(self, call: VirtualCall, index: int) -> None:
         self._call, self._index = call, index
         self.at, self.site, self.fault = call.at, call.site, call.fault
-        self.followers: list[Follower] | None = None
+        self.followers: list[Following] | None = None
         """See `VirtualCall.followers`."""
         if call.followers is not None:
             self.followers = []

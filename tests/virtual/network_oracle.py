@@ -98,6 +98,9 @@ class Cluster:
         shared = []
         if rate := self.server_rate():
             shared.append((("server", direction), rate, 1 / self.shards))
+            is_host = name in self.hosts and name not in self.node
+            if is_host and net["sharing"] == "fair":  # its own way is over a server's link
+                shared.append((("server", "down" if is_up else "up"), rate, 1 / self.shards))
         if name in self.node and self.node[name]["link"]["bandwidth_bytes_per_s"]:
             rate = self.node[name]["link"]["bandwidth_bytes_per_s"]
             shared.append(((self.node[name]["name"], direction), rate, 1))

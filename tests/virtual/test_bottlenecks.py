@@ -267,7 +267,7 @@ def test_a_long_run_is_simulated_in_part_and_scaled():
     settings = {
         "workers": FOUR,
         "workload": {"samples": 20_000},
-        "network": {"server_bandwidth_bytes_per_s": 2 * BYTES},
+        "network": {"server_bandwidth_bytes_per_s": 2 * BYTES, "share_sigma": 0},
     }
     training = timed(**settings)
     setting = setting_of("asp", **settings)

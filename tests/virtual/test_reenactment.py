@@ -306,7 +306,7 @@ def test_a_run_that_takes_another_course_is_refused():
 def test_a_run_goes_on_with_a_stop_that_it_would_have_met_before(stop, why):
     """It stops as soon as it goes on, or at its next evaluation."""
     case = Case(learns(net), "ssp")
-    lines, _, [((state, data), count)] = case.run([80])
+    lines, _, [((state, data), count)] = case.run([160])
     assert sum(isinstance(line, Evaluation) for line in lines[:count]) > 2
     at = case.resumed(state, data, lines[:count]).backend.now
     again = Case(learns(net, stop=stop), "ssp").driver()
