@@ -62,10 +62,6 @@ class Links:
     bandwidth_bytes_per_s: float | None
     """The bandwidth; None: a large vector takes no longer than a small one."""
 
-    def is_like(self, other: Links) -> bool:
-        """Whether it is about as good as another way, or better."""
-        return not (self.has_more_latency(other) or self.has_less_bandwidth(other))
-
     def has_more_latency(self, other: Links) -> bool:
         """Whether its latency is longer than the other's."""
         return self.latency_s > ALIKE * other.latency_s

@@ -16,6 +16,7 @@ from typing import Any
 
 from raysync.calibration.links import LARGE_BYTES, Links, best_of, run_of
 from raysync.config import Experiment
+from raysync.core.ids import WorkerId
 from raysync.running.engines import Engine
 
 ROUNDS = 14
@@ -55,7 +56,9 @@ def sharing_of(
     if experiment.cluster.server_placement != "apart":
         return None  # their links are those of workers
     best = best_of(links.values())
-    groups = [group for group in experiment.workers if links[group.name].is_like(best)]
+    groups = [
+        group for group in experiment.workers if not links[group.name].has_less_bandwidth(best)
+    ]
     if sum(group.count for group in groups) < 2:
         return None
     size = max(vector_bytes, LARGE_BYTES)
@@ -64,8 +67,10 @@ def sharing_of(
         pushes = record.pushes
     home = _node_of(engine, "server-0")
     away = {slot for slot in engine.places if home is None or _node_of(engine, slot) != home}
-    pushes = pushes[(pushes.clock >= WARM) & pushes.worker.str.partition("#")[0].isin(away)]
-    pulls_s = pushes.computed_at_s - pushes.busy_s - pushes.released_at_s - best.latency_s
+    is_away = pushes.worker.map(lambda worker: WorkerId(worker).slot in away)
+    pushes = pushes[(pushes.clock >= WARM) & is_away]
+    latency_s = pushes.worker.map(lambda worker: links[WorkerId(worker).slot.group].latency_s)
+    pulls_s = pushes.computed_at_s - pushes.busy_s - pushes.released_at_s - latency_s
     rounds = [list(times.clip(lower=1e-9)) for _, times in pulls_s.groupby(pushes.clock)]
     count = len(rounds[0]) if rounds else 0
     if count < 2:

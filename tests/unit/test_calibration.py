@@ -116,8 +116,13 @@ def test_a_link_that_workers_share_is_found_and_how_unequally(one_thread, monkey
     monkeypatch.setattr(sharing, "ROUNDS", 60)
     rate *= BANDWIDTH
     engine = Known(server=rate, sigma=sigma, far=0.5)
-    groups = of_groups({"name": "near", "count": 4}, {"name": "far"}).experiment
-    alone = {"near": Links(LATENCY_S, BANDWIDTH), "far": Links(LATENCY_S + 0.5, BANDWIDTH)}
+    names = [{"name": "near", "count": 3}, {"name": "far"}, {"name": "slow"}]
+    alone = {
+        "near": Links(LATENCY_S, BANDWIDTH),
+        "far": Links(LATENCY_S + 0.5, BANDWIDTH),
+        "slow": Links(LATENCY_S, BANDWIDTH / 2),
+    }
+    groups = of_groups(*names).experiment
     found = sharing.sharing_of(engine, groups, alone, 4_000_000)
     assert found.bytes_per_s == pytest.approx(rate, rel=0.05)
     assert found.sigma == pytest.approx(sigma, rel=0.3, abs=0.01)
