@@ -76,7 +76,6 @@ CASES = {
 }
 KEPT = (
     "throughput_samples_per_s",
-    "late_samples_per_s",
     "wait_fraction",
     "transfer_fraction",
     "busy_fraction",
@@ -96,16 +95,8 @@ def row(case: str, turn: int, record: RunRecord) -> dict[str, object]:
     Raises:
         ValueError: it did not finish.
     """
-    summary = finished(record).summary | {"late_samples_per_s": late(record)}
+    summary = finished(record).summary
     values = {name: summary[name] for name in KEPT}
     rounded = {key: f"{value:.6g}" for key, value in values.items() if value is not None}
     about = {"case": case, "paradigm": record.config.paradigm.label, "turn": turn}
     return about | dict.fromkeys(KEPT, "") | rounded
-
-
-def late(record: RunRecord) -> float:
-    """Return the samples per second of the second half of the pushes."""
-    pushes = record.pushes.sort_values("pushed_at_s")
-    half = len(pushes) // 2
-    began_s, ended_s = pushes.pushed_at_s.iloc[[half - 1, -1]]
-    return float(pushes.samples.iloc[half:].sum() / (ended_s - began_s))

@@ -28,6 +28,8 @@ FIELDS = ("fault", "paradigm", "ended", "seconds", "pushes", "twice", "missing",
 HEAD, SERVER, WORKER, DRIVER = 1, 2, 3, 4
 """The hosts: the head alone, the server with its controller, a worker, and one with the driver,
 which has a worker as well, as the fifth."""
+CPUS = (0, 3, 2, 2, 2)
+"""What the hosts declare to Ray."""
 FOR_EVER = float("inf")
 PUSHES = 12
 """The journal lines after which a fault begins."""
@@ -72,7 +74,6 @@ FAULTS: dict[str, Fault | None] = {
 }
 SETTINGS = (
     "model.hidden=[463, 463]",
-    "workload.iterations_per_worker=40",
     "cluster.server_label_selector={node: n2}",
     "cluster.evaluator_cpus=0",
     "workers.0.label_selector={node: n3}",
@@ -81,9 +82,16 @@ SETTINGS = (
 )
 
 
-def run(hosts: RayHosts, fault: Fault | None, paradigm: str, output: Path) -> dict[str, object]:
+def run(
+    hosts: RayHosts, fault: Fault | None, paradigm: str, output: Path, iterations: int = 40
+) -> dict[str, object]:
     """Run under a paradigm while a fault happens; return what came of it."""
-    settings = [*SETTINGS, f"output={output}", f"paradigms=[{paradigm}]"]
+    settings = [
+        *SETTINGS,
+        f"output={output}",
+        f"paradigms=[{paradigm}]",
+        f"workload.iterations_per_worker={iterations}",
+    ]
     command = [RAYSYNC, "compare", str(EXPERIMENT)]
     for setting in settings:
         command += ["--set", setting]
@@ -153,7 +161,7 @@ def main() -> None:
         for name, fault in FAULTS.items():
             for paradigm in given.paradigms if given.faults in name else ():
                 output = given.runs.absolute() / time.strftime("%Y%m%d-%H%M%S")
-                with RayHosts(5, FAST, (0, 3, 2, 2, 2)) as hosts:
+                with RayHosts(5, FAST, CPUS) as hosts:
                     found = run(hosts, fault, paradigm, output)
                 table.writerow({"fault": name, "paradigm": paradigm, **found})
                 file.flush()

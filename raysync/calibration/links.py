@@ -134,7 +134,7 @@ def _between_s(
         between = pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s
         between_s = float(median(between[pushes.clock >= WARM * iterations]))
         more = int(min(ITERATIONS, LONGEST_S / max(between_s, 1e-9)))
-        iterations = more if iterations == FEWEST < more else 0
+        iterations = more if iterations == FEWEST <= more / 2 else 0
     return between_s
 
 

@@ -1,18 +1,22 @@
 """Measure how workers share the link of the server: what it carries, and how unequal their shares
 are.
 
-In a run under BSP all pulls begin at once, with each Release. The link is full until the last has
-come, so it carries all of their bytes in that time; and from when each has come follow the weights
-of their shares, as the virtual engine means them (`network.share_sigma`).
+In a run under BSP all pulls begin at once, with each Release, and all pushes soon one after
+another. The link is full until the last has come, so it carries all of their bytes in that time;
+and from when each began and had come follow the weights of their shares, as the virtual engine
+means them (`network.share_sigma`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from math import log, sqrt
+from itertools import pairwise
+from math import exp, log, sqrt
 from statistics import fmean, median, variance
 from typing import Any
+
+import pandas as pd
 
 from raysync.calibration.links import LARGE_BYTES, Links, best_of, run_of
 from raysync.config import Experiment
@@ -22,9 +26,13 @@ from raysync.running.engines import Engine
 ROUNDS = 14
 WARM = 2
 """The number of first rounds that do not count: connections are new."""
+PASSES = 50
 FULL = 0.9
 """The link of the server binds if it carries less than this part of what those of the workers do
 together."""
+
+Span = tuple[float, float]
+"""When a transfer began and had come, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,38 +78,59 @@ def sharing_of(
     is_away = pushes.worker.map(lambda worker: WorkerId(worker).slot in away)
     pushes = pushes[(pushes.clock >= WARM) & is_away]
     latency_s = pushes.worker.map(lambda worker: links[WorkerId(worker).slot.group].latency_s)
-    pulls_s = pushes.computed_at_s - pushes.busy_s - pushes.released_at_s - latency_s
-    rounds = [list(times.clip(lower=1e-9)) for _, times in pulls_s.groupby(pushes.clock)]
-    count = len(rounds[0]) if rounds else 0
-    if count < 2:
+    pulled_s = pushes.computed_at_s - pushes.busy_s - latency_s
+    pulls = _rounds(pushes.clock, pushes.released_at_s, pulled_s)
+    if not pulls:
         return None
-    rate = median(count * size / max(times) for times in rounds)
+    count = len(pulls[0])
+    ups = _rounds(pushes.clock, pushes.computed_at_s, pushes.pushed_at_s - latency_s)
+    both = [rounds for rounds in (pulls, ups) if rounds]
+    rate = max(median(count * size / _seconds(spans) for spans in rounds) for rounds in both)
     if best.bandwidth_bytes_per_s and rate > FULL * count * best.bandwidth_bytes_per_s:
         return None
-    spread = fmean(variance(map(log, weights_of(times))) for times in rounds)
+    spread = fmean(variance(map(log, weights_of(spans))) for rounds in both for spans in rounds)
     return Sharing(rate / experiment.cluster.server_shards, sqrt(spread))
 
 
-def weights_of(seconds: Sequence[float]) -> list[float]:
-    """Return the weights with which equal transfers shared a link that they filled.
+def weights_of(spans: Sequence[Span]) -> list[float]:
+    """Return the relative weights with which equal transfers shared a link that they filled.
 
     Args:
-        seconds: when each had come; all began at 0.
-
-    Returns:
-        Their weights in that order, in the weight of the last to come.
+        spans: of each, which all were on the link together for some time.
     """
-    # A transfer of weight w has come when one of weight 1 would have been served 1/w of a value.
-    # Backwards from the end, each weight follows from those of all that came later.
-    rate = len(seconds) / max(seconds)
-    order = sorted(range(len(seconds)), key=seconds.__getitem__, reverse=True)
-    weights, served, weight = [0.0] * len(seconds), 1.0, 0.0
-    for index, before in zip(order, [*order[1:], None], strict=True):
-        weights[index] = 1 / served
-        weight += weights[index]
-        since_s = seconds[index] - (0.0 if before is None else seconds[before])
-        served -= rate * since_s / weight
+    # A transfer of weight w takes as long as one of weight 1 would take for 1/w of its bytes. How
+    # much that is depends on the weights, so they are found by iteration.
+    times = sorted({time for span in spans for time in span})
+    weights = [1.0] * len(spans)
+    for _ in range(PASSES):
+        served, served_at = 0.0, {times[0]: 0.0}
+        for begin, end in pairwise(times):
+            on = [w for w, span in zip(weights, spans, strict=True) if _covers(span, begin, end)]
+            served += (end - begin) / sum(on)
+            served_at[end] = served
+        weights = [1 / (served_at[end] - served_at[begin]) for begin, end in spans]
+        mean = exp(fmean(map(log, weights)))
+        weights = [weight / mean for weight in weights]
     return weights
+
+
+def _rounds(clock: pd.Series, begin_s: pd.Series, end_s: pd.Series) -> list[list[Span]]:
+    """Return the transfers of each round in which all were on the link together."""
+    table = pd.DataFrame({"begin": begin_s, "end": end_s}).groupby(clock)
+    rounds = [list(zip(each.begin, each.end, strict=True)) for _, each in table]
+    return [
+        spans
+        for spans in rounds
+        if len(spans) > 1 and max(begin for begin, _ in spans) < min(end for _, end in spans)
+    ]
+
+
+def _seconds(spans: Sequence[Span]) -> float:
+    return max(end for _, end in spans) - min(begin for begin, _ in spans)
+
+
+def _covers(span: Span, begin: float, end: float) -> bool:
+    return span[0] <= begin and end <= span[1]
 
 
 def _node_of(engine: Engine, actor: str) -> Any:
