@@ -2,6 +2,7 @@
 waiting moves.
 """
 
+from functools import partial
 from math import inf
 from types import SimpleNamespace
 
@@ -23,21 +24,17 @@ class FakeRay:
 
     def __init__(self, monkeypatch):
         self.now = 0.0
-        self.is_local = {}
-        """Reference -> whether it is on this node; if not said, it is."""
         for module in (backend_module, calls_module, object_store):
             monkeypatch.setattr(module, "ray", self)
         monkeypatch.setattr(backend_module, "now_s", lambda: self.now)
-        monkeypatch.setattr(object_store, "sleep_s", lambda seconds: self.wait([], timeout=seconds))
+        monkeypatch.setattr(object_store, "sleep_s", partial(self.wait, [], 1, fetch_local=False))
 
-    def wait(self, references, num_returns=1, timeout=inf, fetch_local=True):
-        def there_at(each):
-            return each.at if not fetch_local or self.is_local.get(each, True) else inf
-
-        soonest = sorted(map(there_at, references))[:num_returns]
+    def wait(self, references, num_returns=1, timeout=inf, *, fetch_local=True):
+        assert not fetch_local, "meanwhile Ray does not notice what else has come"
+        soonest = sorted(each.at for each in references)[:num_returns]
         last = soonest[-1] if len(soonest) == num_returns else inf
         self.now = max(self.now, min(last, self.now + timeout))
-        ready = [each for each in references if there_at(each) <= self.now][:num_returns]
+        ready = [each for each in references if each.at <= self.now][:num_returns]
         return ready, [each for each in references if each not in ready]
 
     def get(self, references, timeout=inf):
