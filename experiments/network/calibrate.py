@@ -19,7 +19,7 @@ def main() -> None:
     parser.parse_args()
     if reason := available():
         sys.exit(f"There can be no hosts here: {reason}.")
-    cases = {case.profile: case for case in CASES.values() if not (case.more or case.jitter)}
+    cases = {case.profile: case for case in CASES.values() if not case.jitter}
     with ended_by_sigterm(), RayHosts(4, 100e6, CPUS) as hosts:
         for profile, case in cases.items():
             profile.parent.mkdir(exist_ok=True)

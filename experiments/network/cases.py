@@ -45,7 +45,8 @@ class Case:
     def profile(self) -> Path:
         """What `raysync calibrate` has measured on its hosts, with vectors of 4 MB at least."""
         rates = "-".join(f"{rate / 1e6:.0f}" for rate in self.rates)
-        return HERE / "results" / "profiles" / f"{max(4, self.megabytes)}MB-{rates}.yaml"
+        shards = "-shards" if self.more else ""
+        return HERE / "results" / "profiles" / f"{max(4, self.megabytes)}MB-{rates}{shards}.yaml"
 
     @property
     def settings(self) -> list[str]:

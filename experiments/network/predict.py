@@ -24,9 +24,7 @@ TABLE = Path(__file__).parent / "results" / "virtual.csv"
 
 
 def network(case: Case) -> list[str]:
-    """Return the settings that describe the hosts of a case, as `raysync calibrate` measured them;
-    of servers beside workers, the links are those of the workers.
-    """
+    """Return the settings that describe the hosts of a case, as they were measured."""
     measured = yaml.safe_load(case.profile.read_text(encoding="utf-8"))
     links = [each.get("link", {}) for each in measured["workers"]]
     described = [f"workers.{index}.link={json.dumps(link)}" for index, link in enumerate(links)]

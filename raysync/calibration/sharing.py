@@ -9,12 +9,12 @@ means them (`network.share_sigma`).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import exp, log, sqrt
 from statistics import fmean, median, variance
-from typing import Any
 
 import pandas as pd
 
@@ -31,8 +31,8 @@ FULL = 0.9
 """The link of the server binds if it carries less than this part of what those of the workers do
 together."""
 
-Span = tuple[float, float]
-"""When a transfer began and had come, in seconds."""
+Span = tuple[float, float, float]
+"""The part of a vector that is transferred, and when that began and had come, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,92 +47,103 @@ class Sharing:
 def sharing_of(
     engine: Engine, experiment: Experiment, links: Mapping[str, Links], vector_bytes: int
 ) -> Sharing | None:
-    """Measure how the workers share the link of the server.
+    """Measure how the workers share the link of a server.
 
     Args:
         engine: a session of the Ray engine.
-        experiment: says where server and workers sit.
+        experiment: says where servers and workers sit.
         links: group -> the way from one of its workers alone; only the groups with the best count,
             since a slower link of their own would limit the others' shares.
         vector_bytes: the size of the model's gradient.
 
     Returns:
-        None if it binds nobody: workers are beside the server, are one, or have the link of the
-        server to themselves as far as can be seen. A link that the workers of one node share is
-        taken for the server's.
+        None if it binds nobody: all are on one node, or have the link of the server to themselves
+        as far as can be seen. A link that the workers of one node share is taken for the server's.
     """
-    if experiment.cluster.server_placement != "apart":
-        return None  # their links are those of workers
     best = best_of(links.values())
     groups = [
         group for group in experiment.workers if not links[group.name].has_less_bandwidth(best)
     ]
-    if sum(group.count for group in groups) < 2:
+    workers, size = [(group, group.count) for group in groups], max(vector_bytes, LARGE_BYTES)
+    if sum(count for _, count in workers) < 2:
         return None
-    size = max(vector_bytes, LARGE_BYTES)
-    workers = [(group, group.count) for group in groups]
     with run_of(engine, experiment, workers, size, ROUNDS, paradigm="bsp") as record:
-        pushes = record.pushes
-    home = _node_of(engine, "server-0")
-    away = {slot for slot in engine.places if home is None or _node_of(engine, slot) != home}
-    is_away = pushes.worker.map(lambda worker: WorkerId(worker).slot in away)
-    pushes = pushes[(pushes.clock >= WARM) & is_away]
+        pushes, slots = record.pushes, list(record.config.slots())
+    pushes = pushes[pushes.clock >= WARM]
+    away = _parts_away(engine, experiment, slots)
+    parts = pushes.worker.map(lambda worker: away[WorkerId(worker).slot])
     latency_s = pushes.worker.map(lambda worker: links[WorkerId(worker).slot.group].latency_s)
-    pulled_s = pushes.computed_at_s - pushes.busy_s - latency_s
-    pulls = _rounds(pushes.clock, pushes.released_at_s, pulled_s)
-    if not pulls:
+    begun_s, come_s = pushes.computed_at_s, pushes.pushed_at_s - latency_s
+    pulled_s = begun_s - pushes.busy_s - latency_s
+    both = (
+        _rounds(pushes.clock, parts, pushes.released_at_s, pulled_s),
+        _rounds(pushes.clock, parts, begun_s, come_s),
+    )
+    ways = [rounds for rounds in both if rounds]
+    if not ways:
         return None
-    count = len(pulls[0])
-    ups = _rounds(pushes.clock, pushes.computed_at_s, pushes.pushed_at_s - latency_s)
-    both = [rounds for rounds in (pulls, ups) if rounds]
-    rate = max(median(count * size / _seconds(spans) for spans in rounds) for rounds in both)
-    if best.bandwidth_bytes_per_s and rate > FULL * count * best.bandwidth_bytes_per_s:
+    servers = experiment.cluster.server_shards
+    rate = max(median(size / servers * _per_s(spans) for spans in rounds) for rounds in ways)
+    own = best.bandwidth_bytes_per_s
+    if own is not None and rate > FULL * len(ways[0][0]) / servers * own:
         return None
-    spread = fmean(variance(map(log, weights_of(spans))) for rounds in both for spans in rounds)
-    return Sharing(rate / experiment.cluster.server_shards, sqrt(spread))
+    spread = fmean(variance(map(log, weights_of(spans))) for rounds in ways for spans in rounds)
+    return Sharing(rate, sqrt(spread))
+
+
+def _parts_away(engine: Engine, experiment: Experiment, slots: Sequence[str]) -> dict[str, float]:
+    """Return slot -> the part of a vector that travels between its worker and the servers."""
+    nodes = {actor: place.node_id for actor, place in engine.places.items()}
+    hosts = Counter(slots[host] for host in experiment.cluster.hosts(len(slots)))
+    if len({nodes[slot] for slot in slots}) == 1 and hosts:
+        return dict.fromkeys(slots, 0.0)
+    servers, home = experiment.cluster.server_shards, nodes["server-0"]
+    return {slot: 1 - hosts[slot] / servers if hosts else nodes[slot] != home for slot in slots}
 
 
 def weights_of(spans: Sequence[Span]) -> list[float]:
-    """Return the relative weights with which equal transfers shared a link that they filled.
+    """Return the relative weights with which transfers shared a link that they filled.
 
     Args:
         spans: of each, which all were on the link together for some time.
     """
     # A transfer of weight w takes as long as one of weight 1 would take for 1/w of its bytes. How
     # much that is depends on the weights, so they are found by iteration.
-    times = sorted({time for span in spans for time in span})
+    times = sorted({time for _, *span in spans for time in span})
     weights = [1.0] * len(spans)
     for _ in range(PASSES):
         served, served_at = 0.0, {times[0]: 0.0}
         for begin, end in pairwise(times):
-            on = [w for w, span in zip(weights, spans, strict=True) if _covers(span, begin, end)]
+            on = [
+                weight
+                for weight, (_, since, until) in zip(weights, spans, strict=True)
+                if since <= begin and end <= until
+            ]
             served += (end - begin) / sum(on)
             served_at[end] = served
-        weights = [1 / (served_at[end] - served_at[begin]) for begin, end in spans]
+        weights = [part / (served_at[end] - served_at[begin]) for part, begin, end in spans]
         mean = exp(fmean(map(log, weights)))
         weights = [weight / mean for weight in weights]
     return weights
 
 
-def _rounds(clock: pd.Series, begin_s: pd.Series, end_s: pd.Series) -> list[list[Span]]:
+def _rounds(
+    clock: pd.Series, parts: pd.Series, begin_s: pd.Series, end_s: pd.Series
+) -> list[list[Span]]:
     """Return the transfers of each round in which all were on the link together."""
-    table = pd.DataFrame({"begin": begin_s, "end": end_s}).groupby(clock)
-    rounds = [list(zip(each.begin, each.end, strict=True)) for _, each in table]
+    table = pd.DataFrame({"part": parts, "begin": begin_s, "end": end_s})
+    table = table[table.part > 0]
+    rounds = [
+        list(zip(each.part, each.begin, each.end, strict=True)) for _, each in table.groupby(clock)
+    ]
     return [
         spans
         for spans in rounds
-        if len(spans) > 1 and max(begin for begin, _ in spans) < min(end for _, end in spans)
+        if len(spans) > 1 and max(each[1] for each in spans) < min(each[2] for each in spans)
     ]
 
 
-def _seconds(spans: Sequence[Span]) -> float:
-    return max(end for _, end in spans) - min(begin for begin, _ in spans)
-
-
-def _covers(span: Span, begin: float, end: float) -> bool:
-    return span[0] <= begin and end <= span[1]
-
-
-def _node_of(engine: Engine, actor: str) -> Any:
-    place = engine.places.get(actor)
-    return None if place is None else place.node_id
+def _per_s(spans: Sequence[Span]) -> float:
+    """Return how many vectors have passed in a second."""
+    parts, begins, ends = zip(*spans, strict=True)
+    return float(sum(parts) / (max(ends) - min(begins)))

@@ -128,6 +128,15 @@ def test_a_link_that_workers_share_is_found_and_how_unequally(one_thread, monkey
     assert found.sigma == pytest.approx(sigma, rel=0.3, abs=0.01)
 
 
+def test_a_server_beside_a_worker_shares_the_link_with_the_others(one_thread):
+    alone = {name: Links(LATENCY_S, BANDWIDTH) for name in ("host", "other", "third")}
+    experiment = of_groups(
+        *({"name": name} for name in alone), cluster={"server_placement": "with-workers"}
+    ).experiment
+    found = sharing.sharing_of(Known(server=BANDWIDTH / 2), experiment, alone, 4_000_000)
+    assert found.bytes_per_s == pytest.approx(BANDWIDTH / 2, rel=0.05)
+
+
 def test_a_link_with_room_for_all_is_not_taken_for_one_that_is_shared(one_thread):
     experiment = of_groups({"name": "near", "count": 4}).experiment
     alone = {"near": Links(LATENCY_S, BANDWIDTH)}

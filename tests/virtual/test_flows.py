@@ -112,6 +112,6 @@ def test_weights_follow_from_when_transfers_began_and_had_come(drawn):
     lane = Lane(inf, [(FairLink(1.0), 1)])
     ends = arrivals(*[(begin, lane, 1.0, weight) for begin, weight in drawn])
     assume(min(ends) > max(begin for begin, _ in drawn))
-    found = weights_of([(begin, end) for (begin, _), end in zip(drawn, ends, strict=True)])
+    found = weights_of([(1, begin, end) for (begin, _), end in zip(drawn, ends, strict=True)])
     mean = prod(weight for _, weight in drawn) ** (1 / len(drawn))
     assert found == pytest.approx([weight / mean for _, weight in drawn], rel=1e-3)
