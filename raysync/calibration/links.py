@@ -44,7 +44,7 @@ OBJECT_BYTES = 400_000
 LARGE_BYTES = 4_000_000
 ITERATIONS = 300
 FEWEST = 12
-LONGEST_S = 20.0
+LONGEST_S = 10.0
 """How long the iterations may take together, unless there are few."""
 STARTS = 3
 """How often a worker is started anew."""
@@ -147,11 +147,12 @@ def run_of(
     iterations: int,
     faults: Sequence[Mapping[str, object]] = (),
     paradigm: str = "asp",
+    step_s: float | None = None,
 ) -> Iterator[RunRecord]:
     """Run so many workers of groups with a model of that size, and yield the record while there is
     one.
 
-    They sit where the groups' workers sit, and compute as fast as they can.
+    They sit where the groups' workers sit, and compute as fast as they can, or for `step_s`.
     """
     features = max(1, vector_bytes // 40 - 1)
     with TemporaryDirectory() as folder:
@@ -161,7 +162,7 @@ def run_of(
                 "output": folder,
                 "paradigm": paradigm,
                 "workers": [
-                    _placed(group) | {"count": count, "batch_size": group.devices}
+                    _placed(group) | {"count": count, "batch_size": group.devices, "step_s": step_s}
                     for group, count in workers
                 ],
                 "workload": {"iterations_per_worker": iterations},

@@ -3,7 +3,7 @@ are.
 
 In a run under BSP all pulls begin at once, with each Release, and all pushes soon one after
 another. The link is full until the last has come, so it carries all of their bytes in that time;
-and from when each began and had come follow the weights of their shares, as the virtual engine
+and from when each push began and had come follow the weights of their shares, as the virtual engine
 means them (`network.share_sigma`).
 """
 
@@ -67,7 +67,10 @@ def sharing_of(
     workers, size = [(group, group.count) for group in groups], max(vector_bytes, LARGE_BYTES)
     if sum(count for _, count in workers) < 2:
         return None
-    with run_of(engine, experiment, workers, size, ROUNDS, paradigm="bsp") as record:
+    own = best.bandwidth_bytes_per_s
+    # Pulls are over before pushes begin, which their acknowledgements would slow down.
+    step_s = size / own if own is not None else None
+    with run_of(engine, experiment, workers, size, ROUNDS, paradigm="bsp", step_s=step_s) as record:
         pushes, slots = record.pushes, list(record.config.slots())
     pushes = pushes[pushes.clock >= WARM]
     away = _parts_away(engine, experiment, slots)
@@ -75,20 +78,17 @@ def sharing_of(
     latency_s = pushes.worker.map(lambda worker: links[WorkerId(worker).slot.group].latency_s)
     begun_s, come_s = pushes.computed_at_s, pushes.pushed_at_s - latency_s
     pulled_s = begun_s - pushes.busy_s - latency_s
-    both = (
-        _rounds(pushes.clock, parts, pushes.released_at_s, pulled_s),
-        _rounds(pushes.clock, parts, begun_s, come_s),
-    )
-    ways = [rounds for rounds in both if rounds]
-    if not ways:
+    pulls = _rounds(pushes.clock, parts, pushes.released_at_s, pulled_s)
+    ups = _rounds(pushes.clock, parts, begun_s, come_s)
+    if not pulls:
         return None
-    servers = experiment.cluster.server_shards
+    servers, ways = experiment.cluster.server_shards, [each for each in (pulls, ups) if each]
     rate = max(median(size / servers * _per_s(spans) for spans in rounds) for rounds in ways)
-    own = best.bandwidth_bytes_per_s
-    if own is not None and rate > FULL * len(ways[0][0]) / servers * own:
+    if own is not None and rate > FULL * len(pulls[0]) / servers * own:
         return None
-    spread = fmean(variance(map(log, weights_of(spans))) for rounds in ways for spans in rounds)
-    return Sharing(rate, sqrt(spread))
+    if not ups:  # latencies keep them apart
+        return Sharing(rate, experiment.network.share_sigma)
+    return Sharing(rate, sqrt(fmean(variance(map(log, weights_of(spans))) for spans in ups)))
 
 
 def _parts_away(engine: Engine, experiment: Experiment, slots: Sequence[str]) -> dict[str, float]:

@@ -141,11 +141,11 @@ class Network(Strict):
         ),
     )
     share_sigma: float = Field(
-        0.2,
+        0.35,
         ge=0,
         description=(
-            "how unequal fair shares are: the sigma of their lognormal distribution, which"
-            " `raysync calibrate` measures"
+            "how unequal the fair shares of transfers from different hosts are: the sigma of their"
+            " lognormal distribution, which `raysync calibrate` measures"
         ),
     )
     regions: Regions | None = Field(

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import cycle
+from itertools import cycle, repeat
 from math import exp, inf
 from typing import Any
 
@@ -47,6 +47,8 @@ class _Way:
     """How many it is spread over evenly: one for each server."""
     trips: int = 0
     """The round trips before it."""
+    is_from_one: bool = False
+    """Whether all that shares links with it leaves the same host."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,6 +127,7 @@ class SiteLinks:
                     connections=away,
                     shares=[*self._node_shares(source, target), at_server, *own],
                     trips=trips,
+                    is_from_one=source is end,
                 )
                 ways.append(self._way(source, target, way))
             return ways
@@ -201,7 +204,7 @@ class SiteLinks:
             lane=Lane(limit / count, links),
             size_bytes=way.size_bytes / count,
             latency_s=latency_s,
-            weights=self._weights,
+            weights=repeat(1.0) if way.is_from_one else self._weights,
             trips=way.trips,
             trip_s=trip_s,
         )

@@ -53,7 +53,8 @@ class Known:
         times = {"start_s": START_S, "per_sample_s": PER_SAMPLE_S, "fixed_s": FIXED_S}
         groups = {
             group.name: group.model_copy(
-                update=times | {"link": config.Link(latency_s=self.slow.get(group.name, 0.0))}
+                update=({} if group.step_s else times)
+                | {"link": config.Link(latency_s=self.slow.get(group.name, 0.0))}
             )
             for group in training.experiment.workers
         }
@@ -115,11 +116,11 @@ def test_known_devices_links_and_starts_are_found(one_thread, monkeypatch):
 def test_a_link_that_workers_share_is_found_and_how_unequally(one_thread, monkeypatch, rate, sigma):
     monkeypatch.setattr(sharing, "ROUNDS", 60)
     rate *= BANDWIDTH
-    engine = Known(server=rate, sigma=sigma, far=0.5)
+    engine = Known(server=rate, sigma=sigma, far=0.02)
     names = [{"name": "near", "count": 3}, {"name": "far"}, {"name": "slow"}]
     alone = {
         "near": Links(LATENCY_S, BANDWIDTH),
-        "far": Links(LATENCY_S + 0.5, BANDWIDTH),
+        "far": Links(LATENCY_S + 0.02, BANDWIDTH),
         "slow": Links(LATENCY_S, BANDWIDTH / 2),
     }
     groups = of_groups(*names).experiment
