@@ -88,6 +88,14 @@ def test_workers_of_a_node_share_its_link_and_nobody_else_does():
     assert equal == {"a-0": [4 + 1 + 4], "b-0": [4 + 1 + 4], "c-0": [1]}
 
 
+def test_shares_are_unequal_where_transfers_of_different_hosts_meet():
+    """All pull from one host, so all compute at the same time: the last push comes when all fit."""
+    network = {"server_bandwidth_bytes_per_s": BYTES, "share_sigma": 0.5}
+    ends = [end for [end] in times("bsp", 4, [{"count": 4, "step_s": 1}], network=network).values()]
+    assert max(ends) == pytest.approx(4 + 1 + 4)
+    assert len(set(ends)) == 4
+
+
 def test_a_server_on_a_node_is_at_home_for_all_its_workers():
     """The only server is with a; b is on its node, and c outside, over its link of 2 s a vector."""
     node = {"name": "n", "workers": ["a", "b"], "link": {"bandwidth_bytes_per_s": BYTES / 2}}
