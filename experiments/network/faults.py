@@ -1,4 +1,4 @@
-"""Cut hosts off, and slow their links down, in the midst of a run: results/faults.csv.
+"""Cut hosts off, and slow their links down, in the midst of a run: results/network.faults.csv.
 
     python experiments/network/faults.py RUNS                        (40 minutes, as root)
     python experiments/network/faults.py RUNS --faults "worker cut"
@@ -23,7 +23,7 @@ from measure import RAYSYNC
 
 from raysync.record.reader import load
 
-TABLE = Path(__file__).parent / "results" / "faults.csv"
+TABLE = Path(__file__).parent / "results" / "network.faults.csv"
 FIELDS = ("fault", "paradigm", "ended", "seconds", "pushes", "twice", "missing", "model", "said")
 HEAD, SERVER, WORKER, DRIVER = 1, 2, 3, 4
 """The hosts: the head alone, the server with its controller, a worker, and one with the driver,

@@ -1,4 +1,4 @@
-"""Measure the network of the hosts itself, plain and through Ray: results/links.csv.
+"""Measure the network of the hosts itself, plain and through Ray: results/network.links.csv.
 
     python experiments/network/links.py RUNS    (5 minutes, as root)
 
@@ -104,7 +104,7 @@ def main() -> None:
         sys.exit(f"There can be no hosts here: {reason}.")
     with (
         ended_by_sigterm(),
-        (HERE / "results" / "links.csv").open("w", newline="", encoding="utf-8") as file,
+        (HERE / "results" / "network.links.csv").open("w", newline="", encoding="utf-8") as file,
     ):
         table = csv.DictWriter(file, FIELDS, lineterminator="\n")
         table.writeheader()

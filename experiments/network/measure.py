@@ -1,4 +1,4 @@
-"""Train on hosts of a real network: results/measured.csv, a row for each case, paradigm and turn.
+"""Train on hosts of a real network: results/network.measured.csv, a row for each run.
 
     python experiments/network/measure.py RUNS                        (25 minutes, as root)
     python experiments/network/measure.py RUNS --cases equal --turns 1
@@ -21,7 +21,7 @@ from hosts import RayHosts, available, ended_by_sigterm
 from raysync import config
 from raysync.record.reader import load
 
-TABLE = Path(__file__).parent / "results" / "measured.csv"
+TABLE = Path(__file__).parent / "results" / "network.measured.csv"
 FIELDS = ("case", "paradigm", "turn", *KEPT, "date")
 RAYSYNC = str(Path(sys.executable).with_name("raysync"))
 CPUS = (4, 2, 2, 2)

@@ -1,4 +1,4 @@
-"""Predict the cases in virtual time: results/virtual.csv, a row for each case, paradigm and seed.
+"""Predict the cases in virtual time: results/network.virtual.csv, a row for each run.
 
 python experiments/network/predict.py && python experiments/labbook.py    (seconds)
 """
@@ -20,7 +20,7 @@ from raysync.virtual.engine import VirtualEngine
 
 SEEDS = 5
 """How unequally transfers share a link is drawn; the prediction is the mean."""
-TABLE = Path(__file__).parent / "results" / "virtual.csv"
+TABLE = Path(__file__).parent / "results" / "network.virtual.csv"
 
 
 def network(case: Case) -> list[str]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
 import yaml
 from labtables import Results, markdown
@@ -11,7 +13,7 @@ CALLS = {
     ("call", 4096): "a call of 4 kB, there and back",
     ("call beside an object", 0): "an empty call, while an object comes from the same host",
 }
-"""Flows and bytes in links.csv -> what the table calls them."""
+"""Flows and bytes in network.links.csv -> what the table calls them."""
 
 VALUES = {
     "throughput_samples_per_s": "rate",
@@ -79,8 +81,8 @@ def compared(results: Results) -> pd.DataFrame:
     )
 
 
-def _table(results: Results, name: str) -> pd.DataFrame:
-    return pd.read_csv(results.folder / "results" / f"{name}.csv")
+def _table(results: Results, name: str, **options: Any) -> pd.DataFrame:
+    return pd.read_csv(results.folder / "results" / f"network.{name}.csv", **options)
 
 
 def _runs(results: Results) -> str:
@@ -146,10 +148,11 @@ def _calls(results: Results) -> str:
 
 
 def _faults(results: Results) -> str:
-    rows = _table(results, "faults").fillna("")
-    models = rows[rows.fault == "none"].set_index("paradigm").model
+    """Tabulate what came of the faults; rounds end with the same model whatever happens."""
+    rows = _table(results, "faults", dtype=str, keep_default_na=False)
+    [whole] = rows[(rows.fault == "none") & (rows.paradigm == "bsp")].model
     return markdown(
-        ["fault", "paradigm", "the run", "pushes", "twice", "missing", "the model"],
+        ["fault", "paradigm", "the run", "pushes", "twice", "missing", "bits of the model"],
         [
             [
                 row.fault,
@@ -158,11 +161,9 @@ def _faults(results: Results) -> str:
                 row.pushes,
                 row.twice,
                 row.missing,
-                "-"
-                if not row.model
-                else "as without"
-                if row.model == models[row.paradigm]
-                else "another",
+                {whole: "the same", "": "-"}.get(row.model, "others")
+                if row.paradigm == "bsp"
+                else "-",
             ]
             for row in rows.itertuples()
         ],

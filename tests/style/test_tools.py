@@ -70,7 +70,9 @@ def test_a_paradigm_states_its_source_and_has_its_tests(name):
     [
         ROOT / "raysync/comparison.yaml",
         *sorted(
-            set(ROOT.glob("experiments/**/*.yaml")) - set(ROOT.glob("experiments/clusters/**/*"))
+            set(ROOT.glob("experiments/**/*.yaml"))
+            - set(ROOT.glob("experiments/clusters/**/*"))
+            - set(ROOT.glob("experiments/**/profiles/*"))
         ),
     ],
     ids=lambda path: path.stem,
