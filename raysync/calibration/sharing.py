@@ -19,7 +19,7 @@ from statistics import fmean, median, variance
 import pandas as pd
 
 from raysync.calibration.links import LARGE_BYTES, Links, best_of, run_of
-from raysync.config import Experiment
+from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import WorkerId
 from raysync.running.engines import Engine
 
@@ -64,10 +64,31 @@ def sharing_of(
     groups = [
         group for group in experiment.workers if not links[group.name].has_less_bandwidth(best)
     ]
-    workers, size = [(group, group.count) for group in groups], max(vector_bytes, LARGE_BYTES)
-    if sum(count for _, count in workers) < 2:
+    if sum(group.count for group in groups) < 2:
         return None
-    own = best.bandwidth_bytes_per_s
+    size, own = max(vector_bytes, LARGE_BYTES), best.bandwidth_bytes_per_s
+    pulls, pushes = _transfers(engine, experiment, groups, links, size, own)
+    if not pulls:
+        return None
+    servers, ways = experiment.cluster.server_shards, [each for each in (pulls, pushes) if each]
+    rate = max(median(size / servers * _per_s(spans) for spans in rounds) for rounds in ways)
+    if own is not None and rate > FULL * len(pulls[0]) / servers * own:
+        return None
+    if not pushes:  # latencies keep them apart
+        return Sharing(rate, experiment.network.share_sigma)
+    return Sharing(rate, sqrt(fmean(variance(map(log, weights_of(spans))) for spans in pushes)))
+
+
+def _transfers(
+    engine: Engine,
+    experiment: Experiment,
+    groups: Sequence[WorkerGroup],
+    links: Mapping[str, Links],
+    size: int,
+    own: float | None,
+) -> tuple[list[list[Span]], list[list[Span]]]:
+    """Return the pulls and the pushes of each round of some groups, without their latencies."""
+    workers = [(group, group.count) for group in groups]
     # Pulls are over before pushes begin, which their acknowledgements would slow down.
     step_s = size / own if own is not None else None
     with run_of(engine, experiment, workers, size, ROUNDS, paradigm="bsp", step_s=step_s) as record:
@@ -76,19 +97,12 @@ def sharing_of(
     away = _parts_away(engine, experiment, slots)
     parts = pushes.worker.map(lambda worker: away[WorkerId(worker).slot])
     latency_s = pushes.worker.map(lambda worker: links[WorkerId(worker).slot.group].latency_s)
-    begun_s, come_s = pushes.computed_at_s, pushes.pushed_at_s - latency_s
-    pulled_s = begun_s - pushes.busy_s - latency_s
-    pulls = _rounds(pushes.clock, parts, pushes.released_at_s, pulled_s)
-    ups = _rounds(pushes.clock, parts, begun_s, come_s)
-    if not pulls:
-        return None
-    servers, ways = experiment.cluster.server_shards, [each for each in (pulls, ups) if each]
-    rate = max(median(size / servers * _per_s(spans) for spans in rounds) for rounds in ways)
-    if own is not None and rate > FULL * len(pulls[0]) / servers * own:
-        return None
-    if not ups:  # latencies keep them apart
-        return Sharing(rate, experiment.network.share_sigma)
-    return Sharing(rate, sqrt(fmean(variance(map(log, weights_of(spans))) for spans in ups)))
+    computed_s = pushes.computed_at_s
+    pulled_s = computed_s - pushes.busy_s - latency_s
+    return (
+        _rounds(pushes.clock, parts, pushes.released_at_s, pulled_s),
+        _rounds(pushes.clock, parts, computed_s, pushes.pushed_at_s - latency_s),
+    )
 
 
 def _parts_away(engine: Engine, experiment: Experiment, slots: Sequence[str]) -> dict[str, float]:
