@@ -264,7 +264,10 @@ class Driver:
     def _lose_node(self, node: str, actors: Sequence[str]) -> None:
         """Take in that a node is gone: what it means for its actors, their calls tell."""
         if not self.status:
-            self.lines.remark(f"Node {node} is gone, with {', '.join(actors)}.")
+            self.lines.remark(
+                f"Node {node} is gone, with {', '.join(actors)}. It does not come back by itself:"
+                " start it again, or another."
+            )
 
     def _cut(self) -> Cut | None:
         """Write the state of the run down, between two events; None: the run is over, or not now,
