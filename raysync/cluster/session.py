@@ -453,7 +453,7 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkp
         except TimeoutError as error:
             raise RunLost(
                 f"the controller has not reported for {SILENCE_S:g} s: it is frozen, or its node"
-                " cannot be reached; if Ray has given that up, it must be started again (`ray start`)"
+                " cannot be reached; what Ray has given up must be started again (`ray start`)"
             ) from error
         if report is None:
             return
