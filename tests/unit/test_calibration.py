@@ -112,6 +112,14 @@ def test_known_devices_links_and_starts_are_found(one_thread, monkeypatch):
     assert tells(warning, "1.5 4 cores")
 
 
+def test_the_latency_of_an_object_is_without_the_time_of_its_bytes(one_thread, monkeypatch):
+    monkeypatch.setattr(links, "ITERATIONS", 30)
+    experiment = of_groups({"name": "near"}).experiment
+    found = links.links_of(Known(), experiment, experiment.workers[0], 4_000_000)
+    assert found.latency_s == pytest.approx(LATENCY_S, rel=0.1)
+    assert found.bandwidth_bytes_per_s == pytest.approx(BANDWIDTH, rel=0.1)
+
+
 @pytest.mark.parametrize(("rate", "sigma"), [(0.5, 0.0), (0.5, 0.4), (1.5, 0.2), (0.8, 1.0)])
 def test_a_link_that_workers_share_is_found_and_how_unequally(one_thread, monkeypatch, rate, sigma):
     monkeypatch.setattr(sharing, "ROUNDS", 60)

@@ -106,12 +106,18 @@ def test_the_last_of_those_that_begin_together_comes_when_all_bytes_fit(weights)
     )
 
 
-@given(st.lists(st.tuples(st.floats(0, 0.5), st.floats(0.5, 2)), min_size=2, max_size=9))
+@given(
+    st.lists(
+        st.tuples(st.floats(0, 0.2), st.floats(0.5, 2), st.floats(0.5, 1)), min_size=2, max_size=9
+    )
+)
 def test_weights_follow_from_when_transfers_began_and_had_come(drawn):
     """While all are on the link for some time."""
     lane = Lane(inf, [(FairLink(1.0), 1)])
-    ends = arrivals(*[(begin, lane, 1.0, weight) for begin, weight in drawn])
-    assume(min(ends) > max(begin for begin, _ in drawn))
-    found = weights_of([(1, begin, end) for (begin, _), end in zip(drawn, ends, strict=True)])
-    mean = prod(weight for _, weight in drawn) ** (1 / len(drawn))
-    assert found == pytest.approx([weight / mean for _, weight in drawn], rel=1e-3)
+    ends = arrivals(*[(begin, lane, part, weight) for begin, weight, part in drawn])
+    assume(min(ends) > max(begin for begin, *_ in drawn))
+    found = weights_of(
+        [(part, begin, end) for (begin, _, part), end in zip(drawn, ends, strict=True)]
+    )
+    mean = prod(weight for _, weight, _ in drawn) ** (1 / len(drawn))
+    assert found == pytest.approx([weight / mean for _, weight, _ in drawn], rel=1e-3)
