@@ -38,7 +38,15 @@ from raysync.engine.backend import Failure, Room
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.event_queue import EventQueue
-from raysync.engine.messages import BackwardCall, Message, SnapshotCall, StepCall, encode, method_of
+from raysync.engine.messages import (
+    BackwardCall,
+    LocalStateCall,
+    Message,
+    SnapshotCall,
+    StepCall,
+    encode,
+    method_of,
+)
 from raysync.step_fault import StepFault
 
 REPORT_EVERY_S = 0.25
@@ -178,13 +186,13 @@ class RayBackend:
             if request.actor == EVALUATOR
             else self._remote(request.actor, method)
         )
-        parts = (part for each in _parts(request) for part in each)
+        arguments = (part for each in _parts(request) for part in each)
         into = {"into": request.leases[0].handle} if request.leases else {}
-        returned = remote(encode(request.message), *parts, **into)
+        returned = remote(encode(request.message), *arguments, **into)
         match request.message:
-            case StepCall():
-                *gradient, report = returned
-                values = [tuple(gradient)]
+            case StepCall() | LocalStateCall():
+                *parts, report = returned
+                values = [tuple(parts)]
             case BackwardCall():
                 gradient, dx, report = returned
                 values = [(gradient,), (dx,)]
@@ -353,7 +361,7 @@ class RayBackend:
         key = worker, method
         if key not in self._methods:
             bound = getattr(self._workers[worker], method)
-            if method == "step":
+            if method in ("step", "local_state"):
                 bound = bound.options(num_returns=self._parts + 1)
             self._methods[key] = bound.remote
         return self._methods[key]

@@ -29,7 +29,7 @@ from raysync.config.stop import Stop
 from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
-from raysync.config.update import Data, EvaluationPlan, Update, Workload
+from raysync.config.update import Data, EvaluationPlan, Local, Update, Workload
 from raysync.config.workers import Cluster, WorkerGroup, slots_in, slots_named
 from raysync.config.yaml_reading import write_yaml
 from raysync.core.ids import Slot
@@ -120,6 +120,13 @@ class Experiment(Strict):
         ),
     )
     update: Update = Update()
+    local: Local | None = Field(
+        None,
+        description=(
+            "local steps: workers make optimizer steps of their own between two pushes:"
+            " `{steps: 8, lr: 0.1}`; default: each push is the gradient of one batch"
+        ),
+    )
     workload: Workload = Workload(epochs=1)
     batch_size: int = Field(
         32,
@@ -289,6 +296,25 @@ class Experiment(Strict):
                     raise ValueError(f"{where}: {name!r}, but none of the paradigms has phases")
                 if name not in phases:
                     raise unknown_name("phase", name, phases, where=where)
+        return self
+
+    @model_validator(mode="after")
+    def _local_steps_fit(self) -> Experiment:
+        if self.local is None:
+            return self
+        given = self.update.model_fields_set
+        if self.update.delay_compensation is not None:
+            raise ValueError(
+                "update.delay_compensation: it takes a push for a gradient, and with `local` a push"
+                " is what the worker's own steps have changed"
+            )
+        if "lr_scaling" in given and self.update.lr_scaling == "linear":
+            raise ValueError(
+                "update.lr_scaling: linear: with `local` an update is the mean of what workers have"
+                " changed, which is no longer with more of them; leave it out"
+            )
+        outer = {"lr_scaling": "none"} | ({} if "lr" in given else {"lr": 1.0})
+        object.__setattr__(self, "update", self.update.model_copy(update=outer))
         return self
 
     @model_validator(mode="after")

@@ -64,6 +64,7 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 SCALED = ("sgd", "asgd")
 """The optimizers whose rate is multiplied by the pushes of an update by default: their steps are as
 long as their gradients. Those of Adam, RMSprop and the like are as long as their rate."""
+MOST_STEPS = 1_000_000
 AS_OUTSIDE = "as in `update`; default: the same as there"
 
 
@@ -177,22 +178,21 @@ class Phase(Strict):
     clip_norm: float | None = Field(None, gt=0, description=AS_OUTSIDE)
 
 
-class Update(Strict):
-    """How the server turns gradients into a new model."""
+class OptimizerSettings(Strict):
+    """An optimizer, and what sets its steps."""
 
     optimizer: Optimizer = Field(
         Named(name="sgd"),
         description=(
-            "optimizer of the server: a class of torch.optim that works elementwise (sgd, adamw,"
-            " RMSprop, ...; capitals do not matter), or yours: package.module:Class; its arguments"
-            " are parameters, except for those that are settings of `update`"
+            "a class of torch.optim that works elementwise (sgd, adamw, RMSprop, ...; capitals do"
+            " not matter), or yours: package.module:Class; its arguments are parameters, except for"
+            " those that are settings beside it"
         ),
     )
-    lr: float = Field(0.05, gt=0, description="learning rate of one push")
+    lr: float = Field(0.05, gt=0, description="learning rate")
     momentum: float = Field(
         0.0, ge=0, lt=1, description="for optimizers with such an argument: sgd, rmsprop"
     )
-    momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
     nesterov: bool = Field(
         False, description="for optimizers with such an argument: sgd; needs momentum"
     )
@@ -216,12 +216,66 @@ class Update(Strict):
         None, description="for optimizers with such an argument: adam, adamw, ...; default: its own"
     )
     schedule: Annotated[Schedule, BeforeValidator(by_name)] = Schedule()
+    clip_norm: float | None = Field(None, gt=0, description="largest Euclidean norm of a gradient")
+
+    def infeasible_reason(self) -> str:
+        """Return why these settings do not go together; "" if they do."""
+        return "nesterov needs a momentum above 0" if self.nesterov and not self.momentum else ""
+
+
+class Local(OptimizerSettings):
+    """Local steps: what each worker does between two pushes.
+
+    A worker makes `steps` optimizer steps from the weights that it has pulled, each on a batch of
+    its own, and pushes by how much they changed the weights: x_pulled - x_local, with the sign of a
+    gradient. The server makes an outer step with the mean of such pushes (`update`): with its
+    defaults, SGD with lr 1, that is the mean of the workers' weights.
+
+    Source: local SGD (Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019); with
+        AdamW inside and Nesterov momentum outside DiLoCo (Douillard et al. 2023, arXiv:2311.08105).
+    """
+
+    steps: int = Field(
+        1,
+        ge=1,
+        le=MOST_STEPS,
+        description="H, the steps of an iteration; the paradigm `local` sets it by itself",
+    )
+    keeps_state: bool = Field(
+        True,
+        description=(
+            "whether a worker's optimizer goes on with its state (momentum, moments) after a push;"
+            " false: each iteration begins with a new one"
+        ),
+    )
+
+    @property
+    def update(self) -> Update:
+        """The same optimizer as an update has it."""
+        own = self.model_dump(exclude={"steps", "keeps_state"}, exclude_unset=True)
+        return Update.model_validate(own)
+
+    @model_validator(mode="after")
+    def _fits(self) -> Local:
+        if why := self.infeasible_reason():
+            raise ValueError(why)
+        return self
+
+
+class Update(OptimizerSettings):
+    """How the server turns gradients into a new model."""
+
+    lr: float = Field(
+        0.05, gt=0, description="learning rate of one push; default with `local`: 1, outer steps"
+    )
+    momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
     lr_scaling: Literal["linear", "none"] = Field(
         "linear",
         description=(
             "linear: times the number of pushes in the update, whatever their batch sizes; none:"
             " the rate as it is. Default: linear for sgd and asgd; none for all other optimizers,"
-            " and where the task brings its own (a LightningModule, a model of Hugging Face)"
+            " with `local`, and where the task brings its own (a LightningModule, a model of"
+            " Hugging Face)"
         ),
     )
     """Deviation: Sync-Switch's policy, whose figures are of SGD, is linear; a rate of Adam that is
@@ -277,15 +331,16 @@ class Update(Strict):
     @model_validator(mode="after")
     def _fits(self) -> Update:
         for name in ("", *self.phases):
-            if why := self.in_phase(name)._infeasible_reason():
+            if why := self.in_phase(name).infeasible_reason():
                 raise ValueError(f"phases.{name}: {why}" if name else why)
         return self
 
-    def _infeasible_reason(self) -> str:
+    def infeasible_reason(self) -> str:
+        """See `OptimizerSettings.infeasible_reason`."""
         if self.combine == "sum" and self.lr_scaling == "linear":
             return "combine: sum with lr_scaling: linear scales twice; set lr_scaling: none"
-        if self.nesterov and not self.momentum:
-            return "nesterov needs a momentum above 0"
+        if why := super().infeasible_reason():
+            return why
         if self.momentum_ramp is not None and self.momentum_ramp.start >= self.momentum:
             return (
                 f"momentum_ramp: a rise from {self.momentum_ramp.start:g} needs a momentum above"

@@ -48,6 +48,10 @@ class Capability(Enum):
     EMULATE_LINKS = auto()
     """The link between a worker and its server is emulated on Ray; on the virtual clock it always
     is."""
+    LOCAL_STEPS = auto()
+    """A worker makes optimizer steps of its own between two pushes."""
+    SAME_WEIGHTS = auto()
+    """A worker computes again on the weights that it has pulled: `Release(pull=False)`."""
     REDUCED_WIRE = auto()
     """Gradients travel in another format than that of the weights."""
     SHARE_MEMORY = auto()

@@ -27,7 +27,7 @@ DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
 
 
 class Apply(TaggedStruct, frozen=True):
-    """Make one optimizer step with the sample-weighted mean gradient of these pushes."""
+    """Make one optimizer step with the weighted mean of what these pushes bring."""
 
     pushes: tuple[Push, ...]
     version: Whole = -1
@@ -40,6 +40,8 @@ class Apply(TaggedStruct, frozen=True):
     publish: bool = True
     """If False, workers that pull later still get the weights that were published before this
     update."""
+    weights: tuple[float, ...] = ()
+    """The weight of each push in the mean; none: its samples. Only their ratios count."""
 
 
 class Drop(TaggedStruct, frozen=True):
@@ -63,7 +65,10 @@ class Release(TaggedStruct, frozen=True):
     pull: bool = True
     """If False, the worker continues with the weights that it has."""
     batch_size: Whole | None = None
-    """The number of samples of this iteration; None is the experiment's own batch size."""
+    """The number of samples of each of its steps; None is the experiment's own batch size."""
+    steps: Whole | None = None
+    """The optimizer steps of this iteration, behind which the worker pushes what they changed
+    (local SGD); None is the experiment's own number."""
     lead: Whole = -1
     """Stamped: the worker's lead over the slowest that takes part, in clocks."""
 

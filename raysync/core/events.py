@@ -27,7 +27,8 @@ class Left(TaggedStruct, frozen=True, kw_only=True):
 
 
 class Pushed(TaggedStruct, frozen=True, kw_only=True):
-    """The gradient of one iteration has arrived: its bytes are where they will be applied."""
+    """The gradient of one iteration, or what its local steps changed, has arrived where it will be
+    applied."""
 
     at: Seconds
     """Seconds since the run began: when it had arrived."""
@@ -37,12 +38,14 @@ class Pushed(TaggedStruct, frozen=True, kw_only=True):
     base: Whole
     """The model version that the gradient was computed on."""
     samples: Whole
-    """The size of the batch."""
+    """The size of the batch; of several steps, of all their batches together."""
     busy_s: Seconds
     """Seconds of computation alone, without transfers."""
     computed_at: Seconds | None = None
     """Seconds since the run began: when the gradient was computed, and its upload began; None: it
     was there at once."""
+    steps: Whole = 1
+    """The optimizer steps of the iteration, each on a batch of its own."""
 
 
 class TimerFired(TaggedStruct, frozen=True, kw_only=True):

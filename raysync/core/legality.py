@@ -9,7 +9,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
-from math import isfinite
+from math import inf, isfinite
 from typing import Any
 
 from raysync.core.decisions import (
@@ -39,17 +39,29 @@ def _why_not_applied(decision: Apply, roster: Roster) -> str:
             return f"applies {_absent(push, roster)}"
     if len(pushes) > 1 and len(set(pushes)) < len(pushes):
         return f"applies a push twice in one update: {pushes!r}"
+    if decision.weights != ():
+        return _why_not_weighted(decision.weights, len(pushes))
     return ""
 
 
+def _why_not_weighted(weights: object, count: int) -> str:
+    if not isinstance(weights, tuple) or len(weights) != count:
+        return f"weighs {count} pushes by {weights!r}; weights are a tuple of one for each push"
+    if not all(isinstance(weight, int | float) and 0 <= weight < inf for weight in weights):
+        return f"weighs pushes by {weights!r}; each weight is a finite number from 0"
+    return "" if sum(weights) > 0 else f"weighs pushes by {weights!r}; one must be above 0"
+
+
 def _why_not_released(decision: Release, roster: Roster) -> str:
-    worker, size = decision.worker, decision.batch_size
+    worker, size, steps = decision.worker, decision.batch_size, decision.steps
     if not isinstance(worker, str) or worker not in roster.held:
         return f"releases {worker!r}, which {_whereabouts(worker, roster)}"
     if not decision.pull and roster.members[worker].base < 0:
         return f"releases {worker!r} with pull=False, but it never pulled: its first Release must"
     if size is not None and (not isinstance(size, int) or size < 1):
         return f"releases {worker!r} with batch_size={size!r}; it is a whole number from 1"
+    if steps is not None and (not isinstance(steps, int) or steps < 1):
+        return f"releases {worker!r} with steps={steps!r}; it is a whole number from 1"
     return ""
 
 

@@ -218,8 +218,12 @@ class Machine:
             raise ProtocolViolation(
                 f"{worker!r} may read versions {member.version} to {newest}: {event}"
             )
-        if event.samples <= 0 or not 0.0 <= event.busy_s < inf:
-            raise ProtocolViolation(f"a push has samples and a finite time: {event}")
+        if event.samples <= 0 or event.steps <= 0 or not 0.0 <= event.busy_s < inf:
+            raise ProtocolViolation(f"a push has samples, steps and a finite time: {event}")
+        if member.steps is not None and event.steps != member.steps:
+            raise ProtocolViolation(
+                f"{worker!r} was released for {member.steps} steps, not {event.steps}: {event}"
+            )
         if event.computed_at is not None and not 0 <= event.computed_at <= event.at:
             raise ProtocolViolation(f"a push arrives after it was computed: {event}")
 

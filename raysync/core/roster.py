@@ -58,6 +58,11 @@ class Member(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """The model version of its latest push."""
     pull: bool = True
     """Whether its latest Release pulled."""
+    steps: Whole | None = None
+    """The steps that its latest Release named."""
+    batches: Whole = 0
+    """The batches that its slot has met before its running iteration, which begins with the batch
+    of this number; the same as the clock if each iteration takes one."""
     arrival: Whole = 0
     """The number of pushes received from all workers up to its latest push, or else up to its
     joining."""
@@ -69,6 +74,7 @@ class Buffered(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     base: Whole
     """The model version that it was computed on, for paradigms that look at staleness."""
     samples: Whole
+    steps: Whole = 1
 
 
 class RosterState(msgspec.Struct, forbid_unknown_fields=True):
@@ -85,6 +91,7 @@ class RosterState(msgspec.Struct, forbid_unknown_fields=True):
     slow: Whole
     fast: Whole
     floor_clock: Whole
+    floor_batches: Whole
     departed: dict[str, Whole | None]
     suspended: dict[str, str]
     live: dict[str, Member]
@@ -95,7 +102,7 @@ class RosterState(msgspec.Struct, forbid_unknown_fields=True):
     buffered: list[tuple[str, Whole, Buffered]]
 
 
-COUNTED = RosterState.__struct_fields__[:13]
+COUNTED = RosterState.__struct_fields__[:14]
 """The fields that a roster and its state have alike: up to `suspended`."""
 
 
@@ -125,6 +132,8 @@ class Roster:
         """The largest pace of the members."""
         self.floor_clock = 0
         """The clock at which a newcomer starts when there is no member."""
+        self.floor_batches = 0
+        """The batches that count as met, then."""
         self.live: dict[str, Member] = {}
         """The workers that have joined and not left."""
         self.members: dict[str, Member] = {}
@@ -223,10 +232,16 @@ class Roster:
         behind.
         """
         slowest = self.slowest_worker()
-        behind = self.floor_clock if slowest is None else self.members[slowest].clock
-        apart = [self.live[each].clock for each in (*self.suspended, *self.outdated)]
-        clock = min([behind, *apart])
-        self.live[worker] = Member(clock, self.slow, Telemetry(), arrival=self.received)
+        apart = [_position(self.live[each]) for each in (*self.suspended, *self.outdated)]
+        behind = (
+            (self.floor_clock, self.floor_batches)
+            if slowest is None
+            else _position(self.members[slowest])
+        )
+        clock, batches = min([behind, *apart])
+        self.live[worker] = Member(
+            clock, self.slow, Telemetry(), arrival=self.received, batches=batches
+        )
         self._enter(worker)
 
     def leave(self, worker: str) -> None:
@@ -254,6 +269,7 @@ class Roster:
         former = member.pace
         member.pace = pace = former + 1
         member.clock = clock + 1
+        member.batches += event.steps
         member.base, member.arrival = event.base, received
         member.telemetry.push(self.now, event.busy_s)
         del self.computing[worker]
@@ -333,7 +349,7 @@ class Roster:
         self.version = version = self.version + 1
         if decision.publish:
             self.published = version
-        return Apply(pushes, version, before, decision.phase, decision.publish)
+        return Apply(pushes, version, before, decision.phase, decision.publish, decision.weights)
 
     def _release(self, decision: Release) -> Release:
         worker, pull = decision.worker, decision.pull
@@ -350,9 +366,10 @@ class Roster:
         else:
             version = member.base
             assert version >= 0, f"{worker} never pulled: its first Release must"
-        member.version, member.pull = version, pull
+        steps = decision.steps
+        member.version, member.pull, member.steps = version, pull, steps
         member.telemetry.released_at = self.now
-        return Release(worker, clock, version, pull, decision.batch_size, pace - self.slow)
+        return Release(worker, clock, version, pull, decision.batch_size, steps, pace - self.slow)
 
     def _push_apart(self, event: Pushed) -> None:
         """End the step of a worker that is no member; if it was restored, it becomes one."""
@@ -364,6 +381,7 @@ class Roster:
         member = self.live[worker]
         del self.outdated[worker]
         member.clock, member.base = event.clock + 1, event.base
+        member.batches += event.steps
         member.arrival = self.received
         member.telemetry.push(self.now, event.busy_s)
         if worker not in self.suspended:
@@ -390,7 +408,7 @@ class Roster:
         del self.members[worker]
         self._step_from(member.pace)
         if not self.members:
-            self.floor_clock = member.clock
+            self.floor_clock, self.floor_batches = _position(member)
             self.slow = self.fast = member.pace
         while self.members and self.fast not in self._population:
             self.fast -= 1
@@ -453,7 +471,7 @@ class Roster:
             held=list(self.held),
             outdated=list(self.outdated),
             buffered=[
-                (worker, clock, Buffered(info.base, info.samples))
+                (worker, clock, Buffered(info.base, info.samples, info.steps))
                 for (worker, clock), info in self.buffered.items()
             ],
         )
@@ -474,6 +492,11 @@ class Roster:
         roster.outdated = dict.fromkeys(state.outdated)
         roster.buffered = {(worker, clock): info for worker, clock, info in state.buffered}
         return roster
+
+
+def _position(member: Member) -> tuple[int, int]:
+    """Return how far a worker is: clock, and batches."""
+    return member.clock, member.batches
 
 
 EXECUTE: Mapping[type, Callable[[Roster, Any], Decision]] = {

@@ -107,11 +107,18 @@ def _refuse_ignored(decisions: Iterable[Decision]) -> None:
     state its demands.
     """
     for decision in decisions:
-        if isinstance(decision, Release) and decision.batch_size is not None:
+        if not isinstance(decision, Release):
+            continue
+        if decision.batch_size is not None:
             raise IllegalDecision(
                 "paradigm: decoupled: sync: it decided Release(...,"
                 f" batch_size={decision.batch_size}), but the stages of a network compute batches"
                 " of one size."
+            )
+        if decision.steps is not None:
+            raise IllegalDecision(
+                f"paradigm: decoupled: sync: it decided Release(..., steps={decision.steps}), but"
+                " a stage pushes after each batch."
             )
 
 

@@ -62,6 +62,7 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         Capability.SHARD_SERVERS: "each stage has one server",
         Capability.SEVERAL_DEVICES: "a stage computes on one device",
         Capability.MICRO_BATCHES: "a stage computes a batch at once",
+        Capability.LOCAL_STEPS: "a stage pushes after each batch",
         Capability.COMPILE: "the passes of a stage are not compiled",
         Capability.ALL_REDUCE: "each stage exchanges gradients through its server",
         Capability.SEND_SIZES: "each stage has a size of its own",
@@ -288,7 +289,11 @@ class Pipelined:
         for (other, _), worker in self._stages.items():
             if other != group:
                 continue
-            known_s.append(self._known.seconds(worker.slot, clock, self._batch_size, at))
+            known_s.append(
+                self._known.seconds(
+                    worker.slot, clock, batch=clock, steps=1, size=self._batch_size, at=at
+                )
+            )
             if (member := self._member(worker)) is not None:
                 heard_at.append(member.telemetry.pushed_at or 0.0)
         return max(heard_at) + max(known_s)

@@ -18,11 +18,11 @@ from raysync.step_fault import NO_FAULT, StepFault
 SHORTEST = 0.05
 """A normal jitter never shortens a step to less than this fraction of it."""
 Factor = Callable[[int], float]
-"""Clock -> the factor on the duration of that step."""
+"""Number of a batch -> the factor on the duration of its step."""
 
 
 def jitter_of(jitter: Jitter, seed: int, slot: str) -> Factor:
-    """Return a function from a clock to the factor on the duration of that step of a worker.
+    """Return a function from the number of a batch to the factor on the duration of its step.
 
     Its mean is 1 (almost: the normal one is cut at `SHORTEST`).
     """
@@ -36,34 +36,34 @@ def jitter_of(jitter: Jitter, seed: int, slot: str) -> Factor:
         return _empirical(begun, [sample / mean for sample in jitter.samples])
     sigma = jitter.sigma
     if jitter.distribution == "none" or sigma == 0:
-        return lambda clock: 1.0
+        return lambda batch: 1.0
     if jitter.distribution == "lognormal":
         return _lognormal(begun, sigma)
     return _normal(begun, sigma)
 
 
-# These return functions of the clock alone, which Python calls faster than a `partial`.
+# These return functions of the batch alone, which Python calls faster than a `partial`.
 
 
 def _exponential(begun: blake2b) -> Factor:
-    return lambda clock: -log(uniform_at(begun, clock))
+    return lambda batch: -log(uniform_at(begun, batch))
 
 
 def _pareto(begun: blake2b, tail: float) -> Factor:
     """Draw from 1 - (m / x)**tail, x >= m = (tail - 1) / tail, whose mean is 1."""
-    return lambda clock: (tail - 1) / tail * exp(-log(uniform_at(begun, clock)) / tail)
+    return lambda batch: (tail - 1) / tail * exp(-log(uniform_at(begun, batch)) / tail)
 
 
 def _empirical(begun: blake2b, factors: Sequence[float]) -> Factor:
-    return lambda clock: factors[int(uniform_at(begun, clock) * len(factors))]
+    return lambda batch: factors[int(uniform_at(begun, batch) * len(factors))]
 
 
 def _lognormal(begun: blake2b, sigma: float) -> Factor:
-    return lambda clock: exp(sigma * standard_normal_at(begun, clock) - sigma**2 / 2)
+    return lambda batch: exp(sigma * standard_normal_at(begun, batch) - sigma**2 / 2)
 
 
 def _normal(begun: blake2b, sigma: float) -> Factor:
-    return lambda clock: max(SHORTEST, 1 + sigma * standard_normal_at(begun, clock))
+    return lambda batch: max(SHORTEST, 1 + sigma * standard_normal_at(begun, batch))
 
 
 class StepTime:
@@ -88,7 +88,7 @@ class StepTime:
         """The duration of every step of `batch_size` without faults and jitter; None: it depends on
         more than that."""
 
-    def seconds(self, clock: int, size: int, factor: float = 1.0, computed_s: float = 0.0) -> float:
+    def seconds(self, batch: int, size: int, factor: float = 1.0, computed_s: float = 0.0) -> float:
         """Return the duration of a step in seconds: / `speed` x faults x jitter,
 
             max(floor_s, fixed_s + per_sample_s x size)     of a device that is described so
@@ -96,18 +96,31 @@ class StepTime:
             computed_s                                      of one that is not emulated
 
         Args:
-            clock: the iteration.
+            batch: the number of its batch, from 0.
             size: the samples of its batch.
             factor: the factor of the faults at this step.
             computed_s: the seconds that the step took on the real device.
         """
         even_s = self._usual_s
         if even_s is None or size != self._batch_size:
-            even_s = self._even_s(clock, size, computed_s)
+            even_s = self._even_s(batch, size, computed_s)
         jitter = self._jitter  # a call of `self._jitter` would look for a method first
-        return even_s * factor * jitter(clock)
+        return even_s * factor * jitter(batch)
 
-    def _even_s(self, clock: int, size: int, computed_s: float) -> float:
+    def seconds_of(
+        self, batch: int, steps: int, size: int, factor: float = 1.0, computed_s: float = 0.0
+    ) -> float:
+        """Return the seconds of several steps on batches that follow one another, which took so
+        many seconds together on the real device.
+        """
+        if steps == 1:
+            return self.seconds(batch, size, factor, computed_s)
+        each_s = computed_s / steps
+        return sum(
+            self.seconds(number, size, factor, each_s) for number in range(batch, batch + steps)
+        )
+
+    def _even_s(self, batch: int, size: int, computed_s: float) -> float:
         """Return the duration of a step without faults and jitter."""
         base_s = computed_s
         if self._step_s is not None:
@@ -115,7 +128,7 @@ class StepTime:
         elif self._per_sample_s is not None:
             base_s = max(self._floor_s, self._fixed_s + self._per_sample_s * size)
         elif self._trace:
-            base_s = self._trace[(self._begin + clock) % len(self._trace)] * (
+            base_s = self._trace[(self._begin + batch) % len(self._trace)] * (
                 size / self._batch_size
             )
         return base_s / self._speed
@@ -144,13 +157,17 @@ class KnownSteps:
         self._vector_bytes = int(vector_bytes)
         self._step_times: dict[str, StepTime] = {}
 
-    def seconds(self, slot: str, clock: int, size: int, at: float) -> float:
-        """Return the seconds of a step and of both its ways.
+    def seconds(
+        self, slot: str, clock: int, *, batch: int, steps: int, size: int, at: float
+    ) -> float:
+        """Return the seconds of an iteration and of both its ways.
 
         Args:
             slot: of the worker.
             clock: the iteration.
-            size: the samples of its batch.
+            batch: the number of its first batch.
+            steps: of the iteration, each on a batch of its own.
+            size: the samples of a batch.
             at: when it was released, in seconds since the run began.
         """
         group, experiment = self._groups[slot], self._experiment
@@ -162,7 +179,7 @@ class KnownSteps:
         fault = self._fault_at(slot, clock, at)
         ways_s = one_way_s(group.link, self._vector_bytes, fault)
         ways_s += one_way_s(experiment.network.link, self._vector_bytes)
-        return step_time.seconds(clock, size, fault.factor) + 2 * ways_s
+        return step_time.seconds_of(batch, steps, size, fault.factor) + 2 * ways_s
 
 
 def one_way_s(link: Link, size_bytes: int, fault: StepFault = NO_FAULT) -> float:

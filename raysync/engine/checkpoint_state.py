@@ -97,7 +97,7 @@ class _DriverState(_Closed):
     early_stop: _Stopping
     faults: _Faults
     pushed: list[tuple[Release, Whole, bool]]
-    batch_sizes: dict[str, Whole | None]
+    releases: dict[str, tuple[Whole | None, Whole | None]]
     last_at: Seconds
     progress: Seconds
     version: Whole
@@ -151,7 +151,7 @@ def check_goes_on(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
     live = {worker for roster in rosters for worker in roster.live}
     buffered = {push for roster in rosters for push in roster.buffered}
     pushed = {(release.worker, release.clock) for release, _, _ in state.pushed}
-    workers = {*state.batch_sizes, *pushers}
+    workers = {*state.releases, *pushers}
     if pushed != buffered or not workers <= live:
         raise ValueError("its pushes or workers are not those of its machine")
 
@@ -201,8 +201,8 @@ def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint
         "joining": [*_of(state["joining"], slots), *added.values()],
         "comebacks": {**comebacks, "coming": coming, "unproven": unproven},
         "stays_away": [slot for slot in state["stays_away"] if slot in slots],
-        "batch_sizes": {
-            worker: size for worker, size in state["batch_sizes"].items() if _slot(worker) in slots
+        "releases": {
+            worker: each for worker, each in state["releases"].items() if _slot(worker) in slots
         },
         "topology": {**topology, "pushers": _of(topology["pushers"], slots)},
         LEAVING: gone,

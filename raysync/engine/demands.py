@@ -23,6 +23,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.CORRECT_STALENESS, f"update.staleness_scaling: {update.staleness_scaling}"
     if (servers := experiment.cluster.server_shards) > 1:
         yield Capability.SHARD_SERVERS, f"cluster.server_shards: {servers}"
+    if (local := experiment.local) is not None:
+        yield Capability.LOCAL_STEPS, f"local: steps: {local.steps}"
     if experiment.micro_batch is not None:
         yield Capability.MICRO_BATCHES, f"micro_batch: {experiment.micro_batch}"
     if experiment.cluster.min_workers > 1:
@@ -68,12 +70,20 @@ ADDS_IN_FLOAT32 = (
 OVER_OWN_LINKS = "the seconds of an all-reduce are computed over the workers' own links alone"
 
 
+NO_LOCAL_OPTIMIZER = "`local` has to say how a worker steps, such as local: {lr: 0.1}"
+CHANGED_BY_STEPS = "a worker's local steps have changed the weights that it would compute on again"
+
+
 def refusals_of_data_parallel(
     experiment: Experiment, paradigm: Paradigm
 ) -> Mapping[Capability, str]:
     """Return what a data-parallel run cannot carry out on the experiment's engine, and why."""
     on_ray = experiment.engine == "ray"
     refusals = {} if on_ray else {Capability.COMPILE: NOT_EXACT}
+    if experiment.local is None:
+        refusals[Capability.LOCAL_STEPS] = NO_LOCAL_OPTIMIZER
+    else:
+        refusals[Capability.SAME_WEIGHTS] = CHANGED_BY_STEPS
     if not paradigm.collective:
         return refusals
     if on_ray:

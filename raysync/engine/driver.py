@@ -286,14 +286,10 @@ class Driver:
         if len(releases) != len(under_way) and not self._is_pipelined:
             self.checkpointer.request()
             return None
-        sizes = {
-            worker: releases[worker].batch_size if worker in releases else None
-            for worker in under_way
-        }
-        return self._cut_with(sizes)
+        return self._cut_with({worker: releases.get(worker) for worker in under_way})
 
-    def _cut_with(self, sizes: Mapping[str, int | None]) -> Cut:
-        """Write the state down, with the batch size of each worker that computes."""
+    def _cut_with(self, releases: Mapping[str, Release | None]) -> Cut:
+        """Write the state down, with the release of each worker that computes, if it is known."""
         cut = Cut()
         for push, step in self._pushed.items():
             cut.keep(_push_name(push), step.server, step.call)
@@ -309,7 +305,10 @@ class Driver:
                 [to_native(step.release), step.samples, step.weights is not None]
                 for step in self._pushed.values()
             ],
-            "batch_sizes": sizes,
+            "releases": {
+                worker: [release and release.batch_size, release and release.steps]
+                for worker, release in releases.items()
+            },
             "last_at": self.last_at,
             "progress": self._progress,
             "version": self._version,
@@ -337,9 +336,11 @@ class Driver:
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
         self.members.load_state(state)
-        for worker, batch_size in state["batch_sizes"].items():
+        for worker, (batch_size, steps) in state["releases"].items():
             member = roster_of(self.topology, worker).live[worker]
-            self.release(Release(worker, member.clock, member.version, batch_size=batch_size))
+            self.release(
+                Release(worker, member.clock, member.version, batch_size=batch_size, steps=steps)
+            )
         self.members.go_on(state)
 
     @property
@@ -386,6 +387,7 @@ class Driver:
             samples=samples,
             busy_s=answer.busy_s,
             computed_at=computed_at,
+            steps=step.steps,
         )
         if answer.not_finite is not None:
             self._diverges(event, report, answer.not_finite)

@@ -1,19 +1,21 @@
 """The messages of the driver to its actors: one type for each call; and the report of a step.
 
-                to          takes                       leaves
-StepCall        worker      weights, or none            the gradient         -> StepReport
-RestoreCall     worker      a vector with its buffers
-ForwardCall     stage       [weights], [activation]     the activation
-BackwardCall    stage       [weights], [gradient]       the gradients by weights and input
-CombineCall     a shard     gradients                   the norm of the shard
-ApplyCall       server      gradients                   the weights, if they are published
-PublishCall     server                                  the weights
-ForgetCall      server
-StatisticsCall  server                                  a vector with its buffers
-SnapshotCall    server      vectors to keep             the file of its state
-SavedCall       server                                  a vector that it kept
-EvaluateCall    evaluator   weights of each server                           -> metrics
-StateDictCall   evaluator   weights of each server                           -> a model's file
+                    to          takes                       leaves
+StepCall            worker      weights, or none            the gradient         -> StepReport
+RestoreCall         worker      a vector with its buffers
+LocalStateCall      worker                                  the state of its local steps
+LoadLocalStateCall  worker      that state
+ForwardCall         stage       [weights], [activation]     the activation
+BackwardCall        stage       [weights], [gradient]       the gradients by weights and input
+CombineCall         a shard     gradients                   the norm of the shard
+ApplyCall           server      gradients                   the weights, if they are published
+PublishCall         server                                  the weights
+ForgetCall          server
+StatisticsCall      server                                  a vector with its buffers
+SnapshotCall        server      vectors to keep             the file of its state
+SavedCall           server                                  a vector that it kept
+EvaluateCall        evaluator   weights of each server                           -> metrics
+StateDictCall       evaluator   weights of each server                           -> a model's file
 """
 
 from __future__ import annotations
@@ -43,16 +45,32 @@ def method_of(message: Message) -> str:
 
 
 class StepCall(Message, frozen=True):
-    """One iteration of a worker."""
+    """One iteration of a worker: a step, or several on batches that follow one another."""
 
-    clock: int
+    batch: int
+    """The number of its first batch among those of its slot, from 0."""
     samples: int
-    """The size of its batch."""
+    """The size of a batch."""
     fault: StepFault = NO_FAULT
+    steps: int = 1
+    progress: float = 0.0
+    """The progress of the run, by which the learning rate of local steps is set."""
 
 
 class RestoreCall(Message, frozen=True):
     """The buffers that a worker had when the run was interrupted."""
+
+
+class LocalStateCall(Message, frozen=True):
+    """The state of a worker's local steps, as bits in float32."""
+
+    batch: int
+    """The batch before which it had this state: if a step began with it meanwhile, from before
+    that."""
+
+
+class LoadLocalStateCall(Message, frozen=True):
+    """The state of its local steps that a worker had when the run was interrupted."""
 
 
 class ForwardCall(Message, frozen=True):
@@ -144,8 +162,9 @@ class StepReport(msgspec.Struct, frozen=True, gc=False):
 
 
 _Any = (
-    StepCall | RestoreCall | ForwardCall | BackwardCall | CombineCall | ApplyCall | PublishCall
-    | ForgetCall | StatisticsCall | SnapshotCall | SavedCall | EvaluateCall | StateDictCall
+    StepCall | RestoreCall | LocalStateCall | LoadLocalStateCall | ForwardCall | BackwardCall
+    | CombineCall | ApplyCall | PublishCall | ForgetCall | StatisticsCall | SnapshotCall | SavedCall
+    | EvaluateCall | StateDictCall
 )  # fmt: skip
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_Any)

@@ -24,9 +24,12 @@ from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
-from raysync.engine.messages import RestoreCall, StepCall
+from raysync.engine.demands import NO_LOCAL_OPTIMIZER
+from raysync.engine.messages import LoadLocalStateCall, LocalStateCall, RestoreCall, StepCall
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
 from raysync.engine.server_log import server_log
+from raysync.errors import RunFailed
+from raysync.step_fault import NO_FAULT
 from raysync.training.server.apply_plan import ApplyPlan
 
 SERVER = "server"
@@ -55,7 +58,7 @@ class Step:
     release: Release
     """The decision that began it."""
     samples: int
-    """The size of its batch."""
+    """The samples of all its batches together."""
     call: Call
     """It ends the iteration, and stands for the gradient. Its answer is a `StepReport`."""
     server: ParameterServer
@@ -64,14 +67,23 @@ class Step:
     """The weights that it computes on; only where delays are compensated."""
     report: Report
     """Further entries for the journal's line of the push."""
+    steps: int = 1
+    """The optimizer steps of the iteration, each on a batch."""
     arriving: Arriving | None = None
     """The delivery of its gradient, where the backend delivers it once the call has answered."""
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of each of its batches."""
+        return self.samples // self.steps
 
     def copy(self, call: Call) -> Step:
         """Return a step of the same release that ends with that call; whoever waits for this one
         waits in vain.
         """
-        return Step(self.release, self.samples, call, self.server, self.weights, self.report)
+        return Step(
+            self.release, self.samples, call, self.server, self.weights, self.report, self.steps
+        )
 
 
 class StateMachine(Protocol):
@@ -210,6 +222,10 @@ class DataParallel:
         self._has_server = not plan.paradigm.collective
         self._batch_sizes = experiment.batch_sizes
         """Slot, and worker once it was released -> the samples of its iteration."""
+        self._local_steps = 1 if experiment.local is None else experiment.local.steps
+        """The steps of an iteration whose release names none."""
+        self._is_local = experiment.local is not None
+        self._keeps_local_state = experiment.local is not None and experiment.local.keeps_state
         self._faults = faults if experiment.faults else None
         self._known = KnownSteps(plan.groups, experiment, faults.at_step, plan.vector_bytes)
         self._compensates = experiment.update.delay_compensation is not None
@@ -233,7 +249,10 @@ class DataParallel:
         """See `Topology.released`."""
         worker, clock, pulls = release.worker, release.clock, release.pull
         size = release.batch_size or self._batch_sizes.get(worker) or self._size_of(worker)
-        message = self._step(worker, clock, size)
+        steps = release.steps or self._local_steps
+        if steps > 1 and not self._is_local:
+            raise RunFailed(f"{release}: {NO_LOCAL_OPTIMIZER}")
+        message = self._step(worker, clock, size, steps)
         base, report = None, NO_REPORT
         if pulls:
             weights = self.server.published or self.server.weights()
@@ -252,7 +271,7 @@ class DataParallel:
         if self._resumed:
             self._resumed.pop(worker, None)
             self._restored.pop(worker, None)
-        return (Step(release, size, call, self.server, base, report),)
+        return (Step(release, size * steps, call, self.server, base, report, steps),)
 
     def issued_again(self, step: Step, lost: Collection[Call]) -> Call | None:
         """See `Topology.issued_again`."""
@@ -261,13 +280,16 @@ class DataParallel:
             return None
         if worker in self._restored:
             self._backend.call(worker, RestoreCall(), [self._restored[worker]])
-        return self._backend.call(worker, self._step(worker, clock, step.samples), (weights,))
+        message = self._step(worker, clock, step.batch_size, step.steps)
+        return self._backend.call(worker, message, (weights,))
 
-    def _step(self, worker: str, clock: int, samples: int) -> StepCall:
-        if self._faults is None:
-            return StepCall(clock, samples)
-        fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
-        return StepCall(clock, samples, fault)
+    def _step(self, worker: str, clock: int, samples: int, steps: int) -> StepCall:
+        fault, progress = NO_FAULT, 0.0
+        if self._faults is not None:
+            fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
+        if self._is_local:
+            progress = self.roster.samples_applied / self._workload_samples
+        return StepCall(self.roster.live[worker].batches, samples, fault, steps, progress)
 
     def _size_of(self, worker: str) -> int:
         size = self._batch_sizes[worker] = self._batch_sizes[WorkerId(worker).slot]
@@ -292,7 +314,12 @@ class DataParallel:
         """See `Topology.state`."""
         if self.roster.published < self.roster.version:
             cut.keep(PUBLISHED, self.server, self.server.published)
-        pushers = [worker for worker, member in self.roster.live.items() if member.base >= 0]
+        live = self.roster.live
+        pushers = [worker for worker, member in live.items() if member.base >= 0]
+        if self._keeps_local_state and self._backend.computes:
+            for worker in pushers:
+                state = self._backend.call(worker, LocalStateCall(live[worker].batches))
+                cut.keep(_local_state_name(worker), self.server, state)
         return {"machine": self.machine.snapshot(), "pushers": pushers}
 
     def load_state(self, state: Mapping[str, Any], pushed: Mapping[Push, Step]) -> None:
@@ -305,6 +332,10 @@ class DataParallel:
             for worker in state["pushers"]:  # before the weights: who has these has the buffers
                 self._restored[worker] = latest.get(worker) or self.server.statistics(worker)
                 self._backend.call(worker, RestoreCall(), [self._restored[worker]])
+        if self._keeps_local_state and self._backend.computes:
+            for worker in state["pushers"]:
+                saved = self.server.saved(_local_state_name(worker))
+                self._backend.call(worker, LoadLocalStateCall(), [saved])
         self.server.resume(self.roster.version, self.roster.published)
         if self.roster.live:
             self._resumed = dict.fromkeys(self.roster.live, self.server.weights())
@@ -317,9 +348,15 @@ class DataParallel:
 
     def waited_since(self, step: Step) -> float:
         """See `Topology.waited_since`."""
-        at, release = issued_at(self, step), step.release
-        slot = WorkerId(release.worker).slot
-        return at + self._known.seconds(slot, release.clock, step.samples, at)
+        at, worker = issued_at(self, step), step.release.worker
+        return at + self._known.seconds(
+            WorkerId(worker).slot,
+            step.release.clock,
+            batch=self.roster.live[worker].batches,
+            steps=step.steps,
+            size=step.batch_size,
+            at=at,
+        )
 
     def suspect(self, step: Step) -> str:
         """Return the step's own worker: it waits for no other."""
@@ -328,6 +365,11 @@ class DataParallel:
     def _plan(self, apply: Apply, steps: Sequence[Step]) -> ApplyPlan:
         counting = self.roster.live
         return apply_plan(apply, steps, counting.__contains__, self._workload_samples)
+
+
+def _local_state_name(worker: str) -> str:
+    """Name the state of a worker's local steps in a checkpoint."""
+    return f"local {worker}"
 
 
 def roster_of(topology: Topology, worker: str) -> Roster:

@@ -19,11 +19,13 @@ towards the data of fast workers.
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
 
+from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Apply, Decision, Drop, Push, Release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
@@ -138,6 +140,9 @@ class KBatchSync(Paradigm):
 
     k: Annotated[int, Ge(1)] = 2
     """The number of mini-batches whose gradients make an update."""
+
+    def demands(self) -> Iterator[Demand]:
+        yield Capability.SAME_WEIGHTS, self.name
 
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return self.k

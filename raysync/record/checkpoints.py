@@ -38,7 +38,7 @@ from raysync.record.storage import NEW, Location, join, listdir, location_of, re
 CHECKPOINTS = "checkpoints"
 """The folder of the checkpoints within that of a record."""
 MANIFEST, STATE = "manifest.json", "state.json"
-CHECKPOINT_SCHEMA = 2
+CHECKPOINT_SCHEMA = 3
 """The schema of the files, and of the states in them: one that another raysync wrote is refused."""
 CHUNK_BYTES = 1 << 20
 """What is hashed and written at once: it is still in the cache when it is written."""

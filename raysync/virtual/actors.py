@@ -58,7 +58,8 @@ class WorkerActor:
         batch_size = group.batch_size or experiment.batch_size
         self._step_time = StepTime(group, experiment.seed, slot, batch_size)
         self._weights: Tensor | None = None
-        """The weights of its last pull."""
+        """The weights of its last pull, or those that its local steps have made of them."""
+        self._local = None if trainer is None else trainer.local_steps(slot)
         self._buffers: Tensor | None = None
         """A vector whose end is its latest statistics."""
 
@@ -66,7 +67,9 @@ class WorkerActor:
         """See `Actor.cost`."""
         if not isinstance(message, StepCall):
             return AT_ONCE
-        busy_s = self._step_time.seconds(message.clock, message.samples, message.fault.factor)
+        busy_s = self._step_time.seconds_of(
+            message.batch, message.steps, message.samples, message.fault.factor
+        )
         return busy_s, 0.0, message.fault, message.fault, StepReport(None, busy_s)
 
     def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
@@ -78,22 +81,29 @@ class WorkerActor:
             return (), None
         if inputs:
             [self._weights] = inputs
-        assert self._trainer is not None, "nothing to train with"
+        trainer, local = self._trainer, self._local
+        assert trainer is not None, "nothing to train with"
         assert self._weights is not None, f"{self.site} never pulled"
-        loss, gradient, not_finite = self._trainer.compute(
-            self.site, message.clock, message.samples, self._weights, self._buffers
+        loss, gradient, not_finite = trainer.compute(
+            self.site, message, self._weights, self._buffers, local
         )
-        if self._trainer.has_buffers:
+        if local is not None:  # it may go on with the weights that it has now
+            self._weights = self._weights.clone()
+            self._weights[: len(local.weights)] = local.weights
+        if trainer.has_buffers:
             self._buffers = gradient
         return (gradient,), StepReport(loss, answer.busy_s, not_finite)
 
     def state(self) -> State:
         """See `Actor.state`."""
-        return {"weights": self._weights, "buffers": self._buffers}
+        local = None if self._local is None else self._local.state()
+        return {"weights": self._weights, "buffers": self._buffers, "local": local}
 
     def load_state(self, state: State) -> None:
         """See `Actor.load_state`."""
         self._weights, self._buffers = state["weights"], state["buffers"]
+        if self._local is not None:
+            self._local.load_state(state["local"])
 
 
 @dataclass(slots=True)

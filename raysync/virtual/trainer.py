@@ -11,9 +11,11 @@ from torch import Tensor
 
 from raysync.config import WorkerGroup
 from raysync.core.finding import Finding
+from raysync.engine.messages import StepCall
 from raysync.training.preparation import TrainingPlan
 from raysync.training.worker.device import refuse_without_kernels, use_deterministic_kernels
 from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.local_steps import LocalSteps
 from raysync.training.worker.precision import refuse_unsupported
 
 
@@ -50,16 +52,21 @@ class Trainer:
             self._generators.append(torch.cuda.default_generators[0])
 
     def compute(
-        self, slot: str, clock: int, batch_size: int, weights: Tensor, buffers: Tensor | None
+        self,
+        slot: str,
+        message: StepCall,
+        weights: Tensor,
+        buffers: Tensor | None,
+        local: LocalSteps | None,
     ) -> tuple[float, Tensor, Finding | None]:
         """Compute one iteration of a worker.
 
         Args:
             slot: the slot of the worker, whose batches are drawn.
-            clock: the iteration.
-            batch_size: in samples.
-            weights: (P + Q,), those of the worker's last pull.
+            message: says which batches.
+            weights: (P + Q,), those that it begins with.
             buffers: a vector whose end is its latest statistics; None means the initial ones.
+            local: the worker's local steps; None: it computes a gradient.
 
         Returns:
             The loss; the gradient with the buffers behind it as it travels, (P + Q,) in float32, on
@@ -72,11 +79,23 @@ class Trainer:
         computation.write_into(torch.empty(sum(computation.wire.sizes), device=self._device))
         states = [generator.get_state() for generator in self._generators]
         try:
-            loss = computation.compute(self._readers[slot], clock, batch_size)
+            reader, batch, size = self._readers[slot], message.batch, message.samples
+            loss = (
+                computation.compute(reader, batch, size)
+                if local is None
+                else local.compute(reader, batch, message.steps, size, message.progress)
+            )
         finally:
             for generator, state in zip(self._generators, states, strict=True):
                 generator.set_state(state)
         return loss, computation.outgoing(), computation.not_finite
+
+    def local_steps(self, slot: str) -> LocalSteps | None:
+        """Return fresh local steps of a worker; None: it makes none."""
+        local = self._training.experiment.local
+        if local is None:
+            return None
+        return LocalSteps(self._computation(self._training.groups[slot]), local)
 
     @property
     def has_buffers(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Sequence
 
 import torch
@@ -25,12 +26,20 @@ from raysync.cluster.transports.payloads import (
 from raysync.cluster.transports.transport import Remote, Service
 from raysync.config import WorkerGroup
 from raysync.emulation.step_time import StepTime, one_way_s
-from raysync.engine.messages import RestoreCall, StepCall, StepReport
+from raysync.engine.messages import (
+    LoadLocalStateCall,
+    LocalStateCall,
+    RestoreCall,
+    StepCall,
+    StepReport,
+)
 from raysync.engine.topology import SERVER
-from raysync.training.data.batch_reader import BatchReader
+from raysync.training.data.batch_reader import BatchReader, even_sizes
+from raysync.training.files.state_file import State, decode, encode, packed, unpacked
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.worker.device import try_kernels
 from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.local_steps import LocalSteps
 
 
 def _computation(
@@ -80,6 +89,10 @@ class Worker:
         self._gradient: GradientComputation | None = None
         self._reader: BatchReader | None = None
         self._pulled: PulledWeights | None = None
+        self._local: LocalSteps | None = None
+        self._before: tuple[int, State] | None = None
+        """The latest iteration's first batch, and the state of the local steps before it; only
+        where there are checkpoints."""
 
     def __repr__(self) -> str:
         return str(self._role)
@@ -101,7 +114,7 @@ class Worker:
 
     def reset(self, spec: RunSpec, model: InitialModel) -> Place:
         """Begin a run."""
-        self._gradient = self._pulled = self._reader = None
+        self._gradient = self._pulled = self._reader = self._local = self._before = None
         give_back_freed_memory()  # that of the run before, whose model may have been a large one
         slot, experiment = self._role.slot, spec.experiment
         group, size = spec.group(slot), experiment.batch_size_of(slot)
@@ -115,7 +128,12 @@ class Worker:
             lambda: _trial(spec, slot, model, devices),
         )
         self._gradient = _computation(spec, group, model, devices)
-        self._pulled = PulledWeights(self._gradient, self._vector_bytes, devices[0])
+        local = experiment.local
+        may_share = devices[0] == "cpu" and local is None  # local steps write into the weights
+        self._pulled = PulledWeights(self._gradient, self._vector_bytes, may_share=may_share)
+        self._local = None if local is None else LocalSteps(self._gradient, local)
+        self._is_checkpointed = experiment.checkpoint is not None
+        self._shards = experiment.cluster.server_shards
         self._reader = BatchReader(
             model.train_set, model.task.collate, spec.batches[slot], experiment.data.loader_workers
         )
@@ -127,10 +145,11 @@ class Worker:
     def step(
         self, message: StepCall, *weights: Payload, into: Remote | None = None
     ) -> tuple[Payload | StepReport, ...]:
-        """Compute one iteration.
+        """Compute one iteration: a gradient, or local steps and by how much they change the
+        weights.
 
         Args:
-            message: names the batch, and what faults do to the step.
+            message: names the batches, and what faults do to the step.
             weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you
                 have.
             into: what the gradient is to be written into; None: it is returned.
@@ -145,29 +164,59 @@ class Worker:
         assert gradient is not None, "step before reset"
         assert reader is not None, "step before reset"
         assert pulled is not None, "step before reset"
-        clock, batch_size = message.clock, message.samples
-        try_kernels(batch_size == self._batch_size)
+        try_kernels(message.samples == self._batch_size)
         if weights:  # the backend lets the gradient take its time: another step may come meanwhile
             sleep_s(one_way_s(self._link, self._vector_bytes, message.fault))
             pulled.read(weights)
         began_s = now_s()
         if into is None:
-            loss = gradient.compute(reader, clock, batch_size)
+            loss = self._compute(message, gradient, reader)
         else:
             with into.written() as vector:
                 gradient.write_into(vector)
-                loss = gradient.compute(reader, clock, batch_size)
+                loss = self._compute(message, gradient, reader)
                 gradient.outgoing()
                 pulled.check()
         # On a GPU the copies of weights and gradient run beside this thread: they are no computing.
-        computed_s = gradient.device_s or now_s() - began_s
-        step_s = self._step_time.seconds(clock, batch_size, message.fault.factor, computed_s)
+        device_s = gradient.device_s if self._local is None else self._local.device_s
+        computed_s = device_s or now_s() - began_s
+        step_s = self._step_time.seconds_of(
+            message.batch, message.steps, message.samples, message.fault.factor, computed_s
+        )
         began_s = now_s()
         sleep_s(step_s - computed_s)
         busy_s = computed_s + now_s() - began_s
         sizes = gradient.wire.sizes
         parts = outgoing(gradient.outgoing(), sizes) if into is None else into.parts(sizes)
         return *parts, StepReport(loss, busy_s, gradient.not_finite)
+
+    def _compute(
+        self, message: StepCall, gradient: GradientComputation, reader: BatchReader
+    ) -> float:
+        """Compute an iteration; return its loss."""
+        local, batch, size = self._local, message.batch, message.samples
+        if local is None:
+            return gradient.compute(reader, batch, size)
+        if self._is_checkpointed:
+            self._before = batch, copy.deepcopy(local.state())
+        return local.compute(reader, batch, message.steps, size, message.progress)
+
+    @answers
+    def local_state(self, message: LocalStateCall) -> tuple[Payload | None, ...]:
+        """Return the state of the local steps as it was before a batch, in a part a shard, which
+        have nothing else in common with the shards.
+        """
+        assert self._local is not None, "no local steps"
+        is_under_way = self._before is not None and self._before[0] == message.batch
+        state = self._before[1] if is_under_way else self._local.state()  # type: ignore[index]
+        vector = packed(encode(state), self._shards)
+        return *outgoing(vector, even_sizes(len(vector), self._shards)), None
+
+    @answers
+    def load_local_state(self, message: LoadLocalStateCall, *parts: Payload) -> None:
+        """Take what `local_state` returned, in its parts."""
+        assert self._local is not None, "no local steps"
+        self._local.load_state(decode(unpacked(torch.cat(incoming(*parts)))))
 
     @answers
     def restore(self, message: RestoreCall, *parts: Payload) -> None:

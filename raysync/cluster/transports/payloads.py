@@ -58,15 +58,17 @@ def forget_run() -> None:
 class PulledWeights:
     """The weights that a worker computes on: copied, or used where their transport has them."""
 
-    def __init__(self, gradient: GradientComputation, vector_bytes: int, device: str) -> None:
+    def __init__(
+        self, gradient: GradientComputation, vector_bytes: int, *, may_share: bool
+    ) -> None:
         """
         Args:
             gradient: computes on them.
             vector_bytes: their size.
-            device: the torch device of the first replica.
+            may_share: whether they may be used where they are: on a CPU, and only read.
         """
         self._gradient, self._vector_bytes = gradient, vector_bytes
-        self._may_share = device == "cpu"
+        self._may_share = may_share
         self._in_place: InPlace | None = None
 
     def read(self, weights: Sequence[Payload]) -> None:

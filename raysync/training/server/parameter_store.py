@@ -18,6 +18,7 @@ from typing_extensions import TypedDict
 from raysync.config import Update
 from raysync.training.files.state_file import State, check_fits
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
+from raysync.training.server.clipping import clipped, norm_of
 from raysync.training.server.flat_optimizer import FlatOptimizer
 from raysync.training.server.lr_schedule import learning_rate, momentum
 from raysync.training.server.parameter_groups import (
@@ -36,9 +37,6 @@ NEXT_TO_0 = ulp(0.0)
 """A momentum so small that the buffer becomes the gradient. At exactly 0 torch would leave the
 buffer unchanged, and use an old direction when the momentum rises again; this one is 0 as a
 float32, but not for torch."""
-
-NORM_BLOCK = 2**20
-"""The elements whose norm is taken at once: torch's sum of more squares in float32 is far off."""
 
 
 @with_config(ConfigDict(strict=True, arbitrary_types_allowed=True))
@@ -150,7 +148,7 @@ class ParameterStore:
             if buffers and worker is not None:
                 self._buffers[worker] = vector[-buffers:].clone()
         self._gradient = gradient
-        return 0.0 if self._settings.clip_norm is None else self._norm(gradient)
+        return 0.0 if self._settings.clip_norm is None else float(norm_of(gradient))
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> None:
         """Make an update: step along the combined gradient.
@@ -180,21 +178,13 @@ class ParameterStore:
             gradient = out
         return gradient
 
-    @staticmethod
-    def _norm(gradient: Tensor) -> float:
-        """Return the Euclidean norm of a gradient (P,)."""
-        whole = len(gradient) // NORM_BLOCK * NORM_BLOCK
-        rest = torch.linalg.vector_norm(gradient[whole:])
-        if not whole:
-            return float(rest)
-        blocks = torch.linalg.vector_norm(gradient[:whole].view(-1, NORM_BLOCK), dim=1)
-        return float(torch.linalg.vector_norm(torch.cat([blocks, rest.view(1)])))
-
     def _step(self, progress: float, norms: Sequence[float]) -> None:
-        settings = self._settings
+        settings, gradient = self._settings, self._gradient
+        assert gradient is not None, "step before combine"
         if settings.clip_norm is not None:
             whole = torch.tensor(norms, device=self._weights.device)
-            self._clip(settings.clip_norm, torch.linalg.vector_norm(whole))
+            norm = torch.linalg.vector_norm(whole)
+            gradient = clipped(gradient, settings.clip_norm, norm, out=self._combined)
         scale = self._pushes if settings.lr_scaling == "linear" else 1
         lr = scale * learning_rate(settings, progress, self.version)
         risen = (
@@ -202,8 +192,7 @@ class ParameterStore:
             if self._has_momentum
             else None
         )
-        assert self._gradient is not None, "step before combine"
-        self._optimizer.step(self._gradient, lr, settings.weight_decay, risen)
+        self._optimizer.step(gradient, lr, settings.weight_decay, risen)
         self._project()
         self._gradient = None  # lets the vectors that arrived be freed
         self.version += 1
@@ -230,16 +219,6 @@ class ParameterStore:
             if self._arrived:
                 gradient = self._arrived[min(index, 1)].copy_(gradient)
             yield gradient
-
-    def _clip(self, longest: float, norm: Tensor) -> None:
-        """Clip a gradient of that norm as torch's `clip_grad_norm_` does.
-
-        torch's function writes into the gradient, but vectors that arrived are read-only.
-        """
-        scale = longest / (norm + 1e-6)
-        assert self._gradient is not None, "step before combine"
-        if scale < 1:
-            self._gradient = torch.mul(self._gradient, scale, out=self._combined)
 
     def _project(self) -> None:
         """Move parameters outside of the ball to its nearest point; exact but for float32's

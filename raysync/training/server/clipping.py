@@ -1,0 +1,31 @@
+"""The norm of a flat gradient, and clipping it.
+
+Shape legend: P = trainable parameters.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+NORM_BLOCK = 2**20
+"""The elements whose norm is taken at once: torch's sum of more squares in float32 is far off."""
+
+
+def norm_of(gradient: Tensor) -> Tensor:
+    """Return the Euclidean norm of a gradient (P,)."""
+    whole = len(gradient) // NORM_BLOCK * NORM_BLOCK
+    norm: Tensor = torch.linalg.vector_norm(gradient[whole:])
+    if whole:
+        blocks = torch.linalg.vector_norm(gradient[:whole].view(-1, NORM_BLOCK), dim=1)
+        norm = torch.linalg.vector_norm(torch.cat([blocks, norm.view(1)]))
+    return norm
+
+
+def clipped(gradient: Tensor, longest: float, norm: Tensor, out: Tensor) -> Tensor:
+    """Return a gradient (P,) of that norm, clipped as torch's `clip_grad_norm_` does: itself, or
+    what is written into `out`. (torch's function writes into the gradient, and vectors that have
+    arrived are read-only.)
+    """
+    scale = longest / (norm + 1e-6)
+    return torch.mul(gradient, scale, out=out) if scale < 1 else gradient

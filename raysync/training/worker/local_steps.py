@@ -1,0 +1,125 @@
+"""Local steps: optimizer steps of a worker between two pushes, and what they change.
+
+Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers take.
+"""
+
+from __future__ import annotations
+
+from math import isfinite
+
+import torch
+from torch import Tensor
+
+from raysync.config import Local
+from raysync.training.data.batch_reader import BatchReader
+from raysync.training.files.state_file import State
+from raysync.training.server.clipping import clipped, norm_of
+from raysync.training.server.flat_optimizer import FlatOptimizer
+from raysync.training.server.lr_schedule import learning_rate
+from raysync.training.server.parameter_groups import parameter_groups
+from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.not_finite import first_not_finite
+
+
+class LocalSteps:
+    """The steps of one worker.
+
+    The computation may serve several workers in turn, whose weights it then has in turn; the
+    optimizer and its state are this worker's alone.
+    """
+
+    def __init__(self, computation: GradientComputation, local: Local) -> None:
+        """
+        Args:
+            computation: computes gradients at the weights that it has.
+            local: names the optimizer.
+        """
+        self.device_s = 0.0
+        """The seconds in which a GPU computed the latest iteration; 0 on CPUs."""
+        self._computation, self._keeps_state = computation, local.keeps_state
+        self._update, model = local.update, computation.model
+        self._groups = parameter_groups(self._update, model.parameters)
+        self._start = torch.empty_like(model.weights)  # (P,), the weights before the steps
+        self._optimizer: FlatOptimizer | None = None
+        self._saved: State | None = None
+        """The state that a new optimizer begins with."""
+        self._count = 0
+        """The steps that the optimizer has made."""
+
+    def compute(
+        self, reader: BatchReader, batch: int, steps: int, batch_size: int, progress: float
+    ) -> float:
+        """Step from the weights that the computation has; leave by how much they have changed,
+        x_pulled - x_local, in the place of a gradient.
+
+        Args:
+            reader: has the batches of the slot.
+            batch: the number of the first one.
+            steps: each takes the next batch; they end early where something is not finite.
+            batch_size: in samples.
+            progress: of the run, for the schedule of the learning rate.
+
+        Returns:
+            The mean loss of the steps.
+        """
+        computation, model = self._computation, self._computation.model
+        self._start.copy_(model.weights)
+        self._begin()
+        losses: list[float] = []
+        self.device_s = 0.0
+        for number in range(batch, batch + steps):
+            losses.append(computation.compute(reader, number, batch_size))
+            self.device_s += computation.device_s
+            if computation.not_finite is not None:
+                break
+            self._step(progress)
+        torch.sub(self._start, model.weights, out=model.gradient)
+        loss = sum(losses) / len(losses)
+        if computation.not_finite is None and not isfinite(model.gradient.sum().item()):
+            last = batch + steps - 1, batch_size
+            computation.not_finite = first_not_finite(
+                loss, model.gradient, model.weights, model.parameters, reader, last
+            )
+        return loss
+
+    def _begin(self) -> None:
+        if self._optimizer is not None and self._keeps_state:
+            return
+        self._optimizer = FlatOptimizer(self._update, self._computation.model.weights, self._groups)
+        self._count = 0
+        if self._saved is not None and self._keeps_state:
+            self._optimizer.restore(self._saved["optimizer"])
+            self._count = self._saved["steps"]
+            self._saved = None
+
+    def _step(self, progress: float) -> None:
+        update, gradient = self._update, self._computation.model.gradient
+        assert self._optimizer is not None, "a step before the beginning"
+        if update.clip_norm is not None:
+            gradient = clipped(gradient, update.clip_norm, norm_of(gradient), out=gradient)
+        lr = learning_rate(update, progress, self._count)
+        momentum = update.momentum if update.momentum else None
+        self._optimizer.step(gradient, lr, update.weight_decay, momentum)
+        self._count += 1
+        self._computation.read_weights([])  # other devices take them from the first
+
+    @property
+    def weights(self) -> Tensor:
+        """The weights of the worker after its steps, (P,); valid until the computation has
+        others.
+        """
+        return self._computation.model.weights
+
+    def state(self) -> State:
+        """Return what later steps depend on; its tensors are valid until the next one."""
+        if not self._keeps_state:
+            return {}
+        if self._optimizer is None:
+            return self._saved or {}
+        return {"optimizer": self._optimizer.state(), "steps": self._count}
+
+    def load_state(self, state: State) -> None:
+        """Take what `state` returned, before the first step, or in place of what later steps would
+        depend on.
+        """
+        self._optimizer, self._saved = None, state or None
