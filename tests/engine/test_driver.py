@@ -228,7 +228,7 @@ def test_every_step_gets_the_weights_of_the_version_that_was_decided(paradigm):
     driver, lines = run_in(training, rule_of(training))
     pulls = {(one.worker, one.clock): one.version for one in decided(lines, Release) if one.pull}
     got = {
-        (who, message.clock): inputs[0]
+        (who, message.batch): inputs[0]
         for who, message, inputs in driver.backend.log
         if isinstance(message, StepCall) and inputs
     }
@@ -323,8 +323,8 @@ def test_only_a_step_that_is_befallen_is_sent_its_hardship():
         if isinstance(message, StepCall)
     ]
     for slot, message in steps:
-        fault = asked.at_step(slot, message.clock, 0.0)
-        assert message == StepCall(message.clock, 1, fault)
+        fault = asked.at_step(slot, message.batch, 0.0)
+        assert message == StepCall(message.batch, 1, fault)
     assert ("w-1", StepCall(4, 1, StepFault(3.0, 0.2))) in steps
     assert len(steps) > 50
 
@@ -543,7 +543,7 @@ def follow_waits(lines, min_workers, calls):
     issued = {}
     for at, worker, message in calls:  # those issued again, after the loss of a server, began
         if isinstance(message, StepCall):
-            issued.setdefault((worker, message.clock), at)
+            issued.setdefault((worker, message.batch), at)
     steps = list(issued.values())
     assert not [at for at in steps if any(since < at < until for since, until in waits)]
     told = [(line.at, line.text) for line in lines if isinstance(line, Remark)]

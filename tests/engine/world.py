@@ -192,7 +192,7 @@ class World:
         self.calls.append((self.now, actor, message))
         call = self._backend.call(actor, message, inputs)
         match message:
-            case StepCall(clock=clock):
+            case StepCall(batch=clock):
                 self._gradients[call] = actor, clock
             case BackwardCall(batch=batch):
                 self._gradients[call] = actor, batch - 1

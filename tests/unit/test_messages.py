@@ -27,7 +27,8 @@ plans = st.builds(
     combined=st.booleans(),
 )
 FIELDS = {
-    "clock": numbers,
+    "steps": numbers,
+    "progress": seconds,
     "samples": numbers,
     "batch": numbers,
     "fault": st.builds(StepFault, factor=seconds, latency_s=seconds),
