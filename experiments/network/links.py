@@ -1,6 +1,6 @@
 """Measure the network of the hosts itself, plain and through Ray: results/network.links.csv.
 
-    python experiments/network/links.py RUNS    (5 minutes, as root)
+    python experiments/network/links.py    (5 minutes, as root)
 
 A row is a flow (or a call) of a repetition: how long after the common beginning it had arrived.
 """

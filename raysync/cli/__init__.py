@@ -6,6 +6,7 @@ One file a group of commands.
 
 from __future__ import annotations
 
+import os
 import sys
 from io import TextIOWrapper
 from pathlib import Path
@@ -58,6 +59,19 @@ __all__ = ["app", "console", "errors", "main"]
 
 def main(commands: typer.Typer = app) -> None:
     """Run the command line; a user's mistake is reported without a traceback, exit status 2."""
+    try:
+        _main(commands)
+    except SystemExit as end:
+        clock = sys.modules.get("raysync.cluster.clock")
+        if clock is not None and clock.is_stuck():
+            # Ray's threads would crash the process at its end: the status is to be the run's.
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))
+        raise
+
+
+def _main(commands: typer.Typer) -> None:
     sys.path.insert(0, str(Path.cwd()))  # for the user's own package.module:Name
     if isinstance(sys.stdout, TextIOWrapper):
         sys.stdout.reconfigure(errors="backslashreplace")  # a terminal may know only ASCII

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future, wait
-from threading import Event, Thread
+from threading import Event, Thread, enumerate as enumerate_threads
 from typing import TypeVar
 
 from ray.exceptions import RaySystemError
@@ -22,6 +22,9 @@ ANSWER_S = 20.0
 SLICE_S = 1.0
 """The length of one wait: the caller waits several times, so that the time in which it was itself
 suspended (Ctrl-Z) does not count."""
+
+LIMITED = "call within a limit"
+"""The name of the threads of such calls."""
 
 
 def now_s() -> float:
@@ -55,6 +58,11 @@ def repeat(call: Callable[[], None], every_s: float, sooner: Event) -> None:
     Thread(target=work, daemon=True).start()
 
 
+def is_stuck() -> bool:
+    """Say whether a call is still under way whose time is limited, or was."""
+    return any(thread.name == LIMITED for thread in enumerate_threads())
+
+
 def within(limit_s: float, call: Callable[[], Result]) -> Result:
     """Return what a call returns, if it comes back in time.
 
@@ -77,7 +85,7 @@ def within(limit_s: float, call: Callable[[], Result]) -> Result:
         except BaseException as error:
             future.set_exception(error)
 
-    Thread(target=work, daemon=True).start()
+    Thread(target=work, name=LIMITED, daemon=True).start()
     left_s = limit_s
     while not future.done():
         if left_s <= 0:

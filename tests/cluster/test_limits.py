@@ -5,9 +5,11 @@ from threading import Event
 from types import SimpleNamespace
 
 import pytest
+import typer
 from hypothesis import given, strategies as st
 from ray.exceptions import ActorDiedError, RayError
 
+from raysync.cli import main
 from raysync.cluster import actor_group, clock, session
 from raysync.cluster.actor_group import START_DEADLINE_S, Starting
 from raysync.cluster.clock import within
@@ -32,6 +34,23 @@ def test_a_call_comes_back_or_its_limit_does(for_ever):
         within(0.01, for_ever)
     with pytest.raises(RayError, match="exit status 1"):
         within(5, lambda: sys.exit(1))
+
+
+def test_what_is_stuck_is_known_as_long_as_it_is(for_ever, monkeypatch, capsys):
+    """A process whose call of Ray's never ended ends with its own status, and without Ray's end."""
+    statuses = []
+    monkeypatch.setattr("os._exit", statuses.append)
+    commands = typer.Typer()
+    commands.command()(lambda: None)
+    monkeypatch.setattr(sys, "argv", ["raysync"])
+    with pytest.raises(SystemExit):
+        main(commands)
+    assert not statuses
+    with pytest.raises(TimeoutError):
+        within(0.01, for_ever)
+    with pytest.raises(SystemExit):
+        main(commands)
+    assert statuses == [0]
 
 
 def test_the_time_in_which_the_caller_is_suspended_does_not_count(for_ever, monkeypatch):
