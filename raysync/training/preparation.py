@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from torch import nn
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from raysync.config import Data, Experiment, ParadigmChoice, Update, WorkerGroup
+from raysync.config import Data, Experiment, Local, ParadigmChoice, Update, WorkerGroup
 from raysync.config.durations import is_shared
 from raysync.core.capability import Capability, Demand
 from raysync.core.metrics import PrimaryMetric
@@ -29,7 +29,7 @@ from raysync.training.models.builtin import MODELS, ModelSource
 from raysync.training.models.cost import step_flops
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.models.smallest_batch import smallest_batch
-from raysync.training.server.lr_schedule import rate_in_force
+from raysync.training.server.lr_schedule import local_rate, rate_in_force
 from raysync.training.server.optimizers import check_optimizer
 from raysync.training.server.parameter_groups import check_groups
 from raysync.training.tasks.supervised import Classification, LanguageModel, Supervised
@@ -134,8 +134,9 @@ class TrainingPlan:
 
     def rate_in_force(self, choice: ParadigmChoice) -> str:
         """Return the learning rate of an update under a paradigm, in words."""
-        experiment = self.experiment
-        return rate_in_force(experiment.update, experiment.make(choice), experiment.worker_count)
+        experiment, local = self.experiment, self.experiment.local
+        rate = rate_in_force(experiment.update, experiment.make(choice), experiment.worker_count)
+        return rate if local is None else f"{local_rate(local)}; outer {rate}"
 
     @property
     def primary(self) -> PrimaryMetric:
@@ -305,31 +306,38 @@ def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
 def _with_settings_of(
     task: Task, module: nn.Module, experiment: Experiment, count: int
 ) -> tuple[Experiment, tuple[str, ...]]:
-    """Return the experiment with the settings of `update` that its task brings, and remarks.
+    """Return the experiment with the settings of its optimizer that its task brings, and remarks:
+    in `update`, or, where workers step by themselves, in `local`.
 
     Raises:
         ConfigError: they do not go with those of the experiment file.
     """
-    file, epochs = experiment.update, experiment.workload_samples(count) / count
+    local, epochs = experiment.local, experiment.workload_samples(count) / count
+    block: Update | Local = experiment.update if local is None else local
+    file, where = (experiment.update, "update") if local is None else (local.update, "local")
     with users_code(f"task {task.name}: remarks"):
         remarks = list(task.remarks(module))
     with users_code(f"task {task.name}: update"):
         settings = dict(task.update(module, file, epochs))
     if not settings.keys().isdisjoint(("optimizer", "lr")):
         settings.setdefault("lr_scaling", "none")  # a rate of the task's own stays as it is
-    brought = {name: value for name, value in settings.items() if name not in file.model_fields_set}
+    brought = {
+        name: value
+        for name, value in settings.items()
+        if name in type(block).model_fields and name not in block.model_fields_set
+    }
     if not brought:
         return experiment, tuple(remarks)
     text = ", ".join(f"{name}: {value}" for name, value in brought.items())
     try:
-        update = Update.model_validate(file.model_dump(exclude_unset=True) | brought)
+        block = type(block).model_validate(block.model_dump(exclude_unset=True) | brought)
     except ValidationError as error:
         first = error.errors()[0]
         reason = first.get("ctx", {}).get("error", first["msg"])
-        raise ConfigError(f"task {task.name}: its update ({text}): {reason}.") from error
-    if brought.keys() != {"lr_scaling"} or update.lr_scaling != file.lr_scaling:
-        remarks.append(f"Taken over from {task.name} into update: {text}.")
-    return experiment.model_copy(update={"update": update}), tuple(remarks)
+        raise ConfigError(f"task {task.name}: its {where} ({text}): {reason}.") from error
+    if brought.keys() != {"lr_scaling"} or settings["lr_scaling"] != file.lr_scaling:
+        remarks.append(f"Taken over from {task.name} into {where}: {text}.")
+    return experiment.model_copy(update={where: block}), tuple(remarks)
 
 
 def _batch_norm_remarks(experiment: Experiment, module: nn.Module) -> tuple[str, ...]:

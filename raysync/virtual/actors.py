@@ -14,6 +14,8 @@ from raysync.engine.messages import (
     ApplyCall,
     EvaluateCall,
     ForgetCall,
+    LoadLocalStateCall,
+    LocalStateCall,
     Message,
     PublishCall,
     RestoreCall,
@@ -75,10 +77,7 @@ class WorkerActor:
     def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
         if not isinstance(message, StepCall):
-            import torch
-
-            self._buffers = torch.cat(inputs)
-            return (), None
+            return self._keep_or_restore(message, inputs)
         if inputs:
             [self._weights] = inputs
         trainer, local = self._trainer, self._local
@@ -93,6 +92,25 @@ class WorkerActor:
         if trainer.has_buffers:
             self._buffers = gradient
         return (gradient,), StepReport(loss, answer.busy_s, not_finite)
+
+    def _keep_or_restore(self, message: Message, inputs: list[Any]) -> Computed:
+        """Carry out a call that a checkpoint needs."""
+        import torch
+
+        from raysync.training.files.state_file import decode, encode, packed, unpacked
+
+        match message:
+            case RestoreCall():
+                self._buffers = torch.cat(inputs)
+            case LocalStateCall(batch=batch):
+                assert self._local is not None, "no local steps"
+                return (packed(encode(self._local.state_before(batch))),), None
+            case LoadLocalStateCall():
+                assert self._local is not None, "no local steps"
+                self._local.load_state(decode(unpacked(torch.cat(inputs))))
+            case _:
+                raise AssertionError(f"no call of a worker: {message}")
+        return (), None
 
     def state(self) -> State:
         """See `Actor.state`."""

@@ -92,10 +92,14 @@ class Trainer:
 
     def local_steps(self, slot: str) -> LocalSteps | None:
         """Return fresh local steps of a worker; None: it makes none."""
-        local = self._training.experiment.local
-        if local is None:
+        experiment = self._training.experiment
+        if experiment.local is None:
             return None
-        return LocalSteps(self._computation(self._training.groups[slot]), local)
+        return LocalSteps(
+            self._computation(self._training.groups[slot]),
+            experiment.local,
+            is_checkpointed=experiment.checkpoint is not None,
+        )
 
     @property
     def has_buffers(self) -> bool:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Sequence
 
 import torch
@@ -35,7 +34,7 @@ from raysync.engine.messages import (
 )
 from raysync.engine.topology import SERVER
 from raysync.training.data.batch_reader import BatchReader, even_sizes
-from raysync.training.files.state_file import State, decode, encode, packed, unpacked
+from raysync.training.files.state_file import decode, encode, packed, unpacked
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.worker.device import try_kernels
 from raysync.training.worker.gradient import GradientComputation
@@ -90,9 +89,6 @@ class Worker:
         self._reader: BatchReader | None = None
         self._pulled: PulledWeights | None = None
         self._local: LocalSteps | None = None
-        self._before: tuple[int, State] | None = None
-        """The latest iteration's first batch, and the state of the local steps before it; only
-        where there are checkpoints."""
 
     def __repr__(self) -> str:
         return str(self._role)
@@ -114,7 +110,7 @@ class Worker:
 
     def reset(self, spec: RunSpec, model: InitialModel) -> Place:
         """Begin a run."""
-        self._gradient = self._pulled = self._reader = self._local = self._before = None
+        self._gradient = self._pulled = self._reader = self._local = None
         give_back_freed_memory()  # that of the run before, whose model may have been a large one
         slot, experiment = self._role.slot, spec.experiment
         group, size = spec.group(slot), experiment.batch_size_of(slot)
@@ -131,8 +127,12 @@ class Worker:
         local = experiment.local
         may_share = devices[0] == "cpu" and local is None  # local steps write into the weights
         self._pulled = PulledWeights(self._gradient, self._vector_bytes, may_share=may_share)
-        self._local = None if local is None else LocalSteps(self._gradient, local)
-        self._is_checkpointed = experiment.checkpoint is not None
+        is_checkpointed = experiment.checkpoint is not None
+        self._local = (
+            None
+            if local is None
+            else LocalSteps(self._gradient, local, is_checkpointed=is_checkpointed)
+        )
         self._shards = experiment.cluster.server_shards
         self._reader = BatchReader(
             model.train_set, model.task.collate, spec.batches[slot], experiment.data.loader_workers
@@ -197,8 +197,6 @@ class Worker:
         local, batch, size = self._local, message.batch, message.samples
         if local is None:
             return gradient.compute(reader, batch, size)
-        if self._is_checkpointed:
-            self._before = batch, copy.deepcopy(local.state())
         return local.compute(reader, batch, message.steps, size, message.progress)
 
     @answers
@@ -207,9 +205,7 @@ class Worker:
         have nothing else in common with the shards.
         """
         assert self._local is not None, "no local steps"
-        is_under_way = self._before is not None and self._before[0] == message.batch
-        state = self._before[1] if is_under_way else self._local.state()  # type: ignore[index]
-        vector = packed(encode(state), self._shards)
+        vector = packed(encode(self._local.state_before(message.batch)), self._shards)
         return *outgoing(vector, even_sizes(len(vector), self._shards)), None
 
     @answers

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from math import cos, pi, sqrt
 
-from raysync.config import Update
+from raysync.config import Local, Update
 from raysync.core.paradigm import AnyParadigm
 
 
@@ -69,6 +69,13 @@ def rate_in_force(update: Update, paradigm: AnyParadigm, workers: int) -> str:
     if update.schedule.warmup:
         parts.append(f"warmup: {update.schedule.warmup:g}")
     return ", ".join(parts)
+
+
+def local_rate(local: Local) -> str:
+    """Return how workers step by themselves, in words: `local: 8 steps of sgd at lr 0.1`."""
+    steps = f"{local.steps} steps" if local.steps > 1 else "steps"
+    schedule = "" if local.schedule.name == "constant" else f", schedule: {local.schedule.name}"
+    return f"local: {steps} of {local.optimizer.name} at lr {local.lr:g}{schedule}"
 
 
 def _scaled_rate(update: Update, pushes: int | None) -> str:

@@ -1,0 +1,155 @@
+"""Local steps are those of torch's own optimizer on the module, and a push is what they changed."""
+
+from copy import deepcopy
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+from raysync import config
+from raysync.config import Local
+from raysync.training.files.state_file import decode, encode, packed, unpacked
+from raysync.training.preparation import prepare
+from raysync.training.worker.gradient import GradientComputation
+from raysync.training.worker.local_steps import LocalSteps
+from tests.builders.virtual import DATA
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SIZE = 8
+OPTIMIZERS = {
+    "sgd": ({"lr": 0.1}, lambda p: torch.optim.SGD(p, lr=0.1)),
+    "nesterov": (
+        {"lr": 0.1, "momentum": 0.9, "nesterov": True, "weight_decay": 0.01},
+        lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True, weight_decay=0.01),
+    ),
+    "adamw": (
+        {"optimizer": "adamw", "lr": 0.01, "weight_decay": 0.1},
+        lambda p: torch.optim.AdamW(p, lr=0.01, weight_decay=0.1, fused=True),
+    ),
+    "rmsprop": (
+        {"optimizer": {"name": "RMSprop", "centered": True}, "lr": 0.01},
+        lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True),
+    ),
+}
+
+
+def net():
+    return nn.Sequential(nn.Linear(3, 6), nn.BatchNorm1d(6), nn.Tanh(), nn.Linear(6, 4))
+
+
+def task(**settings):
+    return prepare(config.validate({"engine": "virtual", "batch_size": SIZE} | settings), net, DATA)
+
+
+def steps_of(training, local, devices=1, **others):
+    computation = GradientComputation(training.build(), training.task, ["cpu"] * devices)
+    return computation, LocalSteps(computation, Local(**local), **others)
+
+
+def batch(training, number):
+    indices = training.batches("worker-0").indices(number, SIZE)
+    data = training.data
+    return data.samples(data.train_x[indices]), torch.from_numpy(data.train_y[indices])
+
+
+@pytest.mark.parametrize("keeps_state", [True, False])
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_iterations_are_those_of_a_plain_loop(optimizer, keeps_state):
+    training = task()
+    local, make = OPTIMIZERS[optimizer]
+    computation, steps = steps_of(training, local | {"keeps_state": keeps_state})
+    module, reader = training.build(), training.reader("worker-0")
+    own = make(module.parameters())
+    flat = nn.utils.parameters_to_vector
+    pulled, number = flat(module.parameters()).detach().clone(), 0
+    for count in (3, 1, 4):
+        buffers = computation.model.buffers()
+        computation.read_weights([torch.cat([pulled, buffers])])
+        nn.utils.vector_to_parameters(pulled.clone(), module.parameters())
+        loss = steps.compute(reader, number, count, SIZE, progress=0.0)
+        own = own if keeps_state else make(module.parameters())
+        losses = []
+        for each in range(number, number + count):
+            x, y = batch(training, each)
+            own.zero_grad()
+            plain = cross_entropy(module(x), y)
+            plain.backward()
+            own.step()
+            losses.append(plain.item())
+        assert loss == pytest.approx(sum(losses) / count, rel=1e-5)
+        changed = flat(module.parameters()).detach()
+        torch.testing.assert_close(steps.weights, changed, rtol=1e-5, atol=1e-6)
+        delta = computation.outgoing()[: len(pulled)]
+        assert torch.equal(delta, pulled - steps.weights)
+        torch.testing.assert_close(
+            computation.outgoing()[len(pulled) :][:6], module[1].running_mean, rtol=1e-5, atol=1e-6
+        )
+        pulled = pulled - 0.7 * delta  # weights of the server, which are not those of the worker
+        number += count
+
+
+def test_two_devices_step_as_one():
+    training, local = task(), {"lr": 0.1, "momentum": 0.9}
+    norm_free = prepare(
+        config.validate({"engine": "virtual", "batch_size": SIZE}), nn.Linear(3, 4), DATA
+    )
+    results = []
+    for devices in (1, 2):
+        computation, steps = steps_of(norm_free, local, devices)
+        steps.compute(training.reader("worker-0"), 0, 5, SIZE, 0.0)
+        results.append(computation.outgoing().clone())
+    torch.testing.assert_close(*results, rtol=1e-5, atol=1e-6)
+
+
+def test_the_schedule_goes_by_the_progress_of_the_run():
+    training, deltas = task(), []
+    for progress in (0.0, 0.5, 1.0):
+        computation, steps = steps_of(training, {"lr": 0.1, "schedule": "cosine"})
+        steps.compute(training.reader("worker-0"), 0, 1, SIZE, progress)
+        deltas.append(computation.model.gradient.clone())
+    torch.testing.assert_close(deltas[1], deltas[0] / 2, rtol=1e-4, atol=1e-6)
+    assert not deltas[2].any()
+
+
+def test_each_steps_gradient_is_clipped():
+    """So one step of SGD moves the weights by lr x clip_norm, however large the gradient."""
+    training = task()
+    computation, steps = steps_of(training, {"lr": 0.5, "clip_norm": 0.01})
+    steps.compute(training.reader("worker-0"), 0, 1, SIZE, 0.0)
+    assert computation.model.gradient.norm().item() == pytest.approx(0.005, rel=1e-3)
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS)
+def test_another_process_goes_on_from_its_state(optimizer):
+    """Also while the next iteration is under way, whose batch the state is asked for by."""
+    training, local = task(), OPTIMIZERS[optimizer][0]
+    reader = training.reader("worker-0")
+    computation, steps = steps_of(training, local, is_checkpointed=True)
+    weights = computation.model.initial()
+    steps.compute(reader, 0, 3, SIZE, 0.0)
+    before = [unpacked(packed(encode(steps.state_before(3)), least=5))]
+    again, others = steps_of(training, local)
+    computation.read_weights([weights])
+    computation.read_buffers(weights)
+    steps.compute(reader, 3, 2, SIZE, 0.0)
+    before.append(encode(steps.state_before(3)))
+    expected = computation.outgoing().clone()
+    for data in before:
+        others.load_state(decode(data))
+        again.read_weights([weights])
+        again.read_buffers(weights)
+        others.compute(reader, 3, 2, SIZE, 0.0)
+        assert torch.equal(again.outgoing(), expected)
+    assert encode(steps.state()) != encode(deepcopy(steps.state_before(3)))
+
+
+@pytest.mark.parametrize("steps", [1, 50])
+def test_what_is_not_finite_is_found_with_the_push(steps):
+    """Also if the last step alone makes it so: no gradient has shown it then."""
+    training, overflows = task(), {"match": ["*"], "lr_factor": 1e20}
+    computation, local = steps_of(training, {"lr": 1e20, "groups": [overflows]})
+    local.compute(training.reader("worker-0"), 0, steps, SIZE, 0.0)
+    assert computation.not_finite is not None
+    assert computation.not_finite.first == "weights"

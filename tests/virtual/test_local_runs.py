@@ -1,0 +1,261 @@
+"""Runs with local steps against plain loops in torch: DiLoCo, its asynchronous form, and SGD."""
+
+import heapq
+from dataclasses import dataclass
+from itertools import count
+
+import pytest
+import torch
+from hypothesis import given, settings, strategies as st
+from torch import nn
+from torch.nn.functional import cross_entropy
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from raysync import config
+from raysync.config import ParadigmChoice
+from raysync.core.decisions import Release
+from raysync.core.journal import Ended
+from raysync.decoupled.plan import check_training
+from raysync.errors import ConfigError
+from raysync.paradigms.asp import ASP
+from raysync.training.data.batches import Batches
+from raysync.training.preparation import prepare
+from raysync.virtual.engine import driver_of
+from tests.builders.messages import naming
+from tests.builders.virtual import DATA, interrupted, learn, push_times, run, timed, weights_of
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+SIZE = 8
+INNER = {"optimizer": "adamw", "lr": 0.003, "weight_decay": 0.1}
+OUTER = {"lr": 0.7, "momentum": 0.9, "nesterov": True}
+
+
+def net():
+    return nn.Sequential(nn.Linear(3, 8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def with_batch_norm():
+    return nn.Sequential(nn.Linear(3, 8), nn.BatchNorm1d(8), nn.Tanh(), nn.Linear(8, 4))
+
+
+def task(pushes, steps, workers=(1.0,), model=net, **others):
+    """Of so many pushes in all; the workers' seconds of a step."""
+    return prepare(
+        config.validate(
+            {
+                "engine": "virtual",
+                "batch_size": SIZE,
+                "workers": [{"name": f"w{i}", "step_s": s} for i, s in enumerate(workers)],
+                "workload": {"samples": SIZE * steps * pushes},
+                "update": OUTER,
+                "local": {"steps": steps} | INNER,
+                "evaluation": {"marks": 1},
+            }
+            | others
+        ),
+        model,
+        DATA,
+    )
+
+
+class Worker:
+    """A worker of a plain loop, with its own module, optimizer and batches."""
+
+    def __init__(self, training, slot, make):
+        self.training, self.slot = training, slot
+        self.module, self.number = training.build(), 0
+        self.optimizer = make(self.module.parameters())
+
+    def delta(self, weights, steps):
+        vector_to_parameters(weights.clone(), self.module.parameters())
+        data = self.training.data
+        for _ in range(steps):
+            indices = self.training.batches(self.slot).indices(self.number, SIZE)
+            x = data.samples(data.train_x[indices])
+            y = torch.from_numpy(data.train_y[indices])
+            self.optimizer.zero_grad()
+            cross_entropy(self.module(x), y).backward()
+            self.optimizer.step()
+            self.number += 1
+        return weights - parameters_to_vector(self.module.parameters()).detach()
+
+
+def plain(training, inner, outer):
+    """The workers of a plain loop, the weights, and the outer optimizer."""
+    workers = [Worker(training, slot, inner) for slot in training.groups]
+    weights = nn.Parameter(parameters_to_vector(training.build().parameters()).detach())
+    return workers, weights, outer([weights])
+
+
+def adamw(parameters):
+    return torch.optim.AdamW(parameters, lr=0.003, weight_decay=0.1, fused=True)
+
+
+def nesterov(parameters):
+    return torch.optim.SGD(parameters, lr=0.7, momentum=0.9, nesterov=True)
+
+
+@pytest.mark.parametrize("workers", [1, 2, 4])
+def test_bsp_is_diloco(workers):
+    rounds, steps = 20, 5
+    training = task(rounds * workers, steps, [1.0, 0.5, 2.0, 3.0][:workers])
+    _, driver = learn(training)
+    own, weights, outer = plain(training, adamw, nesterov)
+    for _ in range(rounds):
+        weights.grad = torch.stack([each.delta(weights.detach(), steps) for each in own]).mean(0)
+        outer.step()
+    torch.testing.assert_close(weights_of(driver), weights.detach(), rtol=1e-6, atol=1e-6)
+
+
+def test_asp_is_a_heap_of_workers():
+    """Each applies its delta when it has made its steps, and begins on what it then finds."""
+    steps, seconds, pushes = 3, [1.0, 0.7, 2.3], 40
+    training = task(pushes, steps, seconds, update={"lr": 0.3})
+    lines, driver = learn(training, "asp")
+    own, weights, outer = plain(training, adamw, lambda each: torch.optim.SGD(each, lr=0.3))
+    order = count()
+    heap = [(steps * s, next(order), i, weights.detach().clone()) for i, s in enumerate(seconds)]
+    heapq.heapify(heap)
+    for _ in range(pushes):
+        now, _, index, pulled = heapq.heappop(heap)
+        weights.grad = own[index].delta(pulled, steps)
+        outer.step()
+        due = now + steps * seconds[index], next(order), index, weights.detach().clone()
+        heapq.heappush(heap, due)
+    assert lines[-1].at == pytest.approx(now)
+    torch.testing.assert_close(weights_of(driver), weights.detach(), rtol=1e-5, atol=1e-6)
+
+
+@given(
+    x=st.floats(-1e3, 1e3, width=32, allow_subnormal=False),
+    y=st.floats(-1e3, 1e3, width=32, allow_subnormal=False),
+)
+def test_an_outer_step_of_lr_1_brings_the_workers_weights_back(x, y):
+    """Exactly where a weight changes by less than half of itself (Sterbenz), and nowhere by more
+    than the rounding of the change.
+    """
+    pulled, local = torch.tensor(x), torch.tensor(y)
+    delta = pulled - local
+    again = pulled - delta
+    if abs(x - y) <= abs(x) / 2:
+        assert torch.equal(again, local)
+    ulp = torch.finfo(torch.float32).eps * max(abs(x), abs(y), abs(delta.item()))
+    assert abs(again.item() - y) <= ulp
+
+
+def test_one_step_with_an_outer_step_of_lr_1_is_plain_sgd():
+    """Of several workers, their weights are averaged in place of their gradients."""
+    settings = {"update": {}, "local": {"steps": 1, "lr": 0.1}}
+    _, local = learn(task(40, 1, [1.0], **settings))
+    _, plainly = learn(task(40, 1, [1.0], local=None, update={"lr": 0.1}))
+    torch.testing.assert_close(weights_of(local), weights_of(plainly), rtol=0, atol=1e-7)
+    _, local = learn(task(40, 1, [1.0, 2.0], **settings))
+    _, plainly = learn(
+        task(40, 1, [1.0, 2.0], local=None, update={"lr": 0.1, "lr_scaling": "none"})
+    )
+    torch.testing.assert_close(weights_of(local), weights_of(plainly), rtol=0, atol=1e-6)
+
+
+def test_however_many_steps_the_same_data_comes_in_the_same_order(monkeypatch):
+    indices, drawn = Batches.indices, {}
+
+    def recorded(batches, number, size):
+        drawn.setdefault(batches._slot, []).append(number)
+        return indices(batches, number, size)
+
+    monkeypatch.setattr(Batches, "indices", recorded)
+    for steps in (1, 2, 8):
+        drawn.clear()
+        learn(task(48 // steps, steps, [1.0, 1.5]), "asp")
+        for numbers in drawn.values():
+            assert numbers == list(range(len(numbers)))
+
+
+def test_a_push_of_several_steps_takes_as_long_as_they_and_one_way():
+    link = {"latency_s": 0.0, "bandwidth_bytes_per_s": 64}
+    for steps in (1, 4):
+        training = timed(
+            workers=[{"step_s": 1, "link": link}],
+            workload={"samples": 3 * steps},
+            local={"steps": steps},
+        )
+        [times] = push_times(run(training)).values()
+        assert times == pytest.approx([(steps + 2) * number for number in (1, 2, 3)])
+
+
+JITTER = {"distribution": "exponential"}
+
+
+def test_each_step_has_a_jitter_of_its_own():
+    """So four steps of a push take as long as those of four pushes."""
+    ends = []
+    for steps in (1, 4):
+        training = timed(
+            workers=[{"step_s": 1, "jitter": JITTER}],
+            workload={"samples": 12},
+            local={"steps": steps},
+        )
+        [times] = push_times(run(training)).values()
+        ends.append(times[4 // steps - 1 :: 4 // steps])
+    assert ends[0] == pytest.approx(ends[1])
+
+
+@pytest.mark.parametrize("model", [net, with_batch_norm])
+@pytest.mark.parametrize("keeps_state", [True, False])
+@settings(max_examples=5)
+@given(after=st.lists(st.integers(0, 60), min_size=1, max_size=2))
+def test_bsp_goes_on_from_a_checkpoint_bit_for_bit(keeps_state, model, after):
+    local = {"steps": 3, "keeps_state": keeps_state} | INNER
+    training = task(30, 3, [1.0, 1.7], model, local=local, checkpoint={"every_progress": 0.5})
+    choice = ParadigmChoice(name="bsp")
+    _, driver = learn(training)
+    checkpoint = None
+    for events in after:
+        _, following = interrupted(training, choice, events, checkpoint)
+        checkpoint = following or checkpoint
+    if checkpoint is None:
+        return
+    again = driver_of(training, choice.make(), checkpoint)
+    lines = [line for lines in again.run() for line in lines]
+    assert isinstance(lines[-1], Ended)
+    assert torch.equal(weights_of(again), weights_of(driver))
+
+
+def check_training_of(training):
+    check_training(training, training.make(training.experiment.paradigm))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"local": {"steps": 0}}, "local.steps: 0"),
+        ({"local": {"steps": 2, "nesterov": True}}, "local: nesterov"),
+        ({"local": {"optimizer": "adamw", "momentum": 0.9}}, "local.momentum"),
+        ({"local": {"optimizer": {"name": "sgd", "betas": [0.9, 0.9]}}}, "local.optimizer"),
+        ({"local": {"optimizer": "adamm"}}, "adamm adamw"),
+        ({"local": {"optimizer": "Muon"}}, "Muon"),
+        ({"update": {"delay_compensation": "constant"}}, "update.delay_compensation local"),
+        ({"update": {"lr_scaling": "linear"}}, "update.lr_scaling local"),
+        ({"paradigm": "k-batch-sync"}, "k-batch-sync local"),
+        ({"paradigm": "decoupled"}, "decoupled local"),
+    ],
+)
+def test_what_local_steps_cannot_mean_is_refused_by_name(changes, says):
+    with pytest.raises(ConfigError, match=naming(says)):
+        check_training_of(task(4, 2, [1.0, 1.0], **changes))
+
+
+def test_a_paradigm_that_names_steps_needs_to_be_told_how_a_worker_steps():
+    training = task(4, 1, local=None)
+    lines, _ = learn(training, "tests.virtual.test_local_runs:Stepping")
+    assert lines[-1].status == "failed"
+    assert "local" in lines[-1].error
+
+
+@dataclass
+class Stepping(ASP):
+    name = "stepping"
+
+    def on_join(self, roster, worker):
+        return [Release(worker, steps=3)]
