@@ -51,13 +51,28 @@ def same_model(record, other):
     return all(torch.equal(mine[name], others[name]) for name in others)
 
 
-@pytest.mark.parametrize("transport", ["object-ref", "shared-memory"])
+LOCAL = {
+    "local": {"steps": 4, "optimizer": "adamw", "lr": 0.01},
+    "update": {"lr": 0.7, "momentum": 0.9, "nesterov": True},
+}
+"""The worker's moments are in the checkpoint, too."""
+
+
+@pytest.mark.parametrize(
+    ("cluster", "local"),
+    [
+        ({"transport": "object-ref"}, {}),
+        ({"transport": "shared-memory"}, {}),
+        ({"transport": "object-ref", "server_shards": 2}, LOCAL),
+        ({"transport": "shared-memory"}, LOCAL),
+    ],
+)
 def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(
-    ray_cluster, session, run, transport
+    ray_cluster, session, run, cluster, local
 ):
     """A server, which comes back; a controller, inside one command; then the whole command."""
-    settings = SETTINGS | {"cluster": {"transport": transport}}
-    undisturbed, said = run(**SETTINGS), []
+    settings = SETTINGS | local | {"cluster": cluster}
+    undisturbed, said = run(**SETTINGS | local), []
 
     def kill_server(actor_group):
         kill_one("Server")
