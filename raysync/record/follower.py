@@ -353,4 +353,5 @@ def _row_of(event: Pushed, report: Report, state: _WorkerRows) -> PushRow:
         busy_s=event.busy_s,
         server_s=report.server_s or 0.0,
         delay_ticks=report.delay_ticks,
+        steps=event.steps,
     )

@@ -53,6 +53,8 @@ class PushRow(Struct, gc=False):
     """Why it was dropped, in words."""
     reason: str | None = None
     """Why it was dropped: one of `DROP_REASONS`."""
+    steps: int = 1
+    """The optimizer steps of the iteration; more than one only where workers step locally."""
 
     @property
     def transfer_s(self) -> float:

@@ -14,7 +14,7 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.decisions import Release
-from raysync.core.journal import Ended
+from raysync.core.journal import Ended, Remark
 from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError
 from raysync.paradigms.asp import ASP
@@ -259,3 +259,12 @@ class Stepping(ASP):
 
     def on_join(self, roster, worker):
         return [Release(worker, steps=3)]
+
+
+def test_a_lost_workers_moments_are_lost_and_the_record_says_so():
+    crash = {"kind": "crash", "worker": "w1-0", "at_s": 10, "rejoin_after_s": 3}
+    for keeps_state in (True, False):
+        local = {"steps": 2, "keeps_state": keeps_state} | INNER
+        lines, _ = learn(task(40, 2, [1.0, 1.5], local=local, faults=[crash]), "asp")
+        told = [line.text for line in lines if isinstance(line, Remark)]
+        assert any("w1-0#2" in text and "optimizer" in text for text in told) == keeps_state
