@@ -40,10 +40,10 @@ from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.event_queue import EventQueue
 from raysync.engine.messages import (
     BackwardCall,
-    LocalStateCall,
     Message,
     SnapshotCall,
     StepCall,
+    WorkerStateCall,
     encode,
     method_of,
 )
@@ -190,7 +190,7 @@ class RayBackend:
         into = {"into": request.leases[0].handle} if request.leases else {}
         returned = remote(encode(request.message), *arguments, **into)
         match request.message:
-            case StepCall() | LocalStateCall():
+            case StepCall() | WorkerStateCall():
                 *parts, report = returned
                 values = [tuple(parts)]
             case BackwardCall():
@@ -361,7 +361,7 @@ class RayBackend:
         key = worker, method
         if key not in self._methods:
             bound = getattr(self._workers[worker], method)
-            if method in ("step", "local_state"):
+            if method in ("step", "worker_state"):
                 bound = bound.options(num_returns=self._parts + 1)
             self._methods[key] = bound.remote
         return self._methods[key]

@@ -318,6 +318,18 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
+    def _codec_fits(self) -> Experiment:
+        wire, update = self.cluster.wire, self.update
+        sums = [name for name in ("", *update.phases) if update.in_phase(name).combine == "sum"]
+        if wire.name in ("int8", "top-k") and sums:
+            where = f"update.phases.{sums[0]}" if sums[0] else "update"
+            raise ValueError(
+                f"{where}.combine: sum: with cluster.wire: {wire.name} the errors of all pushes"
+                " would add up, too; allowed: mean"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _has_min_workers(self) -> Experiment:
         if (least := self.cluster.min_workers) > (count := self.worker_count):
             raise ValueError(
@@ -429,6 +441,16 @@ class Experiment(Strict):
         return self.timing == "with-gradients"
 
     @property
+    def kept_by_workers(self) -> tuple[str, ...]:
+        """What workers keep from push to push that nobody else has, in words."""
+        kept = []
+        if self.local is not None and self.local.keeps_state:
+            kept.append("the state of its optimizer")
+        if self.cluster.wire.feeds_back:
+            kept.append("the error feedback of its pushes")
+        return tuple(kept)
+
+    @property
     def has_links(self) -> bool:
         """Whether it is described what lies between workers."""
         return any(
@@ -442,7 +464,7 @@ class Experiment(Strict):
         another format than they are added in.
         """
         shares = self.network.nodes or self.network.regions is not None
-        is_plain = self.cluster.wire == "float32"
+        is_plain = self.cluster.wire.is_plain
         return self.has_links and is_plain and not shares
 
     @property

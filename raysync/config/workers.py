@@ -3,11 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field, ValidationInfo, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BeforeValidator,
+    Field,
+    PlainSerializer,
+    ValidationInfo,
+    field_validator,
+    model_validator,
+)
 
-from raysync.config.base import MOST_SAMPLES, Strict
+from raysync.config.base import MOST_SAMPLES, Strict, by_name
 from raysync.config.durations import Numbers
 from raysync.config.network import Link
 from raysync.config.traces import trace_of
@@ -301,6 +309,57 @@ class Restarts(Strict):
 MOST_SERVERS = 10_000
 
 
+class WireFormat(Strict):
+    """The format of pushes on their way to the server.
+
+    Source: QSGD (Alistarh et al. 2017) for int8, Aji and Heafield (2017) for top-k, error feedback
+    of Seide et al. (2014) and Karimireddy et al. (2019).
+    """
+
+    name: Literal["float32", "bf16", "int8", "top-k"] = Field(
+        "float32",
+        description=(
+            "bf16: rounded, half the bytes; int8: rounded at random to 255 levels, a scale for each"
+            " 1,024 numbers, a quarter of the bytes; top-k: only the largest numbers, with their"
+            " places"
+        ),
+    )
+    fraction: float = Field(
+        0.01, gt=0, le=1, description="for `top-k`: the share of the numbers that is sent"
+    )
+    feedback: bool | None = Field(
+        None,
+        description=(
+            "error feedback: a worker adds to each push what its earlier ones have lost; default:"
+            " yes for int8 and top-k, no for bf16"
+        ),
+    )
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether pushes travel as they were computed."""
+        return self.name == "float32"
+
+    @property
+    def feeds_back(self) -> bool:
+        """Whether workers keep what their pushes have lost."""
+        return self.name in ("int8", "top-k") if self.feedback is None else self.feedback
+
+    @model_validator(mode="after")
+    def _fits(self) -> WireFormat:
+        if self.name != "top-k" and "fraction" in self.model_fields_set:
+            raise ValueError(f"fraction: {self.fraction:g} is for top-k, not for {self.name}")
+        if self.is_plain and self.feedback:
+            raise ValueError("feedback: float32 loses nothing that could be fed back")
+        return self
+
+
+def _short(wire: WireFormat) -> str | dict[str, Any]:
+    """Write `bf16` where nothing else was given."""
+    given = wire.model_dump(exclude_unset=True)
+    return wire.name if given.keys() <= {"name"} else {"name": wire.name, **given}
+
+
 class Cluster(Strict):
     """Where and how the actors run."""
 
@@ -395,12 +454,12 @@ class Cluster(Strict):
             " in shared memory, and the weights, too, if nobody reads them elsewhere"
         ),
     )
-    wire: Literal["float32", "bf16"] = Field(
-        "float32",
+    wire: Annotated[WireFormat, BeforeValidator(by_name), PlainSerializer(_short)] = Field(
+        WireFormat(),
         description=(
-            "format in which gradients travel to the server; bf16: rounded to bfloat16, half the"
-            " bytes, and added in float32. Weights travel in float32 in any case, and buffers"
-            " bit by bit"
+            "format in which pushes travel to the server: `bf16`, `{name: top-k, fraction: 0.01}`;"
+            " they are added in float32. Weights travel in float32 in any case, and buffers bit by"
+            " bit"
         ),
     )
     task_events: bool = Field(

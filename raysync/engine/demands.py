@@ -29,8 +29,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.MICRO_BATCHES, f"micro_batch: {experiment.micro_batch}"
     if experiment.cluster.min_workers > 1:
         yield Capability.WAIT_FOR_WORKERS, f"cluster.min_workers: {experiment.cluster.min_workers}"
-    if (wire := experiment.cluster.wire) != "float32":
-        yield Capability.REDUCED_WIRE, f"cluster.wire: {wire}"
+    if not (wire := experiment.cluster.wire).is_plain:
+        yield Capability.REDUCED_WIRE, f"cluster.wire: {wire.name}"
     if on_ray and experiment.cluster.transport == "shared-memory":
         yield Capability.SHARE_MEMORY, "cluster.transport: shared-memory"
     if not on_ray:

@@ -111,8 +111,8 @@ class Members:
         self._run, self._backend, self._topology = run, run.backend, run.topology
         self._faults, self._inflight, self._lines = run.faults, run.inflight, run.lines
         self._has_faults = bool(experiment.faults)
-        local = experiment.local
-        self._keeps_local_state = local is not None and local.keeps_state and experiment.trains
+        self._kept = " and ".join(experiment.kept_by_workers if experiment.trains else ())
+        """What is lost with the process of a worker, in words."""
         self._restarts = experiment.cluster.restarts
         self._min_workers = experiment.cluster.min_workers
         self._lives: dict[str, str] = {}
@@ -235,10 +235,8 @@ class Members:
         if self._has_faults:
             # Those that begin the run are there from its first moment on.
             self._plan_kill(worker, now if WorkerId(worker).life > 1 else -1.0)
-        if self._keeps_local_state and WorkerId(worker).life > 1:
-            self._lines.remark(
-                f"{worker} begins with a new optimizer: its state went with the old."
-            )
+        if self._kept and WorkerId(worker).life > 1:
+            self._lines.remark(f"{worker} begins without {self._kept}: its process had that.")
         self._run.handle(Joined(at=now, worker=worker), report)
         self._resume_releases()
 

@@ -3,8 +3,8 @@
                     to          takes                       leaves
 StepCall            worker      weights, or none            the gradient         -> StepReport
 RestoreCall         worker      a vector with its buffers
-LocalStateCall      worker                                  the state of its local steps
-LoadLocalStateCall  worker      that state
+WorkerStateCall     worker                                  what it keeps between pushes
+LoadWorkerStateCall worker      that
 ForwardCall         stage       [weights], [activation]     the activation
 BackwardCall        stage       [weights], [gradient]       the gradients by weights and input
 CombineCall         a shard     gradients                   the norm of the shard
@@ -61,16 +61,16 @@ class RestoreCall(Message, frozen=True):
     """The buffers that a worker had when the run was interrupted."""
 
 
-class LocalStateCall(Message, frozen=True):
-    """The state of a worker's local steps, as bits in float32."""
+class WorkerStateCall(Message, frozen=True):
+    """What a worker keeps between pushes, as bits in float32."""
 
     batch: int
     """The batch before which it had this state: if a step began with it meanwhile, from before
     that."""
 
 
-class LoadLocalStateCall(Message, frozen=True):
-    """The state of its local steps that a worker had when the run was interrupted."""
+class LoadWorkerStateCall(Message, frozen=True):
+    """What a worker kept when the run was interrupted."""
 
 
 class ForwardCall(Message, frozen=True):
@@ -162,7 +162,7 @@ class StepReport(msgspec.Struct, frozen=True, gc=False):
 
 
 _Any = (
-    StepCall | RestoreCall | LocalStateCall | LoadLocalStateCall | ForwardCall | BackwardCall
+    StepCall | RestoreCall | WorkerStateCall | LoadWorkerStateCall | ForwardCall | BackwardCall
     | CombineCall | ApplyCall | PublishCall | ForgetCall | StatisticsCall | SnapshotCall | SavedCall
     | EvaluateCall | StateDictCall
 )  # fmt: skip

@@ -25,7 +25,7 @@ from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
 from raysync.engine.checkpointing import Cut
 from raysync.engine.demands import NO_LOCAL_OPTIMIZER
-from raysync.engine.messages import LoadLocalStateCall, LocalStateCall, RestoreCall, StepCall
+from raysync.engine.messages import LoadWorkerStateCall, RestoreCall, StepCall, WorkerStateCall
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
 from raysync.engine.server_log import server_log
 from raysync.errors import RunFailed
@@ -225,7 +225,7 @@ class DataParallel:
         self._local_steps = 1 if experiment.local is None else experiment.local.steps
         """The steps of an iteration whose release names none."""
         self._is_local = experiment.local is not None
-        self._keeps_local_state = experiment.local is not None and experiment.local.keeps_state
+        self._keeps_worker_state = bool(experiment.kept_by_workers)
         self._faults = faults if experiment.faults else None
         self._known = KnownSteps(plan.groups, experiment, faults.at_step, plan.vector_bytes)
         self._compensates = experiment.update.delay_compensation is not None
@@ -316,10 +316,10 @@ class DataParallel:
             cut.keep(PUBLISHED, self.server, self.server.published)
         live = self.roster.live
         pushers = [worker for worker, member in live.items() if member.base >= 0]
-        if self._keeps_local_state and self._backend.computes:
+        if self._keeps_worker_state and self._backend.computes:
             for worker in pushers:
-                state = self._backend.call(worker, LocalStateCall(live[worker].batches))
-                cut.keep(_local_state_name(worker), self.server, state)
+                state = self._backend.call(worker, WorkerStateCall(live[worker].batches))
+                cut.keep(_worker_state_name(worker), self.server, state)
         return {"machine": self.machine.snapshot(), "pushers": pushers}
 
     def load_state(self, state: Mapping[str, Any], pushed: Mapping[Push, Step]) -> None:
@@ -332,10 +332,10 @@ class DataParallel:
             for worker in state["pushers"]:  # before the weights: who has these has the buffers
                 self._restored[worker] = latest.get(worker) or self.server.statistics(worker)
                 self._backend.call(worker, RestoreCall(), [self._restored[worker]])
-        if self._keeps_local_state and self._backend.computes:
+        if self._keeps_worker_state and self._backend.computes:
             for worker in state["pushers"]:
-                saved = self.server.saved(_local_state_name(worker))
-                self._backend.call(worker, LoadLocalStateCall(), [saved])
+                saved = self.server.saved(_worker_state_name(worker))
+                self._backend.call(worker, LoadWorkerStateCall(), [saved])
         self.server.resume(self.roster.version, self.roster.published)
         if self.roster.live:
             self._resumed = dict.fromkeys(self.roster.live, self.server.weights())
@@ -367,9 +367,9 @@ class DataParallel:
         return apply_plan(apply, steps, counting.__contains__, self._workload_samples)
 
 
-def _local_state_name(worker: str) -> str:
-    """Name the state of a worker's local steps in a checkpoint."""
-    return f"local {worker}"
+def _worker_state_name(worker: str) -> str:
+    """Name what a worker keeps between pushes in a checkpoint."""
+    return f"state {worker}"
 
 
 def roster_of(topology: Topology, worker: str) -> Roster:

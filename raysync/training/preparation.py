@@ -100,10 +100,16 @@ class TrainingPlan:
     def push_bytes(self) -> int:
         """The bytes of a push: a gradient in its format on the wire, and buffers."""
         cluster = self.experiment.cluster
-        if cluster.wire == "float32":
+        if cluster.wire.is_plain:
             return self.vector_bytes
         buffers = self.vector_bytes // FLOAT_BYTES - self.parameters
-        wire = Wire(cluster.wire, self.parameters, max(0, buffers), cluster.server_shards)
+        wire = Wire(
+            name=cluster.wire.name,
+            parameters=self.parameters,
+            buffers=max(0, buffers),
+            shards=cluster.server_shards,
+            fraction=cluster.wire.fraction,
+        )
         return FLOAT_BYTES * sum(wire.sizes)
 
     @property

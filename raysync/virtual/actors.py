@@ -14,8 +14,7 @@ from raysync.engine.messages import (
     ApplyCall,
     EvaluateCall,
     ForgetCall,
-    LoadLocalStateCall,
-    LocalStateCall,
+    LoadWorkerStateCall,
     Message,
     PublishCall,
     RestoreCall,
@@ -24,6 +23,7 @@ from raysync.engine.messages import (
     StatisticsCall,
     StepCall,
     StepReport,
+    WorkerStateCall,
 )
 from raysync.step_fault import NO_FAULT
 from raysync.virtual.all_reduce import AllReduce
@@ -61,7 +61,7 @@ class WorkerActor:
         self._step_time = StepTime(group, experiment.seed, slot, batch_size)
         self._weights: Tensor | None = None
         """The weights of its last pull, or those that its local steps have made of them."""
-        self._local = None if trainer is None else trainer.local_steps(slot)
+        self._worker = None if trainer is None else trainer.worker(slot)
         self._buffers: Tensor | None = None
         """A vector whose end is its latest statistics."""
 
@@ -76,19 +76,22 @@ class WorkerActor:
 
     def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
         """See `Actor.compute`."""
+        import torch
+
         if not isinstance(message, StepCall):
             return self._keep_or_restore(message, inputs)
         if inputs:
             [self._weights] = inputs
-        trainer, local = self._trainer, self._local
+        trainer, worker = self._trainer, self._worker
         assert trainer is not None, "nothing to train with"
+        assert worker is not None, "nothing to train with"
         assert self._weights is not None, f"{self.site} never pulled"
         loss, gradient, not_finite = trainer.compute(
-            self.site, message, self._weights, self._buffers, local
+            self.site, message, self._weights, self._buffers, worker
         )
-        if local is not None:  # it may go on with the weights that it has now
-            self._weights = self._weights.clone()
-            self._weights[: len(local.weights)] = local.weights
+        if worker.local is not None:  # it may go on with the weights that it has now
+            own = worker.local.weights
+            self._weights = torch.cat([own, self._weights[len(own) :]])
         if trainer.has_buffers:
             self._buffers = gradient
         return (gradient,), StepReport(loss, answer.busy_s, not_finite)
@@ -102,26 +105,26 @@ class WorkerActor:
         match message:
             case RestoreCall():
                 self._buffers = torch.cat(inputs)
-            case LocalStateCall(batch=batch):
-                assert self._local is not None, "no local steps"
-                return (packed(encode(self._local.state_before(batch))),), None
-            case LoadLocalStateCall():
-                assert self._local is not None, "no local steps"
-                self._local.load_state(decode(unpacked(torch.cat(inputs))))
+            case WorkerStateCall(batch=batch):
+                assert self._worker is not None, "nothing to train with"
+                return (packed(encode(self._worker.state_before(batch))),), None
+            case LoadWorkerStateCall():
+                assert self._worker is not None, "nothing to train with"
+                self._worker.load_state(decode(unpacked(torch.cat(inputs))))
             case _:
                 raise AssertionError(f"no call of a worker: {message}")
         return (), None
 
     def state(self) -> State:
         """See `Actor.state`."""
-        local = None if self._local is None else self._local.state()
-        return {"weights": self._weights, "buffers": self._buffers, "local": local}
+        worker = None if self._worker is None else self._worker.state()
+        return {"weights": self._weights, "buffers": self._buffers, "worker": worker}
 
     def load_state(self, state: State) -> None:
         """See `Actor.load_state`."""
         self._weights, self._buffers = state["weights"], state["buffers"]
-        if self._local is not None:
-            self._local.load_state(state["local"])
+        if self._worker is not None:
+            self._worker.load_state(state["worker"])
 
 
 @dataclass(slots=True)

@@ -103,7 +103,7 @@ class DataParallelRun:
         server = None
         if self._trains:
             module = training.build().to(device_of(training))
-            wire = experiment.cluster.wire
+            wire = experiment.cluster.wire.name
             store = shard_of(FlatModel(module), experiment.update, wire=wire)
             server = model_server(store, self._servers.get(SERVER))
         exchange = None

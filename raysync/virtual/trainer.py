@@ -13,9 +13,9 @@ from raysync.config import WorkerGroup
 from raysync.core.finding import Finding
 from raysync.engine.messages import StepCall
 from raysync.training.preparation import TrainingPlan
+from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.device import refuse_without_kernels, use_deterministic_kernels
 from raysync.training.worker.gradient import GradientComputation
-from raysync.training.worker.local_steps import LocalSteps
 from raysync.training.worker.precision import refuse_unsupported
 
 
@@ -57,7 +57,7 @@ class Trainer:
         message: StepCall,
         weights: Tensor,
         buffers: Tensor | None,
-        local: LocalSteps | None,
+        worker: WorkerComputation,
     ) -> tuple[float, Tensor, Finding | None]:
         """Compute one iteration of a worker.
 
@@ -66,40 +66,31 @@ class Trainer:
             message: says which batches.
             weights: (P + Q,), those that it begins with.
             buffers: a vector whose end is its latest statistics; None means the initial ones.
-            local: the worker's local steps; None: it computes a gradient.
+            worker: has what it keeps between pushes.
 
         Returns:
             The loss; the gradient with the buffers behind it as it travels, (P + Q,) in float32, on
             the device of the run: nothing of it is copied to the CPU and back; and what was not
             finite.
         """
-        computation = self._computation(self._training.groups[slot])
+        computation = worker.gradient
         computation.read_weights([weights])  # each time: a model may write to its own
         computation.read_buffers(self._initial if buffers is None else buffers)
         computation.write_into(torch.empty(sum(computation.wire.sizes), device=self._device))
         states = [generator.get_state() for generator in self._generators]
         try:
-            reader, batch, size = self._readers[slot], message.batch, message.samples
-            loss = (
-                computation.compute(reader, batch, size)
-                if local is None
-                else local.compute(reader, batch, message.steps, size, message.progress)
+            loss = worker.compute(
+                self._readers[slot], message.batch, message.steps, message.samples, message.progress
             )
         finally:
             for generator, state in zip(self._generators, states, strict=True):
                 generator.set_state(state)
         return loss, computation.outgoing(), computation.not_finite
 
-    def local_steps(self, slot: str) -> LocalSteps | None:
-        """Return fresh local steps of a worker; None: it makes none."""
-        experiment = self._training.experiment
-        if experiment.local is None:
-            return None
-        return LocalSteps(
-            self._computation(self._training.groups[slot]),
-            experiment.local,
-            is_checkpointed=experiment.checkpoint is not None,
-        )
+    def worker(self, slot: str) -> WorkerComputation:
+        """Return the computation of a worker that begins."""
+        gradient = self._computation(self._training.groups[slot])
+        return WorkerComputation(gradient, self._training.experiment)
 
     @property
     def has_buffers(self) -> bool:
@@ -118,6 +109,7 @@ class Trainer:
                     update={"compile": False}
                 ),  # that would take longer than steps
                 micro_batch=experiment.micro_batch,
-                wire=experiment.cluster.wire,
+                wire=experiment.cluster.wire.name,
+                fraction=experiment.cluster.wire.fraction,
             )
         return self._computations[key]

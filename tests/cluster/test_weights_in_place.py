@@ -176,7 +176,7 @@ def worker_over(monkeypatch):
         spec = spec_of(training, paradigm)
         worker = Worker(Threads(1), Role("worker-0", *spec.slots))
         worker.reset(spec, training.model)
-        worker._gradient.model.module.begin()
+        worker._computation.gradient.model.module.begin()
         return worker, training.vector_bytes // 4
 
     return worker_over
@@ -189,11 +189,11 @@ def vectors(size, count=6):
 
 def gradients(worker, payloads):
     """The gradients of steps, and the weights that each left; no payload: it pulls nothing."""
-    slots = slots_of(4 * sum(worker._gradient.wire.sizes))
+    slots = slots_of(4 * sum(worker._computation.gradient.wire.sizes))
     for clock, payload in enumerate(payloads):
         lease = slots.take()
         part, _ = worker.step(StepCall(clock, 8), *payload, into=lease.handle)
-        yield bytes(MAPPINGS.read(part)), worker._gradient.model.weights.clone()
+        yield bytes(MAPPINGS.read(part)), worker._computation.gradient.model.weights.clone()
 
 
 @pytest.mark.parametrize("way", ["", "data", "no_grad"])
@@ -224,7 +224,7 @@ def test_gradients_are_those_of_copied_weights_also_of_a_model_that_writes_to_th
     assert len(published._slots.segments) <= 3
     for lease, vector in zip(left, made[3:5], strict=True):
         assert torch.equal(tensor(MAPPINGS.read(lease.handle)), vector)
-    used = in_place._gradient.model.weights
+    used = in_place._computation.gradient.model.weights
     tensor(MAPPINGS.begin(left[-1].handle))[7] = 123.0
     assert used[7] == 123.0, "they are in place again"
     assert copying._pulled._in_place is None
@@ -236,15 +236,18 @@ def test_a_step_whose_weights_are_overwritten_fails_and_leaves_no_gradient(
     worker, size = worker_over("auto")
     published = Published(size)
     [first, second, *_] = vectors(size)
-    lease, into = published.publish(first), slots_of(4 * sum(worker._gradient.wire.sizes)).take()
-    compute = worker._gradient.compute
+    lease, into = (
+        published.publish(first),
+        slots_of(4 * sum(worker._computation.gradient.wire.sizes)).take(),
+    )
+    compute = worker._computation.gradient.compute
 
     def computing(*arguments):
         loss = compute(*arguments)
         tensor(MAPPINGS.begin(lease.handle))[:] = second
         return loss
 
-    monkeypatch.setattr(worker._gradient, "compute", computing)
+    monkeypatch.setattr(worker._computation.gradient, "compute", computing)
     with pytest.raises(ActorError, match="TornVector"):
         worker.step(StepCall(0, 8), lease.handle, into=into.handle)
     with pytest.raises(TornVector):
@@ -257,7 +260,7 @@ def test_further_devices_copy_the_weights_from_where_they_are(worker_over):
     for vector in vectors(size, 3):
         lease = published.publish(vector)
         worker.step(StepCall(0, 8), lease.handle, into=into.handle)
-        for replica in worker._gradient._replicas:
+        for replica in worker._computation.gradient._replicas:
             assert torch.equal(replica.model.weights, vector[: replica.model.size])
 
 

@@ -23,6 +23,7 @@ from raysync.paradigms import make
 from raysync.step_fault import StepFault
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.preparation import prepare
+from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.wire import Wire
@@ -57,21 +58,20 @@ def test_a_worker_waits_for_its_weights_before_it_computes_and_is_not_busy_then(
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: slept.append(max(0.0, seconds)))
     read = []
 
-    def compute(batches, clock, size):
-        assert (clock, size) == batch[:2]
+    def compute(batches, number, steps, size, progress):
+        assert (number, steps, size) == (batch[0], 1, batch[1])
         expected = [] if delay_s is None else [pytest.approx(delay_s)]
         assert slept == expected, "the gradient takes its time on its way"
         return 0.5
 
-    worker._gradient = SimpleNamespace(
+    gradient = SimpleNamespace(
         read_weights=read.append,
-        compute=compute,
         outgoing=lambda: torch.zeros(4),
         wire=Wire("float32", 4, 0),
-        device_s=0.0,
         not_finite=None,
     )
-    worker._pulled = PulledWeights(worker._gradient, 16, "cpu")
+    worker._computation = SimpleNamespace(gradient=gradient, compute=compute, device_s=0.0)
+    worker._pulled = PulledWeights(gradient, 16, may_share=True)
     *_, report = worker.step(StepCall(*batch), *([bytes(16)] if pulls else []))
     assert (report.loss, report.busy_s) == (0.5, pytest.approx(busy_s))
     assert len(read) == pulls
@@ -98,23 +98,24 @@ def test_a_worker_computes_as_its_group_and_the_cluster_say(monkeypatch):
 def test_an_error_of_the_users_model_travels_as_text(monkeypatch, worker):
     """Also one that cannot be pickled."""
 
-    class Local(ValueError):
+    class Unpicklable(ValueError):
         pass
 
     def compute(*_):
-        raise Local("my layer breaks")
+        raise Unpicklable("my layer breaks")
 
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: None)
-    worker._gradient = worker._pulled = SimpleNamespace(compute=compute)
+    worker._computation = worker._pulled = SimpleNamespace(compute=compute, gradient=None)
     with pytest.raises(ActorError) as raised:
         worker.step(StepCall(0, 8))
-    assert raised.value.reason.startswith("Local: my layer breaks (")
+    assert raised.value.reason.startswith("Unpicklable: my layer breaks (")
     assert raised.value.actor_id == "", "this is no actor"
 
 
 def test_a_worker_takes_its_buffers_from_the_end_of_a_vector_in_parts(worker):
     flat = FlatModel(nn.BatchNorm1d(2, affine=True))
-    worker._gradient = SimpleNamespace(read_buffers=flat.read_buffers)
+    gradient = SimpleNamespace(read_buffers=flat.read_buffers)
+    worker._computation = SimpleNamespace(gradient=gradient)
     vector = torch.arange(flat.size + flat.buffer_size, dtype=torch.float32)
     worker.restore(RestoreCall(), *outgoing(vector, [3, 3, 4]))
     assert torch.equal(flat.initial()[flat.size :], vector[flat.size :])
@@ -136,8 +137,9 @@ def test_a_worker_draws_ahead_what_is_in_memory(monkeypatch, lazy):
     )
     worker._link, worker._batch_size, worker._vector_bytes = config.Link(), 4, 0
     worker._step_time = StepTime(config.WorkerGroup(), 0, "w-0", 4)
-    worker._gradient = GradientComputation(training.build(), training.task)
-    worker._pulled = PulledWeights(worker._gradient, 0, "cpu")
+    gradient = GradientComputation(training.build(), training.task)
+    worker._computation = WorkerComputation(gradient, training.experiment)
+    worker._pulled = PulledWeights(gradient, 0, may_share=True)
     worker._reader = BatchReader(samples, collate, batches)
     worker.serve(TwoSteps())
     assert drawn == ([0, 1] if lazy else [0, 1, 2])
@@ -171,8 +173,9 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
         group = config.WorkerGroup()
         worker._link, worker._batch_size, worker._vector_bytes = group.link, 4, 4 * 20
         worker._step_time = StepTime(group, 0, "w-0", 4)
-        worker._gradient = GradientComputation(module, task, wire=wire, shards=2)
-        worker._pulled = PulledWeights(worker._gradient, 0, "cpu")
+        gradient = GradientComputation(module, task, wire=wire, shards=2)
+        worker._computation = WorkerComputation(gradient, config.validate({}))
+        worker._pulled = PulledWeights(gradient, 0, may_share=True)
         worker._reader = SimpleNamespace(
             read=lambda clock, sizes: [
                 (pictures[4 * clock : 4 * clock + 4], labels[4 * clock : 4 * clock + 4])

@@ -45,7 +45,7 @@ def _store(spec: RunSpec, index: int, model: InitialModel) -> Store:
             paradigm, experiment.update, parts_of(model, experiment.seed, paradigm)[index]
         )
     whole, cluster = FlatModel(model.build(experiment.seed)), experiment.cluster
-    return shard_of(whole, experiment.update, index, cluster.server_shards, cluster.wire)
+    return shard_of(whole, experiment.update, index, cluster.server_shards, cluster.wire.name)
 
 
 class Server:

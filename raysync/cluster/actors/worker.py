@@ -26,19 +26,19 @@ from raysync.cluster.transports.transport import Remote, Service
 from raysync.config import WorkerGroup
 from raysync.emulation.step_time import StepTime, one_way_s
 from raysync.engine.messages import (
-    LoadLocalStateCall,
-    LocalStateCall,
+    LoadWorkerStateCall,
     RestoreCall,
     StepCall,
     StepReport,
+    WorkerStateCall,
 )
 from raysync.engine.topology import SERVER
 from raysync.training.data.batch_reader import BatchReader, even_sizes
 from raysync.training.files.state_file import decode, encode, packed, unpacked
 from raysync.training.models.initial_model import InitialModel
+from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.device import try_kernels
 from raysync.training.worker.gradient import GradientComputation
-from raysync.training.worker.local_steps import LocalSteps
 
 
 def _computation(
@@ -51,7 +51,8 @@ def _computation(
         devices=devices,
         group=group,
         micro_batch=experiment.micro_batch,
-        wire=experiment.cluster.wire,
+        wire=experiment.cluster.wire.name,
+        fraction=experiment.cluster.wire.fraction,
         shards=experiment.cluster.server_shards,
         draws_ahead=True,
     )
@@ -85,10 +86,9 @@ class Worker:
         keep_freed_memory()
         self._role = role
         log_to_stderr(str(role))
-        self._gradient: GradientComputation | None = None
+        self._computation: WorkerComputation | None = None
         self._reader: BatchReader | None = None
         self._pulled: PulledWeights | None = None
-        self._local: LocalSteps | None = None
 
     def __repr__(self) -> str:
         return str(self._role)
@@ -102,15 +102,15 @@ class Worker:
         there. Samples that are read one by one are left to processes of their own: reading them
         takes long, and must show in the seconds of a step.
         """
-        gradient, reader = self._gradient, self._reader
-        assert gradient is not None, "drawing before reset"
+        computation, reader = self._computation, self._reader
+        assert computation is not None, "drawing before reset"
         assert reader is not None, "drawing before reset"
         if reader.is_in_memory:
-            gradient.draw_ahead(reader)
+            computation.gradient.draw_ahead(reader)
 
     def reset(self, spec: RunSpec, model: InitialModel) -> Place:
         """Begin a run."""
-        self._gradient = self._pulled = self._reader = self._local = None
+        self._computation = self._pulled = self._reader = None
         give_back_freed_memory()  # that of the run before, whose model may have been a large one
         slot, experiment = self._role.slot, spec.experiment
         group, size = spec.group(slot), experiment.batch_size_of(slot)
@@ -123,16 +123,11 @@ class Worker:
             (model.name, *devices, group.precision, group.compile, size),
             lambda: _trial(spec, slot, model, devices),
         )
-        self._gradient = _computation(spec, group, model, devices)
-        local = experiment.local
-        may_share = devices[0] == "cpu" and local is None  # local steps write into the weights
-        self._pulled = PulledWeights(self._gradient, self._vector_bytes, may_share=may_share)
-        is_checkpointed = experiment.checkpoint is not None
-        self._local = (
-            None
-            if local is None
-            else LocalSteps(self._gradient, local, is_checkpointed=is_checkpointed)
-        )
+        gradient = _computation(spec, group, model, devices)
+        self._computation = WorkerComputation(gradient, experiment)
+        # local steps write into the weights
+        may_share = devices[0] == "cpu" and experiment.local is None
+        self._pulled = PulledWeights(gradient, self._vector_bytes, may_share=may_share)
         self._shards = experiment.cluster.server_shards
         self._reader = BatchReader(
             model.train_set, model.task.collate, spec.batches[slot], experiment.data.loader_workers
@@ -160,28 +155,29 @@ class Worker:
             forward and backward, on a CPU also drawing the batch unless that was done ahead,
             without the copies of vectors; and what was not finite.
         """
-        gradient, reader, pulled = self._gradient, self._reader, self._pulled
-        assert gradient is not None, "step before reset"
+        computation, reader, pulled = self._computation, self._reader, self._pulled
+        assert computation is not None, "step before reset"
         assert reader is not None, "step before reset"
         assert pulled is not None, "step before reset"
+        gradient, batch, steps = computation.gradient, message.batch, message.steps
+        work = batch, steps, message.samples, message.progress
         try_kernels(message.samples == self._batch_size)
         if weights:  # the backend lets the gradient take its time: another step may come meanwhile
             sleep_s(one_way_s(self._link, self._vector_bytes, message.fault))
             pulled.read(weights)
         began_s = now_s()
         if into is None:
-            loss = self._compute(message, gradient, reader)
+            loss = computation.compute(reader, *work)
         else:
             with into.written() as vector:
                 gradient.write_into(vector)
-                loss = self._compute(message, gradient, reader)
+                loss = computation.compute(reader, *work)
                 gradient.outgoing()
                 pulled.check()
         # On a GPU the copies of weights and gradient run beside this thread: they are no computing.
-        device_s = gradient.device_s if self._local is None else self._local.device_s
-        computed_s = device_s or now_s() - began_s
+        computed_s = computation.device_s or now_s() - began_s
         step_s = self._step_time.seconds_of(
-            message.batch, message.steps, message.samples, message.fault.factor, computed_s
+            batch, steps, message.samples, message.fault.factor, computed_s
         )
         began_s = now_s()
         sleep_s(step_s - computed_s)
@@ -190,34 +186,26 @@ class Worker:
         parts = outgoing(gradient.outgoing(), sizes) if into is None else into.parts(sizes)
         return *parts, StepReport(loss, busy_s, gradient.not_finite)
 
-    def _compute(
-        self, message: StepCall, gradient: GradientComputation, reader: BatchReader
-    ) -> float:
-        """Compute an iteration; return its loss."""
-        local, batch, size = self._local, message.batch, message.samples
-        if local is None:
-            return gradient.compute(reader, batch, size)
-        return local.compute(reader, batch, message.steps, size, message.progress)
-
     @answers
-    def local_state(self, message: LocalStateCall) -> tuple[Payload | None, ...]:
-        """Return the state of the local steps as it was before a batch, in a part a shard, which
-        have nothing else in common with the shards.
+    def worker_state(self, message: WorkerStateCall) -> tuple[Payload | None, ...]:
+        """Return what it kept before a batch, in a part a shard, which have nothing else in common
+        with the shards.
         """
-        assert self._local is not None, "no local steps"
-        vector = packed(encode(self._local.state_before(message.batch)), self._shards)
+        assert self._computation is not None, "state before reset"
+        data = encode(self._computation.state_before(message.batch))
+        vector = packed(data, least=self._shards)
         return *outgoing(vector, even_sizes(len(vector), self._shards)), None
 
     @answers
-    def load_local_state(self, message: LoadLocalStateCall, *parts: Payload) -> None:
-        """Take what `local_state` returned, in its parts."""
-        assert self._local is not None, "no local steps"
-        self._local.load_state(decode(unpacked(torch.cat(incoming(*parts)))))
+    def load_worker_state(self, message: LoadWorkerStateCall, *parts: Payload) -> None:
+        """Take what `worker_state` returned, in its parts."""
+        assert self._computation is not None, "state before reset"
+        self._computation.load_state(decode(unpacked(torch.cat(incoming(*parts)))))
 
     @answers
     def restore(self, message: RestoreCall, *parts: Payload) -> None:
         """Take the buffers at the end of a vector, which comes in a part a shard: those that this
         slot had when the run was interrupted.
         """
-        assert self._gradient is not None, "restore before reset"
-        self._gradient.read_buffers(torch.cat(incoming(*parts)))
+        assert self._computation is not None, "restore before reset"
+        self._computation.gradient.read_buffers(torch.cat(incoming(*parts)))

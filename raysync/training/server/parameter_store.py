@@ -214,8 +214,9 @@ class ParameterStore:
 
     def _in_float32(self, vectors: Sequence[Tensor]) -> Iterator[Tensor]:
         """Yield the K gradients (P,) of vectors; the first one stays valid."""
+        buffers = len(self._initial_buffers)
         for index, vector in enumerate(vectors):
-            gradient = gradient_of(self._wire, vector, len(self._weights))
+            gradient = gradient_of(self._wire, vector, len(self._weights), buffers)
             if self._arrived:
                 gradient = self._arrived[min(index, 1)].copy_(gradient)
             yield gradient

@@ -23,7 +23,7 @@ from raysync.training.worker.device import Device, seconds_between
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.not_finite import first_not_finite
 from raysync.training.worker.precision import computing_in
-from raysync.training.worker.wire import Wire
+from raysync.training.worker.wire import FRACTION, Wire
 
 PLAIN = WorkerGroup()
 """Workers that compute in float32, without a compiler."""
@@ -94,6 +94,7 @@ class GradientComputation:
         *,
         wire: str = "float32",
         shards: int = 1,
+        fraction: float = FRACTION,
         draws_ahead: bool = False,
     ) -> None:
         """
@@ -106,6 +107,7 @@ class GradientComputation:
             micro_batch: the largest number of samples that a device computes at once; None: all.
             wire: the format in which its gradients travel: see `training.worker.wire`.
             shards: the number of parts that they travel in.
+            fraction: the share of them that `top-k` sends.
             draws_ahead: whether to draw the batch of the next clock while a GPU computes this one:
                 for a computation that serves one worker only. See `draw_ahead`.
         """
@@ -119,8 +121,12 @@ class GradientComputation:
             {replica.device.name: replica.device for replica in self._replicas}.values()
         )
         self.model = self._replicas[0].model
-        self.wire = Wire(wire, self.model.size, self.model.buffer_size, shards)
+        self.wire = Wire(wire, self.model.size, self.model.buffer_size, shards, fraction)
         """The format of `outgoing`."""
+        self.residual: Tensor | None = None
+        """What earlier pushes have lost as they were encoded, (P,); see `Wire.encode`."""
+        self._seed = 0
+        """That of the latest batch."""
         self._micro_batch = micro_batch
         self._draws_ahead = draws_ahead and any(device.copies for device in self._distinct)
         self._following: tuple[int, list[int]] | None = None
@@ -174,7 +180,8 @@ class GradientComputation:
         pieces = [size for each in sizes for size in each]
         batches = iter(self._draw(reader, clock, pieces))
         work = [[(next(batches), size / batch_size) for size in each] for each in sizes]
-        losses = self._launch(reader.seed(clock), work)
+        self._seed = reader.seed(clock)
+        losses = self._launch(self._seed, work)
         self._following = clock + 1, pieces
         if self._draws_ahead:
             self.draw_ahead(reader)
@@ -244,21 +251,14 @@ class GradientComputation:
     def outgoing(self) -> Tensor:
         """Return the gradient with the buffers behind it as it travels, (P + Q,) in float32, in
         this process's memory: in the vector that was given for it, if there is one; valid until the
-        next `compute`.
+        next `compute`. It is asked for once: then its loss is in `residual`.
         """
         device = self._replicas[0].device
+        given = None if device.copies else self._given
+        encoded = self.wire.encode(self.model.outgoing, given, self.residual, self._seed)
         if self._given is None:
-            return device.download(self.on_device)
-        if device.copies:
-            return self._given.copy_(self.on_device)
-        return self.wire.encode(self.model.outgoing, self._given)
-
-    @property
-    def on_device(self) -> Tensor:
-        """The gradient with the buffers behind it as it travels, (P + Q,) in float32, where it was
-        computed; valid until the next `compute`.
-        """
-        return self.wire.encode(self.model.outgoing)
+            return device.download(encoded)
+        return self._given.copy_(encoded) if device.copies else encoded
 
     def _join(self) -> None:
         """Add the replicas' parts of the gradient, and average their buffers, in `outgoing` of the

@@ -5,7 +5,6 @@ Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers 
 
 from __future__ import annotations
 
-from copy import deepcopy
 from math import isfinite
 
 import torch
@@ -29,14 +28,11 @@ class LocalSteps:
     optimizer and its state are this worker's alone.
     """
 
-    def __init__(
-        self, computation: GradientComputation, local: Local, *, is_checkpointed: bool = False
-    ) -> None:
+    def __init__(self, computation: GradientComputation, local: Local) -> None:
         """
         Args:
             computation: computes gradients at the weights that it has.
             local: names the optimizer.
-            is_checkpointed: whether `state_before` is asked for.
         """
         self.device_s = 0.0
         """The seconds in which a GPU computed the latest iteration; 0 on CPUs."""
@@ -49,9 +45,6 @@ class LocalSteps:
         """The state that a new optimizer begins with."""
         self._count = 0
         """The steps that the optimizer has made."""
-        self._is_checkpointed = is_checkpointed
-        self._before: tuple[int, State] = (-1, {})
-        """The first batch of the latest iteration, and the state before it."""
 
     def compute(
         self, reader: BatchReader, batch: int, steps: int, batch_size: int, progress: float
@@ -70,8 +63,6 @@ class LocalSteps:
             The mean loss of the steps.
         """
         computation, model = self._computation, self._computation.model
-        if self._is_checkpointed:
-            self._before = batch, deepcopy(self.state())
         self._start.copy_(model.weights)
         self._begin()
         losses: list[float] = []
@@ -126,13 +117,6 @@ class LocalSteps:
         if self._optimizer is None:
             return self._saved or {}
         return {"optimizer": self._optimizer.state(), "steps": self._count}
-
-    def state_before(self, batch: int) -> State:
-        """Return the state before the iteration that begins with that batch: the latest one, or
-        the one after it.
-        """
-        begun, state = self._before
-        return state if begun == batch else self.state()
 
     def load_state(self, state: State) -> None:
         """Take what `state` returned, before the first step, or in place of what later steps would
