@@ -20,6 +20,7 @@ from raysync.core.decisions import Apply, Release
 from raysync.core.events import Pushed
 from raysync.core.journal import Evaluation
 from raysync.core.paradigm import Paradigm
+from raysync.engine.messages import StepCall
 from raysync.training.preparation import prepare
 from raysync.training.worker.wire import Wire
 from raysync.virtual.engine import VirtualEngine
@@ -123,7 +124,7 @@ def test_gradients_travel_as_the_wire_has_them(monkeypatch, devices):
     assert 1e-5 < (weights - exact).abs().max().item() < 0.05
     size = training.parameters
 
-    def rounded(self, vector, out=None):
+    def rounded(self, vector, *_):
         return torch.cat([vector[:size].bfloat16().float(), vector[size:]])
 
     monkeypatch.setattr(Wire, "encode", rounded)
@@ -309,7 +310,8 @@ def test_gradients_in_turn_are_those_of_their_weights_and_stay_as_they_are(model
     order = [("a-0", 0, 0), ("b-0", 0, 0), ("a-0", 1, 1), ("c-0", 0, 1), ("b-0", 1, 0)]
 
     def computed(trainer, slot, clock, which):
-        return trainer.compute(slot, clock, 8, weights[which], None)
+        message = StepCall(clock, 8)
+        return trainer.compute(slot, message, weights[which], None, trainer.worker(slot))
 
     shared = Trainer(training)
     in_turn = [computed(shared, *step) for step in order]
