@@ -8,6 +8,8 @@ from types import SimpleNamespace
 import pandas as pd
 import pytest
 
+from raysync.training.worker.wire import FORMATS
+
 BENCHMARKS = Path(__file__).parents[2] / "experiments" / "benchmarks"
 
 
@@ -66,7 +68,7 @@ def test_every_option_is_measured_beside_what_it_changes(gpu, monkeypatch):
     assert compiled
     apart = {float(row[-1]) for row in rows}
     assert apart == {0.0}, "on a CPU"
-    assert [row[0] for row in step_options.wire_options(gpu.SMALL)] == ["float32", "bf16"]
+    assert [row[0] for row in step_options.wire_options(gpu.SMALL)] == list(FORMATS)
 
 
 def test_every_number_of_workers_has_an_estimate(gpu):

@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+import raysync
 from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.decisions import Release
@@ -125,6 +126,45 @@ def test_asp_is_a_heap_of_workers():
         heapq.heappush(heap, due)
     assert lines[-1].at == pytest.approx(now)
     torch.testing.assert_close(weights_of(driver), weights.detach(), rtol=1e-5, atol=1e-6)
+
+
+class Slope(raysync.Task):
+    """A weight of 1, whose gradient is always 2: the model of torchft's DiLoCo fixtures."""
+
+    def build_model(self):
+        module = nn.Linear(1, 1, bias=False)
+        nn.init.ones_(module.weight)
+        return module
+
+    def train_set(self):
+        return [torch.ones(1)] * 8
+
+    def test_set(self):
+        return self.train_set()
+
+    def loss(self, model, batch):
+        return 2 * model(batch).mean()
+
+    def metrics(self, model, batch):
+        return {"loss": self.loss(model, batch)}
+
+
+@pytest.mark.parametrize("workers", [1, 2])
+def test_a_fragment_of_torchfts_fixture_comes_out(workers):
+    """Of meta-pytorch/torchft, `test_diloco_mocked_updates` without delay and mixing: a fragment
+    that is synchronised every 6 steps, with an inner lr of 1 and an outer one of 2.
+    """
+    for rounds, expected in enumerate([-23.0, -47.0], start=1):
+        settings = {
+            "engine": "virtual",
+            "batch_size": 1,
+            "workers": [{"count": workers, "step_s": 1}],
+            "workload": {"samples": 6 * rounds * workers},
+            "update": {"lr": 2.0},
+            "local": {"steps": 6, "lr": 1.0},
+        }
+        _, driver = learn(prepare(config.validate(settings), task=Slope()))
+        assert weights_of(driver).tolist() == [expected]
 
 
 @given(
