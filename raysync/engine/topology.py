@@ -289,7 +289,8 @@ class DataParallel:
             fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
         if self._is_local:
             progress = self.roster.samples_applied / self._workload_samples
-        return StepCall(self.roster.live[worker].batches, samples, fault, steps, progress)
+        batch = self.roster.live[worker].batches
+        return StepCall(batch, samples, fault=fault, steps=steps, progress=progress)
 
     def _size_of(self, worker: str) -> int:
         size = self._batch_sizes[worker] = self._batch_sizes[WorkerId(worker).slot]

@@ -121,7 +121,13 @@ class GradientComputation:
             {replica.device.name: replica.device for replica in self._replicas}.values()
         )
         self.model = self._replicas[0].model
-        self.wire = Wire(wire, self.model.size, self.model.buffer_size, shards, fraction)
+        self.wire = Wire(
+            name=wire,
+            parameters=self.model.size,
+            buffers=self.model.buffer_size,
+            shards=shards,
+            fraction=fraction,
+        )
         """The format of `outgoing`."""
         self.residual: Tensor | None = None
         """What earlier pushes have lost as they were encoded, (P,); see `Wire.encode`."""
