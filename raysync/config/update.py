@@ -281,7 +281,11 @@ class Update(OptimizerSettings):
     """Deviation: Sync-Switch's policy, whose figures are of SGD, is linear; a rate of Adam that is
     multiplied by the workers is not what its user wrote."""
     combine: Literal["mean", "sum"] = Field(
-        "mean", description="how an update combines its gradients; mean weights them by samples"
+        "mean",
+        description=(
+            "how an update combines its gradients; mean weights them by samples, or as the paradigm"
+            " does; sum multiplies each by the paradigm's weight, if it has one"
+        ),
     )
     clip_norm: float | None = Field(
         None, gt=0, description="largest Euclidean norm of the combined gradient"
