@@ -1,4 +1,4 @@
-"""The optimizer of a server: a class of torch.optim, or of the user's own, that works elementwise.
+"""The optimizer of a server: a class of torch.optim, ours, or the user's, that works elementwise.
 
 A server steps on slices of one flat vector, and several servers may share that vector. So a class
 is refused if it computes with whole tensors: with their shape, their norm, or their inner products.
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from raysync.config import Update
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import load_reference
+from raysync.training.server.outer_optimizers import OUTER
 
 COUPLED = {
     "Adafactor": "it keeps the rows and columns of matrices, and divides by norms",
@@ -46,7 +47,8 @@ def class_of(name: str, block: str = "update") -> type[Optimizer]:
     """Return the class of an optimizer.
 
     Args:
-        name: that of a class of torch.optim, in capitals or not, or `package.module:Class`.
+        name: that of a class of torch.optim, in capitals or not, or one of `OUTER`, or
+            `package.module:Class`.
         block: the settings that name it, for errors: `update` or `local`.
 
     Raises:
@@ -58,9 +60,10 @@ def class_of(name: str, block: str = "update") -> type[Optimizer]:
         if not (isinstance(found, type) and issubclass(found, Optimizer)):
             raise ConfigError(f"{where}: it is no class that extends torch.optim.Optimizer.")
         return found
-    known = {each.__name__.lower(): each for each in _of_torch()}
+    torchs = {each.__name__: each for each in _of_torch()}
+    known = OUTER | {name.lower(): each for name, each in torchs.items()}
     found = known.get(name.lower())
-    elementwise = sorted(each.__name__ for each in known.values() if each.__name__ not in COUPLED)
+    elementwise = [*sorted(torchs.keys() - COUPLED), *OUTER]
     if found is None:
         shown = [*elementwise, "or yours: package.module:Class"]
         raise unknown_name("optimizer", name, known, f"{block}.optimizer", shown)
