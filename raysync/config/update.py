@@ -64,6 +64,8 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 SCALED = ("sgd", "asgd")
 """The optimizers whose rate is multiplied by the pushes of an update by default: their steps are as
 long as their gradients. Those of Adam, RMSprop and the like are as long as their rate."""
+OUTER = ("delayed-nesterov", "mla")
+"""The optimizers for outer steps that are nothing without momentum."""
 MOST_STEPS = 1_000_000
 AS_OUTSIDE = "as in `update`; default: the same as there"
 
@@ -185,13 +187,19 @@ class OptimizerSettings(Strict):
         Named(name="sgd"),
         description=(
             "a class of torch.optim that works elementwise (sgd, adamw, RMSprop, ...; capitals do"
-            " not matter), or yours: package.module:Class; its arguments are parameters, except for"
-            " those that are settings beside it"
+            " not matter), delayed-nesterov, mla, or yours: package.module:Class; its arguments are"
+            " parameters, except for those that are settings beside it"
         ),
     )
     lr: float = Field(0.05, gt=0, description="learning rate")
     momentum: float = Field(
-        0.0, ge=0, lt=1, description="for optimizers with such an argument: sgd, rmsprop"
+        0.0,
+        ge=0,
+        lt=1,
+        description=(
+            "for optimizers with such an argument: sgd, rmsprop, delayed-nesterov, mla (these two"
+            " need it above 0)"
+        ),
     )
     nesterov: bool = Field(
         False, description="for optimizers with such an argument: sgd; needs momentum"
@@ -220,7 +228,11 @@ class OptimizerSettings(Strict):
 
     def infeasible_reason(self) -> str:
         """Return why these settings do not go together; "" if they do."""
-        return "nesterov needs a momentum above 0" if self.nesterov and not self.momentum else ""
+        if self.nesterov and not self.momentum:
+            return "nesterov needs a momentum above 0"
+        if self.optimizer.name.lower() in OUTER and not self.momentum:
+            return f"optimizer: {self.optimizer.name} needs a momentum above 0, such as 0.9"
+        return ""
 
 
 class Local(OptimizerSettings):
@@ -265,6 +277,19 @@ class Local(OptimizerSettings):
 class Update(OptimizerSettings):
     """How the server turns gradients into a new model."""
 
+    optimizer: Optimizer = Field(
+        Named(name="sgd"),
+        description=(
+            "a class of torch.optim that works elementwise (sgd, adamw, RMSprop, ...; capitals do"
+            " not matter), or yours: package.module:Class; its arguments are parameters, except for"
+            " those that are settings beside it. Or, for outer steps (with `local`; without it they"
+            " take gradients for deltas, as momentum of another kind), delayed-nesterov"
+            " (arXiv:2401.09135): Nesterov momentum that takes in the pushes of `every` updates at"
+            " once, lr being that of so many together; `c`, from 0 to 1 / every, spreads it over"
+            " them. mla: m = momentum m + (1 - momentum) delta, and a step by lr (momentum m +"
+            " delta)"
+        ),
+    )
     lr: float = Field(
         0.05, gt=0, description="learning rate of one push; default with `local`: 1, outer steps"
     )
@@ -281,7 +306,11 @@ class Update(OptimizerSettings):
     """Deviation: Sync-Switch's policy, whose figures are of SGD, is linear; a rate of Adam that is
     multiplied by the workers is not what its user wrote."""
     combine: Literal["mean", "sum"] = Field(
-        "mean", description="how an update combines its gradients; mean weights them by samples"
+        "mean",
+        description=(
+            "how an update combines its gradients; mean weights them by samples, or as the paradigm"
+            " does; sum multiplies each by the paradigm's weight, if it has one"
+        ),
     )
     clip_norm: float | None = Field(
         None, gt=0, description="largest Euclidean norm of the combined gradient"

@@ -424,6 +424,7 @@ def apply_plan(
         phase=apply.phase,
         staleness=[apply.version - 1 - step.release.version for step in steps],
         version=apply.version,
+        weights=list(apply.weights),
         replicas=list(replicas),
     )
 
@@ -435,8 +436,13 @@ def in_order_of_slots(apply: Apply) -> Apply:
     weights, bit by bit, in every run. (The names of pushes sort by slot, then by life and clock:
     `#` sorts before every character of a slot.)
     """
-    pushes = apply.pushes
-    return apply if len(pushes) == 1 else replace(apply, pushes=tuple(sorted(pushes)))
+    pushes, weights = apply.pushes, apply.weights
+    if len(pushes) == 1:
+        return apply
+    if not weights:
+        return replace(apply, pushes=tuple(sorted(pushes)))
+    pushes, weights = zip(*sorted(zip(pushes, weights, strict=True)), strict=True)
+    return replace(apply, pushes=pushes, weights=weights)
 
 
 def pulls_next(decisions: Sequence[Decision], index: int) -> bool:

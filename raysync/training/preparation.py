@@ -299,8 +299,12 @@ def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
     flat = FlatModel(module)
     if experiment.keep != "none":
         check_savable(module, name)
-    check_optimizer(experiment.update)
-    check_groups(experiment.update, flat.parameters)
+    blocks = {"update": experiment.update}
+    if experiment.local is not None:
+        blocks["local"] = experiment.local.update
+    for block, settings in blocks.items():
+        check_optimizer(settings, block)
+        check_groups(settings, flat.parameters, block)
     if experiment.cluster.server_shards > flat.most_servers:
         raise ConfigError(
             f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the"

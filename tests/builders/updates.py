@@ -34,6 +34,12 @@ UPDATES = {
     "rmsprop": {"optimizer": {"name": "RMSprop", "centered": True}, "momentum": 0.9},
     "rprop": {"optimizer": "Rprop", "lr_scaling": "none"},
     "nadam": {"optimizer": "NAdam", "weight_decay": 0.01, "clip_norm": 0.5},
+    "delayed": {
+        "optimizer": {"name": "delayed-nesterov", "every": 2, "c": 0.25},
+        "momentum": 0.9,
+        "clip_norm": 0.5,
+    },
+    "mla": {"optimizer": "mla", "momentum": 0.9},
     "scaled": {"staleness_scaling": "inverse", "clip_norm": 0.5},
     "constant": {"delay_compensation": "constant", "momentum": 0.9},
     "adaptive": {"delay_compensation": "adaptive", "staleness_scaling": "inverse"},

@@ -26,9 +26,11 @@ from raysync.engine import driver as engine_driver
 from raysync.engine.evaluations import TRIES
 from raysync.engine.kept_models import KeptModels
 from raysync.engine.messages import EvaluateCall, ForgetCall, PublishCall, StateDictCall, StepCall
+from raysync.engine.topology import in_order_of_slots
 from raysync.errors import ProtocolViolation
 from raysync.paradigms import make
 from raysync.paradigms.asp import ASP
+from raysync.paradigms.bsp import BSP
 from raysync.step_fault import StepFault
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
@@ -301,6 +303,45 @@ def test_an_update_knows_what_each_gradient_was_computed_on(paradigm, update):
     assert any(None in plan.workers for plan in server.plans) or paradigm != "bsp"
     if named(paradigm) == "sync-switch":
         assert {plan.phase for plan in server.plans} == {"bsp", "asp"}
+
+
+@dataclass
+class Weighing(BSP):
+    name = "weighing"
+
+    def on_push(self, roster, push):
+        decided = super().on_push(roster, push)
+        if decided:
+            weights = tuple(1.0 + 2 * int(slot_of(worker)[-1]) for worker, _ in roster.buffered)
+            decided[0] = Apply(decided[0].pushes, weights=weights)
+        return decided
+
+
+def test_weights_go_to_the_server_with_their_pushes():
+    """Which arrive in another order than that of the slots."""
+    training = task_of(paradigm="tests.engine.test_driver:Weighing")
+    driver, lines = run_in(training, rule_of(training))
+    assert any(apply.weights != (1.0, 3.0, 5.0) for apply in decided(lines, Apply))
+    plans = driver.backend.servers["server"].plans
+    assert plans
+    assert all(plan.weights == [1.0, 3.0, 5.0] for plan in plans)
+
+
+pushes_of_slots = st.dictionaries(
+    st.tuples(st.sampled_from(["w-0#1", "w-1#1", "w-1#2", "w-10#1"]), st.integers(0, 3)),
+    st.floats(0, 9),
+    min_size=1,
+)
+
+
+@given(pushes_of_slots, st.booleans())
+def test_the_order_of_slots_keeps_each_push_and_its_weight_together(weights, is_weighted):
+    apply = Apply(tuple(weights), weights=tuple(weights.values()) if is_weighted else ())
+    ordered = in_order_of_slots(apply)
+    assert ordered.pushes == tuple(sorted(weights))
+    assert ordered.weights == (
+        tuple(weights[push] for push in ordered.pushes) if is_weighted else ()
+    )
 
 
 def test_only_a_step_that_is_befallen_is_sent_its_hardship():

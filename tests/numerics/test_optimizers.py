@@ -13,7 +13,7 @@ from tests.builders import optimizers
 from tests.builders.messages import naming
 from tests.builders.updates import update_plan
 
-OURS = "tests.builders.optimizers:"
+OURS, DELAYED = "tests.builders.optimizers:", "delayed-nesterov"
 ELEMENTWISE = {
     "ASGD": {"alpha": 0.5},
     "Adadelta": {"rho": 0.8},
@@ -126,6 +126,14 @@ def test_a_state_is_that_of_torchs_optimizer_on_the_whole_vector():
             {"optimizer": "Rprop", "lr_scaling": "none", "phases": {"asp": {"lr": 1.0}}},
             "update.phases.asp.lr: 1: Rprop lr",
         ),
+        ({"optimizer": "delayed-nestrov"}, "'delayed-nestrov' 'delayed-nesterov' mla"),
+        ({"optimizer": DELAYED, "momentum": 0.9}, "delayed-nesterov: 'every'"),
+        ({"optimizer": {"name": DELAYED, "every": 0}, "momentum": 0.9}, "every: 0: 1"),
+        ({"optimizer": {"name": DELAYED, "every": 2.5}, "momentum": 0.9}, "every: 2.5: 1"),
+        ({"optimizer": {"name": DELAYED, "every": 4, "c": 0.3}, "momentum": 0.9}, "c: 0.3: 0.25"),
+        ({"optimizer": {"name": DELAYED, "every": 4, "c": -1}, "momentum": 0.9}, "c: -1: 0.25"),
+        ({"optimizer": "mla", "momentum": 0.9, "nesterov": True}, "update.nesterov: MLA"),
+        ({"optimizer": "MLA", "momentum": 0.9, "weight_decay": 0.1}, "update.weight_decay: MLA"),
         ({"optimizer": f"{OURS}Nothing"}, "'Nothing'"),
         ({"optimizer": "tests.builders.models:deep_cnn"}, "tests.builders.models:deep_cnn:"),
         ({"optimizer": "torch:nn"}, "torch:nn: torch.optim.Optimizer"),

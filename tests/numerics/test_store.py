@@ -2,13 +2,15 @@
 
 from functools import partial
 from itertools import permutations
-from math import cos, pi, sqrt
+from math import cos, nan, pi, sqrt
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch import nn
 
 from raysync.config import Schedule, Update
+from raysync.training.files.state_file import encode
 from raysync.training.server.lr_schedule import learning_rate
 from raysync.training.server.parameter_store import ParameterStore
 from raysync.training.worker.flat import FlatModel
@@ -22,9 +24,9 @@ def store(initial=1.0, **update):
     return ParameterStore(vector(initial), SIZE, Update(**update))
 
 
-def apply(it, gradients, samples=None, progress=0.0):
-    plan = update_plan(samples or [8] * len(gradients), progress=progress)
-    it.apply(plan, [vector(g) for g in gradients])
+def apply(it, gradients, samples=None, bases=(), **others):
+    plan = update_plan(samples or [8] * len(gradients), **others)
+    it.apply(plan, [vector(g) for g in (*gradients, *bases)])
     return it.publish()[0].item()
 
 
@@ -46,6 +48,50 @@ def test_the_mean_is_weighted_by_samples():
     assert apply(store(lr=1.0, lr_scaling="none"), [1.0, 4.0], samples=[1, 2]) == pytest.approx(
         1 - 3.0
     )
+
+
+weighted = st.lists(
+    st.tuples(st.floats(-2, 2, width=32), st.floats(0.001, 1000) | st.just(0.0), st.integers(1, 9)),
+    min_size=1,
+    max_size=5,
+).filter(lambda pushes: any(weight for _, weight, _ in pushes))
+"""Of one update: gradient, weight, samples."""
+
+
+@given(weighted, st.sampled_from(["mean", "sum"]))
+def test_weights_of_the_paradigm_take_the_place_of_samples(pushes, combine):
+    gradients, weights, samples = (list(each) for each in zip(*pushes, strict=True))
+    it = store(0.0, lr=1.0, lr_scaling="none", combine=combine)
+    moved = apply(it, gradients, samples, weights=weights)
+    total = 1 if combine == "sum" else sum(weights)
+    expected = sum(w * g for g, w in zip(gradients, weights, strict=True)) / total
+    assert moved == pytest.approx(-expected, rel=1e-5, abs=1e-5)
+
+
+@pytest.mark.parametrize("combine", ["mean", "sum"])
+@pytest.mark.parametrize("correction", [{}, {"delay_compensation": "adaptive"}])
+@pytest.mark.parametrize("where", range(3))
+def test_a_push_of_weight_0_contributes_nothing(combine, correction, where):
+    """Whatever is in it; neither to the mean square of gradients nor to the number of pushes."""
+    scaling = {} if combine == "mean" else {"lr_scaling": "none"}
+    gradients, weights = [0.5, 2.0], [3.0, 0.25]
+    states = []
+    for extra in (False, True):
+        it, given, by = store(combine=combine, **scaling, **correction), [*gradients], [*weights]
+        if extra:
+            given.insert(where, nan)
+            by.insert(where, 0.0)
+        for _ in range(2):
+            bases = [0.5 if g == g else nan for g in given] if correction else []
+            apply(it, given, weights=by, bases=bases)
+        states.append(encode(it.state()))
+    assert states[0] == states[1]
+
+
+def test_weights_of_the_paradigm_that_are_the_samples_change_no_bit():
+    gradients, samples = [0.1, 0.7, 0.3], [3, 5, 9]
+    plain = apply(store(), gradients, samples)
+    assert apply(store(), gradients, samples, weights=[3.0, 5.0, 9.0]) == plain
 
 
 def test_scaling_and_combining():

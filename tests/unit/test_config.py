@@ -57,6 +57,12 @@ from tests.builders.messages import naming
         ("update: {momentum: 0.9, momentum_ramp: {name: exponential, over: 0.1}}", "start 0"),
         ("update: {delay_compensation: adaptiv}", "'constant' 'adaptive' 'adaptiv'"),
         ("update: {delay_compensation: {strength: 0}}", "update.delay_compensation.strength: 0 0"),
+        ("update: {optimizer: mla}", "update: mla momentum 0"),
+        ("local: {optimizer: {name: delayed-nesterov, every: 4}}", "local: delayed momentum 0"),
+        (
+            "update: {optimizer: mla, momentum: 0.9, phases: {asp: {momentum: 0}}}",
+            "update: phases.asp: mla momentum 0",
+        ),
         ("update: {staleness_scaling: linear}", "'none' 'inverse' 'linear'"),
         ("update: {phases: {asp: {lr: 1}}}", "update.phases: 'asp' phases"),
         ("update: {phases: {aps: {lr: 1}}}\nparadigm: sync-switch", "update.phases: 'aps' 'asp'"),

@@ -22,6 +22,9 @@ class ApplyPlan(Struct, frozen=True, omit_defaults=True, gc=False):
     """Versions applied between the weights of each push and this update."""
     version: int
     """The version that this update produces: a server that missed the update before refuses it."""
+    weights: list[float] = []
+    """The weight of each push in the mean, where the paradigm decides it; empty: its samples. With
+    `combine: sum` each push is multiplied by it. A push of weight 0 contributes nothing."""
     replicas: list[int] = []
     """The replica of each push where each replica has an optimizer of its own; empty otherwise."""
     combined: bool = False

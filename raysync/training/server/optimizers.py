@@ -1,4 +1,4 @@
-"""The optimizer of a server: a class of torch.optim, or of the user's own, that works elementwise.
+"""The optimizer of a server: a class of torch.optim, ours, or the user's, that works elementwise.
 
 A server steps on slices of one flat vector, and several servers may share that vector. So a class
 is refused if it computes with whole tensors: with their shape, their norm, or their inner products.
@@ -17,6 +17,7 @@ from torch.optim import Optimizer
 from raysync.config import Update
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import load_reference
+from raysync.training.server.outer_optimizers import OUTER
 
 COUPLED = {
     "Adafactor": "it keeps the rows and columns of matrices, and divides by norms",
@@ -27,8 +28,8 @@ COUPLED = {
 """Classes of torch.optim that do not work elementwise on dense vectors -> the reason."""
 
 SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "betas")
-"""The arguments that are settings of `update`, for every class that takes them. (A user's own class
-may have more than two betas, and then takes them as a parameter.)"""
+"""The arguments that are settings of their own, for every class that takes them. (A user's own
+class may have more than two betas, and then takes them as a parameter.)"""
 
 CHANGING = ("lr", "weight_decay", "momentum")
 """The settings that may change from one update to the next."""
@@ -42,30 +43,33 @@ Groups = Sequence[dict[str, Any]]
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
-def class_of(name: str) -> type[Optimizer]:
+def class_of(name: str, block: str = "update") -> type[Optimizer]:
     """Return the class of an optimizer.
 
     Args:
-        name: that of a class of torch.optim, in capitals or not, or `package.module:Class`.
+        name: that of a class of torch.optim, in capitals or not, or one of `OUTER`, or
+            `package.module:Class`.
+        block: the settings that name it, for errors: `update` or `local`.
 
     Raises:
         ConfigError: there is no such optimizer, or torch's does not work elementwise.
     """
-    where = f"update.optimizer {name}"
+    where = f"{block}.optimizer {name}"
     if ":" in name:
         found = load_reference(name, where)
         if not (isinstance(found, type) and issubclass(found, Optimizer)):
             raise ConfigError(f"{where}: it is no class that extends torch.optim.Optimizer.")
         return found
-    known = {each.__name__.lower(): each for each in _of_torch()}
+    torchs = {each.__name__: each for each in _of_torch()}
+    known = OUTER | {name.lower(): each for name, each in torchs.items()}
     found = known.get(name.lower())
-    elementwise = sorted(each.__name__ for each in known.values() if each.__name__ not in COUPLED)
+    elementwise = [*sorted(torchs.keys() - COUPLED), *OUTER]
     if found is None:
         shown = [*elementwise, "or yours: package.module:Class"]
-        raise unknown_name("optimizer", name, known, "update.optimizer", shown)
+        raise unknown_name("optimizer", name, known, f"{block}.optimizer", shown)
     if reason := COUPLED.get(found.__name__):
         raise ConfigError(
-            f"{where}: it is not elementwise, as the optimizer of a server must be: {reason}."
+            f"{where}: it is not elementwise, as an optimizer of a flat vector must be: {reason}."
             f"\nAllowed: {', '.join(elementwise)}, or yours: package.module:Class."
         )
     return found
@@ -129,27 +133,31 @@ def optimizer_of(update: Update, groups: Groups) -> Optimizer:
     return made
 
 
-def check_optimizer(update: Update) -> None:
+def check_optimizer(update: Update, block: str = "update") -> None:
     """Refuse an optimizer that is not elementwise, and settings that it does not have.
+
+    Args:
+        update: the settings, those of `local` in the form of an update's.
+        block: the settings' name, for errors: `update` or `local`.
 
     Raises:
         ConfigError: it names the optimizer, and the setting or the reason.
     """
-    kind, parameters = class_of(update.optimizer.name), update.optimizer.parameters
-    accepted, where = arguments_of(kind), f"update.optimizer {update.optimizer.name}"
+    kind, parameters = class_of(update.optimizer.name, block), update.optimizer.parameters
+    accepted, where = arguments_of(kind), f"{block}.optimizer {update.optimizer.name}"
     own = sorted({*accepted} - {*SETTINGS[:-1]})
     for name in parameters:
         if name in SETTINGS and (name != "betas" or update.betas is not None):
-            raise ConfigError(f"{where}: give {name} as update.{name}.")
+            raise ConfigError(f"{where}: give {name} as {block}.{name}.")
         if name not in own:
             raise unknown_name("argument", name, own, where)
     if "lr" not in accepted:
-        raise ConfigError(f"{where}: it has no argument lr, which update.lr sets.")
+        raise ConfigError(f"{where}: it has no argument lr, which {block}.lr sets.")
     for path, name in _asked_for(update):
         if name not in accepted:
-            raise ConfigError(f"update.{path}: {kind.__name__} has no argument {name}.")
+            raise ConfigError(f"{block}.{path}: {kind.__name__} has no argument {name}.")
     if parameters or kind not in PROVEN:
-        _try_out(update, accepted)
+        _try_out(update, accepted, block)
 
 
 PROVEN = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
@@ -179,19 +187,19 @@ EVEN, RISING = (0.1, 0.1, 0.1), (0.1, 0.2, 0.2)
 """The learning rates of a trial's steps."""
 
 
-def _try_out(update: Update, accepted: Collection[str]) -> None:
+def _try_out(update: Update, accepted: Collection[str], block: str) -> None:
     """Make some steps on a matrix, and on its elements in two vectors.
 
     Raises:
         ConfigError: the results differ, or a step is not what a server needs.
     """
     kind, strictest = update.optimizer.name, _strictest(update)
-    where = f"update.optimizer {kind}"
+    where = f"{block}.optimizer {kind}"
     with torch.random.fork_rng(devices=[]):
         try:
-            whole = _trained(strictest, WHOLE, SHAPE, EVEN)
-            parts = _trained(strictest, PARTS, (-1,), EVEN)
-            rising = _trained(strictest, WHOLE, SHAPE, RISING)
+            whole = _trained(strictest, WHOLE, SHAPE, EVEN, where)
+            parts = _trained(strictest, PARTS, (-1,), EVEN, where)
+            rising = _trained(strictest, WHOLE, SHAPE, RISING, where)
             made = optimizer_of(strictest, [{"params": [nn.Parameter(torch.ones(2))]}])
         except ConfigError:
             raise
@@ -200,7 +208,7 @@ def _try_out(update: Update, accepted: Collection[str]) -> None:
             raise ConfigError(f"{where}: {type(error).__name__}: {reason}") from error
     if not torch.allclose(whole, parts, rtol=1e-4, atol=1e-6, equal_nan=True):
         raise ConfigError(
-            f"{where}: it is not elementwise, as the optimizer of a server must be: steps on a"
+            f"{where}: it is not elementwise, as an optimizer of a flat vector must be: steps on a"
             " matrix differ from those on its elements in two vectors."
         )
     if lost := [name for name in CHANGING if name in accepted and name not in made.param_groups[0]]:
@@ -209,7 +217,7 @@ def _try_out(update: Update, accepted: Collection[str]) -> None:
         )
     if torch.equal(whole, rising) and (path := _changes_lr(update)):
         raise ConfigError(
-            f"update.{path}: {kind} reads lr at its first step only, so no setting may change it."
+            f"{block}.{path}: {kind} reads lr at its first step only, so no setting may change it."
         )
 
 
@@ -238,7 +246,7 @@ def _changes_lr(update: Update) -> str:
 
 
 def _trained(
-    update: Update, pieces: Sequence[slice], shape: Sequence[int], lrs: Sequence[float]
+    update: Update, pieces: Sequence[slice], shape: Sequence[int], lrs: Sequence[float], where: str
 ) -> Tensor:
     """Return the elements after a step with each lr, by an optimizer for each piece."""
     generator = torch.Generator().manual_seed(0)
@@ -253,15 +261,9 @@ def _trained(
             optimizer.param_groups[0]["lr"] = lr
             optimizer.step()
             if not torch.equal(given, gradient):
-                raise ConfigError(
-                    f"update.optimizer {update.optimizer.name}: it writes into the gradient, which"
-                    " a server must only read."
-                )
+                raise ConfigError(f"{where}: it writes into the gradient, which it must only read.")
     if torch.equal(weights, before):
-        raise ConfigError(
-            f"update.optimizer {update.optimizer.name}: its steps do not change the parameters in"
-            " place."
-        )
+        raise ConfigError(f"{where}: its steps do not change the parameters in place.")
     return weights
 
 

@@ -125,8 +125,15 @@ def _group_of(update: Update, name: str) -> int | None:
     return next(matches, None)
 
 
-def check_groups(update: Update, parameters: Sequence[NamedParameter]) -> None:
+def check_groups(
+    update: Update, parameters: Sequence[NamedParameter], block: str = "update"
+) -> None:
     """Refuse patterns without a parameter, and groups that earlier ones leave nothing to.
+
+    Args:
+        update: has the groups.
+        parameters: those of the whole network.
+        block: the settings' name, for errors: `update` or `local`.
 
     Raises:
         ConfigError: it names the setting, and the nearest name of a parameter.
@@ -135,7 +142,7 @@ def check_groups(update: Update, parameters: Sequence[NamedParameter]) -> None:
     shown = [*names[:SHOWN], f"... ({len(names)} in all)"] if len(names) > SHOWN else names
     groups = {_group_of(update, name) for name in names}
     for index, group in enumerate(update.groups):
-        where = f"update.groups[{index}]"
+        where = f"{block}.groups[{index}]"
         for pattern in group.match:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise unknown_name("parameter", pattern, names, f"{where}.match", shown)

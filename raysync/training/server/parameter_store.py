@@ -7,6 +7,7 @@ buffers take, both of the part kept here.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import compress
 from math import ulp
 from typing import Any
 
@@ -59,10 +60,11 @@ _SAVED = TypeAdapter(_Saved)
 class ParameterStore:
     """Applies gradients to a flat vector with a torch optimizer.
 
-    One update is one optimizer step with the sample-weighted mean gradient of its pushes (`combine:
-    sum`: with their sum), at lr(progress) x number of pushes (`lr_scaling: none`: x 1). The linear
-    scale is that of Sync-Switch's configuration policy (Li et al. 2021, section IV-C): n pushes in
-    one update move the model as far as n updates would.
+    One update is one optimizer step with the mean gradient of its pushes, weighted by their samples
+    or as the paradigm decides (`combine: sum`: with their sum, each times such a weight), at
+    lr(progress) x number of pushes (`lr_scaling: none`: x 1). The linear scale is that of
+    Sync-Switch's configuration policy (Li et al. 2021, section IV-C): n pushes in one update move
+    the model as far as n updates would.
 
     An update works elementwise, so a model that is split among several stores learns like a whole
     one, except for the norm that `clip_norm` needs, which the stores exchange between its two
@@ -141,9 +143,9 @@ class ParameterStore:
         if plan.phase != self._phase:
             self._phase, self._began = plan.phase, plan.progress
             self._settings = self.update.in_phase(plan.phase)
-        buffers, self._pushes = len(self._initial_buffers), len(plan.samples)
-        arrived, bases = vectors[: self._pushes], vectors[self._pushes :]
-        gradient = self._combine(arrived, plan.samples, plan.staleness, bases)
+        buffers, count = len(self._initial_buffers), len(plan.samples)
+        arrived, bases = vectors[:count], vectors[count:]
+        gradient = self._combine(plan, arrived, bases)
         for vector, worker in zip(arrived, plan.workers, strict=True):
             if buffers and worker is not None:
                 self._buffers[worker] = vector[-buffers:].clone()
@@ -161,20 +163,27 @@ class ParameterStore:
         self._step(plan.progress, vectors if plan.combined else [self.combine(plan, vectors)])
 
     def _combine(
-        self,
-        vectors: Sequence[Tensor],
-        samples: Sequence[int],
-        staleness: Sequence[int],
-        bases: Sequence[Tensor],
+        self, plan: ApplyPlan, vectors: Sequence[Tensor], bases: Sequence[Tensor]
     ) -> Tensor:
-        gradients = self._gradients(vectors, staleness, bases)
-        gradient, seen, out = next(gradients), samples[0], self._combined
-        for following, count in zip(gradients, samples[1:], strict=True):
-            seen += count
-            if self._settings.combine == "sum":
-                torch.add(gradient, following, out=out)
+        sums = self._settings.combine == "sum"
+        weights = plan.weights or ([1] * len(vectors) if sums else plan.samples)
+        # without the pushes of weight 0, whose gradients need not be finite
+        first, *others = compress(weights, weights)
+        self._pushes = 1 + len(others)
+        gradients = self._gradients(
+            list(compress(vectors, weights)),
+            list(compress(plan.staleness, weights)),
+            list(compress(bases, weights)),
+        )
+        gradient, seen, out = next(gradients), first, self._combined
+        if sums and first != 1:
+            gradient = torch.mul(gradient, first, out=out)
+        for following, weight in zip(gradients, others, strict=True):
+            seen += weight
+            if sums:
+                torch.add(gradient, following, alpha=weight, out=out)
             else:  # the mean so far moves towards the next one: one pass over memory
-                torch.lerp(gradient, following, count / seen, out=out)
+                torch.lerp(gradient, following, weight / seen, out=out)
             gradient = out
         return gradient
 
