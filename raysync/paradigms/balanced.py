@@ -59,6 +59,7 @@ class Balanced(Measuring):
           `update.lr_scaling`, which counts pushes, stays right.
         * A worker that has not pushed yet has its own batch size; a new life of a slot has the
           speed of the one before.
+        * All times are those of a step, where an iteration has several (`local`).
         * Memory (`max_batch`) and devices (`min_batch` samples for each: two for batch norm) limit
           the sizes, but a worker's own size is always allowed: it has computed one of that size.
           Sizes change only if the longest predicted time falls by more than `hysteresis`, or if

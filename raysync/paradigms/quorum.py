@@ -77,8 +77,7 @@ class Quorum(Paradigm):
         """Make the update, or begin its grace period, if it is time."""
         if not roster.buffered or not roster.computing:
             return self._update(roster)
-        has_quorum = len(roster.held) >= min(self.k, len(roster.members))
-        if self.in_grace or not has_quorum:
+        if self.in_grace or len(roster.held) < self.k:
             return []
         if not self.grace_s:
             return self._update(roster)

@@ -58,10 +58,10 @@ def test_the_steps_are_in_proportion_to_the_speed():
     }
 
 
-@pytest.mark.parametrize(("slow_s", "steps"), [(0.3, 10), (0.7, 4), (0.301, 9)])
+@pytest.mark.parametrize(("slow_s", "steps"), [(0.3, 10), (0.375, 8), (0.4, 7), (0.376, 7)])
 def test_a_whole_number_of_steps_is_not_lost_to_rounding(slow_s, steps):
-    counts = steps_by_speed({FAST: 0.1, HALF: slow_s}, steps=30)
-    assert counts[HALF][-1] == steps
+    """10 x (0.3 / 0.375) is 7.999999999999999."""
+    assert steps_by_speed({FAST: 0.3, HALF: slow_s}, steps=10)[HALF][-1] == steps
 
 
 def test_there_is_a_floor():
@@ -110,6 +110,25 @@ def test_when_the_fastest_has_left_the_next_one_makes_all_steps():
     assert steps_in(drive.join("w-9#1")) == {"w-9#1": 8}, "nobody is there who was measured"
 
 
+def test_the_next_fastest_is_found_as_soon_as_the_fastest_has_left():
+    drive = Drive(make("local", paradigm="asp", steps=8, by="speed"), FAST, HALF, FIFTH, "w-3#1")
+    drive.push(FAST, 8, busy_s=8)
+    drive.push(HALF, 16, busy_s=16)
+    drive.leave(FAST)
+    assert steps_in(drive.push(HALF, 24, busy_s=8)) == {HALF: 8}
+
+
+def test_nobody_makes_more_steps_than_the_fastest():
+    """FAST has slowed down, and HALF, which is now faster, was not compared with it yet."""
+    quorum = {"name": "quorum", "k": 2}
+    drive = Drive(make("local", paradigm=quorum, steps=8, by="speed"), FAST, HALF, FIFTH)
+    drive.push(HALF, 16, busy_s=16)
+    drive.push(FAST, 16, busy_s=8)
+    drive.push(HALF, 32, busy_s=8)
+    decisions = drive.push(FAST, 9000, busy_s=8000)
+    assert steps_in(decisions) == {HALF: 8, FAST: 8}
+
+
 def test_another_becomes_the_fastest():
     """The one that was is slower now: who is the fastest is asked after a push of each."""
     drive = Drive(make("local", paradigm="asp", steps=10, by="speed"), FAST, HALF)
@@ -130,6 +149,10 @@ def test_what_the_inner_paradigm_decides_stays():
     releases = [drive.push(FAST)[-1] for _ in range(4)]
     assert [each.pull for each in releases] == [False, True, False, True]
     balanced = make("local", paradigm="balanced", steps=4)
+    assert [what for what, _ in balanced.demands()] == [
+        Capability.LOCAL_STEPS,
+        Capability.BATCH_SIZE,
+    ]
     drive = Drive(balanced, FAST, HALF)
     drive.push(FAST, 8, busy_s=8)
     decisions = drive.push(HALF, 24, busy_s=24)
@@ -145,6 +168,11 @@ def test_balanced_around_it_divides_the_batch_of_a_step():
     assert [each.batch_size for each in decisions if isinstance(each, Release)] == [48, 16]
     assert steps_in(decisions) == {FAST: 4, HALF: 4}
     assert drive.machine.paradigm.own == {"w-0": SAMPLES, "w-1": SAMPLES}
+    near = Drive(make("balanced", paradigm={"name": "local", "steps": 4}), FAST, HALF)
+    near.push(FAST, 128, busy_s=128)
+    decisions = near.push(HALF, 208, busy_s=128)  # 80 s of them on the way, 20 for each step
+    sizes = [each.batch_size for each in decisions if isinstance(each, Release)]
+    assert sizes == [42, 22], "as without local steps"
 
 
 def test_what_ringmaster_drops_is_as_many_steps_again():
