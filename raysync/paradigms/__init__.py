@@ -7,6 +7,8 @@ from raysync.paradigms.decoupled import Decoupled
 from raysync.paradigms.hybrid import Hybrid
 from raysync.paradigms.ksync import BackupWorkers, KBatchAsync, KBatchSync, KSync
 from raysync.paradigms.lagtuner import LagTuner
+from raysync.paradigms.local import StepsPerPush
+from raysync.paradigms.quorum import Quorum
 from raysync.paradigms.registry import PARADIGMS, PRESETS, Preset, Spec, make, rebuild
 from raysync.paradigms.ringmaster import Ringmaster
 from raysync.paradigms.ssp import SSP
@@ -40,8 +42,10 @@ PARADIGMS.update(
             KBatchSync,
             KBatchAsync,
             BackupWorkers,
+            Quorum,
             Ringmaster,
             Balanced,
+            StepsPerPush,
             SyncSwitch,
             Decoupled,
         )
@@ -66,6 +70,31 @@ PRESETS.update(
             " continue.",
             "hybrid",
             {"k": 2, "staleness_tolerance": "inf", "pull_interval": 1},
+        ),
+        "local-sgd": Preset(
+            "Local SGD: workers average their weights after several SGD steps of their own. It goes"
+            " with `local: {lr: ...}` and `update` as it is.",
+            "local",
+            {"paradigm": "bsp", "steps": 8},
+        ),
+        "diloco": Preset(
+            "DiLoCo (arXiv 2311.08105): goes with `local: {optimizer: adamw, lr: ...}` and `update:"
+            " {lr: 0.7, momentum: 0.9, nesterov: true}`.",
+            "local",
+            {"paradigm": "bsp", "steps": 32},
+        ),
+        "async-diloco": Preset(
+            "DiLoCo without a barrier (arXiv 2401.09135): goes with the same settings, but an"
+            " `update.lr` of about 0.07.",
+            "local",
+            {"paradigm": "asp", "steps": 32},
+        ),
+        "snoo": Preset(
+            "DiLoCo with one worker (arXiv 2510.15830), the control that shows what the outer"
+            " optimizer does by itself: goes with the settings of `diloco`, and `workers: [{count:"
+            " 1}]`.",
+            "local",
+            {"paradigm": "bsp", "steps": 32},
         ),
     }
 )

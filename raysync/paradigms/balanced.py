@@ -8,15 +8,16 @@ from math import inf
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le, Lt
+from msgspec.structs import replace
 
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Decision, Note, Push, Release
-from raysync.core.ids import Slot, WorkerId
+from raysync.core.ids import Slot
 from raysync.core.legality import location
 from raysync.core.roster import Roster
 from raysync.errors import ConfigError, IllegalDecision, unknown_name
 from raysync.paradigms.batch_shares import DeviceSpeed, divide
-from raysync.paradigms.wrapper import Wrapper
+from raysync.paradigms.measuring import Measuring, slot_of, smooth
 
 Quantity = Annotated[int | float, Ge(0), Le(1e15)]
 GROUP_DEFAULTS: Mapping[str, float] = {
@@ -32,7 +33,7 @@ GROUP_DEFAULTS: Mapping[str, float] = {
 
 
 @dataclass
-class Balanced(Wrapper):
+class Balanced(Measuring):
     """Another paradigm whose workers get batches of such sizes that their iterations take equally
     long.
 
@@ -58,6 +59,7 @@ class Balanced(Wrapper):
           `update.lr_scaling`, which counts pushes, stays right.
         * A worker that has not pushed yet has its own batch size; a new life of a slot has the
           speed of the one before.
+        * All times are those of a step, where an iteration has several (`local`).
         * Memory (`max_batch`) and devices (`min_batch` samples for each: two for batch norm) limit
           the sizes, but a worker's own size is always allowed: it has computed one of that size.
           Sizes change only if the longest predicted time falls by more than `hysteresis`, or if
@@ -91,10 +93,6 @@ class Balanced(Wrapper):
     """Slot -> smoothed seconds of computing / those of its description."""
     transfer_s: dict[str, float] = field(default_factory=dict, init=False)
     """Slot -> smoothed seconds from release to push that are not computing."""
-    divided_at: int = field(default=0, init=False)
-    """The number of pushes received when the batch was last divided."""
-    members_changed: bool = field(default=False, init=False)
-    """Whether a member has joined or left since."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -126,38 +124,23 @@ class Balanced(Wrapper):
                 f"{where}: batch_size: {size:g} samples; allowed: {smallest:g} to {largest:g}."
             )
 
-    def on_push(self, roster: Roster, push: Push) -> list[Decision]:
-        self._measure(roster, push)
-        return super().on_push(roster, push)
-
-    def on_join(self, roster: Roster, worker: str) -> list[Decision]:
-        self.members_changed = True
-        return super().on_join(roster, worker)
-
-    def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        self.members_changed = True
-        return super().on_leave(roster, worker)
-
     def demands(self) -> Iterator[Demand]:
         yield Capability.BATCH_SIZE, self.name
         yield from self.inner.demands()
 
-    def _measure(self, roster: Roster, push: Push) -> None:
-        """Take in the times of an iteration."""
-        slot, row = _slot_of(push[0]), roster.telemetry(push[0])
-        samples, known = roster.buffered[push].samples, self._described(Slot(slot).group)
+    def measure(self, roster: Roster, push: Push) -> None:
+        slot, row, pushed = slot_of(push[0]), roster.telemetry(push[0]), roster.buffered[push]
+        steps, known = pushed.steps, self._described(Slot(slot).group)
+        samples = pushed.samples // steps
         if slot not in self.own:
             self.own[slot] = int(known["batch_size"]) or samples
         if row.busy_s <= 0:
             return  # as of a step that takes no time: there is nothing to predict from
         assert row.active_s is not None, "a push without a release"
         described_s = max(known["floor_s"], known["fixed_s"] + known["per_sample_s"] * samples)
-        self._smooth(self.slowness, slot, row.busy_s / described_s)
-        self._smooth(self.transfer_s, slot, max(0.0, row.active_s - row.busy_s))
-
-    def _smooth(self, smoothed: dict[str, float], slot: str, value: float) -> None:
-        before = smoothed.get(slot, value)
-        smoothed[slot] = before + self.smoothing * (value - before)
+        transfer_s = max(0.0, row.active_s - row.busy_s)
+        smooth(self.slowness, slot, row.busy_s / steps / described_s, self.smoothing)
+        smooth(self.transfer_s, slot, transfer_s / steps, self.smoothing)
 
     def adapted(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
         """Return the decisions with the batch sizes of their releases, divided anew if it is
@@ -173,23 +156,18 @@ class Balanced(Wrapper):
                     f"{location(self.inner, 'on_push')} releases {decision.worker!r} with"
                     f" batch_size={decision.batch_size}, but {self.name} sets the sizes."
                 )
-            if self._is_time(roster):
+            if self.slowness and self.is_time_to_compare(roster):
                 decisions += self._divide(roster)
-            size = self.sizes.get(_slot_of(decision.worker))
-            decisions.append(Release(decision.worker, pull=decision.pull, batch_size=size))
+            size = self.sizes.get(slot_of(decision.worker))
+            decisions.append(replace(decision, batch_size=size))
         return decisions
-
-    def _is_time(self, roster: Roster) -> bool:
-        if not self.slowness:
-            return False
-        return self.members_changed or roster.received - self.divided_at >= len(roster.members)
 
     def _divide(self, roster: Roster) -> Iterator[Decision]:
         """Set the sizes of the members that have pushed."""
-        self.divided_at, self.members_changed = roster.received, False
+        self.note_comparison(roster)
         slots = [
             slot
-            for slot in map(_slot_of, roster.members)
+            for slot in map(slot_of, roster.members)
             if slot in self.slowness and self.own[slot] % self.multiple == 0
         ]
         if not slots:
@@ -235,8 +213,3 @@ class Balanced(Wrapper):
     def _largest(self, group: str) -> float:
         largest = self._described(group)["max_batch"]
         return largest // self.multiple * self.multiple if largest < inf else inf
-
-
-def _slot_of(worker: str) -> str:
-    """Return the slot of a worker, which its next life will have."""
-    return str(WorkerId(worker).slot) or worker

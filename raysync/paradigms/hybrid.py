@@ -4,6 +4,7 @@ often weights are pulled.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from math import inf
 from typing import Annotated, ClassVar, Literal
@@ -11,6 +12,7 @@ from typing import Annotated, ClassVar, Literal
 from annotated_types import Ge
 from pydantic import BeforeValidator
 
+from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
@@ -87,6 +89,10 @@ class Hybrid(Paradigm):
             f"k: {self.k} pushes, of {workers} worker{'s' * (workers > 1)}; allowed: 1 to"
             f" {workers}, or all"
         )
+
+    def demands(self) -> Iterator[Demand]:
+        if self.pull_interval > 1 and self.snapshot == "worker":
+            yield Capability.SAME_WEIGHTS, f"pull_interval: {self.pull_interval}"
 
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return workers if self.k == "all" else min(self.k, workers)

@@ -60,8 +60,9 @@ class Ringmaster(Wrapper):
                 " detector would not see what it drops; put ringmaster inside: first: {name:"
                 " ringmaster, ...}, or then."
             )
-        demanded = (demand for demand, _ in self.inner.demands())
+        demanded = {demand for demand, _ in self.inner.demands()}
         self._sets_sizes = Capability.BATCH_SIZE in demanded
+        self._sets_steps = Capability.LOCAL_STEPS in demanded
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         base = roster.buffered[push].base
@@ -72,6 +73,11 @@ class Ringmaster(Wrapper):
             f"stale: {behind} update{'s' * (behind > 1)} since its weights; the bound is"
             f" {self.staleness}"
         )
-        # The same step once more: the inner paradigm may have chosen its size.
-        size = roster.buffered[push].samples if self._sets_sizes else None
-        return [Drop(push, why, reason="stale"), Release(push[0], batch_size=size)]
+        # The same iteration once more: the inner paradigm may have chosen its size and its steps.
+        pushed = roster.buffered[push]
+        again = Release(
+            push[0],
+            batch_size=pushed.samples // pushed.steps if self._sets_sizes else None,
+            steps=pushed.steps if self._sets_steps else None,
+        )
+        return [Drop(push, why, reason="stale"), again]

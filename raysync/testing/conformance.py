@@ -152,6 +152,7 @@ class Conformance(RuleBasedStateMachine):
         of computing are given.
         """
         release = self.flying.pop(worker)
+        steps = release.steps or 1
         self.sent += 1
         self.send(
             Pushed(
@@ -159,8 +160,9 @@ class Conformance(RuleBasedStateMachine):
                 worker=worker,
                 clock=release.clock,
                 base=release.version,
-                samples=release.batch_size or SAMPLES,
+                samples=steps * (release.batch_size or SAMPLES),
                 busy_s=seconds if busy_s is None else busy_s,
+                steps=steps,
             )
         )
 

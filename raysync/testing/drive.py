@@ -8,7 +8,7 @@ from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 
 SAMPLES = 32
-"""The batch size of every push."""
+"""The batch size of every step."""
 
 
 class Drive:
@@ -63,7 +63,7 @@ class Drive:
             at: seconds.
             clock: the iteration; the one that it computes unless given.
             base: the version that it read; the oldest that it may have read unless given.
-            samples: the size of its batch.
+            samples: the size of the batch of each of its steps; a release says how many these are.
             busy_s: the seconds of computing.
         """
         member = self.roster.live.get(worker)
@@ -71,14 +71,16 @@ class Drive:
             assert member is not None, f"{worker} is not live: give the push's clock and base"
             clock = member.clock if clock is None else clock
             base = member.version if base is None else base
+        steps = (member and member.steps) or 1
         return self.machine.handle(
             Pushed(
                 at=self._at(at),
                 worker=worker,
                 clock=clock,
                 base=base,
-                samples=samples,
+                samples=steps * samples,
                 busy_s=busy_s,
+                steps=steps,
             )
         )
 

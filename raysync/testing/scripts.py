@@ -11,8 +11,8 @@
 
 Before the first event stand `workload SAMPLES`, if the paradigm reads progress, and `paradigm NAME
 key=value ...`, where NAME may be `package.module:Class`. Events: `AT join W`, `AT leave W`,
-`AT push W`, `AT timer KEY`. A push takes the iteration that is under way and the version it was
-released with.
+`AT push W`, `AT timer KEY`. A push takes the iteration that is under way, with the version and the
+steps it was released with.
 """
 
 from __future__ import annotations
@@ -94,14 +94,16 @@ def play(text: str, source: str = "the script") -> str:
 def shown(decision: Decision) -> str:
     """Return a decision as a line of a script."""
     match decision:
-        case Apply(pushes=pushes, version=version, phase=phase, publish=publish):
+        case Apply(pushes=pushes, version=version, phase=phase, publish=publish, weights=weights):
             taken = " ".join(f"{worker}@{clock}" for worker, clock in pushes)
+            weighed = f" weighted {' '.join(f'{weight:g}' for weight in weights)}" * bool(weights)
             under = f" under {phase}" if phase else ""
             kept = "" if publish else ", not published"
-            return f"apply {taken} -> version {version}{under}{kept}"
-        case Release(worker=worker, clock=clock, version=version, pull=pull):
+            return f"apply {taken}{weighed} -> version {version}{under}{kept}"
+        case Release(worker=worker, clock=clock, version=version, pull=pull, steps=steps):
+            several = "" if steps is None else f" steps={steps}"
             kept = "" if pull else ", without a pull"
-            return f"release {worker} clock={clock} version={version}{kept}"
+            return f"release {worker} clock={clock} version={version}{several}{kept}"
         case Hold(worker=worker, why=why):
             return f"hold {worker}: {why}"
         case Drop(push=(worker, clock), why=why):
@@ -146,8 +148,15 @@ def _event(words: list[str], released: dict[str, Release], where: str) -> Event:
             return Left(at=at, worker=name)
         case "push" if name in released:
             release = released[name]
+            steps = release.steps or 1
             return Pushed(
-                at=at, worker=name, clock=release.clock, base=release.version, samples=1, busy_s=0.0
+                at=at,
+                worker=name,
+                clock=release.clock,
+                base=release.version,
+                samples=steps,
+                busy_s=0.0,
+                steps=steps,
             )
         case "push":
             raise ConfigError(f"{where}: {name!r} pushes, but was never released.")

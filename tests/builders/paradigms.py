@@ -32,6 +32,9 @@ VARIANTS = {
     "k-batch-sync": ("k-batch-sync", {"k": 3}),
     "k-batch-async": ("k-batch-async", {"k": 3}),
     "backup-workers": ("backup-workers", {"backups": 1}),
+    "quorum": ("quorum", {"k": 2}),
+    "quorum-grace": ("quorum", {"k": 2, "grace_s": 0.7}),
+    "quorum-drop": ("quorum", {"k": 1, "grace_s": 0.3, "late": "drop"}),
     "ringmaster-asp": ("ringmaster", {"paradigm": "asp", "staleness": 1}),
     "ringmaster-ssp": ("ringmaster", {"paradigm": {"name": "ssp", "staleness": 1}, "staleness": 2}),
     "ringmaster-bsp": ("ringmaster", {"paradigm": "bsp", "staleness": 0}),
@@ -54,6 +57,20 @@ VARIANTS = {
         "balanced",
         {"paradigm": {"name": "ssp", "staleness": 1}, "smoothing": 0.3, "hysteresis": 0.02},
     ),
+    "local-bsp": ("local", {}),
+    "local-asp": ("local", {"paradigm": "asp", "steps": 9, "by": "speed", "floor": 2}),
+    "local-ringmaster": (
+        "local",
+        {"paradigm": {"name": "ringmaster", "staleness": 1}, "steps": 5, "by": "speed"},
+    ),
+    "ringmaster-local": (
+        "ringmaster",
+        {"paradigm": {"name": "local", "paradigm": "asp", "steps": 3}, "staleness": 1},
+    ),
+    "local-quorum": (
+        "local",
+        {"paradigm": {"name": "quorum", "k": 2, "grace_s": 0.5}, "steps": 4, "by": "speed"},
+    ),
     "lagtuner-literal": ("lagtuner", {"s_lower": 1, "s_upper": 4, "bound": "literal"}),
 }
 """Label -> name and parameters of a built-in paradigm."""
@@ -64,7 +81,7 @@ def lead_bound(name, parameters):
     match name, parameters:
         case "bsp" | "hybrid-sync", _:
             return 0
-        case "ringmaster" | "balanced", _:
+        case "ringmaster" | "balanced" | "local", _:
             return lead_bound_of(parameters.get("paradigm", {"ringmaster": "asp"}.get(name, "bsp")))
         case "ssp", {"staleness": staleness}:
             return staleness
@@ -175,6 +192,8 @@ EXTREMES = {
     "k-batch-sync": {"name": "k-batch-sync", "k": 5},
     "k-batch-async": {"name": "k-batch-async", "k": 5},
     "backup-workers": {"name": "backup-workers", "backups": 2},
+    "quorum": {"name": "quorum", "k": 2, "grace_s": 0.5},
+    "quorum-drop": {"name": "quorum", "k": 1, "grace_s": 0.5, "late": "drop"},
 }
 """Label -> a paradigm that contains no other, mostly at an end of its range; it suits three
 workers."""
@@ -182,6 +201,7 @@ WRAPPERS = {
     "ringmaster": lambda inner: {"name": "ringmaster", "staleness": 0, "paradigm": inner},
     "ringmaster1": lambda inner: {"name": "ringmaster", "staleness": 1, "paradigm": inner},
     "balanced": lambda inner: {"name": "balanced", "hysteresis": 0.0, "paradigm": inner},
+    "local": lambda inner: {"name": "local", "by": "speed", "paradigm": inner},
     "first": lambda inner: {"name": "sync-switch", "first": inner, "fraction": 0.4},
     "then": lambda inner: {"name": "sync-switch", "then": inner, "fraction": 0.4},
     "elastic": lambda inner: {"name": "sync-switch", "first": inner, "online": "elastic", **QUICK},

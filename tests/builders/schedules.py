@@ -30,7 +30,7 @@ def simulate(machine, churn, step_s, pushes):
 
     Args:
         churn: Joined and Left events.
-        step_s: (worker, clock) -> seconds.
+        step_s: (worker, clock) -> seconds of each step.
         pushes: stop after that many.
     """
     tie, queue = count(), []
@@ -47,18 +47,16 @@ def simulate(machine, churn, step_s, pushes):
         yield event, decisions
         for decision in decisions:
             if isinstance(decision, Release):
-                worker, clock, seconds = (
-                    decision.worker,
-                    decision.clock,
-                    step_s(decision.worker, decision.clock),
-                )
+                worker, clock, steps = decision.worker, decision.clock, decision.steps or 1
+                seconds = steps * step_s(worker, clock)
                 push = Pushed(
                     at=now + seconds,
                     worker=worker,
                     clock=clock,
                     base=decision.version,
-                    samples=decision.batch_size or SAMPLES,
+                    samples=steps * (decision.batch_size or SAMPLES),
                     busy_s=seconds,
+                    steps=steps,
                 )
                 heappush(queue, (push.at, next(tie), push))
             elif isinstance(decision, SetTimer) and decision.at is not None:

@@ -322,14 +322,15 @@ def test_matrices(groups, topology, row):
     assert all(sum(line) == pytest.approx(1) for line in [*matrix, *zip(*matrix, strict=True)])
 
 
-def test_what_a_users_paradigm_decides_and_nothing_heeds_is_refused():
+@pytest.mark.parametrize("setting", ["batch_size", "steps"])
+def test_what_a_users_paradigm_decides_and_nothing_heeds_is_refused(setting):
     class Deciding(BSP):
         def on_push(self, roster, push):
-            return [Apply((push,)), Release(push[0], batch_size=5)]
+            return [Apply((push,)), Release(push[0], **{setting: 5})]
 
     machines = StageMachines(Deciding, 1)
     machines.handle(Joined(at=0.0, worker="m1/a-0#1"))
-    with pytest.raises(IllegalDecision, match=naming("sync: batch_size=5")):
+    with pytest.raises(IllegalDecision, match=naming(f"sync: {setting}=5")):
         machines.handle(Pushed(at=1.0, worker="m1/a-0#1", clock=0, base=0, samples=8, busy_s=1.0))
 
 

@@ -4,6 +4,7 @@ docstring).
 
 import pytest
 
+from raysync.core.capability import Capability
 from raysync.core.decisions import Apply, Release
 from raysync.errors import ProtocolViolation
 from raysync.paradigms import make
@@ -212,3 +213,11 @@ def test_the_baselines_are_presets(preset, parameters):
 )
 def test_an_update_cannot_take_more_pushes_than_there_are_workers(k, workers, fits):
     assert (make("hybrid", k=k).infeasible_reason(workers) == "") == fits
+
+
+def test_a_worker_that_pulls_rarely_computes_on_the_weights_that_it_has():
+    """Which its local steps would have changed."""
+    rarely = make("hybrid", pull_interval=3)
+    assert [what for what, _ in rarely.demands()] == [Capability.SAME_WEIGHTS]
+    assert not [*make("hybrid", pull_interval=3, snapshot="global").demands()]
+    assert not [*make("hybrid").demands()]

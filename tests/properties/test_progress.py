@@ -23,6 +23,7 @@ from tests.builders.plans import schedules
 from tests.builders.schedules import joins, simulate
 
 COUNTS = st.integers(1, 9)
+GRACE_S = st.sampled_from([0.0, 0.4, 5.0])
 
 
 KINDS = [
@@ -35,6 +36,7 @@ KINDS = [
     "backup-workers",
     "k-batch-sync",
     "k-batch-async",
+    "quorum",
 ]
 
 
@@ -56,6 +58,11 @@ def rules(draw, depth=2):
         case "k-batch-sync" | "k-batch-async":
             parameters = {"k": draw(COUNTS)}
             most = lambda n: n + parameters["k"]  # noqa: E731
+        case "quorum":
+            late = draw(st.sampled_from(["next", "drop"]))
+            parameters = {"k": draw(COUNTS), "grace_s": draw(GRACE_S), "late": late}
+            if late == "drop":
+                most = lambda n: 2 * n  # noqa: E731
         case "ssp":
             parameters = {"staleness": draw(COUNTS) - 1}
         case "lagtuner":
@@ -66,7 +73,7 @@ def rules(draw, depth=2):
     return {"name": kind, **parameters}, most
 
 
-WRAPPING = ["ringmaster", "balanced", "sync-switch"]
+WRAPPING = ["ringmaster", "balanced", "local", "sync-switch"]
 
 
 def wrapped(draw, kind, depth):
@@ -81,6 +88,9 @@ def wrapped(draw, kind, depth):
             )
         case "balanced":
             return {"name": kind, "paradigm": inner}, most
+        case "local":
+            by = draw(st.sampled_from(["fixed", "speed"]))
+            return {"name": kind, "paradigm": inner, "steps": draw(COUNTS), "by": by}, most
     then, most_then = draw(rules(depth - 1))
     online = draw(st.sampled_from(["none", "greedy", "elastic"]))
     spec = {"name": kind, "first": inner, "then": then, "fraction": 0.3, "online": online}

@@ -1,9 +1,10 @@
 """How paradigms relate to each other, over random step times and churn."""
 
 from hypothesis import given, settings, strategies as st
+from msgspec.structs import replace
 
-from raysync.core.decisions import Apply, Drop, Hold, Release
-from raysync.core.events import Joined, Pushed
+from raysync.core.decisions import Apply, Drop, Hold, Release, SetTimer
+from raysync.core.events import Joined, Pushed, TimerFired
 from raysync.core.machine import Machine
 from raysync.paradigms import make
 from tests.builders.plans import schedules
@@ -202,6 +203,91 @@ def test_a_synchronous_update_holds_gradients_of_the_newest_model_alone(schedule
                 assert bases[decision.push] < max(
                     one.version for one in decisions if isinstance(one, Release)
                 )
+
+
+@given(schedules(), st.sampled_from(["next", "drop"]), st.sampled_from([0.0, 1.5]))
+def test_a_quorum_of_all_decides_as_bsp(schedule, late, grace_s):
+    """Under churn, too, and whatever happens to late pushes, of which there are none."""
+    bsp = without_holds(trace("bsp", schedule))
+    for k in (HUGE, len(schedule[1])):
+        quorum = trace("quorum", schedule, k=k, late=late, grace_s=grace_s)
+        assert without_holds(quorum) == bsp
+
+
+@given(schedules())
+def test_a_quorum_of_one_decides_as_asp(schedule):
+    assert trace("quorum", schedule, k=1) == trace("asp", schedule)
+
+
+@given(schedules(), st.integers(1, 7))
+def test_a_quorum_that_drops_what_is_late_decides_as_k_sync(schedule, k):
+    quorum = without_holds(trace("quorum", schedule, k=k, late="drop"))
+    assert quorum == without_holds(trace("k-sync", schedule, k=k))
+
+
+@given(schedules(), st.integers(1, 7), st.sampled_from([0.4, 3.0]))
+def test_in_a_grace_period_an_update_takes_all_that_comes(schedule, k, grace_s):
+    """Every push is in the next update, which is made at the end, or when all have pushed."""
+    came, ends_at, machine = [], None, Machine(make("quorum", k=k, grace_s=grace_s))
+    for event, decisions in simulate(machine, schedule[1], schedule[0], 150):
+        if isinstance(event, Pushed) and event.worker in machine.roster.members:
+            came.append((event.worker, event.clock))
+        for decision in decisions:
+            match decision:
+                case SetTimer(at=None):
+                    ends_at = None
+                case SetTimer(at=at):
+                    assert (ends_at, at) == (None, event.at + grace_s)
+                    assert len(machine.roster.held) >= min(k, len(machine.roster.members))
+                    ends_at = at
+                case Apply(pushes=pushes):
+                    assert pushes == tuple(came)
+                    all_pushed = {*machine.roster.members} <= {worker for worker, _ in came}
+                    assert event.at == ends_at if isinstance(event, TimerFired) else all_pushed
+                    came, ends_at = [], None
+
+
+@given(
+    schedules(),
+    st.sampled_from(["bsp", "asp", "k-sync", "lagtuner", "quorum", "ringmaster"]),
+    st.integers(1, 6),
+)
+def test_local_steps_change_nothing_else(schedule, name, steps):
+    """What the inner paradigm decides about iterations that take as long is the same."""
+    step_s, churn = schedule
+    inner = trace(name, (lambda worker, clock: steps * step_s(worker, clock), churn))
+    local = trace("local", schedule, paradigm=name, steps=steps)
+    for (event, expected), (other, decisions) in zip(inner, local, strict=True):
+        assert (type(event), event.at) == (type(other), other.at)
+        assert [_without_steps(each) for each in decisions] == [
+            _without_steps(each) for each in expected
+        ]
+        assert {each.steps for each in decisions if isinstance(each, Release)} <= {steps}
+
+
+def _without_steps(decision):
+    """Return a decision without what the steps of an iteration change."""
+    if isinstance(decision, Release):
+        return replace(decision, steps=None)
+    return replace(decision, samples_before=0) if isinstance(decision, Apply) else decision
+
+
+@given(schedules(), st.sampled_from(["bsp", "asp", "quorum"]), st.integers(1, 9), st.data())
+def test_steps_by_speed_are_within_their_bounds_and_in_the_order_of_speeds(
+    schedule, name, steps, data
+):
+    floor = data.draw(st.integers(1, steps))
+    machine = Machine(make("local", paradigm=name, steps=steps, by="speed", floor=floor))
+    local = machine.paradigm
+    for _, decisions in simulate(machine, schedule[1], schedule[0], 150):
+        given_steps = {
+            local.step_s.get(each.worker.partition("#")[0], 0.0): each.steps
+            for each in decisions
+            if isinstance(each, Release)
+        }
+        assert all(floor <= each <= steps for each in given_steps.values())
+        in_order = [given_steps[step_s] for step_s in sorted(given_steps)]
+        assert in_order == sorted(in_order, reverse=True), "the slower, the fewer"
 
 
 @given(

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 from raysync import ConfigError, Paradigm
+from raysync.core.decisions import Apply
 from raysync.paradigms import PARADIGMS
 from raysync.testing import check_script, play
+from raysync.testing.scripts import shown
 from tests.builders.messages import naming
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
@@ -35,6 +37,11 @@ def test_an_answer_that_differs_is_noticed_and_can_be_written(tmp_path):
     check_script(script, rewrite=True)
     check_script(script)
     assert "version=0" in script.read_text()
+
+
+def test_the_weights_of_an_update_are_in_its_line():
+    weighed = Apply((("a#1", 0), ("b#1", 0)), version=1, weights=(2.0, 0.5))
+    assert shown(weighed) == "apply a#1@0 b#1@0 weighted 2 0.5 -> version 1"
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,7 @@ def pushed(worker="a#1", **fields):
         (pushed(base=1), "versions 0 0"),
         (pushed(base=-1), "versions 0 0"),
         (pushed(samples=0), "samples"),
+        (pushed(steps=0), "steps"),
         (pushed(busy_s=-1.0), "finite"),
         (pushed(busy_s=nan), "finite"),
         (pushed(computed_at=1.5), "computed"),
@@ -171,6 +172,57 @@ def test_batch_sizes_and_phases_pass_through():
     ]
 
 
+def test_weights_and_steps_pass_through():
+    pushes = (("a#1", 0), ("b#1", 0))
+    answer = [Apply(pushes, weights=(0, 0.5)), Release("a#1", steps=3), Release("b#1")]
+    drive = Drive(Scripted([[], answer]), "a#1", "b#1")
+    drive.push("a#1")
+    assert drive.push("b#1") == [
+        Apply(pushes, version=1, samples_before=0, weights=(0, 0.5)),
+        Release("a#1", clock=1, version=1, steps=3, lead=0),
+        Release("b#1", clock=1, version=1, lead=0),
+    ]
+
+
+def test_a_push_has_the_steps_that_its_worker_was_released_for():
+    drive = Drive(Scripted([[Release("a#1", steps=3)], [Release("a#1")], []]), "a#1", "b#1")
+    drive.push("a#1")
+    for steps in (1, 2, 4):
+        with pytest.raises(ProtocolViolation, match=naming(f"3 {steps}")):
+            drive.machine.handle(pushed(clock=1, steps=steps))
+    drive.push("a#1")
+    drive.machine.handle(pushed(clock=2, steps=7))  # of a release that names none
+    assert drive.roster.buffered["a#1", 2].steps == 7
+
+
+def test_batches_are_counted_by_steps():
+    """A newcomer begins with the batch that the slowest is at, which clocks do not tell."""
+    drive = Drive(make("local", paradigm="asp", steps=3), "a#1", "b#1")
+    batches = lambda worker: drive.roster.live[worker].batches  # noqa: E731
+    for worker in ("a#1", "a#1", "b#1"):
+        drive.push(worker)
+    assert (batches("a#1"), batches("b#1")) == (6, 3)
+    drive.join("c#1")
+    assert (drive.roster.clock("c#1"), batches("c#1")) == (1, 3)
+    drive.leave("b#1")
+    drive.leave("c#1")
+    drive.leave("a#1")
+    drive.join("a#2")
+    assert (drive.roster.clock("a#2"), batches("a#2")) == (2, 6), "where the last one was"
+    restored = Machine.restore(drive.machine.snapshot(), drive.machine.paradigm)
+    assert restored.roster.members["a#2"] == drive.roster.members["a#2"]
+
+
+def test_a_snapshot_has_the_steps_of_a_push_and_of_a_release():
+    drive = Drive(make("local", steps=3), "a#1", "b#1")
+    drive.push("a#1")
+    restored = Machine.restore(drive.machine.snapshot(), make("local", steps=3))
+    assert restored.snapshot() == drive.machine.snapshot()
+    assert restored.roster.buffered["a#1", 0].steps == 3
+    with pytest.raises(ProtocolViolation, match=naming("3 1")):
+        restored.handle(pushed(worker="b#1", steps=1))
+
+
 def test_stamps_are_the_machines_also_on_decisions_that_have_some():
     """As those of a paradigm that returns an object that it has returned before; the object itself
     stays as it was answered.
@@ -218,7 +270,16 @@ GIVEN = ("a#1", 0)
         ([Release(["a#1"])], r"releases \['a#1'\], which is no member"),
         ([Release("a#1", batch_size=0)], "batch_size=0"),
         ([Release("a#1", batch_size=1.5)], "batch_size=1.5"),
+        ([Release("a#1", steps=0)], "steps=0"),
+        ([Release("a#1", steps=1.5)], "steps=1.5"),
         ([Apply(())], "applies no push"),
+        ([Apply((GIVEN,), weights=(1, 2))], r"weighs 1 pushes by \(1, 2\)"),
+        ([Apply((GIVEN,), weights=[1])], r"weighs 1 pushes by \[1\]"),
+        ([Apply((GIVEN,), weights=(-1,))], r"weighs pushes by \(-1,\)"),
+        ([Apply((GIVEN,), weights=(inf,))], r"weighs pushes by \(inf,\)"),
+        ([Apply((GIVEN,), weights=(nan,))], r"weighs pushes by \(nan,\)"),
+        ([Apply((GIVEN,), weights=("1",))], r"weighs pushes by \('1',\)"),
+        ([Apply((GIVEN,), weights=(0,))], r"weighs pushes by \(0,\); one must be above 0"),
         ([Apply([GIVEN])], "the pushes of an Apply are a tuple"),
         (
             [Apply((("nobody", 3),))],
@@ -469,6 +530,7 @@ def test_one_that_computes_is_restored_as_a_newcomer_once_its_old_step_is_over()
     ]
     assert drive.roster.lead("b#1") == 0
     assert drive.roster.telemetry("b#1").pushed_at is None
+    assert drive.roster.members["b#1"].batches == 1, "of the step that is over"
 
 
 def test_a_held_worker_may_be_suspended_and_leave():

@@ -1,0 +1,58 @@
+"""What wrappers that measure the workers have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass, field
+
+from raysync.core.decisions import Decision, Push
+from raysync.core.ids import WorkerId
+from raysync.core.roster import Roster
+from raysync.paradigms.wrapper import Wrapper
+
+
+@dataclass
+class Measuring(Wrapper):
+    """A wrapper that measures each worker at its pushes, and compares the members now and then."""
+
+    compared_at: int = field(default=0, init=False)
+    """The number of pushes received when the members were last compared."""
+    members_changed: bool = field(default=False, init=False)
+    """Whether a member has joined or left since."""
+
+    @abstractmethod
+    def measure(self, roster: Roster, push: Push) -> None:
+        """Take in the times of an iteration."""
+
+    def on_push(self, roster: Roster, push: Push) -> list[Decision]:
+        self.measure(roster, push)
+        return super().on_push(roster, push)
+
+    def on_join(self, roster: Roster, worker: str) -> list[Decision]:
+        self.members_changed = True
+        return super().on_join(roster, worker)
+
+    def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
+        self.members_changed = True
+        return super().on_leave(roster, worker)
+
+    def is_time_to_compare(self, roster: Roster) -> bool:
+        """Say whether as many pushes as there are members, or a change of these, have come since
+        the last time.
+        """
+        return self.members_changed or roster.received - self.compared_at >= len(roster.members)
+
+    def note_comparison(self, roster: Roster) -> None:
+        """Take in that the members are compared now."""
+        self.compared_at, self.members_changed = roster.received, False
+
+
+def slot_of(worker: str) -> str:
+    """Return the slot of a worker, which its next life will have."""
+    return str(WorkerId(worker).slot) or worker
+
+
+def smooth(smoothed: dict[str, float], slot: str, value: float, weight: float) -> None:
+    """Let the latest value of a slot count with that weight in its exponential average."""
+    before = smoothed.get(slot, value)
+    smoothed[slot] = before + weight * (value - before)

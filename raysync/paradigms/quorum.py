@@ -1,0 +1,103 @@
+"""Quorum: an update takes what has come once enough pushes are there and a grace period is over."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Annotated, ClassVar, Literal
+
+from annotated_types import Ge, Le
+
+from raysync.core.decisions import Apply, Decision, Push, Release, SetTimer
+from raysync.core.paradigm import Paradigm
+from raysync.core.roster import Roster
+from raysync.core.structs import LONGEST_S
+from raysync.paradigms.ksync import is_late, reject
+
+GRACE = "quorum: grace"
+"""The key of the timer that ends a grace period."""
+
+
+@dataclass
+class Quorum(Paradigm):
+    """An update takes what has come `grace_s` seconds after its first k pushes.
+
+    Source: the grace period of Liu et al., "Asynchronous Local-SGD Training for Language Modeling"
+        (2024, arXiv 2401.09135), Algorithm 2; quorum, grace period and late pushes of "Decoupled
+        DiLoCo" (2026, arXiv 2604.21428).
+    The paradigm: once k members have pushed, the grace period begins; at its end all pushes that
+        are there become one update, and their workers are released together behind it. Until then
+        these are held. The update does not wait for the end once nobody computes any more.
+    A push is *late* if newer weights than those that it was computed on are published. `late: next`
+    lets it take part in the next update; `late: drop` drops it, and releases its worker at once.
+    With k of all workers, or more, and `grace_s: 0` this is `bsp`; with k = 1 and `late: next`,
+    `asp`; with `late: drop` it is `k-sync`.
+    Conventions:
+        * Of fewer members than k all are waited for. The push of a worker that has left counts
+          beyond k.
+        * A grace period that has begun ends at its time, though one of the k may have left.
+    Deviations: the first source applies the pushes of a grace period one by one, each divided by
+        the square root of the number of workers; here they are one update by their mean. In the
+        second a worker computes on while its push waits, in fragments of the model, and the grace
+        period is adapted to the seconds of a step.
+    """
+
+    name: ClassVar[str] = "quorum"
+
+    k: Annotated[int, Ge(1)] = 2
+    """The number of workers whose pushes begin the grace period."""
+    grace_s: Annotated[float, Ge(0), Le(LONGEST_S)] = 0.0
+    """The seconds from there to the update."""
+    late: Literal["next", "drop"] = "next"
+    """Whether a late push takes part in the next update, or is dropped."""
+    in_grace: bool = field(default=False, init=False)
+    """Whether a grace period has begun."""
+
+    def infeasible_reason(self, workers: int) -> str:
+        if self.k <= workers:
+            return ""
+        return f"k: {self.k} workers of {workers}; allowed: 1 to {workers}"
+
+    def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
+        size = min(self.k, workers)
+        return None if self.grace_s and size < workers else size
+
+    def on_push(self, roster: Roster, push: Push) -> list[Decision]:
+        if self.late == "drop" and is_late(roster, push):
+            return reject(roster, push)
+        return self._go_on(roster)
+
+    def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
+        return self._go_on(roster)  # fewer members are left, so fewer are waited for
+
+    def on_timer(self, roster: Roster, key: str) -> list[Decision]:
+        self.in_grace = False
+        return self._update(roster)
+
+    def _go_on(self, roster: Roster) -> list[Decision]:
+        """Make the update, or begin its grace period, if it is time."""
+        if not roster.buffered or not roster.computing:
+            return self._update(roster)
+        if self.in_grace or len(roster.held) < self.k:
+            return []
+        if not self.grace_s:
+            return self._update(roster)
+        self.in_grace = True
+        return [SetTimer(GRACE, roster.now + self.grace_s)]
+
+    def _update(self, roster: Roster) -> list[Decision]:
+        timer: list[Decision] = [SetTimer(GRACE, None)] if self.in_grace else []
+        self.in_grace = False
+        update: list[Decision] = [Apply(tuple(roster.buffered))] if roster.buffered else []
+        return [*timer, *update, *map(Release, roster.held)]
+
+    def explain(self, roster: Roster, worker: str) -> str:
+        size, count = min(self.k, len(roster.members)), len(roster.held)
+        waits = (
+            f"the update waits {self.grace_s:g} s for others"
+            if self.in_grace
+            else f"the update waits for the pushes of {size}"
+        )
+        return (
+            f"{waits}, {count} {'are' if count > 1 else 'is'} there; computing:"
+            f" {roster.names(roster.computing, len(roster.computing))}"
+        )
