@@ -80,10 +80,10 @@ def refusals_of_data_parallel(
     """Return what a data-parallel run cannot carry out on the experiment's engine, and why."""
     on_ray = experiment.engine == "ray"
     refusals = {} if on_ray else {Capability.COMPILE: NOT_EXACT}
-    if experiment.local is None:
-        refusals[Capability.LOCAL_STEPS] = NO_LOCAL_OPTIMIZER
-    else:
+    if experiment.local is not None:
         refusals[Capability.SAME_WEIGHTS] = CHANGED_BY_STEPS
+    elif experiment.trains:
+        refusals[Capability.LOCAL_STEPS] = NO_LOCAL_OPTIMIZER
     if not paradigm.collective:
         return refusals
     if on_ray:

@@ -250,7 +250,7 @@ class DataParallel:
         worker, clock, pulls = release.worker, release.clock, release.pull
         size = release.batch_size or self._batch_sizes.get(worker) or self._size_of(worker)
         steps = release.steps or self._local_steps
-        if steps > 1 and not self._is_local:
+        if steps > 1 and not self._is_local and self._backend.computes:
             raise RunFailed(f"{release}: {NO_LOCAL_OPTIMIZER}")
         message = self._step(worker, clock, size, steps)
         base, report = None, NO_REPORT
