@@ -73,7 +73,7 @@ class Plain:
                 self.mean_square = decay * self.mean_square + (1 - decay) * gradient * gradient
                 strength = strength / torch.sqrt(self.mean_square + EPSILON)
             gradient = gradient + strength * gradient * gradient * (self.parameter.detach() - base)
-        return gradient / BEHIND if self.update.staleness_scaling == "inverse" else gradient
+        return gradient / BEHIND if self.update.staleness_scaling.name == "inverse" else gradient
 
 
 def processor_s(work: Callable[[], object]) -> float:

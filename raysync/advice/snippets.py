@@ -8,6 +8,7 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from raysync.advice.candidates import Candidate
 from raysync.config import Experiment
+from raysync.training.server.lr_schedule import rate_factor
 
 TITLES = {
     "ddp": "Unequal batches for torch's DistributedDataParallel.",
@@ -28,7 +29,7 @@ def snippets(
     """
     assert candidate.is_synchronous, "a snippet of what plain data-parallel training cannot do"
     update, workers = experiment.update, len(shares)
-    scales = update.lr_scaling == "linear"
+    factor = rate_factor(update, pushes=workers, workers=workers)
     templates = Environment(
         loader=PackageLoader("raysync.advice", "template"),
         undefined=StrictUndefined,
@@ -44,10 +45,11 @@ def snippets(
             slots=[_plain(slot) for slot in shares],
             sizes=tuple(shares.values()),
             global_batch=sum(shares.values()),
-            lr=update.lr * (workers if scales else 1),
+            lr=update.lr * factor,
             lr_note=(
-                f": {update.lr:g} times the {workers} workers, as update.lr_scaling: linear has it"
-                if scales
+                f": {update.lr:g} times {factor:g}, for {workers} workers, as update.lr_scaling:"
+                f" {update.lr_scaling} has it"
+                if update.lr_scaling != "none"
                 else ""
             ),
         )

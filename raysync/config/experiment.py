@@ -313,7 +313,8 @@ class Experiment(Strict):
                 "update.lr_scaling: linear: with `local` an update is the mean of what workers have"
                 " changed, which is no longer with more of them; leave it out"
             )
-        outer = {"lr_scaling": "none"} | ({} if "lr" in given else {"lr": 1.0})
+        outer = {"lr_scaling": "none", "lr": 1.0}
+        outer = {name: value for name, value in outer.items() if name not in given}
         object.__setattr__(self, "update", self.update.model_copy(update=outer))
         return self
 

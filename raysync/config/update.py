@@ -117,6 +117,25 @@ class MomentumRamp(Strict):
         return self
 
 
+class StalenessScaling(Strict):
+    """Divide what a push brings, by its version staleness tau: the updates since its weights were
+    made.
+
+    Source: inverse: Zhang et al. 2016, "Staleness-aware Async-SGD" (arXiv:1511.05950); power: Xie
+        et al. 2019, FedAsync (arXiv:1903.03934); delay-adaptive: Mishchenko et al. 2022
+        (arXiv:2206.07638).
+    """
+
+    name: Literal["none", "inverse", "power", "delay-adaptive"] = Field(
+        "none",
+        description=(
+            "inverse: by tau, where it is above 1; power: by (1 + tau)^exponent; delay-adaptive: by"
+            " tau / n, where it is above 1, with the number n of workers that take part"
+        ),
+    )
+    exponent: float = Field(0.5, gt=0, le=10, description="for `power`")
+
+
 class DelayCompensation(Strict):
     """Correct a gradient for the updates since its weights were pulled: DC-ASGD (Zheng et al. 2017,
     arXiv:1609.08326).
@@ -175,7 +194,9 @@ class Phase(Strict):
         None, description=AS_OUTSIDE
     )
     weight_decay: float | None = Field(None, ge=0, description=AS_OUTSIDE)
-    lr_scaling: Literal["linear", "none"] | None = Field(None, description=AS_OUTSIDE)
+    lr_scaling: Literal["linear", "none", "inverse-root"] | None = Field(
+        None, description=AS_OUTSIDE
+    )
     combine: Literal["mean", "sum"] | None = Field(None, description=AS_OUTSIDE)
     clip_norm: float | None = Field(None, gt=0, description=AS_OUTSIDE)
 
@@ -294,13 +315,14 @@ class Update(OptimizerSettings):
         0.05, gt=0, description="learning rate of one push; default with `local`: 1, outer steps"
     )
     momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
-    lr_scaling: Literal["linear", "none"] = Field(
+    lr_scaling: Literal["linear", "none", "inverse-root"] = Field(
         "linear",
         description=(
             "linear: times the number of pushes in the update, whatever their batch sizes; none:"
-            " the rate as it is. Default: linear for sgd and asgd; none for all other optimizers,"
-            " with `local`, and where the task brings its own (a LightningModule, a model of"
-            " Hugging Face)"
+            " the rate as it is; inverse-root: divided by the root of the number of workers that"
+            " take part, as asynchronous local SGD weights its pushes. Default: linear for sgd and"
+            " asgd; none for all other optimizers, with `local`, and where the task brings its own"
+            " (a LightningModule, a model of Hugging Face)"
         ),
     )
     """Deviation: Sync-Switch's policy, whose figures are of SGD, is linear; a rate of Adam that is
@@ -323,12 +345,7 @@ class Update(OptimizerSettings):
             "ball of this radius around 0; one server only"
         ),
     )
-    staleness_scaling: Literal["none", "inverse"] = Field(
-        "none",
-        description=(
-            "inverse: a push's gradient is divided by its version staleness, where that is above 1"
-        ),
-    )
+    staleness_scaling: Annotated[StalenessScaling, BeforeValidator(by_name)] = StalenessScaling()
     delay_compensation: Annotated[DelayCompensation | None, BeforeValidator(by_name)] = None
     phases: dict[str, Phase] = Field(
         default_factory=dict,

@@ -134,7 +134,7 @@ def store_of(paradigm: Decoupled, update: Update, part: Part) -> Store:
 
 def _scaled(update: Update, pushes: int) -> Update:
     """Scale the learning rate for a store that gets one push where an update has so many."""
-    if update.lr_scaling == "none":
+    if update.lr_scaling != "linear":
         return update
     phases = {
         name: phase.model_copy(update={"lr": phase.lr and phase.lr * pushes})

@@ -201,6 +201,12 @@ def check(experiment: Experiment, paradigm: AnyParadigm) -> None:
     )
     if paradigm.mixes_locally and experiment.update.combine == "sum":
         raise ConfigError(f"paradigm: {paradigm.name}: update.combine: sum: a matrix mixes means.")
+    update = experiment.update
+    if any(update.in_phase(name).lr_scaling == "inverse-root" for name in ("", *update.phases)):
+        raise ConfigError(
+            f"paradigm: {paradigm.name}: update.lr_scaling: inverse-root: it counts workers that"
+            " train the whole network; give the rate itself, with lr_scaling: none."
+        )
 
 
 def _example(model: InitialModel) -> Tensor:

@@ -19,8 +19,8 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
         yield Capability.WHOLE_NORM, "update.project_radius"
     if update.delay_compensation is not None:
         yield Capability.CORRECT_STALENESS, "update.delay_compensation"
-    if update.staleness_scaling != "none":
-        yield Capability.CORRECT_STALENESS, f"update.staleness_scaling: {update.staleness_scaling}"
+    if (scaling := update.staleness_scaling.name) != "none":
+        yield Capability.CORRECT_STALENESS, f"update.staleness_scaling: {scaling}"
     if (servers := experiment.cluster.server_shards) > 1:
         yield Capability.SHARD_SERVERS, f"cluster.server_shards: {servers}"
     if (local := experiment.local) is not None:

@@ -364,8 +364,14 @@ class DataParallel:
         return step.release.worker
 
     def _plan(self, apply: Apply, steps: Sequence[Step]) -> ApplyPlan:
-        counting = self.roster.live
-        return apply_plan(apply, steps, counting.__contains__, self._workload_samples)
+        roster = self.roster
+        return apply_plan(
+            apply,
+            steps,
+            roster.live.__contains__,
+            self._workload_samples,
+            members=len(roster.members),
+        )
 
 
 def _worker_state_name(worker: str) -> str:
@@ -407,6 +413,7 @@ def apply_plan(
     counts: Callable[[str], bool],
     workload_samples: int,
     replicas: Sequence[int] = (),
+    members: int = 1,
 ) -> ApplyPlan:
     """Return the details of an update for its server.
 
@@ -416,6 +423,7 @@ def apply_plan(
         counts: whether the buffers of a worker count.
         workload_samples: that of the run.
         replicas: the replica of each push where each has an optimizer of its own.
+        members: the workers that take part; none where the last one has left since.
     """
     return ApplyPlan(
         workers=[worker if counts(worker) else None for worker, _ in apply.pushes],
@@ -425,6 +433,7 @@ def apply_plan(
         staleness=[apply.version - 1 - step.release.version for step in steps],
         version=apply.version,
         weights=list(apply.weights),
+        members=max(1, members),
         replicas=list(replicas),
     )
 

@@ -16,7 +16,7 @@ from mypy import api
 from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core import decisions as core_decisions
-from raysync.core.decisions import Apply, Drop, Release
+from raysync.core.decisions import Apply, Drop, Release, Suspend
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry, Evaluation, Remark
 from raysync.core.metrics import PrimaryMetric
@@ -297,12 +297,44 @@ def test_an_update_knows_what_each_gradient_was_computed_on(paradigm, update):
                 samples / 60,
             )
             assert plan.workers == [worker if worker in members else None for worker, _ in pushes]
+            assert plan.members == len(members)
             number, samples = number + 1, samples + len(apply.pushes)
     assert number == len(server.plans) > 10
     assert any(any(plan.staleness) for plan in server.plans) == (paradigm != "bsp")
     assert any(None in plan.workers for plan in server.plans) or paradigm != "bsp"
     if named(paradigm) == "sync-switch":
         assert {plan.phase for plan in server.plans} == {"bsp", "asp"}
+
+
+@pytest.mark.parametrize("leaves", [0, 1, 2])
+def test_an_update_knows_how_many_workers_take_part(leaves):
+    """At least one: also if its last worker has left."""
+    workers = [{"name": "w0", "step_s": 0.5}, {"name": "w1", "step_s": 2}]
+    crashes = [
+        {"kind": "crash", "worker": f"w{index}-0", "at_s": at_s, "rejoin_after_s": 5}
+        for index, at_s in enumerate([0.7, 1.0][:leaves])
+    ]
+    training = task_of(paradigm="bsp", workers=workers, faults=crashes)
+    driver, _ = run_in(training, rule_of(training))
+    first = driver.backend.servers["server"].plans[0]
+    assert first.workers[0] == (None if leaves else "w0-0#1")
+    assert first.members == max(1, 2 - leaves)
+
+
+@dataclass
+class Benching(ASP):
+    name = "benching"
+
+    def on_push(self, roster, push):
+        decided = super().on_push(roster, push)
+        benched = [] if roster.suspended else [Suspend("w-0#1", "too slow")]
+        return [*benched, *(one for one in decided if getattr(one, "worker", "") != "w-0#1")]
+
+
+def test_suspended_workers_do_not_take_part():
+    training = task_of(paradigm="tests.engine.test_driver:Benching")
+    driver, _ = run_in(training, rule_of(training))
+    assert {plan.members for plan in driver.backend.servers["server"].plans} == {2}
 
 
 @dataclass

@@ -2,10 +2,13 @@
 
 import re
 from dataclasses import dataclass
+from functools import partial
+from math import sqrt
 from typing import ClassVar
 
 import pytest
 import torch
+from hypothesis import given, strategies as st
 from torch.nn.functional import cross_entropy
 
 import raysync
@@ -38,6 +41,10 @@ SETTINGS = {
 CHOICE = ParadigmChoice(name="bsp")
 KINDS = {"sgd": torch.optim.SGD, "adamw": torch.optim.AdamW, "rmsprop": torch.optim.RMSprop}
 LINEAR, NONE = {"lr_scaling": "linear"}, {"lr_scaling": "none"}
+
+
+approx = partial(pytest.approx, rel=1e-5)
+"""A printed number has six digits."""
 
 
 def printed(text):
@@ -95,10 +102,10 @@ def test_the_default_follows_the_optimizer_and_what_is_given_wins(optimizer, exp
     update = Update(optimizer=optimizer)
     assert update.lr_scaling == expected
     assert "lr_scaling" not in update.model_fields_set
-    for given in ("linear", "none"):
-        assert Update(optimizer=optimizer, lr_scaling=given).lr_scaling == given
-        phase = Update(optimizer=optimizer, phases={"asp": {"lr_scaling": given}}).in_phase("asp")
-        assert phase.lr_scaling == given
+    for scaling in ("linear", "none", "inverse-root"):
+        assert Update(optimizer=optimizer, lr_scaling=scaling).lr_scaling == scaling
+        phases = {"asp": {"lr_scaling": scaling}}
+        assert Update(optimizer=optimizer, phases=phases).in_phase("asp").lr_scaling == scaling
 
 
 def test_a_sum_of_gradients_is_scaled_twice_only_where_it_is_scaled():
@@ -216,11 +223,15 @@ def test_updates_take_as_many_pushes_as_a_paradigm_says(label):
     assert (None in seen) == (label in VARYING)
 
 
-def test_the_rate_of_each_phase_is_that_of_its_updates(monkeypatch):
+@pytest.mark.parametrize("scaling", ["linear", "inverse-root"])
+def test_the_rate_of_each_phase_is_that_of_its_updates(monkeypatch, scaling):
     """What the optimizer gets, against what is said before the run."""
     update = {
         "lr": 0.04,
-        "phases": {"asp": {"lr": 0.03}, "k-sync": {"lr_scaling": "none", "lr": 0.02}},
+        "phases": {
+            "asp": {"lr": 0.03, "lr_scaling": scaling},
+            "k-sync": {"lr_scaling": "none", "lr": 0.02},
+        },
     }
     training = prepare(config.validate(SETTINGS | {"paradigm": MANY, "update": update}))
     text = training.rate_in_force(training.experiment.paradigm)
@@ -247,6 +258,21 @@ def test_a_rate_that_varies_is_said_without_a_number_of_pushes():
     assert printed(text) == 0.07
     assert text != rate_in_force(Update(lr=0.07, lr_scaling="none"), Uncounted(), 4)
     assert printed(rate_in_force(Update(lr=0.07), make("bsp"), 4)) == pytest.approx(0.28)
+
+
+@given(st.floats(0.001, 10), st.integers(1, 50), st.sampled_from(["bsp", "asp"]))
+def test_the_root_of_the_workers_whatever_an_update_has(lr, workers, name):
+    update = Update(lr=lr, lr_scaling="inverse-root")
+    assert printed(rate_in_force(update, make(name), workers)) == approx(lr / sqrt(workers))
+    assert approx(printed(rate_in_force(update, Uncounted(), workers))) == lr / sqrt(workers)
+
+
+def test_with_local_steps_too_the_rate_can_be_divided_by_the_root():
+    given = SETTINGS | {"update": {"lr_scaling": "inverse-root"}, "local": {"steps": 2}}
+    training = prepare(config.validate(given))
+    assert training.experiment.update.lr == 1
+    text = training.rate_in_force(ParadigmChoice(name="asp"))
+    assert printed(text) == approx(1 / sqrt(WORKERS))
 
 
 def test_the_schedule_is_named():

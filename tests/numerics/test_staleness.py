@@ -24,7 +24,7 @@ def tensor(values):
     return torch.from_numpy(np.append(values, 9.0).astype(np.float32))  # a buffer behind it
 
 
-def train(updates, **update):
+def train(updates, members=1, **update):
     """The parameters after plain SGD at a rate of 0.1, and that nothing which arrived was written
     to.
     """
@@ -32,7 +32,9 @@ def train(updates, **update):
     for one in updates:
         arrived, bases = [tensor(g) for g, *_ in one], [tensor(base) for _, base, *_ in one]
         plan = update_plan(
-            [samples for *_, samples in one], staleness=[behind for _, _, behind, _ in one]
+            [samples for *_, samples in one],
+            staleness=[behind for _, _, behind, _ in one],
+            members=members,
         )
         store.apply(plan, [*arrived, *bases] if update.get("delay_compensation") else arrived)
         assert all(torch.equal(got, tensor(g)) for got, (g, *_) in zip(arrived, one, strict=True))
@@ -62,6 +64,26 @@ def test_a_push_counts_by_the_inverse_of_its_staleness(updates):
     """g / max(1, tau) before the mean (Zhang et al. 2016)."""
     expected = by_hand(updates, lambda g, moved, behind: g / max(1, behind))
     assert train(updates, staleness_scaling="inverse") == pytest.approx(expected, abs=1e-5)
+
+
+@given(st.lists(pushes, min_size=1, max_size=4), st.floats(0.1, 3))
+@settings(max_examples=40, deadline=None)
+def test_a_push_counts_by_a_power_of_its_staleness(updates, exponent):
+    """(1 + tau)^-a g (Xie et al. 2019)."""
+    expected = by_hand(updates, lambda g, moved, behind: g * (1 + behind) ** -exponent)
+    scaling = {"name": "power", "exponent": exponent}
+    assert train(updates, staleness_scaling=scaling) == pytest.approx(expected, abs=1e-5)
+
+
+@given(st.lists(pushes, min_size=1, max_size=4), st.integers(1, 6))
+@settings(max_examples=40, deadline=None)
+def test_a_push_counts_less_where_it_is_staler_than_there_are_workers(updates, members):
+    """min(1, n / tau) g (Mishchenko et al. 2022)."""
+    expected = by_hand(
+        updates, lambda g, moved, behind: g * (min(1, members / behind) if behind else 1)
+    )
+    done = train(updates, members, staleness_scaling="delay-adaptive")
+    assert done == pytest.approx(expected, abs=1e-5)
 
 
 @given(st.lists(pushes, min_size=1, max_size=4), st.sampled_from(["none", "inverse"]))

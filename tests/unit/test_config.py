@@ -64,6 +64,7 @@ from tests.builders.messages import naming
             "update: phases.asp: mla momentum 0",
         ),
         ("update: {staleness_scaling: linear}", "'none' 'inverse' 'linear'"),
+        ("update: {staleness_scaling: {name: power, exponent: 0}}", "exponent: 0 0"),
         ("update: {phases: {asp: {lr: 1}}}", "update.phases: 'asp' phases"),
         ("update: {phases: {aps: {lr: 1}}}\nparadigm: sync-switch", "update.phases: 'aps' 'asp'"),
         ("update: {phases: {bps: {}}}\nparadigms: [bsp, sync-switch]", "'bsp' bsp"),

@@ -23,6 +23,7 @@ plans = st.builds(
     phase=st.text(),
     staleness=st.lists(numbers, **some),
     version=numbers,
+    members=numbers,
     weights=st.lists(seconds, **some),
     replicas=st.lists(numbers, **some),
     combined=st.booleans(),

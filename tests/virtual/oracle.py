@@ -87,7 +87,9 @@ class Oracle:
         strength = update.delay_compensation.strength if update.delay_compensation else 0
         parameters = [value.clone() for value in self.versions[-1]]
         for gradient, samples, _, base in taken:
-            behind = len(self.versions) - 1 - base if update.staleness_scaling == "inverse" else 1
+            behind = (
+                len(self.versions) - 1 - base if update.staleness_scaling.name == "inverse" else 1
+            )
             for parameter, part, now, then in zip(
                 parameters, gradient, self.versions[-1], self.versions[base], strict=True
             ):

@@ -464,6 +464,7 @@ RUN = {
         ({"update": {"project_radius": 1}}, {"modules": 2, "groups": 2}, "server"),
         ({}, TWO | {"sync": SIZES}, "sync: sync-switch: batch_sizes:"),
         ({"update": {"staleness_scaling": "inverse"}}, TWO, "update.staleness_scaling: inverse:"),
+        ({"update": {"lr_scaling": "inverse-root"}}, TWO, "update.lr_scaling: inverse-root:"),
         ({"workers": [{"count": 4, "devices_per_worker": 2}]}, TWO, "devices_per_worker: 2:"),
         (
             {"engine": "ray", "workers": [{"count": 4, "link": {"latency_s": 1}}]},

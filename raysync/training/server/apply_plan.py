@@ -25,6 +25,8 @@ class ApplyPlan(Struct, frozen=True, omit_defaults=True, gc=False):
     weights: list[float] = []
     """The weight of each push in the mean, where the paradigm decides it; empty: its samples. With
     `combine: sum` each push is multiplied by it. A push of weight 0 contributes nothing."""
+    members: int = 1
+    """The workers that take part, for what scales with their number."""
     replicas: list[int] = []
     """The replica of each push where each replica has an optimizer of its own; empty otherwise."""
     combined: bool = False

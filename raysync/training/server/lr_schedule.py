@@ -37,6 +37,22 @@ def learning_rate(update: Update, progress: float, version: int) -> float:
     return update.lr * factor
 
 
+def rate_factor(update: Update, pushes: int, workers: int) -> float:
+    """Return what `lr_scaling` multiplies the learning rate by.
+
+    Asynchronous local SGD (Liu et al. 2024, arXiv:2401.09135) multiplies each push of one of K
+    workers by sqrt(K) / K, says its authors' program: `inverse-root`.
+
+    Args:
+        update: gives `lr_scaling`.
+        pushes: those of the update.
+        workers: those that take part.
+    """
+    if update.lr_scaling == "inverse-root":
+        return 1 / sqrt(workers)
+    return pushes if update.lr_scaling == "linear" else 1
+
+
 def momentum(update: Update, since: float) -> float:
     """Return the momentum of an update.
 
@@ -58,7 +74,9 @@ def rate_in_force(update: Update, paradigm: AnyParadigm, workers: int) -> str:
     3 = 0.03 (lr_scaling: linear)`, before the schedule, which is named.
     """
     rates = {
-        phase: _scaled_rate(update.in_phase(phase), paradigm.pushes_per_update(workers, phase))
+        phase: _scaled_rate(
+            update.in_phase(phase), paradigm.pushes_per_update(workers, phase), workers
+        )
         for phase in paradigm.phases()
     }
     if len(set(rates.values())) == 1:
@@ -78,9 +96,12 @@ def local_rate(local: Local) -> str:
     return f"local: {steps} of {local.optimizer.name} at lr {local.lr:g}{schedule}"
 
 
-def _scaled_rate(update: Update, pushes: int | None) -> str:
+def _scaled_rate(update: Update, pushes: int | None, workers: int) -> str:
     """Return the rate in words; `pushes` are those of an update, None where their number varies."""
-    if update.lr_scaling == "none" or pushes == 1:
+    if update.lr_scaling == "inverse-root" and workers > 1:
+        rate = update.lr * rate_factor(update, pushes or 1, workers)
+        return f"{update.lr:g} / sqrt({workers}) = {rate:g} (lr_scaling: inverse-root)"
+    if update.lr_scaling != "linear" or pushes == 1:
         return f"{update.lr:g}"
     if pushes is None:
         return f"{update.lr:g} x the pushes of each update, which vary (lr_scaling: linear)"

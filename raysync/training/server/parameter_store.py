@@ -21,7 +21,7 @@ from raysync.training.files.state_file import State, check_fits
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
 from raysync.training.server.clipping import clipped, norm_of
 from raysync.training.server.flat_optimizer import FlatOptimizer
-from raysync.training.server.lr_schedule import learning_rate, momentum
+from raysync.training.server.lr_schedule import learning_rate, momentum, rate_factor
 from raysync.training.server.parameter_groups import (
     FlatParameterGroup,
     parameter_groups,
@@ -62,7 +62,7 @@ class ParameterStore:
 
     One update is one optimizer step with the mean gradient of its pushes, weighted by their samples
     or as the paradigm decides (`combine: sum`: with their sum, each times such a weight), at
-    lr(progress) x number of pushes (`lr_scaling: none`: x 1). The linear scale is that of
+    lr(progress) x number of pushes (see `rate_factor` for the others). The linear scale is that of
     Sync-Switch's configuration policy (Li et al. 2021, section IV-C): n pushes in one update move
     the model as far as n updates would.
 
@@ -116,12 +116,12 @@ class ParameterStore:
         self._arrived = [
             torch.empty(size, device=device) for _ in range(0 if wire == "float32" else 2)
         ]
-        self._pushes = 0
+        self._pushes, self._members = 0, 1
         self._phase, self._began = "", 0.0
         self._settings = update.in_phase("")
         """The settings of the phase."""
         self._has_momentum = any(update.in_phase(name).momentum for name in ("", *update.phases))
-        corrects = update.staleness_scaling != "none" or update.delay_compensation is not None
+        corrects = update.staleness_scaling.name != "none" or update.delay_compensation is not None
         self._staleness_correction = StalenessCorrection(update, size, device) if corrects else None
         self._buffers: dict[str, Tensor] = {}
         self._optimizer = FlatOptimizer(update, self._weights, groups or whole(size))
@@ -145,7 +145,7 @@ class ParameterStore:
             self._settings = self.update.in_phase(plan.phase)
         buffers, count = len(self._initial_buffers), len(plan.samples)
         arrived, bases = vectors[:count], vectors[count:]
-        gradient = self._combine(plan, arrived, bases)
+        gradient, self._members = self._combine(plan, arrived, bases), plan.members
         for vector, worker in zip(arrived, plan.workers, strict=True):
             if buffers and worker is not None:
                 self._buffers[worker] = vector[-buffers:].clone()
@@ -174,6 +174,7 @@ class ParameterStore:
             list(compress(vectors, weights)),
             list(compress(plan.staleness, weights)),
             list(compress(bases, weights)),
+            plan.members,
         )
         gradient, seen, out = next(gradients), first, self._combined
         if sums and first != 1:
@@ -194,8 +195,8 @@ class ParameterStore:
             whole = torch.tensor(norms, device=self._weights.device)
             norm = torch.linalg.vector_norm(whole)
             gradient = clipped(gradient, settings.clip_norm, norm, out=self._combined)
-        scale = self._pushes if settings.lr_scaling == "linear" else 1
-        lr = scale * learning_rate(settings, progress, self.version)
+        lr = learning_rate(settings, progress, self.version)
+        lr *= rate_factor(settings, self._pushes, self._members)
         risen = (
             max(NEXT_TO_0, momentum(settings, progress - self._began))
             if self._has_momentum
@@ -207,7 +208,11 @@ class ParameterStore:
         self.version += 1
 
     def _gradients(
-        self, vectors: Sequence[Tensor], staleness: Sequence[int], bases: Sequence[Tensor]
+        self,
+        vectors: Sequence[Tensor],
+        staleness: Sequence[int],
+        bases: Sequence[Tensor],
+        members: int,
     ) -> Iterator[Tensor]:
         """Yield K gradients (P,), corrected one by one; each is valid until the next."""
         weights, correction = self._weights, self._staleness_correction
@@ -218,7 +223,9 @@ class ParameterStore:
         known: Sequence[Tensor | None] = bases or [None] * len(vectors)
         out = self._combined  # for the first one, which the others are added to
         for gradient, behind, base in zip(plain, staleness, known, strict=True):
-            yield correction.correct(gradient, behind, weights, base, out)
+            yield correction.correct(
+                gradient, staleness=behind, members=members, weights=weights, base=base, out=out
+            )
             out = self._corrected
 
     def _in_float32(self, vectors: Sequence[Tensor]) -> Iterator[Tensor]:

@@ -10,16 +10,32 @@ import torch
 from torch import Tensor
 
 from raysync.config import Update
+from raysync.config.update import StalenessScaling
 
 EPSILON = 1e-7
 """The epsilon of DC-ASGD-a."""
 
 
-class StalenessCorrection:
-    """Delay compensation (Zheng et al. 2017, DC-ASGD-c and -a), then division by the staleness
-    (Zhang et al. 2016).
+def divisor(scaling: StalenessScaling, staleness: int, members: int) -> float:
+    """Return what a push of that staleness is divided by, where so many workers take part; from
+    1.
+    """
+    match scaling.name:
+        case "none":
+            return 1
+        case "inverse":
+            return max(1, staleness)
+        case "power":
+            return float((1 + staleness) ** scaling.exponent)
+        case "delay-adaptive":
+            return max(1, staleness / members)
 
-    To divide the learning rate by the staleness, the gradient of each push is scaled here, since
+
+class StalenessCorrection:
+    """Delay compensation (Zheng et al. 2017, DC-ASGD-c and -a), then division for the staleness:
+    see `config.update.StalenessScaling`.
+
+    To divide the learning rate by it, the gradient of each push is scaled here, since
     the pushes of one update may differ in staleness. (Adam, whose step does not depend on the
     gradient's scale, is affected only by these differences.)
 
@@ -36,7 +52,7 @@ class StalenessCorrection:
             size: P.
             device: of all vectors.
         """
-        self._divides = update.staleness_scaling == "inverse"
+        self._scaling = update.staleness_scaling
         self._compensation = update.delay_compensation
         adapts = self._compensation is not None and self._compensation.name == "adaptive"
         self.mean_square = torch.zeros(size, device=device) if adapts else None
@@ -44,13 +60,21 @@ class StalenessCorrection:
         self._scratch = torch.empty(size, device=device) if adapts else None  # (P,)
 
     def correct(
-        self, gradient: Tensor, staleness: int, weights: Tensor, base: Tensor | None, out: Tensor
+        self,
+        gradient: Tensor,
+        *,
+        staleness: int,
+        members: int,
+        weights: Tensor,
+        base: Tensor | None,
+        out: Tensor,
     ) -> Tensor:
         """Return the corrected gradient, (P,): `out`, or the given one if it needs no correction.
 
         Args:
             gradient: the gradient of a push, (P,), which is not changed.
             staleness: versions applied since the weights that it was computed on.
+            members: the workers that take part.
             weights: the present weights, (P,).
             base: the weights that it was computed on, at least (P,); only for delay compensation.
             out: (P,), may be written to.
@@ -61,8 +85,8 @@ class StalenessCorrection:
             )
             self._compensate(gradient, weights, base[: len(weights)], out)
             gradient = out
-        if self._divides and staleness > 1:
-            torch.div(gradient, staleness, out=out)
+        if (by := divisor(self._scaling, staleness, members)) > 1:
+            torch.div(gradient, by, out=out)
             gradient = out
         return gradient
 
