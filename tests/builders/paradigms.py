@@ -57,6 +57,10 @@ VARIANTS = {
         "balanced",
         {"paradigm": {"name": "ssp", "staleness": 1}, "smoothing": 0.3, "hysteresis": 0.02},
     ),
+    "lagtuner-literal": ("lagtuner", {"s_lower": 1, "s_upper": 4, "bound": "literal"}),
+}
+"""Label -> name and parameters of a built-in paradigm."""
+LOCAL_VARIANTS = {
     "local-bsp": ("local", {}),
     "local-asp": ("local", {"paradigm": "asp", "steps": 9, "by": "speed", "floor": 2}),
     "local-ringmaster": (
@@ -71,9 +75,8 @@ VARIANTS = {
         "local",
         {"paradigm": {"name": "quorum", "k": 2, "grace_s": 0.5}, "steps": 4, "by": "speed"},
     ),
-    "lagtuner-literal": ("lagtuner", {"s_lower": 1, "s_upper": 4, "bound": "literal"}),
 }
-"""Label -> name and parameters of a built-in paradigm."""
+"""The same, of those that only an experiment with `local` can run."""
 
 
 def lead_bound(name, parameters):
@@ -201,25 +204,33 @@ WRAPPERS = {
     "ringmaster": lambda inner: {"name": "ringmaster", "staleness": 0, "paradigm": inner},
     "ringmaster1": lambda inner: {"name": "ringmaster", "staleness": 1, "paradigm": inner},
     "balanced": lambda inner: {"name": "balanced", "hysteresis": 0.0, "paradigm": inner},
-    "local": lambda inner: {"name": "local", "by": "speed", "paradigm": inner},
     "first": lambda inner: {"name": "sync-switch", "first": inner, "fraction": 0.4},
     "then": lambda inner: {"name": "sync-switch", "then": inner, "fraction": 0.4},
     "elastic": lambda inner: {"name": "sync-switch", "first": inner, "online": "elastic", **QUICK},
     "greedy": lambda inner: {"name": "sync-switch", "then": inner, "online": "greedy", **QUICK},
 }
 """Label -> a function that puts a paradigm into another one."""
-NESTED = {
-    f"{label}({inner})": wrap(spec)
-    for inner, spec in EXTREMES.items()
-    for label, wrap in WRAPPERS.items()
-} | {
-    f"{outer}({label}({inner}))": around(wrap(spec))
-    for inner, spec in EXTREMES.items()
-    for label, wrap in WRAPPERS.items()
-    for outer, around in WRAPPERS.items()
-}
-NESTED = {label: spec for label, spec in NESTED.items() if is_legal(spec)}
-"""Label -> a paradigm in one or two others, in every way that is allowed."""
+LOCAL = {"local": lambda inner: {"name": "local", "by": "speed", "paradigm": inner}}
+
+
+def nested(wrappers):
+    """Label -> a paradigm in one or two others, in every way that is allowed."""
+    once = {
+        f"{label}({inner})": wrap(spec)
+        for inner, spec in EXTREMES.items()
+        for label, wrap in wrappers.items()
+    }
+    twice = {
+        f"{outer}({label})": around(spec)
+        for label, spec in once.items()
+        for outer, around in wrappers.items()
+    }
+    return {label: spec for label, spec in (once | twice).items() if is_legal(spec)}
+
+
+NESTED = nested(WRAPPERS)
+NESTED_OR_LOCAL = nested(WRAPPERS | LOCAL)
+"""The same, also with those that only an experiment with `local` can run."""
 
 
 SWITCHES = {

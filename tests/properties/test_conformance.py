@@ -10,7 +10,7 @@ from hypothesis.stateful import initialize, invariant, run_state_machine_as_test
 from raysync.paradigms import make
 from raysync.paradigms.registry import make_inner
 from raysync.testing.conformance import STEPS, Conformance
-from tests.builders.paradigms import NESTED, VARIANTS, lead_bound_of
+from tests.builders.paradigms import LOCAL_VARIANTS, NESTED_OR_LOCAL, VARIANTS, lead_bound_of
 
 
 class Counted(Conformance):
@@ -41,9 +41,9 @@ class Counted(Conformance):
             assert len(clocks) <= 2
 
 
-@pytest.mark.parametrize("label", VARIANTS)
+@pytest.mark.parametrize("label", VARIANTS | LOCAL_VARIANTS)
 def test_conformance(label):
-    name, parameters = VARIANTS[label]
+    name, parameters = (VARIANTS | LOCAL_VARIANTS)[label]
     attributes = {
         "fresh": staticmethod(partial(make, name, **parameters)),
         "lead_bound": lead_bound_of({"name": name, **parameters}),
@@ -58,11 +58,13 @@ class Nested(Counted):
     """Any paradigm in one or two others."""
 
     @initialize(
-        workload=Conformance.workloads, step_s=Conformance.steps_s, label=st.sampled_from([*NESTED])
+        workload=Conformance.workloads,
+        step_s=Conformance.steps_s,
+        label=st.sampled_from([*NESTED_OR_LOCAL]),
     )
     def start(self, workload, step_s, label):
-        self.fresh = partial(make_inner, NESTED[label], label)
-        self.lead_bound = lead_bound_of(NESTED[label])
+        self.fresh = partial(make_inner, NESTED_OR_LOCAL[label], label)
+        self.lead_bound = lead_bound_of(NESTED_OR_LOCAL[label])
         super().start(workload, step_s)
 
 

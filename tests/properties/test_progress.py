@@ -13,7 +13,8 @@ from raysync.paradigms.registry import make_inner
 from raysync.testing.drive import SAMPLES
 from tests.builders.paradigms import (
     HYBRID_PARAMETERS,
-    NESTED,
+    LOCAL_VARIANTS,
+    NESTED_OR_LOCAL,
     QUICK,
     VARIANTS,
     is_legal,
@@ -119,7 +120,7 @@ def test_no_setting_hangs(paradigm, schedule):
 def test_no_nesting_hangs():
     """Three workers, one slow: each leaves the others behind, and drops are many."""
     step_s = {"a#1": 1.0, "b#1": 1.0, "c#1": 3.7}
-    for label, spec in NESTED.items():
+    for label, spec in NESTED_OR_LOCAL.items():
         machine, without = Machine(make_inner(spec, label), 120 * SAMPLES), 0
         bound = lead_bound_of(spec)
         for event, decisions in simulate(
@@ -181,11 +182,15 @@ def touched_per_push(name, parameters, workers):
 
 
 # Its leads have no bound.
-MANY = {name: paradigm for name, paradigm in VARIANTS.items() if name != "lagtuner-literal"} | {
-    "hybrid-half": ("hybrid", {"k": 150, "staleness_tolerance": "inf"}),
-    "k-sync-half": ("k-sync", {"k": 150}),
-    "k-batch-half": ("k-batch-sync", {"k": 150}),
-}
+MANY = (
+    LOCAL_VARIANTS
+    | {name: paradigm for name, paradigm in VARIANTS.items() if name != "lagtuner-literal"}
+    | {
+        "hybrid-half": ("hybrid", {"k": 150, "staleness_tolerance": "inf"}),
+        "k-sync-half": ("k-sync", {"k": 150}),
+        "k-batch-half": ("k-batch-sync", {"k": 150}),
+    }
+)
 
 
 @pytest.mark.parametrize("paradigm", MANY)
