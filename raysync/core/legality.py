@@ -49,7 +49,9 @@ def _why_not_weighted(weights: object, count: int) -> str:
         return f"weighs {count} pushes by {weights!r}; weights are a tuple of one for each push"
     if not all(isinstance(weight, int | float) and 0 <= weight < inf for weight in weights):
         return f"weighs pushes by {weights!r}; each weight is a finite number from 0"
-    return "" if sum(weights) > 0 else f"weighs pushes by {weights!r}; one must be above 0"
+    if 0 < sum(weights) < inf:
+        return ""
+    return f"weighs pushes by {weights!r}; their sum is a finite number above 0"
 
 
 def _why_not_released(decision: Release, roster: Roster) -> str:

@@ -218,8 +218,8 @@ class Machine:
             raise ProtocolViolation(
                 f"{worker!r} may read versions {member.version} to {newest}: {event}"
             )
-        if event.samples <= 0 or event.steps <= 0 or not 0.0 <= event.busy_s < inf:
-            raise ProtocolViolation(f"a push has samples, steps and a finite time: {event}")
+        if not 1 <= event.steps <= event.samples or not 0.0 <= event.busy_s < inf:
+            raise ProtocolViolation(f"a push has steps, samples of each, a finite time: {event}")
         if member.steps is not None and event.steps != member.steps:
             raise ProtocolViolation(
                 f"{worker!r} was released for {member.steps} steps, not {event.steps}: {event}"
