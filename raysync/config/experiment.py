@@ -308,11 +308,17 @@ class Experiment(Strict):
                 "update.delay_compensation: it takes a push for a gradient, and with `local` a push"
                 " is what the worker's own steps have changed"
             )
-        if "lr_scaling" in given and self.update.lr_scaling == "linear":
-            raise ValueError(
-                "update.lr_scaling: linear: with `local` an update is the mean of what workers have"
-                " changed, which is no longer with more of them; leave it out"
-            )
+        scalings = {
+            f"update.phases.{name}": phase.lr_scaling for name, phase in self.update.phases.items()
+        }
+        if "lr_scaling" in given:
+            scalings["update"] = self.update.lr_scaling
+        for where, scaling in scalings.items():
+            if scaling == "linear":
+                raise ValueError(
+                    f"{where}.lr_scaling: linear: with `local` an update is the mean of what"
+                    " workers have changed, which is no longer with more of them; leave it out"
+                )
         outer = {"lr_scaling": "none", "lr": 1.0}
         outer = {name: value for name, value in outer.items() if name not in given}
         object.__setattr__(self, "update", self.update.model_copy(update=outer))
@@ -446,9 +452,9 @@ class Experiment(Strict):
         """What workers keep from push to push that nobody else has, in words."""
         kept = []
         if self.local is not None and self.local.keeps_state:
-            kept.append("the state of its optimizer")
+            kept.append("the optimizer's state")
         if self.cluster.wire.feeds_back:
-            kept.append("the error feedback of its pushes")
+            kept.append("the error feedback of pushes")
         return tuple(kept)
 
     @property

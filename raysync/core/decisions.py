@@ -41,7 +41,8 @@ class Apply(TaggedStruct, frozen=True):
     """If False, workers that pull later still get the weights that were published before this
     update."""
     weights: tuple[float, ...] = ()
-    """The weight of each push in the mean; none: its samples. Only their ratios count."""
+    """The weight of each push in the mean, in which only ratios count; none: its samples. Under
+    `combine: sum` each push is multiplied by its weight."""
 
 
 class Drop(TaggedStruct, frozen=True):

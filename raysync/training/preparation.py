@@ -29,6 +29,7 @@ from raysync.training.models.builtin import MODELS, ModelSource
 from raysync.training.models.cost import step_flops
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.models.smallest_batch import smallest_batch
+from raysync.training.server.flat_optimizer import numbers_kept
 from raysync.training.server.lr_schedule import local_rate, rate_in_force
 from raysync.training.server.optimizers import check_optimizer
 from raysync.training.server.parameter_groups import check_groups
@@ -230,7 +231,7 @@ def prepare(
         shards=_deal(experiment, initial, list(experiment.slots())),
         workload_samples=experiment.workload_samples(count),
         metrics=metrics,
-        remarks=(*remarks, *_shared_traces(experiment)),
+        remarks=(*remarks, *_shared_traces(experiment), *_kept_by_workers(experiment, flat.size)),
         batch_metrics=of_batches,
         smallest_batch=smallest,
     )
@@ -270,6 +271,21 @@ def _shared_traces(experiment: Experiment) -> Iterator[str]:
                 f" {len(group.trace)} step times, and each begins at another place in it. A list or"
                 " a column for each worker keeps them apart."
             )
+
+
+def _kept_by_workers(experiment: Experiment, parameters: int) -> Iterator[str]:
+    """Say what checkpoints grow by where workers keep something from push to push."""
+    if not experiment.kept_by_workers or experiment.checkpoint is None or not experiment.trains:
+        return
+    local = experiment.local
+    vectors = int(experiment.cluster.wire.feeds_back)
+    if local is not None and local.keeps_state:
+        vectors += numbers_kept(local.update)
+    size_mb = FLOAT_BYTES * vectors * parameters / 1e6
+    yield (
+        f"Each checkpoint has {' and '.join(experiment.kept_by_workers)} of"
+        f" {experiment.worker_count} workers: {experiment.worker_count} x {size_mb:.3g} MB."
+    )
 
 
 def _without_model(experiment: Experiment, model: InitialModel, vector_bytes: int) -> TrainingPlan:

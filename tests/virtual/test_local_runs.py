@@ -278,6 +278,10 @@ def check_training_of(training):
         ({"local": {"optimizer": "Muon"}}, "Muon"),
         ({"update": {"delay_compensation": "constant"}}, "update.delay_compensation local"),
         ({"update": {"lr_scaling": "linear"}}, "update.lr_scaling local"),
+        (
+            {"paradigm": "sync-switch", "update": {"phases": {"asp": {"lr_scaling": "linear"}}}},
+            "update.phases.asp.lr_scaling local",
+        ),
         ({"paradigm": "k-batch-sync"}, "k-batch-sync local"),
         ({"paradigm": "decoupled"}, "decoupled local"),
     ],
@@ -309,3 +313,31 @@ def test_a_lost_workers_moments_are_lost_and_the_record_says_so():
         lines, _ = learn(task(40, 2, [1.0, 1.5], local=local, faults=[crash]), "asp")
         told = [line.text for line in lines if isinstance(line, Remark)]
         assert any("w1-0#2" in text and "optimizer" in text for text in told) == keeps_state
+
+
+@pytest.mark.parametrize(
+    ("local", "wire", "vectors"),
+    [
+        ({"optimizer": "adamw", "lr": 0.01}, "float32", 2),
+        ({"lr": 0.01, "momentum": 0.9}, "int8", 2),
+        ({"lr": 0.01}, "top-k", 1),
+        ({"optimizer": "adamw", "lr": 0.01, "keeps_state": False}, "float32", 0),
+    ],
+)
+def test_what_checkpoints_grow_by_is_said_before_the_run(local, wire, vectors):
+    """Which is what a worker's state has."""
+    settings = {"local": local, "cluster": {"wire": wire}, "checkpoint": {"every_s": 1}}
+    training = task(4, 1, **settings, update={})
+    _, driver = learn(training)
+    state = driver.backend._processes["w0-0#1"].actor.state()["worker"]
+    tensors = [state["residual"], *state["local"].get("optimizer", {}).get("state", {}).values()]
+    numbers = sum(
+        value.numel()
+        for each in tensors
+        for value in (each.values() if isinstance(each, dict) else [each])
+        if isinstance(value, torch.Tensor) and value.numel() > 1
+    )
+    assert numbers == vectors * training.parameters
+    said = [text for text in training.remarks if "checkpoint" in text]
+    assert len(said) == (vectors > 0)
+    assert all(f"{4 * numbers / 1e6:.3g} MB" in text for text in said)

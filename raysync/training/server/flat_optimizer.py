@@ -99,6 +99,21 @@ class FlatOptimizer:
         _restore(self._optimizer, {**saved, "state": states})
 
 
+def numbers_kept(update: Update) -> int:
+    """Return how many numbers an optimizer keeps for each parameter, between steps."""
+    size = 8
+    optimizer = FlatOptimizer(update, torch.zeros(size), [FlatParameterGroup((slice(0, size),))])
+    momentum = update.momentum or None
+    optimizer.step(torch.ones(size), update.lr, update.weight_decay, momentum)
+    kept = optimizer.state()["state"]
+    return sum(
+        value.numel() == size
+        for values in kept.values()
+        for value in values.values()
+        if isinstance(value, Tensor)
+    )
+
+
 def _bare_step(optimizer: Optimizer) -> Callable[[], None]:
     """Return the step of one of torch's own classes, without what torch puts around it: a range for
     profilers, hooks and marks for its compiler, none of which a server has. Between two updates all
