@@ -1,0 +1,192 @@
+"""Train a small language model with local steps in many ways: results/local-steps.train.csv.
+
+    python experiments/local-steps/train.py RUNS                  (an hour of two cores)
+    python experiments/labbook.py
+
+From one pretrained model, in virtual time. The outer rate of each method is chosen on a seed of its
+own (results/local-steps.rates.csv), then five seeds are run. Rows that are there are not run again.
+"""
+
+import argparse
+import csv
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from multiprocessing import get_context
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
+
+import pandas as pd
+
+import raysync
+
+HERE = Path(__file__).parent
+RATES, TRAINED, CODED = (
+    HERE / "results" / f"local-steps.{name}.csv" for name in ("rates", "train", "codecs")
+)
+FIELDS = (
+    "method", "speeds", "steps", "wire", "lr", "seed", "loss", "virtual_s", "pushed_bytes",
+    "staleness",
+)  # fmt: skip
+SEEDS, TUNING_SEED = range(5), 100
+STEPS = (8, 32)
+SPEEDS = {"equal": (1.0, 1.0, 1.0, 1.0), "unequal": (0.58, 0.75, 1.51, 3.33)}
+"""Name -> the seconds of a step of each worker; the unequal ones are those of arXiv:2401.09135."""
+WORKERS, BATCH, PER_WORKER = 4, 16, 256
+PRETRAINING = 400
+"""The updates before, of one worker."""
+COMMON: Mapping[str, Any] = {
+    "engine": "virtual",
+    "model": {"name": "char-lm", "width": 48, "layers": 1, "heads": 4},
+    "data": {"name": "text", "parameters": {"context": 32}, "test_samples": 2000},
+    "batch_size": BATCH,
+    "evaluation": {"marks": 1},
+    "keep": "none",
+}
+INNER = {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.1}
+NESTEROV = {"momentum": 0.9, "nesterov": True}
+SYNC, ASYNC = (0.35, 0.7, 1.0), (0.05, 0.1, 0.2)
+"""Outer rates that are tried."""
+
+
+def methods(steps: int) -> Mapping[str, tuple[dict[str, Any], dict[str, Any], Sequence[float]]]:
+    """Return name -> paradigm, outer update, and the outer rates that are tried."""
+    delayed = {"optimizer": {"name": "delayed-nesterov", "every": WORKERS}, "momentum": 0.9}
+    by_speed = {"name": "local", "paradigm": "asp", "steps": steps, "by": "speed"}
+    return {
+        "snoo": (around("bsp", steps), NESTEROV, SYNC),
+        "diloco": (around("bsp", steps), NESTEROV, SYNC),
+        "async": (around("asp", steps), NESTEROV, ASYNC),
+        "async, sgd outside": (around("asp", steps), {}, (0.25, 0.5, 1.0)),
+        "async, dn": (around("asp", steps), delayed, SYNC),
+        "async, dylu": (by_speed, NESTEROV, ASYNC),
+        "async, dn, dylu": (by_speed, delayed, SYNC),
+        "quorum": (
+            around({"name": "quorum", "k": 2, "grace_s": 0.25 * steps}, steps), NESTEROV, SYNC,
+        ),
+        "ssp": (around({"name": "ssp", "staleness": 2}, steps), NESTEROV, ASYNC),
+        "lagtuner": (around("lagtuner", steps), NESTEROV, ASYNC),
+    }  # fmt: skip
+
+
+def around(paradigm: str | dict[str, Any], steps: int) -> dict[str, Any]:
+    """Return local steps around a paradigm."""
+    return {"name": "local", "paradigm": paradigm, "steps": steps}
+
+
+Run = tuple[str, str, int, str, float, int]
+"""Method, speeds, steps, format of pushes, outer rate, seed."""
+
+
+def train(run: Run, model: Path, output: Path) -> list[Any]:
+    """Train; return the row."""
+    method, speeds, steps, wire, lr, seed = run
+    seconds = SPEEDS[speeds][:1] if method == "snoo" else SPEEDS[speeds]
+    settings = dict(COMMON) | {
+        "seed": seed,
+        "init_from": str(model),
+        "workers": [{"name": f"w{i}", "step_s": each} for i, each in enumerate(seconds)],
+        "workload": {"samples": WORKERS * PER_WORKER * BATCH},
+        "output": str(output / f"{method}-{speeds}-{steps}-{wire}-{lr}-{seed}"),
+        "cluster": {"wire": wire},
+    }
+    if method == "plain bsp":  # AdamW on the server, a push for each batch
+        settings |= {"paradigm": "bsp", "update": INNER}
+    else:
+        paradigm, update, _ = methods(steps)[method]
+        settings |= {"paradigm": paradigm, "local": INNER, "update": update | {"lr": lr}}
+    record = raysync.run(settings)
+    assert record.summary["status"] in ("finished", "diverged"), record.summary
+    loss = float(record.evaluations.loss.iloc[-1])
+    pushes = len(record.pushes)
+    size = {"float32": 1.0, "int8": 0.25, "top-k": 0.02}[wire]
+    pushed = 4 * record.summary["parameters"] * pushes * size
+    return [*run, f"{loss:.6f}", record.summary["seconds"], f"{pushed:.0f}",
+            record.summary["staleness_mean"]]  # fmt: skip
+
+
+def pretrained(output: Path) -> Path:
+    """Return the folder of a model that one worker has trained, as all begin with."""
+    found = sorted((output / "pretrained").glob("*/*/model.safetensors"))
+    if not found:
+        raysync.run(
+            dict(COMMON)
+            | {
+                "seed": 1000,
+                "workers": [{"step_s": 1.0}],
+                "paradigm": "bsp",
+                "update": INNER,
+                "workload": {"samples": PRETRAINING * BATCH},
+                "keep": "final",
+                "output": str(output / "pretrained"),
+            }
+        )
+        found = sorted((output / "pretrained").glob("*/*/model.safetensors"))
+    return found[-1]
+
+
+def run_all(runs: Sequence[Run], table: Path, output: Path) -> None:
+    """Run what has no row yet, and write rows as they come."""
+    done = set()
+    if table.is_file():
+        rows = pd.read_csv(table)[list(FIELDS[:6])]
+        done = {tuple(row) for row in rows.itertuples(index=False)}
+    else:
+        table.write_text(",".join(FIELDS) + "\n", encoding="utf-8")
+    left, model = [run for run in runs if run not in done], pretrained(output)
+    with (
+        ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool,
+        table.open("a", newline="", encoding="utf-8") as file,
+    ):
+        writer = csv.writer(file, lineterminator="\n")
+        for future in as_completed([pool.submit(train, run, model, output) for run in left]):
+            writer.writerow(future.result())
+            file.flush()
+    pd.read_csv(table).sort_values(list(FIELDS[:6])).to_csv(table, index=False)
+
+
+def tuning() -> Iterator[Run]:
+    """Yield the runs that choose outer rates."""
+    for steps in STEPS:
+        for speeds in SPEEDS:
+            for method, (_, _, rates) in methods(steps).items():
+                for lr in rates:
+                    yield method, speeds, steps, "float32", lr, TUNING_SEED
+
+
+def measured() -> Iterator[Run]:
+    """Yield the runs with the rates that were best."""
+    tried = pd.read_csv(RATES)
+    best = tried.loc[tried.groupby(["method", "speeds", "steps"]).loss.idxmin()]
+    for row in best.itertuples():
+        for seed in SEEDS:
+            yield row.method, row.speeds, row.steps, "float32", row.lr, seed
+    for seed in SEEDS:
+        yield "plain bsp", "equal", 1, "float32", INNER["lr"], seed
+
+
+def coded() -> Iterator[Run]:
+    """Yield the runs with codecs, at the rates of DiLoCo."""
+    tried = pd.read_csv(RATES)
+    best = tried.loc[tried.groupby(["method", "speeds", "steps"]).loss.idxmin()]
+    diloco = best[(best.method == "diloco") & (best.speeds == "equal")]
+    for row in diloco.itertuples():
+        for wire in ("float32", "int8", "top-k"):
+            for seed in SEEDS:
+                yield row.method, row.speeds, row.steps, wire, row.lr, seed
+
+
+def main() -> None:
+    """Choose the rates, then run."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("runs", type=Path, help="a folder for the records")
+    output = parser.parse_args().runs
+    run_all(list(tuning()), RATES, output)
+    run_all(list(measured()), TRAINED, output)
+    run_all(list(coded()), CODED, output)
+
+
+if __name__ == "__main__":
+    main()
