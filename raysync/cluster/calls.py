@@ -131,8 +131,8 @@ class Delayed(RayCall):
         return None
 
 
-class SnapshotOfShards(RayCall):
-    """The snapshot of a server; its answer is the list of what its shards returned."""
+class FilesCall(RayCall):
+    """A call that leaves files; its answer is the list of them, one of each shard of a server."""
 
     __slots__ = ()
 

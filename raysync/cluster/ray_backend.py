@@ -27,7 +27,7 @@ from ray.exceptions import (
 
 from raysync.cluster.actor_errors import WITH_ITS_NODE, ActorError, StartedAnew, death_reason
 from raysync.cluster.actors.actor_spec import Place
-from raysync.cluster.calls import Delayed, RayCall, SnapshotOfShards, Spawned
+from raysync.cluster.calls import Delayed, FilesCall, RayCall, Spawned
 from raysync.cluster.clock import now_s
 from raysync.cluster.full_object_store import full_reason, is_full
 from raysync.cluster.node_watch import WorkerNodes
@@ -175,7 +175,7 @@ class RayBackend:
         """Call the shards of a server, all or some."""
         into = [lease.handle for lease in request.leases]
         report, *values = call(request.message, _parts(request), into)
-        kind = SnapshotOfShards if isinstance(request.message, SnapshotCall) else RayCall
+        kind = FilesCall if isinstance(request.message, SnapshotCall) else RayCall
         return kind(self, report, *values, leases=request.leases, reads=request.reads)
 
     def _of_actor(self, request: CallRequest) -> RayCall:
@@ -190,15 +190,19 @@ class RayBackend:
         into = {"into": request.leases[0].handle} if request.leases else {}
         returned = remote(encode(request.message), *arguments, **into)
         match request.message:
-            case StepCall() | WorkerStateCall():
-                *parts, report = returned
-                values = [tuple(parts)]
+            case StepCall():
+                *gradient, report = returned
+                values = [tuple(gradient)]
+            case WorkerStateCall():
+                data, report = returned
+                values = [(data,)]
             case BackwardCall():
                 gradient, dx, report = returned
                 values = [(gradient,), (dx,)]
             case _:
                 report, values = returned, [(returned,)]
-        return RayCall(
+        kind = FilesCall if isinstance(request.message, WorkerStateCall) else RayCall
+        return kind(
             self,
             (report,),
             *values,
@@ -361,7 +365,7 @@ class RayBackend:
         key = worker, method
         if key not in self._methods:
             bound = getattr(self._workers[worker], method)
-            if method in ("step", "worker_state"):
+            if method == "step":
                 bound = bound.options(num_returns=self._parts + 1)
             self._methods[key] = bound.remote
         return self._methods[key]

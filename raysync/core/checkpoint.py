@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 
@@ -23,6 +23,9 @@ class Checkpoint:
     servers: Mapping[str, Sequence[bytes]]
     """Id of a server -> the contents of the safetensors file of each of its shards: weights,
     optimizer, and their parts of the gradients and weights that the driver still needs."""
+    kept: Mapping[str, bytes] = field(default_factory=dict)
+    """Worker -> the contents of the safetensors file of what it keeps from push to push: the state
+    of its optimizer, and what the codec of its pushes has lost."""
 
     @property
     def workers(self) -> Mapping[str, str]:

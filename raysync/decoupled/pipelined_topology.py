@@ -247,8 +247,10 @@ class Pipelined:
                 cut.keep(PUBLISHED, server, server.published)
         return {"machine": self.machine.snapshot(), "taken": self._pipelines.taken}
 
-    def load_state(self, state: Mapping[str, Any], pushed: Mapping[Push, Step]) -> None:
-        """See `Topology.load_state`."""
+    def load_state(
+        self, state: Mapping[str, Any], pushed: Mapping[Push, Step], kept: Mapping[str, bytes]
+    ) -> None:
+        """See `Topology.load_state`: a stage keeps nothing."""
         self.machine.restore(state["machine"])
         self.machine.resume(self._backend.now)
         for server, roster in zip(self.servers, self.rosters, strict=True):

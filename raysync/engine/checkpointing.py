@@ -2,7 +2,8 @@
 
     cut        between two events: the driver's state is written down, and the journal gets a line
     snapshot   a call to every server, behind all updates sent so far: so it has the very version
-    done       once all have answered; meanwhile workers compute, and updates go on
+    done       once all have answered, also the workers that keep something from push to push, each
+               behind the iteration that it is at; meanwhile workers compute, and updates go on
 
 Gradients and weights that the driver still needs (buffered pushes, pending evaluations, the model
 to keep) are inputs of the snapshots, under names: each server writes its parts of them down. So no
@@ -35,6 +36,8 @@ class Cut:
     """The driver's state, JSON-native."""
     values: dict[str, list[tuple[str, Value]]] = field(default_factory=dict)
     """Id of a server -> name and value of what it is to keep for the driver."""
+    workers: dict[str, Call] = field(default_factory=dict)
+    """Worker -> the call that answers with the file of what it keeps."""
 
     def keep(self, name: str, server: ParameterServer, value: Value) -> None:
         """Keep a gradient for a server, or weights of its own, under a name; see
@@ -45,12 +48,13 @@ class Cut:
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A checkpoint whose servers have not answered yet."""
+    """A checkpoint whose actors have not answered yet."""
 
     number: int
     at: float
     state: Mapping[str, Any]
-    calls: Mapping[str, Call]
+    servers: Mapping[str, Call]
+    workers: Mapping[str, Call]
     missing: int
 
 
@@ -167,12 +171,19 @@ class Checkpointer:
             else {}
         )
         pending = self._pending = _Pending(
-            number=self.number, at=at, state=cut.state, calls=calls, missing=len(calls)
+            number=self.number,
+            at=at,
+            state=cut.state,
+            servers=calls,
+            workers=cut.workers,
+            missing=len(calls) + len(cut.workers),
         )
         for server in self._servers if calls else ():
             server.watch(calls[server.actor], self._answered, pending)
+        for call in cut.workers.values():
+            self._backend.watch(call, self._answered, pending)
         if not calls:
-            self._complete(pending, {})
+            self._complete(pending, {}, {})
         else:
             self._backend.schedule(at + self._deadline_s, self._miss_deadline, pending)
 
@@ -184,17 +195,24 @@ class Checkpointer:
         pending.missing -= 1
         if pending.missing or self._pending is not pending:
             return
-        files = {actor: call.answer for actor, call in pending.calls.items()}
-        failure = next((each for each in files.values() if isinstance(each, Failure)), None)
+        files, kept = (
+            {actor: call.answer for actor, call in calls.items()}
+            for calls in (pending.servers, pending.workers)
+        )
+        answers = [*files.values(), *kept.values()]
+        failure = next((each for each in answers if isinstance(each, Failure)), None)
         if failure is None:
-            self._complete(pending, files)
+            self._complete(pending, files, {worker: file for worker, [file] in kept.items()})
         else:
             self._give_up(pending, failure.reason)
 
-    def _complete(self, pending: _Pending, files: Mapping[str, Sequence[bytes]]) -> None:
+    def _complete(
+        self, pending: _Pending, files: Mapping[str, Sequence[bytes]], kept: Mapping[str, bytes]
+    ) -> None:
         self._pending = None
         self.exists = True
-        self.done.append(Checkpoint(pending.number, pending.at, pending.state, files))
+        number, at, state = pending.number, pending.at, pending.state
+        self.done.append(Checkpoint(number, at, state, servers=files, kept=kept))
 
     def _miss_deadline(self, pending: _Pending) -> None:
         if self._pending is pending:

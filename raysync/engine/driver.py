@@ -37,7 +37,7 @@ import json
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from math import inf, nextafter
-from typing import Any, assert_never
+from typing import assert_never
 
 from msgspec import convert
 from msgspec.structs import replace
@@ -246,7 +246,7 @@ class Driver:
             for worker in self.topology.workers:
                 self.members.join(worker)
         else:
-            self._resume(self._former.state)
+            self._resume(self._former)
         self.checkpointer.begin(self._progress)
 
     def _drain(self, actor: str) -> None:
@@ -316,8 +316,9 @@ class Driver:
         cut.state = json.loads(json.dumps(state))  # as it is now
         return cut
 
-    def _resume(self, state: Mapping[str, Any]) -> None:
+    def _resume(self, former: Checkpoint) -> None:
         """Go on from what `_cut` wrote down: everything that was under way is computed again."""
+        state = former.state
         self.last_at = state["last_at"]
         self._progress, self._version = state["progress"], state["version"]
         self.faults.load_state(state["faults"])
@@ -331,7 +332,7 @@ class Driver:
             self._pushed[push] = Step(
                 convert(release, Release), samples, call, server, base, NO_REPORT
             )
-        self.topology.load_state(state["topology"], self._pushed)
+        self.topology.load_state(state["topology"], self._pushed, former.kept)
         self._evaluations.load_state(state["evaluations"])
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)

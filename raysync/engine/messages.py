@@ -3,8 +3,8 @@
                     to          takes                       leaves
 StepCall            worker      weights, or none            the gradient         -> StepReport
 RestoreCall         worker      a vector with its buffers
-WorkerStateCall     worker                                  what it keeps between pushes
-LoadWorkerStateCall worker      that
+WorkerStateCall     worker                                  the file of what it keeps
+LoadWorkerStateCall worker
 ForwardCall         stage       [weights], [activation]     the activation
 BackwardCall        stage       [weights], [gradient]       the gradients by weights and input
 CombineCall         a shard     gradients                   the norm of the shard
@@ -62,7 +62,7 @@ class RestoreCall(Message, frozen=True):
 
 
 class WorkerStateCall(Message, frozen=True):
-    """What a worker keeps between pushes, as bits in float32."""
+    """The file of what a worker keeps between pushes."""
 
     batch: int
     """The batch before which it had this state: if a step began with it meanwhile, from before
@@ -71,6 +71,9 @@ class WorkerStateCall(Message, frozen=True):
 
 class LoadWorkerStateCall(Message, frozen=True):
     """What a worker kept when the run was interrupted."""
+
+    data: bytes
+    """The file."""
 
 
 class ForwardCall(Message, frozen=True):

@@ -154,12 +154,15 @@ class Topology(Protocol):
     def state(self, cut: Cut) -> dict[str, Any]:
         """Return what a checkpoint needs of it, JSON-native; the cut keeps its values."""
 
-    def load_state(self, state: Mapping[str, Any], pushed: Mapping[Push, Step]) -> None:
+    def load_state(
+        self, state: Mapping[str, Any], pushed: Mapping[Push, Step], kept: Mapping[str, bytes]
+    ) -> None:
         """Go on from what `state` returned, with new processes; see `Machine.resume`.
 
         Args:
             state: JSON-native.
             pushed: the pushes that are neither applied nor dropped, in the order of their arrival.
+            kept: see `Checkpoint.kept`.
         """
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
@@ -318,12 +321,15 @@ class DataParallel:
         live = self.roster.live
         pushers = [worker for worker, member in live.items() if member.base >= 0]
         if self._keeps_worker_state and self._backend.computes:
-            for worker in pushers:
-                state = self._backend.call(worker, WorkerStateCall(live[worker].batches))
-                cut.keep(_worker_state_name(worker), self.server, state)
+            cut.workers = {
+                worker: self._backend.call(worker, WorkerStateCall(live[worker].batches))
+                for worker in pushers
+            }
         return {"machine": self.machine.snapshot(), "pushers": pushers}
 
-    def load_state(self, state: Mapping[str, Any], pushed: Mapping[Push, Step]) -> None:
+    def load_state(
+        self, state: Mapping[str, Any], pushed: Mapping[Push, Step], kept: Mapping[str, bytes]
+    ) -> None:
         """See `Topology.load_state`."""
         self.machine = Machine.restore(state["machine"], self.machine.paradigm)
         self.machine.resume(self._backend.now)
@@ -333,10 +339,9 @@ class DataParallel:
             for worker in state["pushers"]:  # before the weights: who has these has the buffers
                 self._restored[worker] = latest.get(worker) or self.server.statistics(worker)
                 self._backend.call(worker, RestoreCall(), [self._restored[worker]])
-        if self._keeps_worker_state and self._backend.computes:
-            for worker in state["pushers"]:
-                saved = self.server.saved(_worker_state_name(worker))
-                self._backend.call(worker, LoadWorkerStateCall(), [saved])
+        for worker, data in kept.items():
+            if worker in self.roster.live:
+                self._backend.call(worker, LoadWorkerStateCall(bytes(data)))
         self.server.resume(self.roster.version, self.roster.published)
         if self.roster.live:
             self._resumed = dict.fromkeys(self.roster.live, self.server.weights())
@@ -372,11 +377,6 @@ class DataParallel:
             self._workload_samples,
             members=len(roster.members),
         )
-
-
-def _worker_state_name(worker: str) -> str:
-    """Name what a worker keeps between pushes in a checkpoint."""
-    return f"state {worker}"
 
 
 def roster_of(topology: Topology, worker: str) -> Roster:

@@ -2,6 +2,7 @@
 
     RECORD/checkpoints/000007/state.json              the driver's state
     RECORD/checkpoints/000007/server-0.safetensors    a file for each shard of each server
+    RECORD/checkpoints/000007/worker-fast-0.1.safetensors     what a worker keeps, if it does
     RECORD/checkpoints/000007/manifest.json           size and checksum of each file
 
 A checkpoint is written into a folder that ends in `.new`, and renamed once all of it is on disk. So
@@ -57,6 +58,8 @@ class _File(msgspec.Struct, forbid_unknown_fields=True):
     server: str | None = None
     """The id of the server whose shard it is."""
     shard: Annotated[int, Meta(ge=0)] | None = None
+    worker: str | None = None
+    """The worker that keeps it."""
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
@@ -164,6 +167,8 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, Mapping[str, Any], byt
         assert re.fullmatch(r"[\w.-]+", stem), f"{server!r} cannot be the name of a file"
         for shard, data in enumerate(shards):
             yield f"{stem}-{shard}.safetensors", {"server": server, "shard": shard}, data
+    for worker, data in checkpoint.kept.items():
+        yield f"worker-{worker.replace('#', '.')}.safetensors", {"worker": worker}, data
 
 
 def _write(path: Path, data: bytes) -> str:
@@ -233,7 +238,10 @@ def _verified(folder: Path) -> Checkpoint:
     if STATE not in data:
         raise ConfigError(f"its {MANIFEST} names no {STATE}")
     state = _json(data[STATE], STATE)
-    return Checkpoint(manifest.number, manifest.at, state, _servers(manifest, data))
+    kept = {
+        file.worker: data[name] for name, file in manifest.files.items() if file.worker is not None
+    }
+    return Checkpoint(manifest.number, manifest.at, state, _servers(manifest, data), kept)
 
 
 def _servers(manifest: _Manifest, data: Mapping[str, bytes]) -> dict[str, list[bytes]]:

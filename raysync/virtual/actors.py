@@ -100,17 +100,18 @@ class WorkerActor:
         """Carry out a call that a checkpoint needs."""
         import torch
 
-        from raysync.training.files.state_file import decode, encode, packed, unpacked
+        from raysync.training.files.state_file import decode, encode
 
         match message:
             case RestoreCall():
                 self._buffers = torch.cat(inputs)
             case WorkerStateCall(batch=batch):
                 assert self._worker is not None, "nothing to train with"
-                return (packed(encode(self._worker.state_before(batch))),), None
-            case LoadWorkerStateCall():
+                data = encode(self._worker.state_before(batch))
+                return (data,), [data]
+            case LoadWorkerStateCall(data=data):
                 assert self._worker is not None, "nothing to train with"
-                self._worker.load_state(decode(unpacked(torch.cat(inputs))))
+                self._worker.load_state(decode(data))
             case _:
                 raise AssertionError(f"no call of a worker: {message}")
         return (), None

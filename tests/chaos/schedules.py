@@ -29,6 +29,7 @@ import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -317,7 +318,7 @@ def before(lines: Sequence[Line], checkpoint: Checkpoint) -> list[Line]:
 def from_file(checkpoint: Checkpoint) -> Checkpoint:
     """Return a checkpoint as it is read from its folder."""
     state = json.loads(json.dumps(checkpoint.state))
-    return Checkpoint(checkpoint.number, checkpoint.at, state, checkpoint.servers)
+    return replace(checkpoint, state=state)
 
 
 def check_exact(

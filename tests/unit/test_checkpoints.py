@@ -87,8 +87,11 @@ def of(record, kind):
     return [line for line in record.journal() if isinstance(line, kind)]
 
 
+KEPT = {"fast-0#1": b"moments", "slow-1#12": b""}
+
+
 def a_checkpoint(number, **servers):
-    return Checkpoint(number, 1.5 * number, {"number": number, "nan": None}, servers)
+    return Checkpoint(number, 1.5 * number, {"number": number, "nan": None}, servers, KEPT)
 
 
 def test_what_is_read_is_what_was_written_and_the_latest_are_kept(tmp_path):

@@ -30,6 +30,7 @@ plans = st.builds(
 )
 FIELDS = {
     "steps": numbers,
+    "data": st.binary(),
     "progress": seconds,
     "samples": numbers,
     "batch": numbers,

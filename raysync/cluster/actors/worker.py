@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import numpy as np
+import numpy.typing as npt
+import ray
 import torch
 
 from raysync.cluster.actor_errors import answers
@@ -33,8 +36,8 @@ from raysync.engine.messages import (
     WorkerStateCall,
 )
 from raysync.engine.topology import SERVER
-from raysync.training.data.batch_reader import BatchReader, even_sizes
-from raysync.training.files.state_file import decode, encode, packed, unpacked
+from raysync.training.data.batch_reader import BatchReader
+from raysync.training.files.state_file import decode, encode
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.device import try_kernels
@@ -128,7 +131,6 @@ class Worker:
         # local steps write into the weights
         may_share = devices[0] == "cpu" and experiment.local is None
         self._pulled = PulledWeights(gradient, self._vector_bytes, may_share=may_share)
-        self._shards = experiment.cluster.server_shards
         self._reader = BatchReader(
             model.train_set, model.task.collate, spec.batches[slot], experiment.data.loader_workers
         )
@@ -187,20 +189,18 @@ class Worker:
         return *parts, StepReport(loss, busy_s, gradient.not_finite)
 
     @answers
-    def worker_state(self, message: WorkerStateCall) -> tuple[Payload | None, ...]:
-        """Return what it kept before a batch, in a part a shard, which have nothing else in common
-        with the shards.
-        """
+    @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
+    def worker_state(self, message: WorkerStateCall) -> tuple[npt.NDArray[np.uint8], None]:
+        """Return what it kept before a batch, as the contents of a safetensors file."""
         assert self._computation is not None, "state before reset"
         data = encode(self._computation.state_before(message.batch))
-        vector = packed(data, least=self._shards)
-        return *outgoing(vector, even_sizes(len(vector), self._shards)), None
+        return np.frombuffer(data, np.uint8), None
 
     @answers
-    def load_worker_state(self, message: LoadWorkerStateCall, *parts: Payload) -> None:
-        """Take what `worker_state` returned, in its parts."""
+    def load_worker_state(self, message: LoadWorkerStateCall) -> None:
+        """Take what `worker_state` returned."""
         assert self._computation is not None, "state before reset"
-        self._computation.load_state(decode(unpacked(torch.cat(incoming(*parts)))))
+        self._computation.load_state(decode(message.data))
 
     @answers
     def restore(self, message: RestoreCall, *parts: Payload) -> None:

@@ -27,7 +27,6 @@ TENSOR, STRIDES, TUPLE = "$tensor", "$strides", "$tuple"
 contiguous; or for a tuple of these items."""
 MOST_STRIDED, MOST_SPREAD = 1 << 20, 100
 """The most numbers of memory for a tensor with strides, and for each number of it."""
-NUMBER_BYTES, HEAD_BYTES = 4, 8
 CHECKPOINT = "checkpoint"
 """How messages name the file."""
 
@@ -54,27 +53,6 @@ def decode(data: bytes) -> State:
         metadata = json.loads(data[8 : 8 + length])["__metadata__"]
         state: State = _read(json.loads(metadata[KEY]), load(data))
     return state
-
-
-def packed(data: bytes, least: int = 1) -> Tensor:
-    """Return a file as a vector of float32, bit by bit, for whatever carries vectors.
-
-    Args:
-        data: of the file.
-        least: the fewest numbers of the vector.
-    """
-    length = max(least, 2 + -(-len(data) // NUMBER_BYTES))
-    whole = bytearray(length * NUMBER_BYTES)
-    whole[:HEAD_BYTES] = len(data).to_bytes(HEAD_BYTES, "little")
-    whole[HEAD_BYTES : HEAD_BYTES + len(data)] = data
-    return torch.frombuffer(whole, dtype=torch.float32)
-
-
-def unpacked(vector: Tensor) -> bytes:
-    """Return the file that was packed."""
-    whole = vector.numpy().tobytes()
-    length = int.from_bytes(whole[:HEAD_BYTES], "little")
-    return whole[HEAD_BYTES : HEAD_BYTES + length]
 
 
 def check_fits(what: str, saved: object, own: object) -> None:
