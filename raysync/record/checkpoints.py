@@ -241,7 +241,8 @@ def _verified(folder: Path) -> Checkpoint:
     kept = {
         file.worker: data[name] for name, file in manifest.files.items() if file.worker is not None
     }
-    return Checkpoint(manifest.number, manifest.at, state, _servers(manifest, data), kept)
+    servers = _servers(manifest, data)
+    return Checkpoint(manifest.number, manifest.at, state, servers=servers, kept=kept)
 
 
 def _servers(manifest: _Manifest, data: Mapping[str, bytes]) -> dict[str, list[bytes]]:
