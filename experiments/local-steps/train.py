@@ -19,6 +19,7 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
 
 import pandas as pd
+import yaml
 
 import raysync
 
@@ -30,22 +31,14 @@ FIELDS = (
     "method", "speeds", "steps", "wire", "lr", "seed", "loss", "virtual_s", "pushed_bytes",
     "staleness",
 )  # fmt: skip
-SEEDS, TUNING_SEED = range(5), 100
 STEPS = (8, 32)
 SPEEDS = {"equal": (1.0, 1.0, 1.0, 1.0), "unequal": (0.58, 0.75, 1.51, 3.33)}
 """Name -> the seconds of a step of each worker; the unequal ones are those of arXiv:2401.09135."""
-WORKERS, BATCH, PER_WORKER = 4, 16, 256
-PRETRAINING = 400
-"""The updates before, of one worker."""
-COMMON: Mapping[str, Any] = {
-    "engine": "virtual",
-    "model": {"name": "char-lm", "width": 48, "layers": 1, "heads": 4},
-    "data": {"name": "text", "parameters": {"context": 32}, "test_samples": 2000},
-    "batch_size": BATCH,
-    "evaluation": {"marks": 1},
-    "keep": "none",
-}
-INNER = {"optimizer": "adamw", "lr": 0.001, "weight_decay": 0.1}
+WORKERS, PRETRAINING = 4, 400
+"""The number of workers, and the updates before, of one worker."""
+COMMON: dict[str, Any] = yaml.safe_load((HERE / "local-steps.yaml").read_text(encoding="utf-8"))
+INNER = COMMON.pop("local")
+SEEDS, TUNING_SEED = COMMON.pop("seeds"), 100
 NESTEROV = {"momentum": 0.9, "nesterov": True}
 SYNC, ASYNC = (0.35, 0.7, 1.0), (0.05, 0.1, 0.2)
 """Outer rates that are tried."""
@@ -88,7 +81,6 @@ def train(run: Run, model: Path, output: Path) -> list[Any]:
         "seed": seed,
         "init_from": str(model),
         "workers": [{"name": f"w{i}", "step_s": each} for i, each in enumerate(seconds)],
-        "workload": {"samples": WORKERS * PER_WORKER * BATCH},
         "output": str(output / f"{method}-{speeds}-{steps}-{wire}-{lr}-{seed}"),
         "cluster": {"wire": wire},
     }
@@ -118,7 +110,7 @@ def pretrained(output: Path) -> Path:
                 "workers": [{"step_s": 1.0}],
                 "paradigm": "bsp",
                 "update": INNER,
-                "workload": {"samples": PRETRAINING * BATCH},
+                "workload": {"samples": PRETRAINING * COMMON["batch_size"]},
                 "keep": "final",
                 "output": str(output / "pretrained"),
             }
