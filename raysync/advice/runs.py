@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from statistics import fmean
 from typing import Any
 
 from raysync.advice.candidates import Candidate
 from raysync.advice.changes import Change
+from raysync.config import ParadigmChoice
 from raysync.core.decisions import Release
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry
@@ -58,14 +58,13 @@ class Outcome:
         return self.values.get(key) if self.status == "finished" else None
 
 
-def timed_plan(plan: TrainingPlan) -> TrainingPlan:
+def timed_plan(plan: TrainingPlan, choice: ParadigmChoice) -> TrainingPlan:
     """Return the part of a training that shows its pace, in time only."""
     experiment = plan.experiment
-    size = fmean(experiment.batch_sizes.values())
     pushes = max(PUSHES, ITERATIONS * experiment.worker_count)
     samples = plan.workload_samples
     if not experiment.faults:  # they have their times
-        samples = min(samples, round(pushes * size))
+        samples = min(samples, round(pushes * plan.push_samples(choice)))
     only = {"timing": "only", "target": None, "stop": None}
     return replace(
         plan, experiment=experiment.model_copy(update=only), shards={}, workload_samples=samples
@@ -90,7 +89,7 @@ def perform(plan: TrainingPlan, task: PlannedRun, now: Now) -> Outcome | None:
             return None
         plan = changed
     if not task.trains:
-        plan = timed_plan(plan)
+        plan = timed_plan(plan, task.candidate.choice)
     plan = plan.with_seed(task.seed)
     paradigm = plan.make(task.candidate.choice)
     if not isinstance(paradigm, Paradigm) or paradigm.infeasible_reason(

@@ -47,16 +47,12 @@ class Setting:
     @property
     def pushes(self) -> int:
         """About how many pushes the work takes."""
-        return ceil(self.samples / self._batch_size)
+        return ceil(self.samples / self.training.push_samples(self.choice))
 
     def shortened(self, pushes: int) -> Setting:
         """Return it with the work of so many pushes, if it has more."""
-        samples = min(self.samples, round(pushes * self._batch_size))
+        samples = min(self.samples, round(pushes * self.training.push_samples(self.choice)))
         return replace(self, training=replace(self.training, workload_samples=samples))
-
-    @property
-    def _batch_size(self) -> float:
-        return fmean(self.experiment.batch_sizes.values())
 
     @property
     def experiment(self) -> Experiment:

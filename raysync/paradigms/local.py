@@ -12,9 +12,11 @@ from msgspec.structs import replace
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Decision, Push, Release
 from raysync.core.legality import location
+from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.core.roster import Roster
 from raysync.errors import ConfigError, IllegalDecision
 from raysync.paradigms.measuring import Measuring, slot_of, smooth
+from raysync.paradigms.wrapper import layers
 
 SMOOTHING = 0.3
 """The weight of the latest iteration in the smoothed seconds of a step."""
@@ -114,3 +116,14 @@ class StepsPerPush(Measuring):
             return self.steps
         share = self.step_s[self.fastest] / self.step_s[slot]
         return max(self.floor, min(self.steps, int(self.steps * share + ROUNDING)))
+
+
+def steps_per_push(paradigm: AnyParadigm, own: int) -> int:
+    """Return the most steps of an iteration: those that a layer of the paradigm names, or those of
+    the experiment.
+    """
+    if isinstance(paradigm, Paradigm):
+        for layer in layers(paradigm):
+            if isinstance(layer, StepsPerPush):
+                return layer.steps
+    return own

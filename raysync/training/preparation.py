@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from raysync.core.capability import Capability, Demand
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError
+from raysync.paradigms.local import steps_per_push
 from raysync.training.batch_metrics import batch_metrics
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.data.batches import Array, Batches, shards
@@ -112,6 +114,12 @@ class TrainingPlan:
             fraction=cluster.wire.fraction,
         )
         return FLOAT_BYTES * sum(wire.sizes)
+
+    def push_samples(self, choice: ParadigmChoice) -> float:
+        """Return the samples of a push under a paradigm, as they are at the beginning."""
+        local = self.experiment.local
+        steps = steps_per_push(self.make(choice), 1 if local is None else local.steps)
+        return steps * fmean(self.experiment.batch_sizes.values())
 
     @property
     def tokens(self) -> bool:

@@ -2,7 +2,7 @@
 lines alone.
 """
 
-from raysync.core.decisions import Apply, Drop, Hold, Release, Switch
+from raysync.core.decisions import Apply, Drop, Hold, Release, Restore, Suspend, Switch
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.journal import Ended, Entry
 from tests.builders.virtual import slot_of
@@ -23,6 +23,8 @@ class Checker:
         self.stale = {}  # member -> those that its lead does not count, as dropped when they came
         self.computing = {}  # member -> (its Release, when)
         self.held = set()
+        self.suspended = set()
+        self.outdated = set()  # at a step from before their suspension
         self.pulled = {}  # member -> version of its latest pull
         self.used = set()  # every id that ever was
         self.floor = 0  # where a newcomer starts if nobody is there
@@ -51,6 +53,18 @@ class Checker:
     def pace(self, worker):
         return self.clocks[worker] - self.stale[worker]
 
+    def slowest(self):
+        """Of those that take part; None: nobody does."""
+        apart = self.suspended | self.outdated
+        members = [worker for worker in self.clocks if worker not in apart]
+        return min(members, key=lambda one: (self.pace(one), one), default=None)
+
+    def enter(self, worker):
+        """At the pace of the slowest."""
+        slowest = self.slowest()
+        if slowest is not None:
+            self.stale[worker] = self.clocks[worker] - self.pace(slowest)
+
     def end(self, line):
         self.ended = line
         match line.status:
@@ -71,15 +85,20 @@ class Checker:
                     "a slot has one worker at a time"
                 )
                 self.used.add(worker)
-                slowest = min(self.clocks, key=lambda one: (self.pace(one), one), default=None)
-                self.clocks[worker] = self.floor if slowest is None else self.clocks[slowest]
-                self.stale[worker] = 0 if slowest is None else self.stale[slowest]
+                slowest = self.slowest()
+                behind = self.floor if slowest is None else self.clocks[slowest]
+                apart = [self.clocks[each] for each in self.suspended | self.outdated]
+                clock = min([behind, *apart])
+                pace = clock if slowest is None else self.pace(slowest)
+                self.clocks[worker], self.stale[worker] = clock, clock - pace
                 self.held.add(worker)
             case Left(worker=worker):
                 self.floor = self.clocks.pop(worker)
                 del self.stale[worker]
                 self.computing.pop(worker, None)
                 self.held.discard(worker)
+                self.suspended.discard(worker)
+                self.outdated.discard(worker)
             case Pushed(worker=worker, clock=clock, base=base):
                 release, since = self.computing.pop(worker)
                 assert clock == release.clock == self.clocks[worker], "clocks grow by one"
@@ -96,6 +115,10 @@ class Checker:
                 self.advanced[worker] = self.advanced.get(worker, 0) + 1
                 self.held.add(worker)
                 self.buffered[worker, clock] = event.samples
+                if worker in self.outdated:
+                    self.outdated.discard(worker)
+                    if worker not in self.suspended:
+                        self.enter(worker)
 
     def obey(self, decision, event):
         match decision:
@@ -131,6 +154,14 @@ class Checker:
                     assert lead <= self.lead_bound, "released too far ahead"
                 self.held.discard(worker)
                 self.computing[worker] = (decision, self.now)
+            case Suspend(worker=worker):
+                self.suspended.add(worker)
+                if worker in self.computing:
+                    self.outdated.add(worker)
+            case Restore(worker=worker):
+                if worker not in self.outdated:
+                    self.enter(worker)
+                self.suspended.discard(worker)
             case Hold(worker=worker, why=why):
                 assert worker in self.held
                 assert why

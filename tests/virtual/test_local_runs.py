@@ -13,7 +13,9 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import raysync
 from raysync import config
+from raysync.bottlenecks import Setting
 from raysync.config import ParadigmChoice
+from raysync.config.base import by_name
 from raysync.core.decisions import Release
 from raysync.core.journal import Ended, Remark
 from raysync.decoupled.plan import check_training
@@ -341,3 +343,19 @@ def test_what_checkpoints_grow_by_is_said_before_the_run(local, wire, vectors):
     said = [text for text in training.remarks if "checkpoint" in text]
     assert len(said) == (vectors > 0)
     assert all(f"{4 * numbers / 1e6:.3g} MB" in text for text in said)
+
+
+@pytest.mark.parametrize("paradigm", ["bsp", {"name": "local", "paradigm": "bsp", "steps": 32}])
+def test_what_a_change_brings_is_foreseen_with_local_steps(paradigm):
+    """In as many pushes as a diagnosis takes, each of which is 32 batches."""
+    steps = 32 if paradigm == "bsp" else 1
+    training = timed(
+        workers=[{"name": "a", "count": 2, "step_s": 1}, {"name": "b", "step_s": 3}],
+        workload={"samples": 3 * 32 * 40},
+        local={"steps": steps},
+    )
+    choice = ParadigmChoice.model_validate(by_name(paradigm))
+    setting = Setting.of(training, choice)
+    assert setting.pushes == 3 * 40
+    assert setting.seconds() == pytest.approx(40 * 32 * 3)
+    assert setting.shortened(12).seconds() == pytest.approx(4 * 32 * 3)
