@@ -34,6 +34,7 @@ from raysync.training.models.smallest_batch import smallest_batch
 from raysync.training.server.flat_optimizer import numbers_kept
 from raysync.training.server.lr_schedule import local_rate, rate_in_force
 from raysync.training.server.optimizers import check_optimizer
+from raysync.training.server.outer_optimizers import OUTER
 from raysync.training.server.parameter_groups import check_groups
 from raysync.training.tasks.supervised import Classification, LanguageModel, Supervised
 from raysync.training.tasks.task import Task
@@ -239,7 +240,12 @@ def prepare(
         shards=_deal(experiment, initial, list(experiment.slots())),
         workload_samples=experiment.workload_samples(count),
         metrics=metrics,
-        remarks=(*remarks, *_shared_traces(experiment), *_kept_by_workers(experiment, flat.size)),
+        remarks=(
+            *remarks,
+            *_shared_traces(experiment),
+            *_kept_by_workers(experiment, flat.size),
+            *_on_outer_steps(experiment),
+        ),
         batch_metrics=of_batches,
         smallest_batch=smallest,
     )
@@ -294,6 +300,16 @@ def _kept_by_workers(experiment: Experiment, parameters: int) -> Iterator[str]:
         f"Each checkpoint has {' and '.join(experiment.kept_by_workers)} of"
         f" {experiment.worker_count} workers: {experiment.worker_count} x {size_mb:.3g} MB."
     )
+
+
+def _on_outer_steps(experiment: Experiment) -> Iterator[str]:
+    """Say what an optimizer for outer steps means where nobody steps locally."""
+    name = experiment.update.optimizer.name
+    if name in OUTER and experiment.local is None:
+        yield (
+            f"update.optimizer: {name} is for what local steps have changed. Without `local` it"
+            " steps along gradients, as momentum of another kind."
+        )
 
 
 def _without_model(experiment: Experiment, model: InitialModel, vector_bytes: int) -> TrainingPlan:

@@ -359,3 +359,12 @@ def test_what_a_change_brings_is_foreseen_with_local_steps(paradigm):
     assert setting.pushes == 3 * 40
     assert setting.seconds() == pytest.approx(40 * 32 * 3)
     assert setting.shortened(12).seconds() == pytest.approx(4 * 32 * 3)
+
+
+@pytest.mark.parametrize("name", ["delayed-nesterov", "mla"])
+def test_what_an_outer_optimizer_means_without_local_steps_is_said(name):
+    optimizer = {"name": name, "every": 2} if name != "mla" else name
+    update = {"optimizer": optimizer, "momentum": 0.9, "lr": 0.1}
+    for local, says in ((None, True), ({"lr": 0.1}, False)):
+        remarks = task(4, 1, local=local, update=update).remarks
+        assert any(name in text and "local" in text for text in remarks) == says
