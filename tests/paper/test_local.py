@@ -12,6 +12,7 @@ from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError, IllegalDecision
 from raysync.paradigms import make
+from raysync.paradigms.local import steps_per_push
 from raysync.testing.drive import SAMPLES, Drive
 from tests.builders.messages import naming
 from tests.builders.schedules import applied, joins, released, simulate
@@ -263,3 +264,18 @@ def test_the_methods_of_the_literature_have_names(preset, inner, steps):
     paradigm = make(preset)
     assert (paradigm.inner.name, paradigm.steps, paradigm.by) == (inner, steps, "fixed")
     assert make(preset, steps=500).steps == 500
+
+
+@pytest.mark.parametrize(
+    ("paradigm", "parameters", "steps"),
+    [
+        ("bsp", {}, 7),
+        ("local", {"steps": 5}, 5),
+        ("ringmaster", {"paradigm": {"name": "local", "steps": 3}}, 3),
+        ("decoupled", {}, 7),
+    ],
+)
+def test_an_iteration_has_the_steps_that_a_layer_names_or_the_experiment(
+    paradigm, parameters, steps
+):
+    assert steps_per_push(make(paradigm, **parameters), 7) == steps
