@@ -3,7 +3,24 @@
 from __future__ import annotations
 
 import pandas as pd
-from labtables import Results, markdown
+from labtables import Results, by_seed, markdown
+
+from raysync.results.statistics import Estimate, estimate, paired_difference
+
+SAME = 0.01
+"""A difference of loss, in nats, that does not matter; set before the first run."""
+QUESTIONS = (
+    ("1", "async", "diloco", "equal"),
+    ("2", "async, sgd outside", "diloco", "equal"),
+    ("2", "async, dn", "async", "equal"),
+    ("3", "async, dylu", "async", "unequal"),
+    ("3", "async, dn, dylu", "async, dn", "unequal"),
+    ("4", "quorum", "diloco", "unequal"),
+    ("5", "ssp", "async", "unequal"),
+    ("5", "lagtuner", "async", "unequal"),
+    ("6", "snoo", "diloco", "equal"),
+)
+"""Number of the question, a method, what it is compared with, the speeds."""
 
 
 def _rows(results: Results, setting: str) -> pd.DataFrame:
@@ -32,7 +49,11 @@ def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
     halos = _rows(results, "halos-4x4").set_index(["paradigm", "steps"]).ours
     steps = sorted(halos.index.levels[1])
+    trained = _trained(results)
     return {
+        "methods": _methods(trained),
+        "answers": _answers(trained),
+        "codecs": _codecs(_trained(results, "codecs")),
         "utilisation": _grid(_rows(results, "diloco-measured")),
         "tokens": _grid(_rows(results, "ft-diloco")),
         "halos": markdown(
@@ -54,10 +75,94 @@ def facts(results: Results) -> dict[str, str]:
     }
     local = (tokens.steps > 1) & ~tokens.is_given.astype(bool)
     off = (tokens.ours / tokens.published - 1)[local].abs().max()
+    trained = _trained(results)
     return {
+        "asynchrony": _text(_difference(trained, "async", "diloco", "equal", 32), "{:+.3f}"),
+        "without momentum": _text(
+            _difference(trained, "async, sgd outside", "diloco", "equal", 32), "{:+.3f}"
+        ),
+        "plain bsp": _text(estimate(list(trained[trained.method == "plain bsp"].loss)), "{:.3f}"),
         "least": f"{ratios['measured'].min():.2f}",
         "most": f"{ratios['measured'].max():.2f}",
         "points": str(len(ratios["measured"])),
         "local": f"{off:.0%}",
         "plain": f"{ratios['tokens'].max():.1f}",
     }
+
+
+# ---- what was trained ----
+
+
+def _trained(results: Results, name: str = "train") -> pd.DataFrame:
+    return pd.read_csv(results.folder / "results" / f"local-steps.{name}.csv")
+
+
+def _text(value: Estimate, form: str) -> str:
+    if value.low is None or value.high is None:
+        return "-" if value.mean is None else form.format(value.mean)
+    return f"{form.format(value.mean)} ({form.format(value.low)} to {form.format(value.high)})"
+
+
+def _verdict(value: Estimate) -> str:
+    """Say what a difference of losses means: less is better."""
+    assert value.low is not None, "one seed"
+    assert value.high is not None, "one seed"
+    if value.low >= -SAME and value.high <= SAME:
+        return "the same"
+    if value.low > 0:
+        return "worse"
+    return "better" if value.high < 0 else "cannot be told"
+
+
+def _methods(rows: pd.DataFrame) -> str:
+    """Return the losses and seconds of each method, by speeds and steps."""
+    cells, names = {}, list(dict.fromkeys(rows.method))
+    for (method, speeds, steps), part in rows.groupby(["method", "speeds", "steps"]):
+        loss = estimate(list(part.loss))
+        seconds = part.virtual_s.mean()
+        cells[method, speeds, steps] = f"{_text(loss, '{:.3f}')}, {seconds:.0f} s"
+    columns = [("equal", 8), ("equal", 32), ("unequal", 8), ("unequal", 32)]
+    return markdown(
+        ["method", *(f"{speeds}, H = {steps}" for speeds, steps in columns)],
+        [
+            [f"{name}", *(cells.get((name, *column), "-") for column in columns)]
+            for name in names
+            if name != "plain bsp"
+        ],
+    )
+
+
+def _difference(rows: pd.DataFrame, ours: str, theirs: str, speeds: str, steps: int) -> Estimate:
+    part = rows[(rows.speeds == speeds) & (rows.steps == steps)]
+    return paired_difference(
+        by_seed(part[part.method == ours], "loss"), by_seed(part[part.method == theirs], "loss")
+    )
+
+
+def _answers(rows: pd.DataFrame) -> str:
+    lines = []
+    for number, ours, theirs, speeds in QUESTIONS:
+        for steps in (8, 32):
+            difference = _difference(rows, ours, theirs, speeds, steps)
+            text = _text(difference, "{:+.3f}")
+            lines.append(
+                [number, f"{ours} - {theirs}", speeds, str(steps), text, _verdict(difference)]
+            )
+    return markdown(["question", "difference", "speeds", "H", "nats", ""], lines)
+
+
+def _codecs(rows: pd.DataFrame) -> str:
+    lines = []
+    for (steps, wire), part in rows.groupby(["steps", "wire"]):
+        plain = rows[(rows.steps == steps) & (rows.wire == "float32")]
+        difference = paired_difference(by_seed(part, "loss"), by_seed(plain, "loss"))
+        lines.append(
+            [
+                str(steps),
+                str(wire),
+                f"{part.pushed_bytes.mean() / 1e6:.2f} MB",
+                _text(estimate(list(part.loss)), "{:.3f}"),
+                "-" if wire == "float32" else _text(difference, "{:+.3f}"),
+            ]
+        )
+    return markdown(["H", "pushes as", "pushed by all", "loss", "less that of float32"], lines)

@@ -125,12 +125,13 @@ def pretrained(output: Path) -> Path:
 
 def run_all(runs: Sequence[Run], table: Path, output: Path) -> None:
     """Run what has no row yet, and write rows as they come."""
+    names = ["tuning_seed" if (table, name) == (RATES, "seed") else name for name in FIELDS]
     done = set()
     if table.is_file():
-        rows = pd.read_csv(table)[list(FIELDS[:6])]
+        rows = pd.read_csv(table)[names[:6]]
         done = {tuple(row) for row in rows.itertuples(index=False)}
     else:
-        table.write_text(",".join(FIELDS) + "\n", encoding="utf-8")
+        table.write_text(",".join(names) + "\n", encoding="utf-8")
     left, model = [run for run in runs if run not in done], pretrained(output)
     with (
         ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool,
@@ -140,7 +141,7 @@ def run_all(runs: Sequence[Run], table: Path, output: Path) -> None:
         for future in as_completed([pool.submit(train, run, model, output) for run in left]):
             writer.writerow(future.result())
             file.flush()
-    pd.read_csv(table).sort_values(list(FIELDS[:6])).to_csv(table, index=False)
+    pd.read_csv(table).sort_values(names[:6]).to_csv(table, index=False)
 
 
 def tuning() -> Iterator[Run]:
