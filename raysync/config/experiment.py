@@ -346,12 +346,16 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
-    def _projects_on_one_server(self) -> Experiment:
-        if self.update.project_radius is not None and self.cluster.server_shards > 1:
+    def _has_one_server_where_it_must(self) -> Experiment:
+        if (shards := self.cluster.server_shards) == 1:
+            return self
+        needs = f"needs cluster.server_shards: 1, not {shards}; a shard"
+        if self.update.project_radius is not None:
             raise ValueError(
-                "update.project_radius: needs cluster.server_shards: 1, not"
-                f" {self.cluster.server_shards}; a shard does not know the norm of the whole model"
+                f"update.project_radius: {needs} does not know the norm of the whole model"
             )
+        if self.update.is_muon:
+            raise ValueError(f"update.optimizer: muon: {needs} would cut a matrix")
         return self
 
     @model_validator(mode="after")

@@ -64,8 +64,8 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 SCALED = ("sgd", "asgd")
 """The optimizers whose rate is multiplied by the pushes of an update by default: their steps are as
 long as their gradients. Those of Adam, RMSprop and the like are as long as their rate."""
-OUTER = ("delayed-nesterov", "mla")
-"""The optimizers for outer steps that are nothing without momentum."""
+OUTER, MUON = ("delayed-nesterov", "mla"), "muon"
+"""Optimizers that are not single classes of torch; all are nothing without momentum."""
 MOST_STEPS = 1_000_000
 AS_OUTSIDE = "as in `update`; default: the same as there"
 
@@ -208,8 +208,8 @@ class OptimizerSettings(Strict):
         Named(name="sgd"),
         description=(
             "a class of torch.optim that works elementwise (sgd, adamw, RMSprop, ...; capitals do"
-            " not matter), delayed-nesterov, mla, or yours: package.module:Class; its arguments are"
-            " parameters, except for those that are settings beside it"
+            " not matter), muon, delayed-nesterov, mla, or yours: package.module:Class; its"
+            " arguments are parameters, except for those that are settings beside it"
         ),
     )
     lr: float = Field(0.05, gt=0, description="learning rate")
@@ -218,12 +218,12 @@ class OptimizerSettings(Strict):
         ge=0,
         lt=1,
         description=(
-            "for optimizers with such an argument: sgd, rmsprop, delayed-nesterov, mla (these two"
-            " need it above 0)"
+            "for optimizers with such an argument: sgd, rmsprop, muon, delayed-nesterov, mla (these"
+            " three need it above 0)"
         ),
     )
     nesterov: bool = Field(
-        False, description="for optimizers with such an argument: sgd; needs momentum"
+        False, description="for optimizers with such an argument: sgd, muon; needs momentum"
     )
     weight_decay: float = Field(
         0.0,
@@ -247,11 +247,16 @@ class OptimizerSettings(Strict):
     schedule: Annotated[Schedule, BeforeValidator(by_name)] = Schedule()
     clip_norm: float | None = Field(None, gt=0, description="largest Euclidean norm of a gradient")
 
+    @property
+    def is_muon(self) -> bool:
+        """Whether the optimizer is Muon, which steps along whole matrices."""
+        return self.optimizer.name.lower() == MUON
+
     def infeasible_reason(self) -> str:
         """Return why these settings do not go together; "" if they do."""
         if self.nesterov and not self.momentum:
             return "nesterov needs a momentum above 0"
-        if self.optimizer.name.lower() in OUTER and not self.momentum:
+        if self.optimizer.name.lower() in (*OUTER, MUON) and not self.momentum:
             return f"optimizer: {self.optimizer.name} needs a momentum above 0, such as 0.9"
         return ""
 
@@ -303,8 +308,11 @@ class Update(OptimizerSettings):
         description=(
             "a class of torch.optim that works elementwise (sgd, adamw, RMSprop, ...; capitals do"
             " not matter), or yours: package.module:Class; its arguments are parameters, except for"
-            " those that are settings beside it. Or, for outer steps (with `local`; without it they"
-            " take gradients for deltas, as momentum of another kind), delayed-nesterov"
+            " those that are settings beside it. muon: Muon for the matrices of hidden layers (also"
+            " convolutions), AdamW for embeddings, the output layer and all else, with one rate;"
+            " adjust_lr_fn: match_rms_adamw (default) or original; one server. Or, for outer steps"
+            " (with `local`; without it they take gradients for deltas, as momentum of another"
+            " kind), delayed-nesterov"
             " (arXiv:2401.09135): Nesterov momentum that takes in the pushes of `every` updates at"
             " once, lr being that of so many together; `c`, from 0 to 1 / every, spreads it over"
             " them. mla: m = momentum m + (1 - momentum) delta, and a step by lr (momentum m +"

@@ -33,8 +33,8 @@ class Capability(Enum):
     """A worker computes the gradient of a batch piece by piece."""
     COMPILE = auto()
     """A worker compiles what it computes."""
-    WHOLE_NORM = auto()
-    """The server knows the norm of the whole model."""
+    WHOLE_MODEL = auto()
+    """One server has the whole model, with its norm and its matrices."""
     ALL_REDUCE = auto()
     """The workers of an update exchange its gradients among themselves, without a server."""
     SHARE_LINKS = auto()

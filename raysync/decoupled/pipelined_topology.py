@@ -79,8 +79,8 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
         ),
     }
     if paradigm.modules > 1:
-        refusals[Capability.WHOLE_NORM] = (
-            "it needs the norm of the whole network, which no server has"
+        refusals[Capability.WHOLE_MODEL] = (
+            "it needs the whole network, of which each server has a stage"
         )
     return refusals
 

@@ -16,7 +16,9 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
     """Yield what the settings of an experiment demand beyond what every topology can do."""
     update, on_ray = experiment.update, experiment.engine == "ray"
     if update.project_radius is not None:
-        yield Capability.WHOLE_NORM, "update.project_radius"
+        yield Capability.WHOLE_MODEL, "update.project_radius"
+    if update.is_muon:
+        yield Capability.WHOLE_MODEL, "update.optimizer: muon"
     if update.delay_compensation is not None:
         yield Capability.CORRECT_STALENESS, "update.delay_compensation"
     if (scaling := update.staleness_scaling.name) != "none":

@@ -298,7 +298,7 @@ def _kept_by_workers(experiment: Experiment, parameters: int) -> Iterator[str]:
     size_mb = FLOAT_BYTES * vectors * parameters / 1e6
     yield (
         f"Each checkpoint has {' and '.join(experiment.kept_by_workers)} of"
-        f" {experiment.worker_count} workers: {experiment.worker_count} x {size_mb:.3g} MB."
+        f" {experiment.worker_count} workers: {experiment.worker_count} x {size_mb:.3g} MB at most."
     )
 
 

@@ -9,6 +9,7 @@ from raysync import config
 from raysync.config import Local
 from raysync.training.files.state_file import decode, encode
 from raysync.training.preparation import prepare
+from raysync.training.server.muon import MuonWithAdamW
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.local_steps import LocalSteps
@@ -31,7 +32,13 @@ OPTIMIZERS = {
         {"optimizer": {"name": "RMSprop", "centered": True}, "lr": 0.01},
         lambda p: torch.optim.RMSprop(p, lr=0.01, centered=True),
     ),
+    "muon": ({"optimizer": "muon", "lr": 0.02, "momentum": 0.9}, lambda p: muon(*p)),
 }
+
+
+def muon(hidden, *others):
+    groups = [{"params": [hidden]}, {"params": others}]
+    return MuonWithAdamW(groups, lr=0.02, momentum=0.9, nesterov=False)
 
 
 def net():

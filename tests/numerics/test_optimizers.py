@@ -94,7 +94,6 @@ def test_a_state_is_that_of_torchs_optimizer_on_the_whole_vector():
     [
         ({"optimizer": "nadma"}, "update.optimizer: optimizer 'nadma' 'nada"),
         ({"optimizer": "LBFGS"}, "LBFGS:"),
-        ({"optimizer": "muon"}, "muon:"),
         ({"optimizer": "SparseAdam"}, "sparse gradients"),
         ({"optimizer": "Adafactor"}, "Adafactor:"),
         ({"optimizer": {"name": "RMSprop", "aplha": 0.9}}, "'aplha' 'alpha'"),

@@ -277,7 +277,6 @@ def check_training_of(training):
         ({"local": {"optimizer": {"name": "sgd", "betas": [0.9, 0.9]}}}, "local.optimizer"),
         ({"local": {"optimizer": "adamm"}}, "local.optimizer: 'adamm' 'adam'"),
         ({"local": {"groups": [{"match": ["nothing"]}]}}, "local.groups[0].match: 'nothing'"),
-        ({"local": {"optimizer": "Muon"}}, "Muon"),
         ({"update": {"delay_compensation": "constant"}}, "update.delay_compensation local"),
         ({"update": {"lr_scaling": "linear"}}, "update.lr_scaling local"),
         (

@@ -462,6 +462,7 @@ RUN = {
             "mixes means",
         ),
         ({"update": {"project_radius": 1}}, {"modules": 2, "groups": 2}, "server"),
+        ({"update": {"optimizer": "muon", "momentum": 0.9}}, {"modules": 2, "groups": 2}, "muon"),
         ({}, TWO | {"sync": SIZES}, "sync: sync-switch: batch_sizes:"),
         ({"update": {"staleness_scaling": "inverse"}}, TWO, "update.staleness_scaling: inverse:"),
         ({"update": {"lr_scaling": "inverse-root"}}, TWO, "update.lr_scaling: inverse-root:"),

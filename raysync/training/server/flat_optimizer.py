@@ -27,7 +27,7 @@ class FlatOptimizer:
     """Steps on the slices of parameter groups.
 
     The slices are cut into *pieces*, each of which has a state in torch's sense: a whole slice for
-    a fused kernel.
+    a fused kernel, a matrix for Muon.
     """
 
     def __init__(
@@ -44,7 +44,8 @@ class FlatOptimizer:
         self.pieces = [list(group.pieces(longest)) for group in groups]
         """The pieces of each group, as slices of (P,)."""
         parameters = [
-            [torch.nn.Parameter(weights[piece]) for piece in pieces] for pieces in self.pieces
+            [torch.nn.Parameter(weights[piece].view(group.matrix or -1)) for piece in pieces]
+            for group, pieces in zip(groups, self.pieces, strict=True)
         ]
         self._optimizer = optimizer_of(update, [{"params": each} for each in parameters])
         self._parameters = [
@@ -78,7 +79,7 @@ class FlatOptimizer:
             if momentum is not None:
                 group["momentum"] = momentum
         for parameter, piece in self._parameters:
-            parameter.grad = gradient[piece]
+            parameter.grad = gradient[piece].view_as(parameter)
         self._advance()
         for parameter, _ in self._parameters:
             parameter.grad = None  # lets the vectors that arrived be freed
@@ -100,7 +101,9 @@ class FlatOptimizer:
 
 
 def numbers_kept(update: Update) -> int:
-    """Return how many numbers an optimizer keeps for each parameter, between steps."""
+    """Return how many numbers an optimizer keeps for each parameter, between steps (Muon: at most;
+    it keeps one for those in matrices).
+    """
     size = 8
     optimizer = FlatOptimizer(update, torch.zeros(size), [FlatParameterGroup((slice(0, size),))])
     momentum = update.momentum or None

@@ -2,6 +2,7 @@
 
 A server steps on slices of one flat vector, and several servers may share that vector. So a class
 is refused if it computes with whole tensors: with their shape, their norm, or their inner products.
+Muon alone gets whole matrices.
 """
 
 from __future__ import annotations
@@ -15,17 +16,21 @@ from torch import Tensor, nn
 from torch.optim import Optimizer
 
 from raysync.config import Update
+from raysync.config.update import MUON
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import load_reference
+from raysync.training.server.muon import MuonWithAdamW
 from raysync.training.server.outer_optimizers import OUTER
 
 COUPLED = {
     "Adafactor": "it keeps the rows and columns of matrices, and divides by norms",
     "LBFGS": "it needs inner products of whole vectors, and several losses in one step",
-    "Muon": "it makes matrices orthogonal",
     "SparseAdam": "it takes sparse gradients only",
 }
 """Classes of torch.optim that do not work elementwise on dense vectors -> the reason."""
+
+OURS: dict[str, type[Optimizer]] = OUTER | {MUON: MuonWithAdamW}
+"""The names of optimizers that are not torch's -> the classes."""
 
 SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "betas")
 """The arguments that are settings of their own, for every class that takes them. (A user's own
@@ -47,7 +52,7 @@ def class_of(name: str, block: str = "update") -> type[Optimizer]:
     """Return the class of an optimizer.
 
     Args:
-        name: that of a class of torch.optim, in capitals or not, or one of `OUTER`, or
+        name: that of a class of torch.optim, in capitals or not, or one of `OURS`, or
             `package.module:Class`.
         block: the settings that name it, for errors: `update` or `local`.
 
@@ -61,9 +66,11 @@ def class_of(name: str, block: str = "update") -> type[Optimizer]:
             raise ConfigError(f"{where}: it is no class that extends torch.optim.Optimizer.")
         return found
     torchs = {each.__name__: each for each in _of_torch()}
-    known = OUTER | {name.lower(): each for name, each in torchs.items()}
+    known = {name.lower(): each for name, each in torchs.items()} | OURS
     found = known.get(name.lower())
-    elementwise = [*sorted(torchs.keys() - COUPLED), *OUTER]
+    elementwise = [*sorted(torchs.keys() - COUPLED - {"Muon"}), *OURS]
+    if found is MuonWithAdamW and "Muon" not in torchs:
+        raise ConfigError(f"{where}: it needs torch 2.9 or later; this is {torch.__version__}.")
     if found is None:
         shown = [*elementwise, "or yours: package.module:Class"]
         raise unknown_name("optimizer", name, known, f"{block}.optimizer", shown)
@@ -198,9 +205,10 @@ def _try_out(update: Update, accepted: Collection[str], block: str) -> None:
     with torch.random.fork_rng(devices=[]):
         try:
             whole = _trained(strictest, WHOLE, SHAPE, EVEN, where)
-            parts = _trained(strictest, PARTS, (-1,), EVEN, where)
+            # Muon's matrices are never cut
+            parts = whole if update.is_muon else _trained(strictest, PARTS, (-1,), EVEN, where)
             rising = _trained(strictest, WHOLE, SHAPE, RISING, where)
-            made = optimizer_of(strictest, [{"params": [nn.Parameter(torch.ones(2))]}])
+            made = optimizer_of(strictest, [{"params": [nn.Parameter(torch.ones(SHAPE))]}])
         except ConfigError:
             raise
         except Exception as error:  # anything that the optimizer raises

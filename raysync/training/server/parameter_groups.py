@@ -6,9 +6,11 @@ Shape legend: P = trainable parameters of a whole model, of a stage, or of a sha
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from itertools import accumulate, groupby, pairwise
+from math import prod
+from typing import Any
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
@@ -18,6 +20,8 @@ from raysync.errors import ConfigError, unknown_name
 
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 """torch's normalisation layers with parameters; `_NormBase` are batch and instance norms."""
+
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
 SHOWN = 12
 """The number of names that an error lists."""
@@ -33,6 +37,8 @@ class NamedParameter:
     """The number of its elements."""
     is_norm_or_bias: bool
     """Whether `no_decay: norm-and-bias` spares it."""
+    matrix: tuple[int, int] | None
+    """Rows and columns, if it is a matrix of a hidden layer."""
 
 
 def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list[NamedParameter]:
@@ -42,26 +48,46 @@ def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list
     at most one dimension, or is called `bias`; and, as in Hugging Face's Trainer, all that a
     normalisation layer has, such as a LayerNorm's weights over several dimensions.
 
+    Matrices of hidden layers are what Jordan's Muon steps along: all parameters with two or more
+    dimensions (a convolution has a row for each channel that it makes), but for norms, embeddings
+    and the output layer, which is taken to be the last of them in the module's order.
+
     Args:
         module: a whole network, or a part of it.
         names: those of its trainable parameters in the whole network; default: as in the module.
     """
     trainable = [each for each in module.named_parameters() if each[1].requires_grad]
-    norms = {
-        id(parameter)
-        for layer in module.modules()
-        if isinstance(layer, NORMS)
-        for parameter in layer.parameters(recurse=False)
-    }
+    norms, embeddings = _within(module, NORMS), _within(module, EMBEDDINGS)
     called = [name for name, _ in trainable] if names is None else names
+    spared = [
+        parameter.ndim <= 1 or name.split(".")[-1] == "bias" or id(parameter) in norms
+        for name, parameter in trainable
+    ]
+    matrices = [
+        parameter
+        for (_, parameter), without in zip(trainable, spared, strict=True)
+        if not without and id(parameter) not in embeddings
+    ]
+    hidden = {id(parameter) for parameter in matrices[:-1]}
     return [
         NamedParameter(
-            name,
-            parameter.numel(),
-            parameter.ndim <= 1 or own.split(".")[-1] == "bias" or id(parameter) in norms,
+            name=name,
+            size=parameter.numel(),
+            is_norm_or_bias=without,
+            matrix=(len(parameter), parameter[0].numel()) if id(parameter) in hidden else None,
         )
-        for name, (own, parameter) in zip(called, trainable, strict=True)
+        for name, (_, parameter), without in zip(called, trainable, spared, strict=True)
     ]
+
+
+def _within(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> set[int]:
+    """Return the ids of the parameters that layers of some kinds have."""
+    return {
+        id(parameter)
+        for layer in module.modules()
+        if isinstance(layer, kinds)
+        for parameter in layer.parameters(recurse=False)
+    }
 
 
 @dataclass(frozen=True)
@@ -74,9 +100,13 @@ class FlatParameterGroup:
     """The weight decay; None: that of the update, or of its phase."""
     lr_factor: float = 1.0
     """The learning rate is that of the update times this."""
+    matrix: tuple[int, int] | None = None
+    """Rows and columns of each of the matrices that it consists of; None: all is elementwise."""
 
     def pieces(self, longest: int) -> Iterator[slice]:
-        """Yield the slices, cut into pieces of at most that length."""
+        """Yield the slices, cut into matrices, or else into pieces of at most that length."""
+        if self.matrix is not None:
+            longest = prod(self.matrix)
         for span in self.spans:
             starts = [*range(span.start, span.stop, longest)] or [span.start]
             edges = [*starts, span.stop]
@@ -86,7 +116,7 @@ class FlatParameterGroup:
         """Return the group in the part from `begin` to `end` of the vector."""
         cut = [slice(max(s.start, begin), min(s.stop, end)) for s in self.spans]
         spans = tuple(slice(s.start - begin, s.stop - begin) for s in cut if s.start < s.stop)
-        return FlatParameterGroup(spans, self.weight_decay, self.lr_factor)
+        return replace(self, spans=spans)
 
 
 def parameter_groups(
@@ -100,7 +130,7 @@ def parameter_groups(
     ends = [*accumulate((each.size for each in parameters), initial=0)]
     spans = [slice(*ends) for ends in pairwise(ends)]
     settings = [_settings(update, each) for each in parameters]
-    found: dict[tuple[float | None, float], list[slice]] = {}
+    found: dict[tuple[Any, ...], list[slice]] = {}
     for setting, run in groupby(zip(settings, spans, strict=True), key=lambda each: each[0]):
         first, *others = [span for _, span in run]
         end = others[-1].stop if others else first.stop
@@ -108,12 +138,14 @@ def parameter_groups(
     return [FlatParameterGroup(tuple(spans), *setting) for setting, spans in found.items()]
 
 
-def _settings(update: Update, parameter: NamedParameter) -> tuple[float | None, float]:
+def _settings(update: Update, parameter: NamedParameter) -> tuple[Any, ...]:
+    """Return the fields of its group, but for the spans."""
     spared = update.no_decay is not None and parameter.is_norm_or_bias
     index = _group_of(update, parameter.name)
     decay = None if index is None else update.groups[index].weight_decay
     factor = 1.0 if index is None else update.groups[index].lr_factor
-    return (0.0 if decay is None and spared else decay), factor
+    matrix = parameter.matrix if update.is_muon else None
+    return (0.0 if decay is None and spared else decay), factor, matrix
 
 
 def _group_of(update: Update, name: str) -> int | None:

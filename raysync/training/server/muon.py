@@ -1,0 +1,71 @@
+"""Muon for the matrices of hidden layers, AdamW for all other parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.optim import AdamW, Optimizer
+
+
+class MuonWithAdamW(Optimizer):
+    """torch's Muon on groups of matrices, and torch's AdamW on the others.
+
+    Both have the same learning rate and weight decay. So steps along matrices have the size of
+    AdamW's by default (`adjust_lr_fn`); another rate for some parameters is an `lr_factor` of
+    theirs.
+
+    Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; the step
+        size is that of Liu et al. 2025, "Muon is Scalable for LLM Training" (arXiv:2502.16982).
+    """
+
+    def __init__(
+        self,
+        params: Any,
+        lr: float,
+        weight_decay: float = 0.0,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        betas: tuple[float, float] = (0.9, 0.999),
+        *,
+        adjust_lr_fn: str = "match_rms_adamw",
+        ns_steps: int = 5,
+    ) -> None:
+        """
+        Args:
+            params: groups of parameters that all have two dimensions, or all have one.
+            lr: learning rate.
+            weight_decay: decoupled, as AdamW has it.
+            momentum: of Muon.
+            nesterov: of Muon.
+            betas: of AdamW.
+            adjust_lr_fn: `match_rms_adamw`, or `original`, whose steps are longer.
+            ns_steps: iterations that make a matrix orthogonal.
+        """
+        groups = [group | {"lr": lr, "weight_decay": weight_decay} for group in params]
+        matrices = [group for group in groups if _has_matrices(group)]
+        others = [group for group in groups if not _has_matrices(group)]
+        self._parts: list[Optimizer] = []
+        if matrices:
+            options: dict[str, Any] = {"adjust_lr_fn": adjust_lr_fn, "ns_steps": ns_steps}
+            self._parts += [
+                torch.optim.Muon(matrices, momentum=momentum, nesterov=nesterov, **options)
+            ]
+        if others:
+            self._parts += [AdamW(others, betas=betas, fused=True)]
+        # the parts have filled in these groups, and step on the very same ones
+        super().__init__(groups, {})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Make a step."""
+        assert closure is None, "gradients are given"
+        for part in self._parts:
+            # a state that was loaded has replaced both
+            part.state, matrices = self.state, isinstance(part, torch.optim.Muon)
+            part.param_groups = [g for g in self.param_groups if _has_matrices(g) == matrices]
+            part.step()
+
+
+def _has_matrices(group: dict[str, Any]) -> bool:
+    return bool(group["params"][0].ndim == 2)
