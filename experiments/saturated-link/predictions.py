@@ -9,11 +9,11 @@ from pathlib import Path
 import pandas as pd
 
 from raysync import config
-from raysync.bottlenecks import Setting, diagnose
-from raysync.bottlenecks.causes import causes, whole_network
-from raysync.bottlenecks.diagnosis import pushes_each
-from raysync.bottlenecks.remedies import changes
 from raysync.config import Experiment, ParadigmChoice
+from raysync.predict.diagnosis import diagnose, pushes_each
+from raysync.predict.limits import causes, whole_network
+from raysync.predict.remedies import changes
+from raysync.predict.setting import Setting
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import VirtualEngine
 

@@ -17,7 +17,7 @@ from raysync.config import Experiment
 from raysync.errors import ConfigError
 
 if TYPE_CHECKING:
-    from raysync.advice.world import World
+    from raysync.predict.world import World
 
 MOST_SEEDS = 1000
 
@@ -67,10 +67,10 @@ def advise(
     """Which paradigm, parameters, learning rate, servers and batch shares suit this cluster and
     model? Simulated, first in time only, then with gradients for the few best.
     """
-    from raysync.advice import report
-    from raysync.advice.advise import SearchOptions, advise
-    from raysync.advice.search import optuna_library
-    from raysync.what_if.prediction import paradigms_in
+    from raysync.predict import advice_report as report
+    from raysync.predict.advise import SearchOptions, advise
+    from raysync.predict.search import optuna_library
+    from raysync.predict.what_if import paradigms_in
 
     optuna_library()
     processes = processes or os.cpu_count() or 1
@@ -104,8 +104,8 @@ def advise(
 
 def _world(asked: Experiment, steps: list[str]) -> World:
     """Return what is simulated; step times that nothing gives are measured."""
-    from raysync.advice.world import needs_calibration, world_of
-    from raysync.what_if.rank_step_times import read
+    from raysync.predict.step_times.rank_step_times import read
+    from raysync.predict.world import needs_calibration, world_of
 
     if steps:
         return world_of(asked, steps=read(steps))

@@ -218,8 +218,8 @@ def _train_in_session(
     fork_server: ForkServer | None,
 ) -> None:
     from raysync.decoupled.plan import check_training
+    from raysync.engine.stopping import check_metrics
     from raysync.running.engines import engine_for
-    from raysync.running.run import check_metrics
     from raysync.training.preparation import prepare
 
     training = prepare(experiment)

@@ -78,8 +78,8 @@ def whatif(
     """What would other paradigms make of these step times, of any trainer? Samples per second,
     waiting, staleness, lost worker-hours. Nothing is trained.
     """
-    from raysync.what_if.prediction import PredictionOptions, paradigms_in, predict
-    from raysync.what_if.rank_step_times import read
+    from raysync.predict.step_times.rank_step_times import read
+    from raysync.predict.what_if import PredictionOptions, paradigms_in, predict
 
     _check(output)
     if price_per_hour is not None and not price_per_hour < float("inf"):
@@ -97,15 +97,15 @@ def whatif(
             progress.update(bar, completed=done, total=total)
 
         answer = predict(times, options, choices, show)
-    from raysync.what_if import prediction_report
+    from raysync.predict import what_if_report
 
     if as_json:
-        typer.echo(prediction_report.as_json(answer))
+        typer.echo(what_if_report.as_json(answer))
     else:
-        print_answer(prediction_report.answer_of(answer))
+        print_answer(what_if_report.answer_of(answer))
     if output is not None:
         try:
-            prediction_report.write(answer, output)
+            what_if_report.write(answer, output)
         except OSError as error:
             raise ConfigError(
                 f"{output}: cannot be written ({error.strerror or error})."

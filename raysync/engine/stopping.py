@@ -15,7 +15,8 @@ from raysync.config import Experiment
 from raysync.core.events import Pushed
 from raysync.core.finding import Finding
 from raysync.core.journal import Evaluation
-from raysync.core.metrics import MODES, PrimaryMetric
+from raysync.core.metrics import MODES, PrimaryMetric, known
+from raysync.errors import ConfigError, unknown_name
 
 SHOWN = 5
 """The samples of a batch that are named."""
@@ -131,3 +132,32 @@ def _some(samples: Sequence[int]) -> str:
     shown = ", ".join(map(str, samples[:SHOWN]))
     more = len(samples) - SHOWN
     return f"{shown} and {more} more" if more > 0 else shown
+
+
+def check_metrics(
+    experiment: Experiment, metrics: Sequence[str] | None, primary: PrimaryMetric
+) -> None:
+    """Refuse a metric of `target` or `stop` that the task does not have, a target in its worse
+    direction, and a metric of `stop` whose direction is not known.
+
+    Args:
+        experiment: has the settings.
+        metrics: the metrics of the task; None: they are not known before the first evaluation.
+        primary: its primary metric.
+
+    Raises:
+        ConfigError: the message has the nearest name.
+    """
+    for where, name in experiment.named_metrics.items():
+        if metrics is not None and name not in known(metrics):
+            raise unknown_name("metric", name, known(metrics), where=where)
+    target, stop = experiment.target, experiment.stop
+    if target is not None and target.metric == primary.name and target.rises != primary.rises:
+        better, bound = ("larger", "at_least") if primary.rises else ("smaller", "at_most")
+        raise ConfigError(
+            f"target: a {better} {primary.name} is better: give {bound}; got {target.words}."
+        )
+    if stop is not None and stop_metric(experiment, primary) is None:
+        raise ConfigError(
+            f"stop.mode: say which direction of {stop.metric!r} is better: max or min."
+        )

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from raysync import config
-from raysync.bottlenecks import Setting, diagnose
 from raysync.config import Experiment, ParadigmChoice
-from raysync.core.metrics import PrimaryMetric, known
-from raysync.engine.stopping import stop_metric
-from raysync.errors import ConfigError, unknown_name
+from raysync.engine.stopping import check_metrics
+from raysync.errors import ConfigError
+from raysync.predict.diagnosis import diagnose
+from raysync.predict.setting import Setting
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord
 from raysync.running.engines import Engine, Notify, WatchCallback, engine_for, quiet
@@ -139,32 +139,3 @@ def _bottleneck(
     setting = Setting.of(training, choice)
     diagnosis = diagnose(setting, measures.seconds) if setting is not None else None
     return None if diagnosis is None else diagnosis.plain()
-
-
-def check_metrics(
-    experiment: Experiment, metrics: Sequence[str] | None, primary: PrimaryMetric
-) -> None:
-    """Refuse a metric of `target` or `stop` that the task does not have, a target in its worse
-    direction, and a metric of `stop` whose direction is not known.
-
-    Args:
-        experiment: has the settings.
-        metrics: the metrics of the task; None: they are not known before the first evaluation.
-        primary: its primary metric.
-
-    Raises:
-        ConfigError: the message has the nearest name.
-    """
-    for where, name in experiment.named_metrics.items():
-        if metrics is not None and name not in known(metrics):
-            raise unknown_name("metric", name, known(metrics), where=where)
-    target, stop = experiment.target, experiment.stop
-    if target is not None and target.metric == primary.name and target.rises != primary.rises:
-        better, bound = ("larger", "at_least") if primary.rises else ("smaller", "at_most")
-        raise ConfigError(
-            f"target: a {better} {primary.name} is better: give {bound}; got {target.words}."
-        )
-    if stop is not None and stop_metric(experiment, primary) is None:
-        raise ConfigError(
-            f"stop.mode: say which direction of {stop.metric!r} is better: max or min."
-        )

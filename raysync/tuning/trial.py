@@ -21,6 +21,7 @@ from raysync import config
 from raysync.cluster.placement import Plan, asked_of_ray, infeasible_together, placed
 from raysync.config import Experiment
 from raysync.decoupled.plan import check, placed_as
+from raysync.engine.stopping import check_metrics
 from raysync.errors import ConfigError
 from raysync.record.resumption import is_over
 from raysync.record.storage import clean, join
@@ -28,7 +29,7 @@ from raysync.record.sweeps import RECORDS, newest_record, trial_name
 from raysync.running.engines import Engine
 from raysync.running.recovery import GoesOn
 from raysync.running.resuming import resumption_of
-from raysync.running.run import check_metrics, run_in
+from raysync.running.run import run_in
 from raysync.tracking.trackers import check_trackers
 from raysync.training.preparation import TrainingPlan, prepare
 from raysync.training.tasks.task_loading import metrics_of, primary_of

@@ -8,10 +8,10 @@ import torch
 from torch import nn
 
 from raysync import config
-from raysync.advice.candidates import Candidate
-from raysync.advice.world import world_of
 from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
+from raysync.predict.candidates import Candidate
+from raysync.predict.world import world_of
 from raysync.training.adapters.lightning_update import update_of
 from raysync.training.evaluation import ModelEvaluation
 from raysync.training.preparation import prepare

@@ -11,10 +11,10 @@ import torch
 from torch import nn
 
 from raysync import config
-from raysync.advice.candidates import Candidate
-from raysync.advice.snippets import snippets
 from raysync.config import ParadigmChoice
 from raysync.core.events import Pushed
+from raysync.predict.candidates import Candidate
+from raysync.predict.snippets import snippets
 from raysync.training.preparation import prepare
 from tests.builders.virtual import entries, learn, weights_of
 

@@ -12,21 +12,21 @@ import pytest
 import yaml
 
 from raysync import cli, config
-from raysync.advice import report, runner, search, training
-from raysync.advice.advise import SearchOptions, advise
-from raysync.advice.candidates import Candidate, Space
-from raysync.advice.changes import changes
-from raysync.advice.runs import Outcome, PlannedRun, perform
-from raysync.advice.search import Timed, finalists
-from raysync.advice.snippets import snippets
-from raysync.advice.training import Goal, tune
-from raysync.advice.world import world_of
 from raysync.config import ParadigmChoice, Target
 from raysync.core.metrics import ACCURACY
 from raysync.errors import ConfigError, RunFailed
+from raysync.predict import advice_report as report, finalists as training, runner, search
+from raysync.predict.advise import SearchOptions, advise
+from raysync.predict.candidates import Candidate, Space
+from raysync.predict.finalists import Goal, tune
+from raysync.predict.growth import changes
+from raysync.predict.runs import Outcome, PlannedRun, perform
+from raysync.predict.search import Timed, finalists
+from raysync.predict.snippets import snippets
+from raysync.predict.step_times.rank_step_times import RankStepTimes
+from raysync.predict.world import world_of
 from raysync.results.ranking import Ranked, Standings
 from raysync.results.statistics import estimate
-from raysync.what_if.rank_step_times import RankStepTimes
 from tests.builders.messages import naming, tells
 
 pytest.importorskip("optuna")

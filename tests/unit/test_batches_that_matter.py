@@ -10,11 +10,11 @@ from torch import nn
 
 import raysync
 from raysync import config
-from raysync.advice.candidates import Candidate
-from raysync.advice.runs import PlannedRun, perform
-from raysync.advice.world import world_of
 from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
+from raysync.predict.candidates import Candidate
+from raysync.predict.runs import PlannedRun, perform
+from raysync.predict.world import world_of
 from raysync.training.batch_metrics import batch_metrics
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.models.smallest_batch import smallest_batch

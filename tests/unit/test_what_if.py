@@ -17,16 +17,16 @@ from scipy import stats
 import raysync
 from raysync.cli.console import console
 from raysync.config import ParadigmChoice
+from raysync.predict import what_if as prediction, what_if_report as prediction_report
+from raysync.predict.intervals import ratio
+from raysync.predict.processes import pool
+from raysync.predict.simulation import Blocks, experiment_of, ranks_of, simulate
+from raysync.predict.step_times.rank_step_times import RankStepTimes, read
+from raysync.predict.what_if import PredictionOptions, paradigms_in, predict, standard_paradigms
+from raysync.predict.what_if_figures import figures_of
 from raysync.record.measures import Measures
 from raysync.results.figures.colours import painted
 from raysync.results.figures.primitives import layout_of
-from raysync.what_if import prediction, prediction_report
-from raysync.what_if.intervals import ratio
-from raysync.what_if.prediction import PredictionOptions, paradigms_in, predict, standard_paradigms
-from raysync.what_if.prediction_figures import figures_of
-from raysync.what_if.processes import pool
-from raysync.what_if.rank_step_times import RankStepTimes, read
-from raysync.what_if.simulation import Blocks, experiment_of, ranks_of, simulate
 from tests.builders.messages import tells
 from tests.builders.virtual import run, timed
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from raysync import config
-from raysync.bottlenecks import Setting, diagnose
-from raysync.bottlenecks.diagnosis import PUSHES, SHARE, TRAINED_SHARE
-from raysync.bottlenecks.remedies import changes
-from raysync.bottlenecks.worker_count import without
 from raysync.config import ParadigmChoice
 from raysync.core.journal import Entry
+from raysync.predict.diagnosis import PUSHES, SHARE, TRAINED_SHARE, diagnose
+from raysync.predict.remedies import changes
+from raysync.predict.setting import Setting
+from raysync.predict.worker_count import without
 from raysync.results.sentences import bottleneck, helps_most, said_of
 from raysync.running.engines import engine_for
 from raysync.running.run import run_in

@@ -13,7 +13,6 @@ from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 import raysync
 from raysync import config
-from raysync.bottlenecks import Setting
 from raysync.config import ParadigmChoice
 from raysync.config.base import by_name
 from raysync.core.decisions import Release
@@ -21,6 +20,7 @@ from raysync.core.journal import Ended, Remark
 from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError
 from raysync.paradigms.asp import ASP
+from raysync.predict.setting import Setting
 from raysync.training.data.batches import Batches
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of

@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from raysync.advice.advise import Advice, Changed
-from raysync.advice.candidates import Candidate
-from raysync.advice.figures import figures_of
-from raysync.advice.snippets import snippets
+from raysync.predict.advice_figures import figures_of
+from raysync.predict.advise import Advice, Changed
+from raysync.predict.candidates import Candidate
+from raysync.predict.snippets import snippets
 from raysync.results.columns import (
     WHOLE_WORK,
     count_form,

@@ -6,15 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from statistics import fmean
 
-from raysync.advice.candidates import Candidate, Space
-from raysync.advice.changes import Change, changes
-from raysync.advice.runner import Budget, Runner, Show, runner_for
-from raysync.advice.runs import Now, Outcome, PlannedRun
-from raysync.advice.search import Timed, finalists, named, optuna_library, search
-from raysync.advice.training import Goal, Tuning, compare, tune
-from raysync.advice.world import World
 from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError, RunFailed
+from raysync.predict.candidates import Candidate, Space
+from raysync.predict.finalists import Goal, Tuning, compare, tune
+from raysync.predict.growth import Change, changes
+from raysync.predict.runner import Budget, Runner, Show, runner_for
+from raysync.predict.runs import Now, Outcome, PlannedRun
+from raysync.predict.search import Timed, finalists, named, optuna_library, search
+from raysync.predict.world import World
 from raysync.results.collection import Success
 from raysync.results.columns import WHOLE_WORK, Measure, final_measure, time_measure
 from raysync.results.ranking import Ranked, Standings

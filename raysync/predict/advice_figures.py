@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from raysync.advice.advise import Advice
+from raysync.predict.advise import Advice
 from raysync.results.figures.primitives import (
     Figure,
     Series,

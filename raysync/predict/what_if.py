@@ -15,10 +15,9 @@ from raysync.config.base import by_name
 from raysync.config.durations import Steps
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
-from raysync.what_if.intervals import FEWEST, Interval, ratio
-from raysync.what_if.processes import pool
-from raysync.what_if.rank_step_times import RankStepTimes
-from raysync.what_if.simulation import (
+from raysync.predict.intervals import FEWEST, Interval, ratio
+from raysync.predict.processes import pool
+from raysync.predict.simulation import (
     STEPS_A_BLOCK,
     Simulation,
     experiment_of,
@@ -27,6 +26,7 @@ from raysync.what_if.simulation import (
     simulate,
     with_another,
 )
+from raysync.predict.step_times.rank_step_times import RankStepTimes
 
 Show = Callable[[int, int], None]
 """Receives the number of paradigms that are through, and of all."""

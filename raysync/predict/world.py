@@ -8,12 +8,12 @@ from statistics import fmean
 from typing import Any
 
 from raysync import config
-from raysync.advice.candidates import Candidate
 from raysync.config import Experiment
+from raysync.engine.stopping import check_metrics
 from raysync.errors import ConfigError
-from raysync.running.run import check_metrics
+from raysync.predict.candidates import Candidate
+from raysync.predict.step_times.rank_step_times import RankStepTimes
 from raysync.training.preparation import TrainingPlan, prepare
-from raysync.what_if.rank_step_times import RankStepTimes
 
 HELD_OUT = 10
 """One training sample in so many is held out where there is no validation set."""

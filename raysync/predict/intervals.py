@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 from scipy import stats
 
-from raysync.what_if.simulation import Blocks
+from raysync.predict.simulation import Blocks
 
 CONFIDENCE = 0.95
 RESAMPLES = 2_000

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import TYPE_CHECKING
 
-from raysync.advice.candidates import SYNCHRONOUS, Candidate, Space
-from raysync.advice.runner import Runner
-from raysync.advice.runs import Outcome, PlannedRun
 from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
+from raysync.predict.candidates import SYNCHRONOUS, Candidate, Space
+from raysync.predict.runner import Runner
+from raysync.predict.runs import Outcome, PlannedRun
 from raysync.results.ranking import ALIKE
 
 if TYPE_CHECKING:

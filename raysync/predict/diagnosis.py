@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from raysync.bottlenecks.causes import Cause, Kind, causes, whole_network
-from raysync.bottlenecks.remedies import Remedy, changes
-from raysync.bottlenecks.setting import Setting
+from raysync.predict.limits import Cause, Kind, causes, whole_network
+from raysync.predict.remedies import Remedy, changes
+from raysync.predict.setting import Setting
 
 Varied = TypeVar("Varied", Cause, Remedy)
 

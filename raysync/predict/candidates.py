@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from raysync.bottlenecks.remedies import balanced_spec
 from raysync.config import Experiment, Network, ParadigmChoice
 from raysync.paradigms.balanced import Balanced
+from raysync.predict.remedies import balanced_spec
 
 if TYPE_CHECKING:
     import optuna

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from raysync.advice.candidates import Candidate
 from raysync.config import Experiment
+from raysync.predict.candidates import Candidate
 from raysync.training.server.lr_schedule import rate_factor
 
 TITLES = {
@@ -31,7 +31,7 @@ def snippets(
     update, workers = experiment.update, len(shares)
     factor = rate_factor(update, pushes=workers, workers=workers)
     templates = Environment(
-        loader=PackageLoader("raysync.advice", "template"),
+        loader=PackageLoader("raysync.predict", "template"),
         undefined=StrictUndefined,
         trim_blocks=True,
         keep_trailing_newline=True,

@@ -6,14 +6,14 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from raysync.bottlenecks.causes import SLOWER, named, slow_slots
-from raysync.bottlenecks.setting import Setting
-from raysync.bottlenecks.worker_count import without
 from raysync.config import ParadigmChoice
 from raysync.core.capability import Capability
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError
 from raysync.paradigms.balanced import Balanced
+from raysync.predict.limits import SLOWER, named, slow_slots
+from raysync.predict.setting import Setting
+from raysync.predict.worker_count import without
 
 SHARDS = (1, 2, 4)
 """The numbers of servers that are tried, and as many as there are workers."""

@@ -6,14 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
-from raysync.advice.candidates import Candidate
-from raysync.advice.changes import Change
 from raysync.config import ParadigmChoice
 from raysync.core.decisions import Release
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry
 from raysync.core.paradigm import Paradigm
 from raysync.engine.topology import rosters_by_stage
+from raysync.predict.candidates import Candidate
+from raysync.predict.growth import Change
 from raysync.record.measures import Measures
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.preparation import TrainingPlan

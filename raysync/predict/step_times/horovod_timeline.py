@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 from raysync.config.durations import Steps
 from raysync.errors import ConfigError
-from raysync.what_if.trace_files import TraceEvent, TraceFile, begin_us
+from raysync.predict.step_times.trace_files import TraceEvent, TraceFile, begin_us
 
 NEGOTIATION = "NEGOTIATE_ALLREDUCE"
 US = 1e-6

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
 
-from raysync.bottlenecks.setting import Setting
 from raysync.config import Experiment, WorkerGroup
 from raysync.config.durations import middle
 from raysync.config.faults import Crash, Fault
 from raysync.core.ids import Slot, worker_slot
+from raysync.predict.setting import Setting
 
 
 def with_another(setting: Setting, name: str) -> Setting | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from raysync.predict.intervals import Interval
+from raysync.predict.what_if import HOUR_S, Prediction, WhatIf
 from raysync.results.figures.primitives import (
     Figure,
     Series,
@@ -16,8 +18,6 @@ from raysync.results.figures.primitives import (
     plain,
     rows_layout,
 )
-from raysync.what_if.intervals import Interval
-from raysync.what_if.prediction import HOUR_S, Prediction, WhatIf
 
 SECTION = "What if?"
 ACTIVITIES = (("computing", 100), ("computing what was dropped", 55), ("waiting", 22))

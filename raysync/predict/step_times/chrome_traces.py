@@ -21,9 +21,9 @@ from typing import Literal
 
 from raysync.config.durations import Steps, by_number
 from raysync.errors import ConfigError, unknown_name
-from raysync.what_if.collectives import exposed_us
-from raysync.what_if.horovod_timeline import is_negotiation
-from raysync.what_if.trace_files import TraceEvent, TraceFile, begin_us
+from raysync.predict.step_times.collectives import exposed_us
+from raysync.predict.step_times.horovod_timeline import is_negotiation
+from raysync.predict.step_times.trace_files import TraceEvent, TraceFile, begin_us
 
 PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
 TASK, EXECUTION = "task::", "task:execute"

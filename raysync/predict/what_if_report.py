@@ -8,12 +8,12 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from raysync.predict.intervals import CONFIDENCE, Interval
+from raysync.predict.what_if import Prediction, WhatIf, is_hidden, slowest
+from raysync.predict.what_if_figures import figures_of
 from raysync.results.columns import plain_form, ratio_text, seconds_form, share_form, with_interval
 from raysync.results.report_faces import Answer, Table
 from raysync.results.tables import Column
-from raysync.what_if.intervals import CONFIDENCE, Interval
-from raysync.what_if.prediction import Prediction, WhatIf, is_hidden, slowest
-from raysync.what_if.prediction_figures import figures_of
 
 BASELINE = "bsp"
 """What most trainers do: others are compared with it."""

@@ -7,9 +7,9 @@ from math import inf
 from statistics import median_low
 from typing import Literal, NamedTuple
 
-from raysync.bottlenecks.setting import Setting
 from raysync.config import Jitter, Link, Regions, WorkerGroup
 from raysync.core.ids import Slot
+from raysync.predict.setting import Setting
 
 Kind = Literal["link", "server link", "network", "server update", "slowest worker", "fault"]
 SLOWER = 1.05

@@ -7,10 +7,10 @@ from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 
-from raysync.advice.runs import Now, Outcome, PlannedRun, perform
 from raysync.config import Experiment
+from raysync.predict.processes import pool
+from raysync.predict.runs import Now, Outcome, PlannedRun, perform
 from raysync.training.preparation import TrainingPlan, prepare
-from raysync.what_if.processes import pool
 
 Show = Callable[[str, float], None]
 """Receives what is under way, and the share of the budget that is used."""

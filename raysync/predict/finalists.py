@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from raysync.advice.candidates import Candidate
-from raysync.advice.runner import Runner
-from raysync.advice.runs import Outcome, PlannedRun
 from raysync.config import Target
 from raysync.core.metrics import PrimaryMetric
+from raysync.predict.candidates import Candidate
+from raysync.predict.runner import Runner
+from raysync.predict.runs import Outcome, PlannedRun
 
 FACTORS = (1.0, 2.0, 0.5, 4.0, 0.25)
 """The learning rates that every finalist is trained with, in this order, times the experiment's."""

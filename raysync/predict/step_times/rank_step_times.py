@@ -14,10 +14,15 @@ from raysync.config.step_tables import read_table
 from raysync.config.table_columns import listed
 from raysync.core.ids import WorkerId
 from raysync.errors import ConfigError
+from raysync.predict.step_times.chrome_traces import (
+    NO_STEPS,
+    read_profiles,
+    read_timeline,
+    traced_by,
+)
+from raysync.predict.step_times.horovod_timeline import read_horovod
+from raysync.predict.step_times.trace_files import is_trace, load, ranks_of, traces_in
 from raysync.record.storage import is_uri
-from raysync.what_if.chrome_traces import NO_STEPS, read_profiles, read_timeline, traced_by
-from raysync.what_if.horovod_timeline import read_horovod
-from raysync.what_if.trace_files import is_trace, load, ranks_of, traces_in
 
 FORMATS = (
     "a table (.csv, .tsv, .parquet: a column a worker, or worker, step, seconds), torch profiler"

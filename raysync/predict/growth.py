@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-from raysync.bottlenecks.setting import Setting
-from raysync.bottlenecks.worker_count import with_another, without
 from raysync.config import Link, Network, ParadigmChoice
+from raysync.predict.setting import Setting
+from raysync.predict.worker_count import with_another, without
 from raysync.training.preparation import TrainingPlan
 
 Kind = Literal["server", "bandwidth", "without", "more"]

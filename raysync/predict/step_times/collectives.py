@@ -16,7 +16,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-from raysync.what_if.trace_files import COLLECTIVE
+from raysync.predict.step_times.trace_files import COLLECTIVE
 
 Span = tuple[float, float]
 """Begin and end, in microseconds."""
