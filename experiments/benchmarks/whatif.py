@@ -20,7 +20,7 @@ SIZES = ((8, 500), (64, 2_000))
 LEFT_OUT = "lagtuner(bound=literal)"
 """Of the eleven paradigms that it tries by itself: the claim is about ten."""
 LABELS = """
-import sys; from raysync.predict.what_if import standard_paradigms
+import sys; from raysync.predict.candidates import standard_paradigms
 for each in standard_paradigms(int(sys.argv[1])):
     print(each.label, each.model_dump_json(), sep="\\t")
 """

@@ -69,8 +69,8 @@ def advise(
     """
     from raysync.predict import advice_report as report
     from raysync.predict.advise import SearchOptions, advise
+    from raysync.predict.candidates import paradigms_in
     from raysync.predict.search import optuna_library
-    from raysync.predict.what_if import paradigms_in
 
     optuna_library()
     processes = processes or os.cpu_count() or 1

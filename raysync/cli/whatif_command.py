@@ -78,8 +78,9 @@ def whatif(
     """What would other paradigms make of these step times, of any trainer? Samples per second,
     waiting, staleness, lost worker-hours. Nothing is trained.
     """
+    from raysync.predict.candidates import paradigms_in
     from raysync.predict.step_times.rank_step_times import read
-    from raysync.predict.what_if import PredictionOptions, paradigms_in, predict
+    from raysync.predict.what_if import PredictionOptions, predict
 
     _check(output)
     if price_per_hour is not None and not price_per_hour < float("inf"):

@@ -1,13 +1,19 @@
-"""What can be advised: a paradigm with its parameters, the servers, the learning rate."""
+"""What can be tried: a paradigm with its parameters, the servers, the learning rate."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from pydantic import ValidationError
+
 from raysync.config import Experiment, Network, ParadigmChoice
+from raysync.config.base import by_name
+from raysync.config.yaml_reading import read_yaml
+from raysync.errors import ConfigError
 from raysync.paradigms.balanced import Balanced
+from raysync.predict.exchange import Exchange, collective_of, is_collective
 from raysync.predict.remedies import balanced_spec
 
 if TYPE_CHECKING:
@@ -65,6 +71,79 @@ class Candidate:
         if self.lr is not None:
             changed["update"] = experiment.update.model_copy(update={"lr": self.lr})
         return experiment.model_copy(update=changed)
+
+
+def standard_paradigms(workers: int) -> tuple[ParadigmChoice, ...]:
+    """Return the paradigms that are tried unless others are named, with usual parameters.
+
+    SSP at the bounds that papers compare; K-sync and Hybrid wait for half of the workers; backup
+    workers are one in twenty, as Chen et al. (2016) have it (4 of 100); Sync-Switch's share is that
+    of its paper's first setup.
+    """
+    half = max(1, workers // 2)
+    specs: list[dict[str, Any]] = [
+        {"name": "bsp"},
+        {"name": "balanced"},
+        {"name": "ssp", "staleness": 1},
+        {"name": "ssp", "staleness": 3},
+        {"name": "ssp", "staleness": 10},
+        {"name": "lagtuner", "bound": "hard"},
+        {"name": "lagtuner", "bound": "literal"},
+        {"name": "k-sync", "k": half},
+        {"name": "backup-workers", "backups": max(1, round(workers / 20))},
+        {"name": "hybrid", "k": half, "staleness_tolerance": 3},
+        {"name": "sync-switch", "fraction": 0.0625},
+        {"name": "asp"},
+    ]
+    choices = map(ParadigmChoice.model_validate, specs)
+    return tuple(each for each in choices if not each.make().infeasible_reason(workers))
+
+
+def paradigms_in(texts: Sequence[str]) -> tuple[ParadigmChoice, ...]:
+    """Return the paradigms that `--paradigm` names: `ssp`, or `{name: ssp, staleness: 3}`.
+
+    Raises:
+        ConfigError: there is no such paradigm, or one is named twice.
+    """
+    choices: list[ParadigmChoice] = []
+    for text in texts:
+        where = f"--paradigm {text}"
+        value = by_name(read_yaml(text, where))
+        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
+            raise ConfigError(f"{where}: write a name, or {{name: ssp, staleness: 3}}.")
+        try:
+            choices.append(ParadigmChoice.model_validate(value))
+        except ValidationError as error:
+            raise ConfigError(f"{where}: {error.errors()[0]['ctx']['error']}") from error
+    labels = [choice.label for choice in choices]
+    if twice := next((label for label in labels if labels.count(label) > 1), None):
+        raise ConfigError(f"--paradigm {twice}: it is named twice.")
+    return tuple(choices)
+
+
+def compared(choices: Sequence[ParadigmChoice], exchange: Exchange | None) -> list[Candidate]:
+    """Return the paradigms with every way of exchanging gradients that they go with.
+
+    Raises:
+        ConfigError: there is none.
+    """
+    if exchange is None:
+        return [Candidate(choice) for choice in choices]
+    found: list[Candidate] = []
+    for choice in choices:
+        if is_collective(choice):
+            found.append(Candidate(choice))
+            continue
+        several = len(exchange.servers) > 1
+        found += [
+            Candidate(choice, (count, "apart") if several else None) for count in exchange.servers
+        ]
+        others = (collective_of(choice, name) for name in exchange.collectives)
+        found += [Candidate(other) for other in others if other is not None]
+    if not found:
+        names = ", ".join(choice.label for choice in choices)
+        raise ConfigError(f"--exchange: {names} needs a server; add --exchange servers:1.")
+    return list({each.label: each for each in found}.values())
 
 
 class Space:

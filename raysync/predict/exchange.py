@@ -1,0 +1,213 @@
+"""What carries gradients: their size, the links of the ranks, and servers or an all-reduce."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import inf
+from typing import Any
+
+from pydantic import ByteSize, TypeAdapter, ValidationError
+
+from raysync.config import Experiment, Link, ParadigmChoice
+from raysync.core.paradigm import Paradigm
+from raysync.errors import ConfigError, unknown_name
+
+COLLECTIVES = ("ring", "tree")
+MOST_SERVERS = 1024
+SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
+TIME = re.compile(r"(\d+(?:\.\d+)?) ?(s|ms|us)")
+RATES = "100mbit, 1gbit, 10Gb/s, or in bytes 1.2GB/s"
+_SIZE = TypeAdapter(ByteSize)
+
+
+@dataclass(frozen=True)
+class Exchange:
+    """How gradients travel."""
+
+    vector_bytes: int
+    """The size of a gradient, and of the weights."""
+    link: Link
+    """The link of each rank, or of each node, and of each server."""
+    of_ranks: Mapping[str, Link] = field(default_factory=dict)
+    """Rank -> a link of its own, where it differs."""
+    nodes: int | None = None
+    """The number of machines whose ranks share a link; None: each rank is on one of its own."""
+    servers: tuple[int, ...] = (1,)
+    """The numbers of servers to compare; none: only all-reduces."""
+    collectives: tuple[str, ...] = ("ring",)
+    """The all-reduces to compare with them."""
+
+    def with_rate(self, bytes_per_s: float) -> Exchange:
+        """Return it with links of another rate, but for those of single ranks."""
+        link = self.link.model_copy(update={"bandwidth_bytes_per_s": bytes_per_s})
+        return replace(self, link=link)
+
+    def network(self, slots: Mapping[str, str]) -> dict[str, Any]:
+        """Return the settings `network` of an experiment.
+
+        Args:
+            slots: rank -> the slot of its worker.
+        """
+        common = {
+            "vector_bytes": self.vector_bytes,
+            "server_bandwidth_bytes_per_s": self.link.bandwidth_bytes_per_s,
+        }
+        if self.nodes is None and not self.of_ranks:
+            return {**common, "link": self.link.model_dump()}
+        return {**common, "nodes": list(self._nodes(slots))}
+
+    def _nodes(self, slots: Mapping[str, str]) -> Iterator[dict[str, Any]]:
+        """Yield the machines; what is on one of them does not use its link."""
+        for rank in self.of_ranks.keys() & slots.keys():
+            link = self.of_ranks[rank].model_dump()
+            yield {"name": f"of {rank}", "workers": [slots[rank]], "link": link}
+        others = [slot for rank, slot in slots.items() if rank not in self.of_ranks]
+        count = min(self.nodes or len(others), len(others))
+        for number in range(count):
+            begin, end = (len(others) * edge // count for edge in (number, number + 1))
+            workers = others[begin:end]
+            yield {"name": f"node {number}", "workers": workers, "link": self.link.model_dump()}
+
+
+def slowest_link(experiment: Experiment) -> Experiment:
+    """Return an experiment for an all-reduce, which knows no nodes: all have the slowest link.
+
+    A ring that goes from node to node crosses each node's link once, each way, however many
+    workers the node has.
+    """
+    network = experiment.network
+    if not network.nodes:
+        return experiment
+    links = [network.link, *(node.link for node in network.nodes)]
+    rate = min(link.bandwidth_bytes_per_s or inf for link in links)
+    slowest = Link(
+        latency_s=max(link.latency_s for link in links),
+        bandwidth_bytes_per_s=None if rate == inf else rate,
+    )
+    changed = network.model_copy(update={"nodes": (), "link": slowest})
+    return experiment.model_copy(update={"network": changed})
+
+
+def collective_of(choice: ParadigmChoice, collective: str) -> ParadigmChoice | None:
+    """Return a paradigm with an all-reduce in place of the server; None: it needs a server."""
+    parameters = {**choice.parameters, "exchange": collective}
+    if choice.name == "balanced" and "paradigm" not in choice.parameters:
+        parameters = {**choice.parameters, "paradigm": {"name": "bsp", "exchange": collective}}
+    elif choice.name != "bsp" or "exchange" in choice.parameters:
+        return None
+    return ParadigmChoice.model_validate({"name": choice.name, **parameters})
+
+
+def is_collective(choice: ParadigmChoice) -> bool:
+    """Say whether workers exchange gradients among themselves."""
+    paradigm = choice.make()
+    return isinstance(paradigm, Paradigm) and bool(paradigm.collective)
+
+
+def exchange_of(
+    *,
+    model_bytes: int | None,
+    links: Sequence[str],
+    nodes: int | None,
+    exchanges: Sequence[str],
+    ranks: Sequence[str],
+) -> Exchange | None:
+    """Return what the options `--model-bytes`, `--link`, `--nodes` and `--exchange` say together;
+    None: nothing, so that an exchange takes no time.
+
+    Args:
+        model_bytes: the size of a gradient, from whatever source; None: it is not known.
+        links: `RATE`, `RATE,LATENCY`, or either for one rank: `RANK=RATE`.
+        nodes: the number of machines.
+        exchanges: `servers:N`, `ring` or `tree`; none: one server, and a ring.
+        ranks: the names of the ranks.
+
+    Raises:
+        ConfigError: one of them is missing, or is not what it should be.
+    """
+    if not links:
+        if nodes is not None or exchanges:
+            option = "--nodes" if nodes is not None else "--exchange"
+            raise ConfigError(f"{option}: say over which links, too: --link 1gbit ({RATES}).")
+        return None
+    if model_bytes is None:
+        raise ConfigError(
+            "--link: how many bytes are a gradient? --model-bytes 98MB; the sources do not say."
+        )
+    common, own = None, {}
+    for text in links:
+        rank, given, link = text.rpartition("=")
+        if not given:
+            common = _link(link, text)
+        elif rank not in ranks:
+            raise unknown_name("rank", rank, ranks, where=f"--link {text}")
+        else:
+            own[rank] = _link(link, text)
+    if common is None:
+        raise ConfigError(f"--link {links[0]}: say what all others have, too: --link 1gbit.")
+    servers, collectives = _ways(exchanges)
+    return Exchange(model_bytes, common, own, nodes, servers, collectives)
+
+
+def _ways(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+    if not exchanges:
+        return (1,), ("ring",)
+    servers, collectives = [], []
+    for text in exchanges:
+        kind, _, count = text.partition(":")
+        if text in COLLECTIVES:
+            collectives.append(text)
+        elif kind == "servers" and count.isascii() and count.isdecimal():
+            if not 1 <= int(count[:9]) <= MOST_SERVERS:
+                raise ConfigError(f"--exchange {text}: from 1 to {MOST_SERVERS} servers.")
+            servers.append(int(count))
+        else:
+            raise ConfigError(f"--exchange {text}: allowed: servers:N, ring, tree.")
+    return tuple(dict.fromkeys(servers)), tuple(dict.fromkeys(collectives))
+
+
+def _link(text: str, where: str) -> Link:
+    """Return the link of `RATE` or `RATE,LATENCY`."""
+    rate, comma, latency = text.partition(",")
+    match = TIME.fullmatch(latency.strip())
+    if comma and match is None:
+        raise ConfigError(f"--link {where}: {latency!r} is no latency, as 0.5ms or 100us is.")
+    return Link(
+        latency_s=float(match[1]) * SECONDS[match[2]] if match else 0.0,
+        bandwidth_bytes_per_s=bytes_per_s(rate, f"--link {where}"),
+    )
+
+
+def bytes_per_s(text: str, where: str) -> float:
+    """Return the rate that a text names. A small b is a bit, as in Gb/s.
+
+    Raises:
+        ConfigError: it is none, or has no unit.
+    """
+    size = re.sub(r"(/s|ps)$", "", text.strip())
+    found = _bytes(size + "it" if size.endswith("b") else size)
+    if not found:
+        raise ConfigError(f"{where}: {text!r} is no rate; say it with its unit: {RATES}.")
+    return float(found)
+
+
+def size_of(text: str, where: str) -> int:
+    """Return the bytes that a text names.
+
+    Raises:
+        ConfigError: it names none, or has no unit.
+    """
+    found = _bytes(text)
+    if not found:
+        raise ConfigError(f"{where}: {text!r} is no size; say it with its unit: 98MB, 400kB, 1GiB.")
+    return found
+
+
+def _bytes(text: str) -> int:
+    """Return the bytes of a number with a unit; 0: it is none."""
+    try:
+        return 0 if text[-1:].isdecimal() else int(_SIZE.validate_python(text))
+    except ValidationError:
+        return 0

@@ -1,0 +1,154 @@
+"""The experiment that is simulated in the place of measured ranks."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+from statistics import fmean
+
+from raysync import config
+from raysync.config import Experiment
+from raysync.config.durations import Steps, middle
+from raysync.errors import ConfigError
+from raysync.predict.candidates import Candidate
+from raysync.predict.exchange import Exchange, is_collective, slowest_link
+from raysync.predict.setting import Setting
+from raysync.training.preparation import TrainingPlan, prepare
+
+ASSUMED_BATCH = 120
+"""The samples of a step where only steps are counted: `balanced` divides them."""
+NO_BYTES = 4
+"""The size of vectors that travel in no time."""
+OF_A_GROUP = re.compile(r"([A-Za-z0-9_.+-]+)-(\d+)")
+
+
+@dataclass(frozen=True)
+class MeasuredRanks:
+    """Ranks with measured step times, and the work that they are given."""
+
+    steps: Steps
+    batch_size: int | None
+    """Samples of a step; None: only steps are counted."""
+    steps_each: int
+    """The work, in steps a rank on average."""
+    exchange: Exchange | None = None
+    """How gradients travel; None: in no time."""
+
+    @property
+    def samples(self) -> int:
+        """The samples of a step, known or assumed."""
+        return self.batch_size or ASSUMED_BATCH
+
+    @cached_property
+    def experiment(self) -> Experiment:
+        """The experiment whose workers take those steps; see `slots` for their names."""
+        names = _groups(list(self.steps)) or {"rank": list(self.steps)}
+        settings = {
+            "name": "whatif",
+            "engine": "virtual",
+            "timing": "only",
+            "batch_size": self.samples,
+            "workload": {"iterations_per_worker": self.steps_each},
+            "workers": [
+                {"name": group, "count": len(ranks), "trace": [self.steps[rank] for rank in ranks]}
+                for group, ranks in names.items()
+            ],
+        }
+        slots = config.validate(settings).slots()
+        network = {"vector_bytes": NO_BYTES}
+        if self.exchange is not None:
+            network = self.exchange.network(dict(zip(self.steps, slots, strict=True)))
+            settings["cluster"] = {"server_shards": (*self.exchange.servers, 1)[0]}
+        return config.validate({**settings, "network": network})
+
+    @cached_property
+    def slots(self) -> dict[str, str]:
+        """Slot of a worker -> the name of its rank in the source of the step times."""
+        return dict(zip(self.experiment.slots(), self.steps, strict=True))
+
+    @cached_property
+    def _plan(self) -> TrainingPlan:
+        return prepare(self.experiment)
+
+    def setting(self, candidate: Candidate) -> Setting:
+        """Return what is simulated of a candidate.
+
+        Raises:
+            ConfigError: it does not work with that many workers, or is no rule for workers that
+                have the whole model.
+        """
+        choice = candidate.choice
+        experiment = candidate.applied_to(self.experiment)
+        if is_collective(choice):
+            experiment = slowest_link(experiment)
+        setting = Setting.of(replace(self._plan, experiment=experiment), choice)
+        if setting is None:
+            raise ConfigError(
+                f"--paradigm {choice.label}: it cuts the model into stages, whose times are not"
+                " known."
+            )
+        if why := experiment.make(choice).infeasible_reason(experiment.worker_count):
+            raise ConfigError(f"--paradigm {choice.label}: {why}.")
+        return setting
+
+    @property
+    def computed_per_s(self) -> float:
+        """The samples per second of ranks that never wait for anything."""
+        return sum(self.samples / fmean(seconds) for seconds in self.steps.values())
+
+    def with_another(self) -> Iterator[tuple[str, MeasuredRanks]]:
+        """Yield the name of each group of ranks ("" if they are called otherwise), and the ranks
+        with one more of it, which takes the steps of the group's rank in the middle.
+        """
+        for group, ranks in (_groups(list(self.steps)) or {"": list(self.steps)}).items():
+            extra = f"{group}-{len(ranks)}" if group else " and ".join([*ranks, "one more"])
+            grown: Steps = {}
+            for rank, seconds in self.steps.items():
+                grown[rank] = seconds
+                if rank == ranks[-1]:
+                    grown[extra] = middle([self.steps[each] for each in ranks])
+            yield group, replace(self, steps=grown)
+
+    def resized(self, count: int) -> MeasuredRanks:
+        """Return so many ranks on the same work in all: of the measured ones in the order of their
+        speed evenly many, each with its own steps, from another one on if it is there again.
+        """
+        by_speed = sorted(self.steps, key=lambda rank: fmean(self.steps[rank]))
+        chosen = [by_speed[(2 * i + 1) * len(by_speed) // (2 * count)] for i in range(count)]
+        steps: Steps = {}
+        for number, rank in enumerate(chosen):
+            again, times = chosen[:number].count(rank), chosen.count(rank)
+            own = self.steps[rank]
+            begin = again * len(own) // times
+            name = rank if times == 1 else f"{rank} ({again + 1})"
+            steps[name] = own[begin:] + own[:begin]
+        each = max(1, round(self.steps_each * len(self.steps) / count))
+        return replace(self, steps=steps, steps_each=each)
+
+    def with_batch(self, size: int) -> MeasuredRanks:
+        """Return them with batches of another size, on the same work; a step then takes as much
+        longer as its batch is larger.
+        """
+        factor = size / self.samples
+        steps = {rank: tuple(s * factor for s in own) for rank, own in self.steps.items()}
+        each = max(1, round(self.steps_each / factor))
+        return replace(self, steps=steps, batch_size=size, steps_each=each)
+
+
+def _groups(ranks: list[str]) -> dict[str, list[str]]:
+    """Return the groups of ranks that are called like workers (gpu-0, gpu-1, ...); nothing if they
+    are not.
+    """
+    groups: dict[str, list[str]] = {}
+    for rank in ranks:
+        match = OF_A_GROUP.fullmatch(rank)
+        if match is None:
+            return {}
+        group = groups.setdefault(match[1], [])
+        if rank != f"{match[1]}-{len(group)}":
+            return {}
+        group.append(rank)
+    in_order = [rank for group in groups.values() for rank in group]
+    return groups if in_order == ranks else {}
