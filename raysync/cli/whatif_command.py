@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
@@ -13,6 +13,9 @@ from raysync.cli.app import AsJson, Processes, app
 from raysync.cli.console import console, errors
 from raysync.cli.table import print_answer
 from raysync.errors import ConfigError
+
+if TYPE_CHECKING:
+    from raysync.predict.step_times.rank_step_times import RankStepTimes
 
 LARGEST = 2**31
 """A bound for numbers of steps and samples that are counted."""
@@ -62,6 +65,51 @@ def whatif(
         float | None,
         typer.Option(min=0, help="Price of a worker's hour, to show what waiting costs."),
     ] = None,
+    model_bytes: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SIZE", help="The bytes of a gradient (98MB). Default: as a trace or run says."
+        ),
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="That of a model: torchvision:resnet50, or an experiment file's.",
+        ),
+    ] = None,
+    link: Annotated[
+        list[str],
+        typer.Option(
+            metavar="RATE",
+            help=(
+                "The link of each rank, or, with --nodes, of each node, and of each server: 1gbit,"
+                " '10gbit,0.2ms' with its latency; rank3=100mbit: of one rank. Default: exchanging"
+                " gradients takes no time."
+            ),
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    nodes: Annotated[
+        int | None,
+        typer.Option(min=1, max=LARGEST, help="Machines, each with one link for all its ranks."),
+    ] = None,
+    exchange: Annotated[
+        list[str],
+        typer.Option(
+            metavar="WAY",
+            help="servers:N, ring or tree; several to compare. Default: servers:1, and ring.",
+        ),
+    ] = [],  # noqa: B006 - typer copies it
+    curve: Annotated[
+        list[str],
+        typer.Option(
+            metavar="AXIS=LOW..HIGH",
+            help=(
+                "Follow the best few: workers=1..64, link=50mbit..10gbit, batch=16..512, or"
+                " steps=1..128 (local steps)."
+            ),
+        ),
+    ] = [],  # noqa: B006 - typer copies it
     event: Annotated[
         str | None,
         typer.Option(
@@ -79,15 +127,30 @@ def whatif(
     waiting, staleness, lost worker-hours. Nothing is trained.
     """
     from raysync.predict.candidates import paradigms_in
+    from raysync.predict.curves import axis_of
+    from raysync.predict.exchange import exchange_of
     from raysync.predict.step_times.rank_step_times import read
     from raysync.predict.what_if import PredictionOptions, predict
 
     _check(output)
     if price_per_hour is not None and not price_per_hour < float("inf"):
         raise ConfigError(f"--price-per-hour {price_per_hour}: it must be a finite number.")
-    choices = paradigms_in(paradigm)
+    choices, axes = paradigms_in(paradigm), [axis_of(text) for text in curve]
     times = read(files, event)
-    options = PredictionOptions(batch_size, steps, price_per_hour, processes or os.cpu_count() or 1)
+    options = PredictionOptions(
+        batch_size=batch_size,
+        steps=steps,
+        price_per_hour=price_per_hour,
+        processes=processes or os.cpu_count() or 1,
+        exchange=exchange_of(
+            model_bytes=_gradient_bytes(model_bytes, model, times),
+            links=link,
+            nodes=nodes,
+            exchanges=exchange,
+            ranks=list(times.steps),
+        ),
+        axes=tuple(axes),
+    )
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
     with Progress(
         *columns, console=errors, transient=True, disable=not errors.is_terminal
@@ -112,6 +175,17 @@ def whatif(
                 f"{output}: cannot be written ({error.strerror or error})."
             ) from error
         (errors if as_json else console).print_plain(f"Written: {output}")
+
+
+def _gradient_bytes(size: str | None, model: str | None, times: RankStepTimes) -> int | None:
+    """Return the bytes of a gradient; None: nothing says them."""
+    from raysync.predict.exchange import model_bytes_of, size_of
+
+    if size is not None and model is not None:
+        raise ConfigError("--model: its bytes are given already, by --model-bytes.")
+    if size is not None:
+        return size_of(size, "--model-bytes")
+    return times.exchanged_bytes if model is None else model_bytes_of(model)
 
 
 def _check(output: Path | None) -> None:

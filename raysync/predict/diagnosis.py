@@ -20,6 +20,7 @@ Varied = TypeVar("Varied", Cause, Remedy)
 
 MATTERS = 0.05
 """The share of the time that the bottleneck takes at least; a run without any computes."""
+NETWORK = ("link", "server link", "network", "server update")
 HELPS = 0.02
 """The share of the time that a change must save to be named; between changes that differ by less
 than that the simplest is named."""
@@ -112,6 +113,20 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     if bottleneck is None:
         return Diagnosis("computing", now, None, _found(change))
     return Diagnosis(bottleneck[0].kind, now, _found(bottleneck), _found(change))
+
+
+def network_limit(setting: Setting) -> Cause | None:
+    """Return the limit of a run in its network and servers, simulated as a whole; None: none of
+    them matters.
+    """
+    now = setting.seconds()
+    for limits in (causes, whole_network):
+        own = (cause for cause in limits(setting) if cause.kind in NETWORK)
+        timed = ((cause, cause.setting.seconds()) for cause in own)
+        found = _best([(c, s) for c, s in timed if s is not None], now or 0.0, MATTERS)
+        if found is not None:
+            return found[0]
+    return None
 
 
 def pushes_each(setting: Setting, simulations: int) -> int | None:

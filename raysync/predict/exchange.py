@@ -6,16 +6,22 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import inf
+from pathlib import Path
 from typing import Any
 
+import numpy as np
 from pydantic import ByteSize, TypeAdapter, ValidationError
 
+from raysync import config
 from raysync.config import Experiment, Link, ParadigmChoice
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError, unknown_name
+from raysync.training.data.data_set import data_set
+from raysync.training.preparation import prepare
 
 COLLECTIVES = ("ring", "tree")
 MOST_SERVERS = 1024
+LIBRARIES = ("torchvision:", "timm:")
 SECONDS = {"s": 1.0, "ms": 1e-3, "us": 1e-6}
 TIME = re.compile(r"(\d+(?:\.\d+)?) ?(s|ms|us)")
 RATES = "100mbit, 1gbit, 10Gb/s, or in bytes 1.2GB/s"
@@ -148,7 +154,14 @@ def exchange_of(
     if common is None:
         raise ConfigError(f"--link {links[0]}: say what all others have, too: --link 1gbit.")
     servers, collectives = _ways(exchanges)
-    return Exchange(model_bytes, common, own, nodes, servers, collectives)
+    return Exchange(
+        vector_bytes=model_bytes,
+        link=common,
+        of_ranks=own,
+        nodes=nodes,
+        servers=servers,
+        collectives=collectives,
+    )
 
 
 def _ways(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
@@ -203,6 +216,25 @@ def size_of(text: str, where: str) -> int:
     if not found:
         raise ConfigError(f"{where}: {text!r} is no size; say it with its unit: 98MB, 400kB, 1GiB.")
     return found
+
+
+def model_bytes_of(name: str) -> int:
+    """Return the bytes of a gradient of a model: of a library, or that of an experiment file.
+
+    Raises:
+        ConfigError: there is no such model.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return prepare(config.load(Path(name))).vector_bytes
+    if not name.startswith(LIBRARIES):
+        raise ConfigError(
+            f"--model {name}: allowed: torchvision:NAME, timm:NAME, or the experiment file (.yaml)"
+            " that has the model and its data."
+        )
+    images = np.zeros((2, 3, 224, 224), np.float32), np.array([0, 1])
+    alone = {"model": name, "batch_size": 1, "workers": [{"count": 1}]}
+    data = data_set("images", images, images, classes=1000)
+    return prepare(config.validate(alone, source="--model"), data=data).vector_bytes
 
 
 def _bytes(text: str) -> int:

@@ -49,10 +49,15 @@ class Setting:
         """About how many pushes the work takes."""
         return ceil(self.samples / self.training.push_samples(self.choice))
 
+    def sized(self, pushes: int) -> Setting:
+        """Return it with the work of so many pushes."""
+        samples = round(pushes * self.training.push_samples(self.choice))
+        return replace(self, training=replace(self.training, workload_samples=samples))
+
     def shortened(self, pushes: int) -> Setting:
         """Return it with the work of so many pushes, if it has more."""
-        samples = min(self.samples, round(pushes * self.training.push_samples(self.choice)))
-        return replace(self, training=replace(self.training, workload_samples=samples))
+        shorter = self.sized(pushes)
+        return shorter if shorter.samples < self.samples else self
 
     @property
     def experiment(self) -> Experiment:

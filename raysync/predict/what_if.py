@@ -9,6 +9,7 @@ from statistics import fmean, median_low
 from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
 from raysync.predict.candidates import Candidate, compared, standard_paradigms
+from raysync.predict.curves import Axis, Curve, check_axes, curves
 from raysync.predict.exchange import Exchange
 from raysync.predict.intervals import FEWEST, Interval, ratio
 from raysync.predict.measured_ranks import MeasuredRanks
@@ -39,6 +40,8 @@ class PredictionOptions:
     processes: int = 1
     exchange: Exchange | None = None
     """How gradients travel; None: in no time."""
+    axes: tuple[Axis, ...] = ()
+    """What is varied, for the best few."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +99,7 @@ class WhatIf:
     ranks: MeasuredRanks
     predictions: tuple[Prediction, ...]
     larger: tuple[Larger, ...]
+    curves: tuple[Curve, ...]
     remarks: tuple[str, ...]
 
     @property
@@ -143,6 +147,7 @@ def predict(
         steps_each=options.steps or times.shortest,
         exchange=options.exchange,
     )
+    check_axes(ranks, options.axes)
     choices = choices or standard_paradigms(len(times.steps))
     candidates = compared(choices, options.exchange)
     predictions = _predicted(ranks, candidates, options, show)
@@ -157,8 +162,16 @@ def predict(
         ranks=ranks,
         predictions=predictions,
         larger=tuple(larger),
+        curves=curves(ranks, _followed(predictions), options.axes, options.processes),
         remarks=(*times.remarks, *_remarks(times, ranks, predictions)),
     )
+
+
+def _followed(predictions: Sequence[Prediction]) -> list[Candidate]:
+    """Return the candidates whose curves are shown: the best, and what most trainers do."""
+    plain = [each for each in predictions if each.candidate.is_synchronous]
+    shown = {each.label: each.candidate for each in (*_best(predictions), *plain[:1])}
+    return list(shown.values())
 
 
 def _fits(candidate: Candidate, ranks: MeasuredRanks) -> bool:

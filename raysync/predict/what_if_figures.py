@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import groupby
 from typing import Any
 
 import numpy as np
 
+from raysync.predict.curves import Axis
 from raysync.predict.intervals import Interval
 from raysync.predict.what_if import HOUR_S, Prediction, WhatIf
 from raysync.results.figures.primitives import (
@@ -30,7 +32,43 @@ def figures_of(answer: WhatIf) -> list[Figure]:
     shown = [(Series(each.label, (), i), each) for i, each in enumerate(answer.predictions)]
     ranked = sorted(shown, key=lambda one: -one[1].steps_per_s.value)
     figures = [_rates(ranked), _time(ranked, len(answer.times.steps)), _trade_off(shown)]
-    return [*figures, _ranks(answer), _waiting(shown)]
+    return [*figures, _ranks(answer), _waiting(shown), *_curves(answer)]
+
+
+def _curves(answer: WhatIf) -> Iterator[Figure]:
+    labels = [each.label for each in answer.predictions]
+    scale = 1 if answer.ranks.batch_size is not None else 1 / answer.ranks.samples
+    unit = _unit(answer.predictions[0])
+    for varied, own in groupby(answer.curves, key=lambda curve: curve.axis):
+        traces: list[Trace] = []
+        for curve in own:
+            series = Series(curve.candidate.label, (), labels.index(curve.candidate.label))
+            traces.append(
+                {
+                    **series.trace,
+                    "type": "scatter",
+                    "mode": "lines+markers",
+                    "line": series.line,
+                    "marker": {"color": series.color, "size": 6},
+                    "x": numbers([_shown(varied, point.at) for point in curve.points]),
+                    "y": numbers([scale * point.samples_per_s for point in curve.points]),
+                    "customdata": numbers([100 * point.efficiency for point in curve.points]),
+                    "hovertemplate": f"%{{x}}: %{{y}} {unit}, %{{customdata}} %<extra></extra>",
+                }
+            )
+        title = f"{varied.noun} (Mbit/s)" if varied.name == "link" else varied.noun
+        yield Figure(
+            key=f"curve-{varied.name}",
+            section=SECTION,
+            title=f"With other values: {varied.noun}",
+            caption=f"{unit.capitalize()} of the best few; both axes are logarithmic.",
+            traces=traces,
+            layout={"xaxis": axis(title, type="log"), "yaxis": axis(unit, type="log")},
+        )
+
+
+def _shown(varied: Axis, value: float) -> float:
+    return 8e-6 * value if varied.name == "link" else value
 
 
 def _rate(prediction: Prediction) -> Interval:

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
+from functools import partial
+from itertools import groupby
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from raysync.predict.curves import Axis, Curve
 from raysync.predict.intervals import CONFIDENCE, Interval
 from raysync.predict.what_if import Prediction, WhatIf, is_hidden, slowest
 from raysync.predict.what_if_figures import figures_of
@@ -36,6 +40,7 @@ def answer_of(answer: WhatIf) -> Answer:
         tables=[
             Table("paradigm", columns_of(answer), rows),
             *([_with_another(answer)] if answer.larger else []),
+            *curve_tables(answer),
         ],
         legend=LEGEND,
         labels=[each.label for each in answer.predictions],
@@ -55,6 +60,15 @@ def columns_of(answer: WhatIf) -> list[Column]:
                 f"× {baseline.label}",
                 f"that rate, divided by that of {baseline.label}",
                 lambda p: ratio_text(p.steps_per_s.value / baseline.steps_per_s.value),
+            )
+        )
+    if answer.ranks.exchange is not None:
+        columns.append(
+            Column(
+                "computing",
+                "of the workers' time, computing what is applied; the rest is waiting, and the way"
+                " of gradients and weights",
+                lambda p: format(p.computing, share_form(p.computing)),
             )
         )
     columns += [
@@ -124,7 +138,8 @@ def _alone(interval: Interval, form: Callable[[float], str]) -> str:
 
 
 def _baseline(answer: WhatIf) -> Prediction | None:
-    return next((each for each in answer.predictions if each.label == BASELINE), None)
+    plain = [each for each in answer.predictions if each.candidate.choice.name == BASELINE]
+    return plain[0] if plain else None
 
 
 def sentences(answer: WhatIf) -> list[str]:
@@ -147,7 +162,7 @@ def sentences(answer: WhatIf) -> list[str]:
             f"The slowest rank is {rank}: its steps take {ratio_text(ratio)} times as long as those"
             f" of {other}."
         )
-    return parts
+    return [*parts, *map(knee_sentence, answer.curves)]
 
 
 def _with_another(answer: WhatIf) -> Table:
@@ -169,6 +184,45 @@ def _with_another(answer: WhatIf) -> Table:
     return Table("with", columns, rows)
 
 
+def curve_tables(answer: WhatIf) -> Iterator[Table]:
+    """Yield a table for each axis: the rate of each candidate, and the share of what its ranks
+    would compute if they never waited.
+    """
+    scale = 1 if answer.ranks.batch_size is not None else 1 / answer.ranks.samples
+    for axis, own in groupby(answer.curves, key=lambda curve: curve.axis):
+        of_axis = list(own)
+        rows: dict[str, float] = {}
+        for at in axis.points:
+            rows[axis.label(at)] = at
+
+        def cell(curve: Curve, at: float) -> str:
+            point = next((each for each in curve.points if each.at == at), None)
+            if point is None:
+                return "-"
+            rate = scale * point.samples_per_s
+            return f"{format(rate, seconds_form(rate))}\N{NO-BREAK SPACE}({point.efficiency:.0%})"
+
+        about = f"{unit_of(answer)} per second, and the share of what its ranks can compute"
+        columns = [Column(curve.candidate.label, about, partial(cell, curve)) for curve in of_axis]
+        yield Table(axis.noun, columns, rows)
+
+
+def knee_sentence(curve: Curve) -> str:
+    """Return where a curve bends, and what limits it there."""
+    axis, label, first = curve.axis, curve.candidate.label, curve.points[0].at
+    where = f"{label}: from {axis.noun} {axis.label(curve.knee or first)} on"
+    high, limit = axis.label(curve.points[-1].at), curve.limit.removesuffix(" (network.link)")
+    if axis.name == "workers":
+        if curve.knee is None:
+            return f"{label}: each further worker helps, up to {high}."
+        return f"{where} a further one adds little{f'; the limit: {limit}' if limit else ''}."
+    if curve.knee is None:
+        return f"{label}: also with {axis.noun} {high} the network matters: {limit}."
+    if curve.knee == first:
+        return f"{where} the network hardly matters."
+    return f"{where} the network hardly matters; before: {limit}."
+
+
 def basis(answer: WhatIf) -> Iterator[str]:
     """Yield what the answer rests on, and what it does not say."""
     times = answer.times
@@ -187,13 +241,46 @@ def basis(answer: WhatIf) -> Iterator[str]:
     )
     yield from answer.remarks
     yield (
-        "Simulated on the virtual clock: a step takes what was measured, whatever the paradigm;"
-        " exchanging gradients takes no time."
+        "Simulated on the virtual clock: a step takes what was measured, whatever the paradigm."
+        f" {_exchange(answer)}"
     )
+    yield from _extrapolations(answer)
     yield (
         "It says how fast gradients are applied, not what a model learns from stale or fewer ones:"
         " raysync compare trains."
     )
+
+
+def _exchange(answer: WhatIf) -> str:
+    """Say what carries gradients."""
+    exchange = answer.ranks.exchange
+    if exchange is None:
+        return "Exchanging gradients takes no time; --model-bytes and --link say otherwise."
+    where = "each rank" if exchange.nodes is None else f"each of {exchange.nodes} nodes"
+    rate = Axis("link", 1, 1).label(exchange.link.bandwidth_bytes_per_s or 0.0)
+    ways = [f"{count} server{'s' * (count > 1)}" for count in exchange.servers]
+    own = "".join(f", {rank} of its own" for rank in exchange.of_ranks)
+    return (
+        f"Gradients of {exchange.vector_bytes:,} bytes travel over links of {rate} ({where} and"
+        f" each server{own}), by {', '.join([*ways, *exchange.collectives])}; nothing overlaps with"
+        " computing."
+    )
+
+
+def _extrapolations(answer: WhatIf) -> Iterator[str]:
+    """Say where a curve goes beyond what was measured."""
+    count = len(answer.ranks.steps)
+    for axis in dict.fromkeys(curve.axis for curve in answer.curves):
+        if axis.name == "workers" and axis.high > count:
+            yield (
+                f"Extrapolated: {count} ranks were measured; more are these again, from another of"
+                " their steps on."
+            )
+        if axis.name == "batch":
+            yield (
+                f"Extrapolated: batches of {answer.ranks.batch_size} were measured; a step of"
+                " another size is taken to last in proportion to it."
+            )
 
 
 def write(answer: WhatIf, path: Path) -> None:
@@ -223,10 +310,21 @@ def _plain(answer: WhatIf) -> dict[str, Any]:
         "confidence": CONFIDENCE,
         "remarks": list(answer.remarks),
         "paradigms": [_plain_prediction(each) for each in answer.predictions],
+        "curves": [_plain_curve(curve) for curve in answer.curves],
         "with_one_more": [
             {"group": each.group, "paradigms": list(map(_plain_prediction, each.predictions))}
             for each in answer.larger
         ],
+    }
+
+
+def _plain_curve(curve: Curve) -> dict[str, Any]:
+    return {
+        "axis": curve.axis.name,
+        "candidate": curve.candidate.label,
+        "knee": curve.knee,
+        "limit": curve.limit or None,
+        "points": [asdict(point) for point in curve.points],
     }
 
 

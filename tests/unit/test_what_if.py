@@ -248,7 +248,7 @@ def test_what_a_record_of_asp_predicts_for_bsp_is_the_bsp_run_of_the_same_seed(t
 
 def test_one_rank_is_allowed_and_said():
     answer = predict(read_ranks(1), PredictionOptions())
-    assert "backup-workers" not in [each.choice.name for each in answer.predictions]
+    assert "backup-workers" not in [each.candidate.choice.name for each in answer.predictions]
     assert len({each.seconds for each in answer.predictions}) == 1
 
 
@@ -383,6 +383,27 @@ def test_the_page_and_the_markdown(call, table, tmp_path):
     assert "| bsp " in text
 
 
+def test_curves_are_in_each_face_of_the_answer(call, table, tmp_path):
+    asked = ["--model-bytes", "1MB", "--link", "1gbit", "--curve", "workers=1..4"]
+    asked += ["--curve", "link=10mbit..100mbit", "--paradigm", "bsp", "--batch-size", "8"]
+    code, out, _ = call("whatif", "steps.csv", *asked, "--json", "-o", "page.html")
+    answer = json.loads(out)
+    assert code == 0
+    named = {(each["axis"], each["candidate"]) for each in answer["curves"]}
+    assert named >= {("workers", "bsp"), ("link", "bsp"), ("workers", "bsp(exchange=ring)")}
+    page = (tmp_path / "page.html").read_text()
+    for curve in answer["curves"]:
+        points = {point["at"]: point["samples_per_s"] for point in curve["points"]}
+        assert list(points) == sorted(points)
+        if curve["axis"] == "workers":
+            assert list(points) == [1, 2, 4]
+            own = next(e for e in answer["paradigms"] if e["paradigm"] == curve["candidate"])
+            assert points[4] == pytest.approx(own["samples_per_s"]["value"], rel=0.2)
+        assert f"curve-{curve['axis']}" in page
+    assert call("whatif", "steps.csv", *asked, "-o", "page.md")[0] == 0
+    assert "100 Mbit/s" in (tmp_path / "page.md").read_text()
+
+
 def test_hostile_names_of_ranks_stay_text(tmp_path, call):
     (tmp_path / "x.csv").write_text("<script>alert(1)</script>,b|\x1b[2Jc\n1,2\n2,1\n")
     _, out, _ = call("whatif", "x.csv", "-o", "p.html")
@@ -430,6 +451,12 @@ def test_without_bsp_nothing_is_compared_with_it(table):
         (["steps.csv", "-o", "x.pdf"], "--output x.pdf:"),
         (["steps.csv", "-o", "no/x.md"], "--output no/x.md:"),
         (["steps.csv", "--price-per-hour", "inf"], "finite number"),
+        (["steps.csv", "--link", "1gbit"], "--link: --model-bytes"),
+        (["steps.csv", "--model-bytes", "98"], "--model-bytes: '98' unit"),
+        (["steps.csv", "--model", "mlp", "--link", "1gbit"], "--model mlp: torchvision:NAME"),
+        (["steps.csv", "--curve", "link=1gbit..2gbit"], "--curve link: --model-bytes --link"),
+        (["steps.csv", "--curve", "batch=1..64"], "--curve batch: --batch-size"),
+        (["steps.csv", "--curve", "workers=64"], "--curve workers=64: workers=1..64"),
         (["steps.csv", "--batch-size", "0"], "--batch-size"),
         ([], "Missing argument"),
     ],

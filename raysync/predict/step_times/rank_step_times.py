@@ -48,6 +48,8 @@ class RankStepTimes:
     """What the user should know of them."""
     may_wait: bool = False
     """Whether a step may include waiting for other ranks, as far as the source says."""
+    exchanged_bytes: int | None = None
+    """The bytes of the gradients of a step, where the source says it."""
 
     @property
     def shortest(self) -> int:

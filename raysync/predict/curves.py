@@ -1,0 +1,262 @@
+"""Curves: how fast the best candidates are with more workers, other links, batches or local steps.
+
+The rate of a point is that of a short simulation, once through the measured steps where there is
+time for that, without its beginning. The *knee* is where the curve bends:
+
+workers             from there on a further one adds less than a tenth of what it computes
+link, batch, steps  from there on the network takes less than a tenth of the speed
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from math import sqrt
+from typing import Literal, get_args
+
+from raysync.config import ParadigmChoice
+from raysync.errors import ConfigError, unknown_name
+from raysync.predict.candidates import Candidate
+from raysync.predict.diagnosis import network_limit
+from raysync.predict.exchange import bytes_per_s
+from raysync.predict.measured_ranks import MeasuredRanks
+from raysync.predict.processes import pool
+from raysync.predict.setting import Setting
+
+AxisName = Literal["workers", "link", "batch", "steps"]
+EXAMPLES = {
+    "workers": "workers=1..64",
+    "link": "link=50mbit..10gbit",
+    "batch": "batch=16..512",
+    "steps": "steps=1..128",
+}
+RANGE = re.compile(r"(.+?)\.\.(.+)")
+MOST = {"workers": 10_000, "batch": 2**20, "steps": 100_000}
+"""Bounds of what is counted."""
+WARM, PUSHES = 20, 3_000
+"""The pushes of each worker that do not count, and of all workers together that do, at most."""
+LITTLE = 0.1
+"""The share of a worker's computing, or of the speed, that makes a knee."""
+FINE = 1.05
+"""A knee between two rates of links is found to within this factor."""
+MOST_CURVES = 3
+
+
+@dataclass(frozen=True)
+class Axis:
+    """What is varied, and from where to where."""
+
+    name: AxisName
+    low: float
+    high: float
+
+    @property
+    def noun(self) -> str:
+        """The name of its values, in a table and under a figure."""
+        return {"batch": "batch size", "steps": "local steps"}.get(self.name, self.name)
+
+    @property
+    def points(self) -> list[float]:
+        """Its ends, and between them each twice the one before."""
+        points = [self.low]
+        while 2 * points[-1] < self.high:
+            points.append(2 * points[-1])
+        return [*points, self.high] if self.high > self.low else points
+
+    def label(self, value: float) -> str:
+        """Return a value with its unit."""
+        if self.name != "link":
+            return f"{value:,.0f}"
+        mbit = 8e-6 * value
+        return f"{mbit:.3g} Mbit/s" if mbit < 1000 else f"{mbit / 1000:.3g} Gbit/s"
+
+
+@dataclass(frozen=True)
+class CurvePoint:
+    """One value of a curve."""
+
+    at: float
+    samples_per_s: float
+    efficiency: float
+    """The share of what the ranks would compute if they never waited for anything."""
+    seconds: float
+    """The time of the whole work."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One candidate along an axis."""
+
+    axis: Axis
+    candidate: Candidate
+    points: tuple[CurvePoint, ...]
+    knee: float | None
+    """Where it bends; None: nowhere."""
+    limit: str
+    """What limits it there; on the other axes, at the lowest value. "": nothing that is known."""
+
+
+def axis_of(text: str) -> Axis:
+    """Return the axis of `--curve`: `workers=1..64`, `link=50mbit..10gbit`.
+
+    Raises:
+        ConfigError: it is none.
+    """
+    where = f"--curve {text}"
+    name, _, span = text.partition("=")
+    names = get_args(AxisName)
+    if name not in names:
+        raise unknown_name("axis", name, names, where=where, shown=list(EXAMPLES.values()))
+    match = RANGE.fullmatch(span.strip())
+    if match is None:
+        raise ConfigError(f"{where}: from where to where? As in {EXAMPLES[name]}.")
+    low, high = (_value(name, end.strip(), where) for end in match.groups())
+    if low > high:
+        raise ConfigError(f"{where}: it ends before it begins.")
+    return Axis(name, low, high)  # type: ignore[arg-type]
+
+
+def _value(name: str, text: str, where: str) -> float:
+    if name == "link":
+        return bytes_per_s(text, where)
+    value = int(text) if text.isascii() and text.isdecimal() and len(text) < 10 else 0
+    if not 1 <= value <= MOST[name]:
+        raise ConfigError(
+            f"{where}: {text!r}: a whole number from 1 to {MOST[name]:,} is expected."
+        )
+    return value
+
+
+def curves(
+    ranks: MeasuredRanks, candidates: Sequence[Candidate], axes: Sequence[Axis], processes: int
+) -> tuple[Curve, ...]:
+    """Follow a few candidates along axes, for which `check_axes` has been called."""
+    tasks = [(ranks, candidate, axis) for axis in axes for candidate in candidates]
+    if processes < 2 or len(tasks) < 2:
+        return tuple(curve for task in tasks if (curve := _curve(*task)) is not None)
+    with pool(min(processes, len(tasks))) as executor:
+        found = executor.map(_curve, *zip(*tasks, strict=True))
+        return tuple(curve for curve in found if curve is not None)
+
+
+def check_axes(ranks: MeasuredRanks, axes: Sequence[Axis]) -> None:
+    """Refuse an axis that needs an exchange or a batch size where there is none.
+
+    Raises:
+        ConfigError: it says what to add.
+    """
+    for axis in axes:
+        if axis.name in ("link", "steps") and ranks.exchange is None:
+            raise ConfigError(
+                f"--curve {axis.name}: it only matters where gradients take time; add --model-bytes"
+                " and --link."
+            )
+        if axis.name == "batch" and ranks.batch_size is None:
+            raise ConfigError("--curve batch: what is measured? --batch-size says it.")
+
+
+def _curve(ranks: MeasuredRanks, candidate: Candidate, axis: Axis) -> Curve | None:
+    """Return the curve; None: the candidate works nowhere on the axis."""
+    varied = _variation(ranks, candidate, axis.name)
+    fitting = [at for at in axis.points if _fits(*varied(at))]
+    if not fitting:
+        return None
+
+    @cache
+    def point(at: float) -> CurvePoint:
+        return _point(*varied(at), at, ranks.samples * ranks.steps_each * len(ranks.steps))
+
+    @cache
+    def free_rate(at: float) -> float:
+        own, which = varied(at)
+        return _rate(replace(own, exchange=None), which)
+
+    def is_past(at: float) -> bool:
+        """Say whether the curve bends before a value, or there."""
+        if axis.name != "workers":
+            free = free_rate(axis.low if axis.name == "link" else at)
+            return point(at).samples_per_s >= (1 - LITTLE) * free
+        gain = point(2 * at).samples_per_s - point(at).samples_per_s
+        return gain < LITTLE * varied(at)[0].computed_per_s
+
+    knee = _knee(fitting, is_past, whole=axis.name != "link")
+    hardest = knee if axis.name == "workers" else fitting[0]
+    limit = None
+    if hardest is not None and (axis.name == "workers" or not is_past(hardest)):
+        limit = network_limit(_begin(*varied(hardest)))
+    points = tuple(map(point, fitting))
+    return Curve(
+        axis=axis,
+        candidate=candidate,
+        points=points,
+        knee=knee,
+        limit="" if limit is None else limit.what,
+    )
+
+
+def _knee(
+    values: Sequence[float], is_past: Callable[[float], bool], *, whole: bool
+) -> float | None:
+    """Return the least value from which on the curve has bent; None: it has not."""
+    past = [is_past(at) for at in values]
+    if all(past):
+        return values[0]
+    if not past[-1]:
+        return None
+    last = max(number for number, bent in enumerate(past) if not bent)
+    low, high = values[last], values[last + 1]
+    while high - low > 1 if whole else high > FINE * low:
+        middle = (low + high) // 2 if whole else sqrt(low * high)
+        low, high = (low, middle) if is_past(middle) else (middle, high)
+    return high
+
+
+Variation = Callable[[float], tuple[MeasuredRanks, Candidate]]
+
+
+def _variation(ranks: MeasuredRanks, candidate: Candidate, name: AxisName) -> Variation:
+    """Return a function from a value of the axis to what is then simulated."""
+    if name == "workers":
+        return lambda at: (ranks.resized(int(at)), candidate)
+    if name == "batch":
+        return lambda at: (ranks.with_batch(int(at)), candidate)
+    if name == "steps":
+        return lambda at: (ranks, _with_local_steps(candidate, int(at)))
+    exchange = ranks.exchange
+    assert exchange is not None, "a link that carries nothing"
+    return lambda at: (replace(ranks, exchange=exchange.with_rate(at)), candidate)
+
+
+def _with_local_steps(candidate: Candidate, steps: int) -> Candidate:
+    choice = candidate.choice
+    inner = {"name": choice.name, **choice.parameters}
+    local = {"name": "local", "paradigm": inner, "steps": steps}
+    return replace(candidate, choice=ParadigmChoice.model_validate(local))
+
+
+def _fits(ranks: MeasuredRanks, candidate: Candidate) -> bool:
+    return not candidate.choice.make().infeasible_reason(len(ranks.steps))
+
+
+def _begin(ranks: MeasuredRanks, candidate: Candidate) -> Setting:
+    return ranks.setting(candidate).sized(WARM * len(ranks.steps))
+
+
+def _rate(ranks: MeasuredRanks, candidate: Candidate) -> float:
+    """Return the samples per second of a short run, without its beginning."""
+    count, longest = len(ranks.steps), max(map(len, ranks.steps.values()))
+    begin = _begin(ranks, candidate)
+    whole = begin.sized(count * (WARM + max(WARM, min(longest, PUSHES // count))))
+    begin_s, whole_s = begin.seconds(), whole.seconds()
+    assert begin_s, "a run in time only that does not finish"
+    assert whole_s, "the same, of more work"
+    return (whole.samples - begin.samples) / (whole_s - begin_s)
+
+
+def _point(ranks: MeasuredRanks, candidate: Candidate, at: float, work: int) -> CurvePoint:
+    rate = _rate(ranks, candidate)
+    return CurvePoint(
+        at=at, samples_per_s=rate, efficiency=rate / ranks.computed_per_s, seconds=work / rate
+    )
