@@ -65,6 +65,17 @@ class Axis:
             points.append(2 * points[-1])
         return [*points, self.high] if self.high > self.low else points
 
+    def phrase(self, value: float) -> str:
+        """Return a value in words."""
+        shown = self.label(value)
+        s = "" if value == 1 else "s"
+        return {
+            "workers": f"{shown} worker{s}",
+            "link": f"links of {shown}",
+            "batch": f"batches of {shown}",
+            "steps": f"{shown} local step{s}",
+        }[self.name]
+
     def label(self, value: float) -> str:
         """Return a value with its unit."""
         if self.name != "link":

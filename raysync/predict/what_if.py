@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean, median_low
 
@@ -10,6 +10,7 @@ from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
 from raysync.predict.candidates import Candidate, compared, standard_paradigms
 from raysync.predict.curves import Axis, Curve, check_axes, curves
+from raysync.predict.diagnosis import Diagnosis, diagnose
 from raysync.predict.exchange import Exchange
 from raysync.predict.intervals import FEWEST, Interval, ratio
 from raysync.predict.measured_ranks import MeasuredRanks
@@ -99,6 +100,8 @@ class WhatIf:
     ranks: MeasuredRanks
     predictions: tuple[Prediction, ...]
     larger: tuple[Larger, ...]
+    diagnoses: Mapping[str, Diagnosis]
+    """Label -> what limits one of the best, where something could."""
     curves: tuple[Curve, ...]
     remarks: tuple[str, ...]
 
@@ -162,9 +165,18 @@ def predict(
         ranks=ranks,
         predictions=predictions,
         larger=tuple(larger),
+        diagnoses=_diagnoses(ranks, predictions),
         curves=curves(ranks, _followed(predictions), options.axes, options.processes),
         remarks=(*times.remarks, *_remarks(times, ranks, predictions)),
     )
+
+
+def _diagnoses(ranks: MeasuredRanks, predictions: Sequence[Prediction]) -> dict[str, Diagnosis]:
+    seconds = {each.candidate: each.seconds for each in predictions}
+    found = {
+        each.label: diagnose(ranks.setting(each), seconds[each]) for each in _followed(predictions)
+    }
+    return {label: each for label, each in found.items() if each is not None}
 
 
 def _followed(predictions: Sequence[Prediction]) -> list[Candidate]:

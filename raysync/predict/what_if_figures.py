@@ -56,6 +56,7 @@ def _curves(answer: WhatIf) -> Iterator[Figure]:
                     "hovertemplate": f"%{{x}}: %{{y}} {unit}, %{{customdata}} %<extra></extra>",
                 }
             )
+        ticks = numbers([_shown(varied, at) for at in varied.points])
         title = f"{varied.noun} (Mbit/s)" if varied.name == "link" else varied.noun
         yield Figure(
             key=f"curve-{varied.name}",
@@ -63,7 +64,10 @@ def _curves(answer: WhatIf) -> Iterator[Figure]:
             title=f"With other values: {varied.noun}",
             caption=f"{unit.capitalize()} of the best few; both axes are logarithmic.",
             traces=traces,
-            layout={"xaxis": axis(title, type="log"), "yaxis": axis(unit, type="log")},
+            layout={
+                "xaxis": axis(title, type="log", tickvals=ticks),
+                "yaxis": axis(unit, type="log"),
+            },
         )
 
 

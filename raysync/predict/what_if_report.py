@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import asdict
 from functools import partial
@@ -17,6 +18,7 @@ from raysync.predict.what_if import Prediction, WhatIf, is_hidden, slowest
 from raysync.predict.what_if_figures import figures_of
 from raysync.results.columns import plain_form, ratio_text, seconds_form, share_form, with_interval
 from raysync.results.report_faces import Answer, Table
+from raysync.results.sentences import bottleneck
 from raysync.results.tables import Column
 
 BASELINE = "bsp"
@@ -162,7 +164,18 @@ def sentences(answer: WhatIf) -> list[str]:
             f"The slowest rank is {rank}: its steps take {ratio_text(ratio)} times as long as those"
             f" of {other}."
         )
-    return [*parts, *map(knee_sentence, answer.curves)]
+    return [*parts, *_bottlenecks(answer), *map(knee_sentence, answer.curves)]
+
+
+def _bottlenecks(answer: WhatIf) -> list[str]:
+    """Say what limits the best candidates, by the names of the ranks."""
+    seconds = {each.label: each.seconds for each in answer.predictions}
+    said = [
+        f"{label}: {bottleneck({'bottleneck': found.plain(), 'seconds': seconds[label]})}"
+        for label, found in answer.diagnoses.items()
+    ]
+    slots = answer.ranks.slots
+    return [re.sub(r"[\w.+-]+-\d+", lambda m: slots.get(m[0], m[0]), text) for text in said]
 
 
 def _with_another(answer: WhatIf) -> Table:
@@ -210,14 +223,14 @@ def curve_tables(answer: WhatIf) -> Iterator[Table]:
 def knee_sentence(curve: Curve) -> str:
     """Return where a curve bends, and what limits it there."""
     axis, label, first = curve.axis, curve.candidate.label, curve.points[0].at
-    where = f"{label}: from {axis.noun} {axis.label(curve.knee or first)} on"
-    high, limit = axis.label(curve.points[-1].at), curve.limit.removesuffix(" (network.link)")
+    where = f"{label}: from {axis.phrase(curve.knee or first)} on"
+    high, limit = axis.phrase(curve.points[-1].at), curve.limit.removesuffix(" (network.link)")
     if axis.name == "workers":
         if curve.knee is None:
-            return f"{label}: each further worker helps, up to {high}."
+            return f"{label}: each further worker helps, also of {high}."
         return f"{where} a further one adds little{f'; the limit: {limit}' if limit else ''}."
     if curve.knee is None:
-        return f"{label}: also with {axis.noun} {high} the network matters: {limit}."
+        return f"{label}: also with {high} the network matters: {limit}."
     if curve.knee == first:
         return f"{where} the network hardly matters."
     return f"{where} the network hardly matters; before: {limit}."
