@@ -10,13 +10,24 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
-from raysync.cli.app import AsJson, OptionalFile, Processes, Settings, app, load_experiment
+from raysync.cli.app import (
+    AsJson,
+    Exchanges,
+    Links,
+    Nodes,
+    OptionalFile,
+    Processes,
+    Settings,
+    app,
+    load_experiment,
+)
 from raysync.cli.console import console, errors, say
 from raysync.cli.table import print_answer
 from raysync.config import Experiment
 from raysync.errors import ConfigError
 
 if TYPE_CHECKING:
+    from raysync.predict.exchange import Exchange
     from raysync.predict.world import World
 
 MOST_SEEDS = 1000
@@ -55,6 +66,9 @@ def advise(
             ),
         ),
     ] = [],  # noqa: B006 - typer copies it
+    link: Links = [],  # noqa: B006 - typer copies it
+    nodes: Nodes = None,
+    exchange: Exchanges = [],  # noqa: B006 - typer copies it
     output: Annotated[
         Path,
         typer.Option(
@@ -70,6 +84,7 @@ def advise(
     from raysync.predict import advice_report as report
     from raysync.predict.advise import SearchOptions, advise
     from raysync.predict.candidates import paradigms_in
+    from raysync.predict.exchange import exchange_of
     from raysync.predict.search import optuna_library
 
     optuna_library()
@@ -78,7 +93,14 @@ def advise(
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output {output}: it is a file; name a folder.")
     asked = load_experiment(file, settings)
-    world = _world(asked, steps)
+    way = exchange_of(
+        model_bytes=1,  # the experiment has a model
+        links=link,
+        nodes=nodes,
+        exchanges=exchange,
+        ranks=list(asked.slots()),
+    )
+    world = _world(asked, steps, way)
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
     with Progress(
         *columns, console=errors, transient=True, disable=not errors.is_terminal
@@ -102,17 +124,17 @@ def advise(
     )
 
 
-def _world(asked: Experiment, steps: list[str]) -> World:
+def _world(asked: Experiment, steps: list[str], exchange: Exchange | None) -> World:
     """Return what is simulated; step times that nothing gives are measured."""
     from raysync.predict.step_times.rank_step_times import read
     from raysync.predict.world import needs_calibration, world_of
 
     if steps:
-        return world_of(asked, steps=read(steps))
+        return world_of(asked, steps=read(steps), exchange=exchange)
     if groups := needs_calibration(asked):
         say(f"Measuring {', '.join(groups)}, since nothing says how long a step takes ...")
-        return world_of(asked, profile=_measured(asked))
-    return world_of(asked)
+        return world_of(asked, profile=_measured(asked), exchange=exchange)
+    return world_of(asked, exchange=exchange)
 
 
 def _measured(asked: Experiment) -> dict[str, Any]:

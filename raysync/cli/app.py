@@ -48,6 +48,30 @@ Trust = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")]
 Processes = Annotated[int | None, typer.Option(min=1, max=1024, help="Default: one for each core.")]
+Links = Annotated[
+    list[str],
+    typer.Option(
+        "--link",
+        metavar="RATE",
+        help=(
+            "The link of each worker, or, with --nodes, of each node, and of each server: 1gbit,"
+            " '10gbit,0.2ms' with its latency; NAME=100mbit: of one worker. Default: of `advise`,"
+            " as the experiment says; of `whatif`, exchanging gradients takes no time."
+        ),
+    ),
+]
+Nodes = Annotated[
+    int | None,
+    typer.Option(min=1, max=10_000, help="Machines, each with one link for all its workers."),
+]
+Exchanges = Annotated[
+    list[str],
+    typer.Option(
+        "--exchange",
+        metavar="WAY",
+        help="servers:N, ring or tree; several to compare. Default: servers:1, and ring.",
+    ),
+]
 OptionalFile = Annotated[
     Path | None,
     typer.Argument(

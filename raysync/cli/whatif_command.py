@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
 
-from raysync.cli.app import AsJson, Processes, app
+from raysync.cli.app import AsJson, Exchanges, Links, Nodes, Processes, app
 from raysync.cli.console import console, errors
 from raysync.cli.table import print_answer
 from raysync.errors import ConfigError
@@ -78,28 +78,9 @@ def whatif(
             help="That of a model: torchvision:resnet50, or an experiment file's.",
         ),
     ] = None,
-    link: Annotated[
-        list[str],
-        typer.Option(
-            metavar="RATE",
-            help=(
-                "The link of each rank, or, with --nodes, of each node, and of each server: 1gbit,"
-                " '10gbit,0.2ms' with its latency; rank3=100mbit: of one rank. Default: exchanging"
-                " gradients takes no time."
-            ),
-        ),
-    ] = [],  # noqa: B006 - typer copies it
-    nodes: Annotated[
-        int | None,
-        typer.Option(min=1, max=LARGEST, help="Machines, each with one link for all its ranks."),
-    ] = None,
-    exchange: Annotated[
-        list[str],
-        typer.Option(
-            metavar="WAY",
-            help="servers:N, ring or tree; several to compare. Default: servers:1, and ring.",
-        ),
-    ] = [],  # noqa: B006 - typer copies it
+    link: Links = [],  # noqa: B006 - typer copies it
+    nodes: Nodes = None,
+    exchange: Exchanges = [],  # noqa: B006 - typer copies it
     curve: Annotated[
         list[str],
         typer.Option(

@@ -140,7 +140,7 @@ def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
     budget, experiment = runner.budget, world.plan.experiment
     seeds = _seeds(experiment.seeds or (experiment.seed,), options.seeds)
     trains = experiment.trains
-    space = Space(experiment, options.choices)
+    space = Space(experiment, options.choices, *world.exchanges)
     timed = search(space, runner, seeds, TIMED if trains else TIMED_ALONE)
     if not timed:
         if budget.is_used(TIMED):

@@ -13,7 +13,7 @@ from raysync.config.base import by_name
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.balanced import Balanced
-from raysync.predict.exchange import Exchange, collective_of, is_collective
+from raysync.predict.exchange import Exchange, collective_of, is_collective, slowest_link
 from raysync.predict.remedies import balanced_spec
 
 if TYPE_CHECKING:
@@ -52,10 +52,10 @@ class Candidate:
     def is_synchronous(self) -> bool:
         """Whether plain data-parallel training does the same: BSP, balanced or not."""
         choice = self.choice
-        if choice.name == SYNCHRONOUS:
-            return not choice.parameters
-        inner = choice.parameters.get("paradigm", SYNCHRONOUS)
-        return choice.name == Balanced.name and inner in (SYNCHRONOUS, {"name": SYNCHRONOUS})
+        inner: Any = {"name": choice.name, **choice.parameters}
+        if choice.name == Balanced.name:
+            inner = by_name(choice.parameters.get("paradigm", SYNCHRONOUS))
+        return inner["name"] == SYNCHRONOUS and set(inner) <= {"name", "exchange"}
 
     def with_lr(self, lr: float | None) -> Candidate:
         """Return it with another learning rate; None: with the experiment's."""
@@ -70,6 +70,8 @@ class Candidate:
             changed["cluster"] = experiment.cluster.model_copy(update=servers)
         if self.lr is not None:
             changed["update"] = experiment.update.model_copy(update={"lr": self.lr})
+        if is_collective(self.choice):
+            experiment = slowest_link(experiment)
         return experiment.model_copy(update=changed)
 
 
@@ -149,15 +151,24 @@ def compared(choices: Sequence[ParadigmChoice], exchange: Exchange | None) -> li
 class Space:
     """The candidates that a search chooses from."""
 
-    def __init__(self, experiment: Experiment, choices: Sequence[ParadigmChoice] = ()) -> None:
+    def __init__(
+        self,
+        experiment: Experiment,
+        choices: Sequence[ParadigmChoice] = (),
+        servers: Sequence[int] = SHARDS,
+        collectives: Sequence[str] = (),
+    ) -> None:
         """
         Args:
             experiment: the workers, the network, the servers.
             choices: the paradigms, as they are; none: the families, with their parameters.
+            servers: the numbers of servers that are tried beside the experiment's own.
+            collectives: all-reduces that are tried in the place of servers.
         """
         self._experiment, self._workers = experiment, experiment.worker_count
         self._choices = {choice.label: choice for choice in choices}
-        self._servers = list(_servers(experiment))
+        self._servers = list(_servers(experiment, servers))
+        self._exchanges = ["server", *collectives]
 
     def standard(self) -> Iterator[dict[str, Any]]:
         """Yield the parameters of the candidates that are tried first: each family with usual
@@ -168,13 +179,16 @@ class Space:
                 yield {"paradigm": label, "servers": 0}
             return
         half = max(1, self._workers // 2)
-        usual: dict[str, dict[str, int | float]] = {
+        for exchange in self._exchanges[1:]:
+            yield {"paradigm": SYNCHRONOUS, "balanced": False, "servers": 0, "exchange": exchange}
+        usual: dict[str, dict[str, Any]] = {
             "ssp": {"ssp.staleness": 3},
             "lagtuner": {"lagtuner.s_lower": 3, "lagtuner.slack": 12},
             "k-sync": {"k-sync.k": half},
             "backup-workers": {"backup-workers.backups": 1},
             "hybrid": {"hybrid.k": half, "hybrid.staleness_tolerance": 3},
             "sync-switch": {"sync-switch.fraction": 0.0625},
+            SYNCHRONOUS: {"exchange": "server"},
         }
         for balanced in (False, True):
             for family in self._families:
@@ -199,11 +213,16 @@ class Space:
         index = trial.suggest_int("servers", 0, len(self._servers) - 1)
         if choice is None or self._experiment.make(choice).infeasible_reason(self._workers):
             return None
+        if is_collective(choice):
+            return Candidate(choice)
         return Candidate(choice, self._servers[index])
 
     def _suggest_family(self, trial: optuna.Trial, name: str) -> ParadigmChoice | None:
         parameters: dict[str, Any] = {}
-        if name == "ssp":
+        if name == SYNCHRONOUS and len(self._exchanges) > 1:
+            exchange = trial.suggest_categorical("exchange", self._exchanges)
+            parameters |= {} if exchange == "server" else {"exchange": exchange}
+        elif name == "ssp":
             parameters["staleness"] = trial.suggest_int("ssp.staleness", 0, 32)
         elif name == "lagtuner":
             lower = trial.suggest_int("lagtuner.s_lower", 0, 8)
@@ -229,7 +248,7 @@ class Space:
         return ParadigmChoice.model_validate(spec)
 
 
-def _servers(experiment: Experiment) -> Iterator[tuple[int, str] | None]:
+def _servers(experiment: Experiment, counts: Sequence[int]) -> Iterator[tuple[int, str] | None]:
     """Yield the servers that are tried: as they are first, and others only where it costs time
     that there are too few.
     """
@@ -241,6 +260,6 @@ def _servers(experiment: Experiment) -> Iterator[tuple[int, str] | None]:
     for placement in ("apart", "with-workers"):
         if placement == "with-workers" and cluster.server_label_selector:
             continue
-        for count in SHARDS:
+        for count in counts:
             if count <= experiment.worker_count and (count, placement) != own:
                 yield count, placement

@@ -13,7 +13,7 @@ from raysync.config import Experiment
 from raysync.config.durations import Steps, middle
 from raysync.errors import ConfigError
 from raysync.predict.candidates import Candidate
-from raysync.predict.exchange import Exchange, is_collective, slowest_link
+from raysync.predict.exchange import Exchange
 from raysync.predict.setting import Setting
 from raysync.training.preparation import TrainingPlan, prepare
 
@@ -81,8 +81,6 @@ class MeasuredRanks:
         """
         choice = candidate.choice
         experiment = candidate.applied_to(self.experiment)
-        if is_collective(choice):
-            experiment = slowest_link(experiment)
         setting = Setting.of(replace(self._plan, experiment=experiment), choice)
         if setting is None:
             raise ConfigError(

@@ -11,7 +11,8 @@ from raysync import config
 from raysync.config import Experiment
 from raysync.engine.stopping import check_metrics
 from raysync.errors import ConfigError
-from raysync.predict.candidates import Candidate
+from raysync.predict.candidates import SHARDS, Candidate
+from raysync.predict.exchange import Exchange
 from raysync.predict.step_times.rank_step_times import RankStepTimes
 from raysync.training.preparation import TrainingPlan, prepare
 
@@ -41,6 +42,20 @@ class World:
     """The training as it is simulated: with the step times that are known of its workers, and
     with a validation set."""
     remarks: tuple[str, ...]
+    exchange: Exchange | None = None
+    """How gradients travel, where that was said beside the experiment."""
+
+    @property
+    def exchanges(self) -> tuple[Sequence[int], Sequence[str]]:
+        """The numbers of servers, and the all-reduces, that are tried beside the experiment's.
+
+        On Ray there is no all-reduce, so none can be advised there.
+        """
+        own = self.exchange
+        virtual, links = self.asked.engine == "virtual", self.plan.experiment.describes_all_reduce
+        if own is None:
+            return SHARDS, ("ring",) if virtual and links else ()
+        return own.servers, own.collectives if virtual else ()
 
     def advised(self, candidate: Candidate) -> Experiment:
         """Return the user's experiment with what is advised; it trains on all of its data.
@@ -59,6 +74,7 @@ def world_of(
     *,
     steps: RankStepTimes | None = None,
     profile: Mapping[str, Any] | None = None,
+    exchange: Exchange | None = None,
 ) -> World:
     """Prepare what is simulated.
 
@@ -66,6 +82,7 @@ def world_of(
         asked: the user's experiment.
         steps: the workers' measured step times, in place of those that it gives.
         profile: the workers and the network as they were measured, likewise.
+        exchange: links and servers, in place of its own.
 
     Raises:
         ConfigError: there is no target or no validation set, or the step times are of other
@@ -86,6 +103,11 @@ def world_of(
     if steps is not None:
         settings["workers"] = _traced(asked, steps)
         remarks += [f"Step times: {steps.source}.", *steps.remarks]
+    if exchange is not None:
+        size = settings["network"]["vector_bytes"]
+        own = exchange.network({slot: slot for slot in asked.slots()})
+        settings["network"] |= own | {"vector_bytes": size}
+        settings["cluster"]["server_shards"] = (*exchange.servers, 1)[0]
     plan = prepare(config.validate(settings), for_balanced=True)
     check_metrics(plan.experiment, plan.metrics, plan.primary)
     if plan.estimated_s:
@@ -99,7 +121,7 @@ def world_of(
             f"{held_out:,} training samples were held out: what is advised was chosen on them, and"
             " not on the test set."
         )
-    return World(asked, plan, tuple(remarks))
+    return World(asked, plan, tuple(remarks), exchange)
 
 
 def _with_validation(settings: Mapping[str, Any], plan: TrainingPlan) -> tuple[TrainingPlan, int]:

@@ -12,12 +12,13 @@ import pytest
 import yaml
 
 from raysync import cli, config
-from raysync.config import ParadigmChoice, Target
+from raysync.config import Link, ParadigmChoice, Target
 from raysync.core.metrics import ACCURACY
 from raysync.errors import ConfigError, RunFailed
 from raysync.predict import advice_report as report, finalists as training, runner, search
 from raysync.predict.advise import SearchOptions, advise
 from raysync.predict.candidates import Candidate, Space
+from raysync.predict.exchange import Exchange
 from raysync.predict.finalists import Goal, tune
 from raysync.predict.growth import changes
 from raysync.predict.runs import Outcome, PlannedRun, perform
@@ -135,6 +136,21 @@ def test_servers_are_searched_only_where_they_take_time():
     assert answer.best.servers is not None
     cluster = answer.world.advised(answer.best).cluster
     assert (cluster.server_shards, cluster.server_placement) == answer.best.servers
+
+
+def test_an_exchange_is_searched_and_all_else_has_its_links():
+    """A ring of two moves the vector once each way. The server's link takes it twice each way, but
+    one of the pushes comes while the slow worker still computes.
+    """
+    link = Link(bandwidth_bytes_per_s=1e5)
+    size = world().plan.vector_bytes
+    both = world_of(config.validate(TIMED), exchange=Exchange(size, link, servers=(1, 2)))
+    answer = advise(both, asked(seconds=5.0, seeds=1), Clock(tick=0.001))
+    timed = {each.candidate.label: each.seconds for each in answer.timed}
+    assert timed["bsp(exchange=ring)"] == pytest.approx(150 * (2 + size / 1e5), rel=0.01)
+    assert timed["bsp"] == pytest.approx(150 * (2 + 3 * size / 1e5), rel=0.01)
+    assert "2 servers apart" in " ".join(timed)
+    assert answer.world.advised(candidate(exchange="ring")).paradigm.parameters
 
 
 # ---- finalists ----
