@@ -14,7 +14,6 @@ from torch.profiler import ProfilerActivity, profile, schedule
 
 import raysync
 from raysync.errors import ConfigError
-from raysync.predict.step_times import trace_files
 from raysync.predict.step_times.rank_step_times import read
 from tests.builders.messages import Telling, naming, tells
 
