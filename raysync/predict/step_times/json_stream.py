@@ -41,16 +41,14 @@ class JsonStream:
         """Decode the next value.
 
         Raises:
-            ValueError: it is no JSON, is cut off, or too long.
+            JSONDecodeError: it is no JSON, is cut off, or too long.
         """
         while True:
             try:
                 value, self._at = DECODE(self._text, self._at)
                 return value
             except json.JSONDecodeError:
-                if len(self._text) - self._at > LARGEST_VALUE:
-                    raise ValueError(f"a value has more than {LARGEST_VALUE:,} letters") from None
-                if not self._more():
+                if len(self._text) - self._at > LARGEST_VALUE or not self._more():
                     raise
 
     def items(self) -> Iterator[Any]:

@@ -88,8 +88,7 @@ class TraceFile:
                 stream = JsonStream(self._blocks(file))
                 yield from self._list(stream)
         except json.JSONDecodeError as error:
-            # the writer was stopped within an event, or behind the list
-            if self._has_list and "}" not in error.doc[error.pos :]:
+            if self._has_list and _is_cut_off(error):
                 return
             line = stream.line + error.lineno - 1
             raise ConfigError(f"{self.path}: line {line}: it is no trace ({error.msg}).") from error
@@ -138,6 +137,12 @@ class TraceFile:
             elif len(rest) > LARGEST_VALUE:
                 break
         yield _escaped(rest + decode(b"", final=True))
+
+
+def _is_cut_off(error: json.JSONDecodeError) -> bool:
+    """Say whether a value was not written to its end, as where the program was stopped."""
+    in_text = error.msg.startswith("Unterminated string")
+    return len(error.doc) <= LARGEST_VALUE and (in_text or "}" not in error.doc[error.pos :])
 
 
 def _escaped(text: str) -> str:
