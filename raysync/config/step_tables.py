@@ -131,8 +131,8 @@ def _split(text: str, separator: str, first: int) -> pd.DataFrame:
             ) from error
         raise ValueError(f"it is no CSV ({error})") from error
     cells.index = pd.RangeIndex(first, first + len(cells), name="line")
-    cells = cells.apply(lambda column: column.str.strip())
-    return cells.loc[(cells != "").any(axis=1)]
+    cells = pd.DataFrame({column: texts.str.strip() for column, texts in cells.items()})
+    return cells[(cells != "").any(axis=1)]
 
 
 def _parquet(path: Path) -> pd.DataFrame:

@@ -47,12 +47,12 @@ ON_CPU = "aten::"
 ALL_REDUCES = {"allreduce": 1.0, "reducescatter": 0.5, "allgather": 0.5}
 """Of which share of an all-reduce of the same size each collective is."""
 BYTES = {
-    **dict.fromkeys(("Byte", "Char", "Bool"), 1),
-    **dict.fromkeys(("Half", "BFloat16", "Short"), 2),
-    **dict.fromkeys(("Float", "Int", "ComplexHalf"), 4),
-    **dict.fromkeys(("Double", "Long", "ComplexFloat"), 8),
+    **dict.fromkeys(("byte", "char", "bool", "uint8", "int8"), 1),
+    **dict.fromkeys(("half", "bfloat16", "float16", "short", "int16"), 2),
+    **dict.fromkeys(("float", "float32", "int", "int32"), 4),
+    **dict.fromkeys(("double", "float64", "long", "int64"), 8),
 }
-"""What an element takes, by torch's name of its type; those of Float8 take one."""
+"""What an element takes, by both names that torch has for its type."""
 
 
 class DeviceActivity:
@@ -60,10 +60,8 @@ class DeviceActivity:
 
     def __init__(self) -> None:
         self.work, self.collectives = TimeSpans(), TimeSpans()
-        self.sizes: dict[float, tuple[float, float]] = {}
-        """Id of a call -> its begin in microseconds, and its bytes: several kernels can be of one
-        call.
-        """
+        self.sizes: list[tuple[float, float]] = []
+        """The begins of collectives in microseconds, and their bytes."""
 
 
 class Communication:
@@ -80,9 +78,7 @@ class Communication:
         if isinstance(args, dict) and NAME in args:
             kind, size = "collective", _bytes(args)
             if size is not None:
-                call = args.get("External id")
-                key = call if isinstance(call, float) else -1.0 - len(device.sizes)
-                device.sizes[key] = begin_us, size
+                device.sizes.append((begin_us, size))
         if kind == "collective":
             device.collectives.add(begin_us, begin_us + us)
         elif kind == "work":
@@ -101,7 +97,7 @@ class Communication:
         sizes = self._gpu.sizes or self._cpu.sizes
         if not sizes:
             return None
-        at, size = np.array(list(sizes.values())).T
+        at, size = np.array(sizes).T
         step = np.searchsorted(begins, at, side="right")
         return np.bincount(step, size, len(begins) + 1)[1:].astype(float)
 
@@ -119,8 +115,8 @@ def _bytes(args: TraceEvent) -> float | None:
     """Return the bytes of an all-reduce that is as large as a collective."""
     name = re.sub("[^a-z]", "", str(args[NAME]).lower())
     share = next((ALL_REDUCES[each] for each in ALL_REDUCES if each in name), None)
-    kind = str(args.get("dtype"))
-    each = BYTES.get(kind, 1 if kind.startswith("Float8") else None)
+    kind = str(args.get("dtype")).lower()
+    each = 1 if kind.startswith("float8") else BYTES.get(kind)
     counts = [args.get(f"{way} msg nelems") for way in ("In", "Out")]
     known = [count for count in counts if isinstance(count, float) and isfinite(count)]
     return share * each * max(known) if share and each and known else None
