@@ -11,7 +11,7 @@ from statistics import fmean
 from typing import Literal
 
 from raysync.config.bounded_file import is_table, path_of
-from raysync.config.durations import Steps
+from raysync.config.durations import Steps, by_number
 from raysync.config.step_tables import read_table
 from raysync.config.table_columns import listed
 from raysync.core.ids import WorkerId
@@ -78,8 +78,8 @@ def read(
     """Read the step times in files.
 
     Args:
-        names: paths; several only of torch's profiler, one a rank. A folder is that of a run, which
-            can also be a URI, or one of the profiler's traces.
+        names: paths; several are tables, or traces of torch's profiler. A folder is that of a run,
+            which can also be a URI, or one of the profiler's traces.
         event: of a Ray timeline, the method whose calls are the steps: `Trainer.step`.
         show: is called while traces are read, with the bytes that are done, and all of them.
 
@@ -110,29 +110,42 @@ def _read(names: Sequence[str], event: str | None, show: Show) -> RankStepTimes:
             return _of_record(first)
         if path.name == JOURNAL:
             return _of_record(str(path.parent))
-        if is_table(path):
-            return _of_table(path)
         if path.is_dir():
             paths = traces_in(path)
             if not paths:
                 raise ConfigError(f"{path}: it holds no run and no trace.\nAllowed: {FORMATS}.")
+    if all(map(is_table, paths)):
+        return _of_tables(paths)
     for path in paths:
         if not is_trace(path):
-            one = "" if len(paths) == 1 else " Several files must be traces of torch's profiler."
+            one = "" if len(paths) == 1 else " Several files must all be tables, or all traces."
             raise ConfigError(f"{path}: its format is not known.{one}\nAllowed: {FORMATS}.")
     return _of_traces(paths, event, show)
 
 
-def _of_table(path: Path) -> RankStepTimes:
-    table = read_table(path)
+def _of_tables(paths: Sequence[Path]) -> RankStepTimes:
+    steps: Steps = {}
     remarks = []
-    if table.left_out:
-        remarks.append(f"Columns that are no ranks, and are left out: {listed(table.left_out)}.")
-    if not table.has_unit and min(map(fmean, table.steps.values())) > LONG_S:
-        remarks.append(
-            "Its numbers are taken for seconds: no name has another unit at its end, as rank0_ms."
-        )
-    return RankStepTimes(f"the table {path}", table.steps, remarks=tuple(remarks), may_wait=True)
+    for path in paths:
+        table = read_table(path)
+        if twice := steps.keys() & table.steps.keys():
+            raise ConfigError(f"{path}: worker {min(twice)!r} is in another table, too.")
+        steps.update(table.steps)
+        if table.left_out:
+            remarks.append(
+                f"Columns that are no ranks, and are left out: {listed(table.left_out)}."
+            )
+        if not table.has_unit and min(map(fmean, table.steps.values())) > LONG_S:
+            remarks.append(
+                "Its numbers are taken for seconds: no name has another unit at its end, as"
+                " rank0_ms."
+            )
+    return RankStepTimes(
+        f"the table {paths[0]}" if len(paths) == 1 else f"{len(paths)} tables",
+        {rank: steps[rank] for rank in sorted(steps, key=by_number)} if len(paths) > 1 else steps,
+        remarks=tuple(dict.fromkeys(remarks)),
+        may_wait=True,
+    )
 
 
 def _of_traces(paths: Sequence[Path], event: str | None, show: Show) -> RankStepTimes:
