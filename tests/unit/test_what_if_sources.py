@@ -507,6 +507,7 @@ def sized(name, count_in, count_out, ts=400, cat="kernel", **more):
         ([sized("allreduce", 100, 100), sized("allreduce", 100, 100, cat="cpu_op")], 400),
         ([sized("allreduce", 100, 100, cat="cpu_op")], 400),
         ([sized("_reduce_scatter_base", 400, 100), sized("_allgather_base", 100, 400)], 1600),
+        ([sized("_allgather_base", 100, 400)], None),
         ([sized("allreduce", 100, 100, dtype="bfloat16")], 200),
         ([sized("allreduce", 100, 100, dtype="Float8_e4m3fn")], 100),
         ([sized("allreduce", 100, 100), sized("broadcast", 7, 7)], 400),

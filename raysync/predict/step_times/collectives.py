@@ -44,8 +44,6 @@ CALLS = ("python_function", "cuda_runtime", "cuda_driver")
 """What is called after that which it calls, but lasts longer or shorter."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_CPU = "aten::"
-ALL_REDUCES = {"allreduce": 1.0, "reducescatter": 0.5, "allgather": 0.5}
-"""Of which share of an all-reduce of the same size each collective is."""
 BYTES = {
     **dict.fromkeys(("byte", "char", "bool", "uint8", "int8"), 1),
     **dict.fromkeys(("half", "bfloat16", "float16", "short", "int16"), 2),
@@ -61,7 +59,7 @@ class DeviceActivity:
     def __init__(self) -> None:
         self.work, self.collectives = TimeSpans(), TimeSpans()
         self.sizes: list[tuple[float, float]] = []
-        """The begins of collectives in microseconds, and their bytes."""
+        """The begins of collectives in microseconds, and the bytes that they reduce."""
 
 
 class Communication:
@@ -76,7 +74,7 @@ class Communication:
         device = self._gpu if category in ON_GPU else self._cpu
         kind = _kind(str(event.get("name")), category)
         if isinstance(args, dict) and NAME in args:
-            kind, size = "collective", _bytes(args)
+            kind, size = "collective", _reduced_bytes(args)
             if size is not None:
                 device.sizes.append((begin_us, size))
         if kind == "collective":
@@ -92,8 +90,8 @@ class Communication:
         exposed: Numbers = both.within(begins, ends) - work.within(begins, ends)
         return exposed.round(3)  # nanoseconds: sums differ a little
 
-    def bytes_after(self, begins: Numbers) -> Numbers | None:
-        """Return the bytes of an all-reduce after each time, until the next; None: unknown."""
+    def reduced_after(self, begins: Numbers) -> Numbers | None:
+        """Return the bytes that are reduced after each time, until the next; None: unknown."""
         sizes = self._gpu.sizes or self._cpu.sizes
         if not sizes:
             return None
@@ -111,12 +109,14 @@ def _kind(name: str, category: str) -> Literal["collective", "work"] | None:
     return "collective" if category not in CALLS and RANGE.search(name) else None
 
 
-def _bytes(args: TraceEvent) -> float | None:
-    """Return the bytes of an all-reduce that is as large as a collective."""
-    name = re.sub("[^a-z]", "", str(args[NAME]).lower())
-    share = next((ALL_REDUCES[each] for each in ALL_REDUCES if each in name), None)
+def _reduced_bytes(args: TraceEvent) -> float | None:
+    """Return the bytes that a collective reduces; None: it does not, or they are unknown.
+
+    A reduce-scatter has them all as its input. What is gathered are weights.
+    """
     kind = str(args.get("dtype")).lower()
     each = 1 if kind.startswith("float8") else BYTES.get(kind)
-    counts = [args.get(f"{way} msg nelems") for way in ("In", "Out")]
-    known = [count for count in counts if isinstance(count, float) and isfinite(count)]
-    return share * each * max(known) if share and each and known else None
+    count = args.get("In msg nelems")
+    if "reduce" not in str(args[NAME]) or each is None or not isinstance(count, float):
+        return None
+    return count * each if isfinite(count) else None

@@ -55,7 +55,7 @@ class RankStepTimes:
     may_wait: bool = False
     """Whether a step may include waiting for other ranks, as far as the source says."""
     exchanged_bytes: int | None = None
-    """The bytes of an all-reduce that is as large as those of a step; None: unknown."""
+    """The bytes of the gradients of a step, where the source says it."""
     exposed_s: Mapping[str, float] | None = None
     """Rank -> the mean seconds a step in which it did nothing but communicate, which are not in
     `steps`; None: unknown.

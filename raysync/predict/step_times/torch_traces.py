@@ -38,7 +38,7 @@ class ProfiledStep:
     exposed_s: float
     """These."""
     exchanged: float | None
-    """The bytes of an all-reduce; None: unknown."""
+    """The bytes that were reduced in it; None: unknown."""
 
 
 @dataclass
@@ -103,7 +103,7 @@ class TorchTrace:
         begins = np.array([step["ts"] for _, step in self.steps])
         ends = begins + np.array(seconds) / US
         exposed = self._communication.exposed_us(begins, ends) * US
-        sizes = self._communication.bytes_after(begins)
+        sizes = self._communication.reduced_after(begins)
         for at, (number, _) in enumerate(self.steps):
             if number in rank.steps:
                 raise ConfigError(_twice(number, path, rank.steps[number].path, name))
