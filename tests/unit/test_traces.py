@@ -35,7 +35,7 @@ def experiment(tmp_path, workers):
     [
         WIDE,
         "step,fast,slow\n7,1,10\n8,2,20\n\n9,3,30\n",
-        "fast, step ,slow\n1,0,10\n2,1,20\n3,2,30\n",
+        "fast , step ,slow\n1 ,0,10\n2,1,20\n3,2,30\n",
         "\ufeff" + WIDE,
         WIDE.replace("\n", "\r\n"),
     ],
@@ -69,6 +69,7 @@ def test_parquet_holds_the_same(tmp_path):
         ("step\n1\n", "each column needs the name of a worker"),
         ("a,b\n1,2\n3\n", "line 3: worker 'b': no seconds"),
         ("a,b\n1,2\n3,4,5\n", "line 3: 3 values, but there are 2 columns"),
+        ("\n \na,b\n1,2\n3,4,5\n", "line 5: 3 values, but there are 2 columns"),
         ("a,b\n1,2\n\n3,\n", "line 4: worker 'b': no seconds; a step is missing"),
         ("a,b\n1,2\n3,-4\n", "line 3: worker 'b': a step lasts -4 s; it must be above 0 and"),
         ("a,b\n1,0\n", "line 2: worker 'b': a step lasts 0 s"),

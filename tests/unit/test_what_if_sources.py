@@ -146,7 +146,7 @@ COLLECTIVES = {
     "on a GPU": (
         [
             work(0, 1000, "aten::conv2d"),  # the CPU waits for the GPU
-            work(0, 500, "nccl:all_reduce", "user_annotation"),
+            work(0, 900, "nccl:all_reduce", "user_annotation"),
             work(0, 300, "gemm", "kernel"),
             work(200, 500, "ncclDevKernel_AllReduce_Sum", "kernel"),
             work(600, 50, "Memcpy", "gpu_memcpy"),
@@ -275,7 +275,14 @@ def test_memory_is_bounded_by_what_is_kept_and_not_by_the_size_of_the_file(tmp_p
 
 
 def test_the_order_of_events_means_nothing(tmp_path):
-    steps = [event for number in range(20) for event in ddp(number, 100.0 + number)]
+    steps = [
+        event
+        for number in range(20)
+        for event in (
+            *ddp(number, 100.0 + number),
+            sized("allreduce", 2**number, 0, 2000 * number + 10),
+        )
+    ]
     ordered = read([trace(tmp_path, "a.json", *steps)])
     Random(1).shuffle(steps)
     (tmp_path / "a.json").unlink()
@@ -316,14 +323,21 @@ def test_a_file_that_its_writer_left_within_an_event_has_the_events_before(tmp_p
     assert read([str(tmp_path / "a.json")]).steps == {"a": (0.001,)}
 
 
-@pytest.mark.parametrize("characters", [1, 10**6])
-def test_damage_within_a_trace_is_named_with_its_line(tmp_path, characters, monkeypatch):
+@pytest.mark.parametrize("damage", ['"x" "y"', '"x'])
+def test_damage_within_a_trace_is_named_with_its_line_before_all_is_read(
+    tmp_path, damage, monkeypatch
+):
     monkeypatch.setattr(json_stream, "LARGEST_VALUE", 1000)
+    monkeypatch.setattr(trace_files, "BLOCK_BYTES", 100)
     path = tmp_path / "a.json"
-    good = json.dumps(step(0))
-    path.write_text(f'[{good},\n{good[:-9]} "x" "y"}},\n{good}{" " * characters}]')
+    good = json.dumps(step(0)) + ",\n"
+    without_quotes = ("1, " * 99 + "\n") * 99
+    path.write_text(f"[{good}{{{damage}}},\n{without_quotes}]")
+    shown = []
     with pytest.raises(ConfigError, match=r"a\.json: line 2:"):
-        read([str(path)])
+        read([str(path)], show=lambda done, total: shown.append((done, total)))
+    done, total = shown[-1]
+    assert done < total / 2
 
 
 def test_a_pipe_is_no_trace_and_does_not_hold_up(tmp_path):

@@ -12,7 +12,7 @@ from typing import Any, BinaryIO
 
 from raysync.config.bounded_file import open_plain
 from raysync.errors import ConfigError
-from raysync.predict.step_times.json_stream import LARGEST_VALUE, JsonStream
+from raysync.predict.step_times import json_stream
 
 PACKED = {".gz": "gzip", ".zst": "zstd"}
 SUFFIXES = (".json", *(f".json{suffix}" for suffix in PACKED))
@@ -82,10 +82,10 @@ class TraceFile:
         return 0.0 if at_us > SINCE_EPOCH_US else None
 
     def _values(self) -> Iterator[Any]:
-        stream = JsonStream(iter(()))
+        stream = json_stream.JsonStream(iter(()))
         try:
             with open_plain(self.path) as file:
-                stream = JsonStream(self._blocks(file))
+                stream = json_stream.JsonStream(self._blocks(file))
                 yield from self._list(stream)
         except json.JSONDecodeError as error:
             if self._has_list and _is_cut_off(error):
@@ -101,7 +101,7 @@ class TraceFile:
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{self.path}: it is no trace ({error}).") from error
 
-    def _list(self, stream: JsonStream) -> Iterator[Any]:
+    def _list(self, stream: json_stream.JsonStream) -> Iterator[Any]:
         opening = stream.peek()
         self._has_list = opening == "["
         if self._has_list:
@@ -134,7 +134,7 @@ class TraceFile:
             text, comma, rest = (rest + decode(data)).rpartition(",")
             if comma:
                 yield _escaped(text + comma)
-            elif len(rest) > LARGEST_VALUE:
+            elif len(rest) > json_stream.LARGEST_VALUE:
                 break
         yield _escaped(rest + decode(b"", final=True))
 
@@ -142,7 +142,9 @@ class TraceFile:
 def _is_cut_off(error: json.JSONDecodeError) -> bool:
     """Say whether a value was not written to its end, as where the program was stopped."""
     in_text = error.msg.startswith("Unterminated string")
-    return len(error.doc) <= LARGEST_VALUE and (in_text or "}" not in error.doc[error.pos :])
+    return len(error.doc) <= json_stream.LARGEST_VALUE and (
+        in_text or "}" not in error.doc[error.pos :]
+    )
 
 
 def _escaped(text: str) -> str:
