@@ -16,7 +16,7 @@ from raysync.errors import ConfigError, unknown_name
 from raysync.predict.step_times.trace_files import TraceEvent, seconds_of
 
 TASK, EXECUTION = "task::", "task:execute"
-Process = tuple[str, str]
+RankProcess = tuple[str, str]
 """A node, and the process of a worker on it."""
 KEPT = ("ts", "dur")
 
@@ -25,11 +25,11 @@ class RayTimeline:
     """What is kept of a Ray timeline."""
 
     def __init__(self) -> None:
-        self.calls: dict[str, dict[Process, list[TraceEvent]]] = defaultdict(
+        self.calls: dict[str, dict[RankProcess, list[TraceEvent]]] = defaultdict(
             lambda: defaultdict(list)
         )
         """Method -> process -> the events of its tasks."""
-        self._executions: dict[Process, list[TraceEvent]] = defaultdict(list)
+        self._executions: dict[RankProcess, list[TraceEvent]] = defaultdict(list)
 
     def add(self, event: TraceEvent) -> None:
         """Add an event with a duration, of a task or within one."""

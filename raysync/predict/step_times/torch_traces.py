@@ -149,11 +149,11 @@ def read_profiles(
     sizes = [step.exchanged for rank in ranks.values() for step in rank.steps.values()]
     known = [size for size in sizes if size is not None]
     return Profiles(
-        {name: tuple(rank.steps[n].seconds for n in numbers) for name, rank in ranks.items()},
-        tuple(remarks),
-        max(shares) < LITTLE,
-        round(median(known)) if known else None,
-        {name: rank.exposed_s for name, rank in ranks.items()},
+        steps={name: tuple(rank.steps[n].seconds for n in numbers) for name, rank in ranks.items()},
+        remarks=tuple(remarks),
+        may_wait=max(shares) < LITTLE,
+        exchanged_bytes=round(median(known)) if known else None,
+        exposed_s={name: rank.exposed_s for name, rank in ranks.items()},
     )
 
 
