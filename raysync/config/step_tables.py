@@ -11,17 +11,19 @@ and the mean of these is not that of rows that are mixed.
 
 from __future__ import annotations
 
-import csv
 import io
 import math
+import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from reprlib import repr as shortened
+from typing import cast
 
 import numpy as np
 import pandas as pd
+from numpy.typing import NDArray
 
 from raysync.config.bounded_file import PARQUET, read_bytes, read_text, table_suffix
 from raysync.config.durations import Steps, by_number
@@ -36,9 +38,9 @@ from raysync.config.table_columns import (
 )
 from raysync.errors import ConfigError
 
-LARGEST_BYTES = 50_000_000
+LARGEST_BYTES = 400_000_000
 MOST_RANKS = 10_000
-MOST_CELLS = 2_000_000
+MOST_CELLS = 50_000_000
 LONG = "worker, step, seconds (or rank, host, ...; iteration, ...; duration_ms, ...)"
 COMMA, POINT = (rf"([-+]?\d*){sign}(\d+(?:[eE][-+]?\d+)?)" for sign in (",", r"\."))
 """Numbers with a decimal comma, or point."""
@@ -83,36 +85,54 @@ def read_table(path: Path) -> StepTable:
         raise ValueError(f"{path}: {error}") from error
 
 
-# ---- the cells: texts, by their line or row, and by the title of their column ----
+# ---- the cells: texts, by the number of their line or row, and by the title of their column ----
 
 
 def _csv(path: Path) -> pd.DataFrame:
     text = read_text(path, LARGEST_BYTES)
-    header = next((line for line in text.splitlines() if line.strip()), "")
-    # by the names alone: numbers with a decimal comma have as many commas as semicolons
-    separator = next((each for each in "\t;" if each in header), ",")
-    _check_size(0, text.count(separator) + text.count("\n"))
-    reader = csv.reader(
-        io.StringIO(text, newline=""), delimiter=separator, strict=True, skipinitialspace=True
-    )
-    lines: dict[str, list[str]] = {}
-    try:
-        for cells in reader:
-            if any(map(str.strip, cells)):
-                lines[f"line {reader.line_num}"] = [cell.strip() for cell in cells]
-    except csv.Error as error:
-        raise ValueError(f"line {reader.line_num}: not CSV ({error})") from error
-    if not lines:
+    header = re.search(r"^.*\S.*$", text, re.M)
+    if header is None:
         raise ValueError("it is empty; its first line must name the columns")
-    (first, titles), *rest = lines.items()
+    # by the names alone: numbers with a decimal comma have as many commas as semicolons
+    separator = next((each for each in "\t;" if each in header[0]), ",")
+    _check_size(0, text.count(separator) + text.count("\n"))
+    first = text.count("\n", 0, header.start()) + 1
+    cells = _split(text[header.start() :], separator, first)
+    titles = cells.iloc[0].tolist()
     if not any(math.isnan(_number(title)) for title in titles):
-        raise ValueError(f"{first}: it must name the columns; got numbers")
-    for line, cells in rest:
-        if len(cells) != len(titles):
-            raise ValueError(f"{line}: {len(cells)} values, but there are {len(titles)} columns")
-    rows = [cells for _, cells in rest]
-    table = pd.DataFrame(rows, [line for line, _ in rest], _named(titles), dtype=object)
+        raise ValueError(f"line {first}: it must name the columns; got numbers")
+    table = cells.iloc[1:].set_axis(_named(titles), axis="columns")
     return table if separator == "," else _with_points(table)
+
+
+def _split(text: str, separator: str, first: int) -> pd.DataFrame:
+    """Return the cells of CSV, without empty lines.
+
+    Args:
+        text: begins with the names of the columns.
+        separator: between cells.
+        first: the number of its first line.
+    """
+    try:
+        cells = pd.read_csv(
+            io.StringIO(text),
+            sep=separator,
+            header=None,
+            dtype=str,
+            keep_default_na=False,
+            skip_blank_lines=False,
+            skipinitialspace=True,
+        )
+    except pd.errors.ParserError as error:
+        if found := re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error)):
+            columns, line, values = map(int, found.groups())
+            raise ValueError(
+                f"line {line + first - 1}: {values} values, but there are {columns} columns"
+            ) from error
+        raise ValueError(f"it is no CSV ({error})") from error
+    cells.index = pd.RangeIndex(first, first + len(cells), name="line")
+    cells = pd.DataFrame({column: texts.str.strip() for column, texts in cells.items()})
+    return cells[(cells != "").any(axis=1)]
 
 
 def _parquet(path: Path) -> pd.DataFrame:
@@ -129,7 +149,7 @@ def _parquet(path: Path) -> pd.DataFrame:
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"it is no parquet ({error})") from error
     titles = _named([title.strip() for title in table.column_names])
-    rows = [f"row {number}" for number in range(1, table.num_rows + 1)]
+    rows = pd.RangeIndex(1, table.num_rows + 1, name="row")
     return pd.DataFrame(dict(zip(titles, texts, strict=True)), rows, dtype=object)
 
 
@@ -187,7 +207,19 @@ def _number(text: str) -> float:
         return math.nan
 
 
-_numbers = np.vectorize(_number, otypes=[float])
+def _numbers(cells: pd.DataFrame | pd.Series[str]) -> NDArray[np.float64]:
+    """Return the numbers that texts are."""
+    texts = cells.to_numpy(dtype=object)
+    try:
+        numbers = texts.astype(float)
+    except ValueError:
+        numbers = np.vectorize(_number, otypes=[float])(texts)
+    return cast(NDArray[np.float64], numbers)
+
+
+def _place(rows: pd.DataFrame | pd.Series[str], at: int = 0) -> str:
+    """Name a line, or a row."""
+    return f"{rows.index.name} {rows.index[at]}"
 
 
 # ---- the two forms ----
@@ -205,7 +237,7 @@ def _wide(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
     names, titles = [each.name for each in ranks], titles_of(ranks)
     _check_once(names)
     rows = pd.concat([_steps_of(cells, columns)] * len(ranks)).assign(
-        rank=np.repeat(names, len(cells)), cell=cells[titles].to_numpy().ravel("F")
+        rank=pd.Categorical(names).repeat(len(cells)), cell=cells[titles].to_numpy().ravel("F")
     )
     known = {*titles, "step"}
     left_out = tuple(title for title in titles_of(columns) if title not in known)
@@ -223,7 +255,9 @@ def _long(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
             f" {listed(titles_of(durations)) or 'none'}"
         )
     [duration] = exact or durations
-    rows = _steps_of(cells, columns).assign(rank=_ranks(cells, columns), cell=cells[duration.title])
+    rows = _steps_of(cells, columns).assign(
+        rank=_ranks(cells, columns).astype("category"), cell=cells[duration.title]
+    )
     if (count := rows["rank"].nunique()) > MOST_RANKS:
         raise ValueError(f"it has {count:,} workers; at most {MOST_RANKS:,} workers are read")
     steps = _steps(rows, columns, duration.scale)
@@ -242,10 +276,12 @@ def _ranks(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.Series[str
     """
     naming = cells[titles_of(of_kind(columns, "rank names"))]
     if (unnamed := (naming == "").any(axis=1)).any():
-        raise ValueError(f"{unnamed.idxmax()}: no worker")
+        raise ValueError(f"{_place(naming[unnamed])}: no worker")
     count = len(naming.drop_duplicates())
-    together = pd.Series(map(" ".join, naming.to_numpy()), naming.index)
-    return next((each for _, each in naming.items() if each.nunique() == count), together)
+    for _, each in naming.items():
+        if each.nunique() == count:
+            return each
+    return pd.Series(map(" ".join, naming.to_numpy()), naming.index)
 
 
 def _steps_of(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.DataFrame:
@@ -257,7 +293,7 @@ def _steps_of(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.DataFra
         wrong = cells[each.title][rows[each.kind] % 1 != 0]  # so it is for NaN and infinity
         if len(wrong):
             raise ValueError(
-                f"{wrong.index[0]}: {NUMBERED[each.kind]} must be a whole number; got"
+                f"{_place(wrong)}: {NUMBERED[each.kind]} must be a whole number; got"
                 f" {shortened(wrong.iloc[0])}"
             )
     return rows
@@ -278,7 +314,7 @@ def _steps(rows: pd.DataFrame, columns: Sequence[InputColumn], scale: float | No
     _check_durations(rows)
     rows = rows.sort_values([*NUMBERED], kind="stable")
     _check_numbers(rows, [*titles_of(of_kind(columns, "step")), "step"][0])
-    by_rank = rows.groupby("rank", sort=False)["seconds"]
+    by_rank = rows.groupby("rank", sort=False, observed=True)["seconds"]
     return {str(rank): tuple(seconds.tolist()) for rank, seconds in by_rank}
 
 
@@ -286,7 +322,7 @@ def _check_durations(rows: pd.DataFrame) -> None:
     wrong = rows[~rows["seconds"].between(0, math.inf, inclusive="neither")]
     if wrong.empty:
         return
-    line, text, seconds = wrong.index[0], wrong["cell"].iloc[0], wrong["seconds"].iloc[0]
+    line, text, seconds = _place(wrong), wrong["cell"].iloc[0], wrong["seconds"].iloc[0]
     why = f"a step lasts {seconds:g} s; it must be above 0 and finite"
     if not text:
         why = "no seconds; a step is missing"
@@ -308,17 +344,17 @@ def _check_numbers(rows: pd.DataFrame, step: str) -> None:
     follows = (change["step"] == 1) & change["epoch"].isin([0, 1])
     follows |= (change["epoch"] == 1) & (order["step"] == steps[0])  # anew with each epoch
     place = numbers.groupby([*NUMBERED]).ngroup().to_numpy()
-    expected = rows.groupby("rank").cumcount().to_numpy()
+    expected = rows.groupby("rank", observed=True).cumcount().to_numpy()
     is_again = rows.duplicated(["rank", *NUMBERED]).to_numpy()
     is_wrong = is_again | (place != expected) | (~follows.to_numpy()[place] & (place > 0))
     if not is_wrong.any():
         return
     at = int(is_wrong.argmax())
     rank, number = rows["rank"].iloc[at], steps[place[at]]
-    given = f"{rows.index[at]}: {step} {number:.0f} of worker {rank!r}"
+    given = f"{_place(rows, at)}: {step} {number:.0f} of worker {rank!r}"
     if is_again[at]:
-        first = rows.index[(place == place[at]) & (rows["rank"] == rank)][0]
-        raise ValueError(f"{given} is given twice, first in {first}")
+        first = rows[(place == place[at]) & (rows["rank"] == rank)]
+        raise ValueError(f"{given} is given twice, first in {_place(first)}")
     is_gap = place[at] == expected[at]  # in the steps of all ranks
     missing = steps[place[at] - 1] + 1 if is_gap else steps[expected[at]]
     raise ValueError(f"{given}, but its {step} {missing:.0f} is missing")

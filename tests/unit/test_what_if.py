@@ -438,7 +438,7 @@ def test_without_bsp_nothing_is_compared_with_it(table):
     [
         (["nowhere.csv"], "nowhere.csv:"),
         (["notes.txt"], "notes.txt:"),
-        (["steps.csv", "steps.csv"], "torch's"),
+        (["steps.csv", "steps.csv"], "steps.csv: another table"),
         (["."], "trace"),
         (["bad.csv"], "bad.csv: line 3: 'b': -1 0"),
         (["short.csv"], "short.csv: line 3: 'b':"),

@@ -5,16 +5,19 @@ what is wrong with them.
 import gzip
 import json
 import os
+import tracemalloc
 from pathlib import Path
+from random import Random
 from time import perf_counter
 
+import pyarrow as pa
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile, schedule
 
 import raysync
 from raysync.errors import ConfigError
-from raysync.predict.step_times import trace_files
+from raysync.predict.step_times import json_stream, time_spans, trace_files
 from raysync.predict.step_times.rank_step_times import read
 from tests.builders.messages import Telling, naming, tells
 
@@ -96,7 +99,7 @@ def test_the_gpu_s_part_of_a_step_is_not_another_step(tmp_path):
     ("first", "second", "says"),
     [
         ([step(0), step(1)], [step(1)], "b: ProfilerStep#0"),
-        ([step(0)], [step(0), step(1)], "a: ProfilerStep#1"),
+        ([step(0), step(1)], [step(0), step(2)], "b: ProfilerStep#1"),
         ([step(0), step(0)], [step(0)], "a.json: ProfilerStep#0"),
         ([step(0, -5)], [step(0)], "a.json: ProfilerStep#0 -5 0"),
         ([step(0)], [{"ph": "X", "name": "matmul"}], "b.json:"),
@@ -143,7 +146,7 @@ COLLECTIVES = {
     "on a GPU": (
         [
             work(0, 1000, "aten::conv2d"),  # the CPU waits for the GPU
-            work(0, 500, "nccl:all_reduce", "user_annotation"),
+            work(0, 900, "nccl:all_reduce", "user_annotation"),
             work(0, 300, "gemm", "kernel"),
             work(200, 500, "ncclDevKernel_AllReduce_Sum", "kernel"),
             work(600, 50, "Memcpy", "gpu_memcpy"),
@@ -228,7 +231,9 @@ TOLERATED = {
 
 @pytest.mark.parametrize("what", TOLERATED)
 @pytest.mark.parametrize("form", ["object", "list"])
-def test_a_trace_that_chrome_reads_is_read(tmp_path, what, form):
+@pytest.mark.parametrize("block", [1, 7, 10**6])
+def test_a_trace_that_chrome_reads_is_read(tmp_path, what, form, block, monkeypatch):
+    monkeypatch.setattr(trace_files, "BLOCK_BYTES", block)
     for rank, text in enumerate(two_ranks(traceName="PLACE")):
         if form == "list":
             text = json.dumps([*json.loads(text)["traceEvents"], {"ph": "M", "name": "PLACE"}])
@@ -253,12 +258,86 @@ def test_no_number_of_microseconds_is_refused_with_the_file(tmp_path, key, numbe
         read([str(tmp_path / "x.json")])
 
 
-def test_more_values_than_are_read_are_refused(tmp_path, monkeypatch):
-    path = trace(tmp_path, "x.json", *map(step, range(100)))
-    assert len(read([path]).steps["x"]) == 100
-    monkeypatch.setattr(trace_files, "MOST_VALUES", 100)
-    with pytest.raises(ConfigError, match=r"x\.json"):
-        read([path])
+def test_memory_is_bounded_by_what_is_kept_and_not_by_the_size_of_the_file(tmp_path):
+    path = tmp_path / "x.json"
+    kernel = json.dumps(work(0, 1000, "gemm" + 300 * "_", "kernel"))
+    with path.open("w") as file:
+        file.write(f"[{json.dumps(step(0))}")
+        file.writelines(f", {kernel}" for _ in range(60_000))
+    size = path.stat().st_size
+    read([str(path)])  # imports
+    tracemalloc.start()
+    assert read([str(path)]).steps == {"x": (0.001,)}
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert size > 20e6
+    assert peak < size / 2
+
+
+def test_the_order_of_events_means_nothing(tmp_path):
+    steps = [
+        event
+        for number in range(20)
+        for event in (
+            *ddp(number, 100.0 + number),
+            sized("allreduce", 2**number, 0, 2000 * number + 10),
+        )
+    ]
+    ordered = read([trace(tmp_path, "a.json", *steps)])
+    Random(1).shuffle(steps)
+    (tmp_path / "a.json").unlink()
+    assert read([trace(tmp_path, "a.json", *steps)]) == ordered
+
+
+def test_spans_are_the_same_when_they_are_put_together_as_they_come(tmp_path, monkeypatch):
+    steps = [event for number in range(50) for event in ddp(number, 100.0 + number)]
+    path = trace(tmp_path, "a.json", *steps)
+    at_once = read([path])
+    monkeypatch.setattr(time_spans, "AT_ONCE", 3)
+    assert read([path]) == at_once
+
+
+def test_what_is_done_of_all_files_is_shown(tmp_path):
+    files = [trace(tmp_path, f"{rank}.json", *map(step, range(9))) for rank in "ab"]
+    shown = []
+    read(files, show=lambda done, total: shown.append((done, total)))
+    sizes = [Path(name).stat().st_size for name in files]
+    assert shown == [(sizes[0], sum(sizes)), (sum(sizes), sum(sizes))]
+
+
+def test_a_packed_trace_is_read_and_one_that_is_cut_off_is_refused(tmp_path):
+    for suffix, codec in ((".gz", "gzip"), (".zst", "zstd")):
+        path = tmp_path / f"rank0.json{suffix}"
+        data = pa.compress(json.dumps([step(0)]).encode(), codec=codec, asbytes=True)
+        path.write_bytes(data)
+        assert read([str(path)]).steps == {"rank0": (0.001,)}
+        path.write_bytes(data[:-9])
+        with pytest.raises(ConfigError, match=suffix):
+            read([str(path)])
+
+
+def test_a_file_that_its_writer_left_within_an_event_has_the_events_before(tmp_path):
+    text = two_ranks()[0]
+    end = text.index("nccl")
+    (tmp_path / "a.json").write_text(text[:end] + "lambda(){}")
+    assert read([str(tmp_path / "a.json")]).steps == {"a": (0.001,)}
+
+
+@pytest.mark.parametrize("damage", ['"x" "y"', '"x'])
+def test_damage_within_a_trace_is_named_with_its_line_before_all_is_read(
+    tmp_path, damage, monkeypatch
+):
+    monkeypatch.setattr(json_stream, "LARGEST_VALUE", 1000)
+    monkeypatch.setattr(trace_files, "BLOCK_BYTES", 100)
+    path = tmp_path / "a.json"
+    good = json.dumps(step(0)) + ",\n"
+    without_quotes = ("1, " * 99 + "\n") * 99
+    path.write_text(f"[{good}{{{damage}}},\n{without_quotes}]")
+    shown = []
+    with pytest.raises(ConfigError, match=r"a\.json: line 2:"):
+        read([str(path)], show=lambda done, total: shown.append((done, total)))
+    done, total = shown[-1]
+    assert done < total / 2
 
 
 def test_a_pipe_is_no_trace_and_does_not_hold_up(tmp_path):
@@ -419,6 +498,103 @@ def test_whether_steps_may_include_waiting_is_known(tmp_path):
     assert not read(seen).may_wait
 
 
+# ---- what a step exchanges ----
+
+
+def sized(name, count_in, count_out, ts=400, cat="kernel", **more):
+    """A collective as torch writes it for NCCL."""
+    args = {
+        "Collective name": name,
+        "In msg nelems": count_in,
+        "Out msg nelems": count_out,
+        "Group size": 4,
+        "dtype": "Float",
+        **more,
+    }
+    return {**work(ts, 100, "record_param_comms" if cat == "cpu_op" else "nccl", cat), "args": args}
+
+
+@pytest.mark.parametrize(
+    ("collectives", "expected"),
+    [
+        ([sized("allreduce", 100, 100), sized("allreduce_coalesced", 50, 50)], 600),
+        ([sized("allreduce", 100, 100), sized("allreduce", 100, 100, cat="cpu_op")], 400),
+        ([sized("allreduce", 100, 100, cat="cpu_op")], 400),
+        ([sized("_reduce_scatter_base", 400, 100), sized("_allgather_base", 100, 400)], 1600),
+        ([sized("_allgather_base", 100, 400)], None),
+        ([sized("allreduce", 100, 100, dtype="bfloat16")], 200),
+        ([sized("allreduce", 100, 100, dtype="Float8_e4m3fn")], 100),
+        ([sized("allreduce", 100, 100), sized("broadcast", 7, 7)], 400),
+        ([sized("broadcast", 7, 7)], None),
+        ([sized("allreduce", 100, 100, dtype="new")], None),
+        ([sized("allreduce", "many", None)], None),
+        ([work(400, 100, "ncclDevKernel_AllReduce", "kernel")], None),
+    ],
+)
+def test_the_bytes_that_a_step_exchanges(tmp_path, collectives, expected):
+    path = trace(tmp_path, "a.json", step(0), work(0, 300, "gemm", "kernel"), *collectives)
+    assert read([path]).exchanged_bytes == expected
+
+
+def test_the_bytes_are_those_of_most_steps_on_all_ranks(tmp_path):
+    files = [
+        trace(
+            tmp_path,
+            f"{rank}.json",
+            *map(step, range(4)),
+            sized("allreduce", 9, 9, 10),
+            *(sized("allreduce", 1, 1, 2000 * number + 10) for number in (1, 2, 3)),
+        )
+        for rank in "ab"
+    ]
+    assert read(files).exchanged_bytes == 4
+
+
+def test_the_time_of_communication_alone_is_known_by_rank(tmp_path):
+    files = [
+        trace(tmp_path, "a.json", *ddp(0, 400.0), *ddp(1, 200.0)),
+        trace(tmp_path, "b.json", *map(step, range(2))),
+    ]
+    assert read(files).exposed_s == pytest.approx({"a": 700e-6, "b": 0.0})
+
+
+# ---- when ranks ran ----
+
+
+def test_a_rank_that_stops_early_bounds_the_steps_and_is_named(tmp_path):
+    files = [
+        trace(tmp_path, "a.json", *map(step, range(5))),
+        trace(tmp_path, "b.json", *map(step, range(3))),
+        trace(tmp_path, "c.json", *map(step, range(5))),
+    ]
+    steps = read(files)
+    assert (steps.shortest, steps.longest) == (3, 3)
+    assert steps.remarks == (Telling("b ProfilerStep#4 2"),)
+
+
+EPOCH_NS = 1_700_000_000_000_000_000
+
+
+@pytest.mark.parametrize(
+    ("bases", "is_said"),
+    [
+        ([EPOCH_NS, EPOCH_NS + 1_000_000], False),  # 1 ms later, of 5
+        ([EPOCH_NS, EPOCH_NS + 60_000_000_000], True),
+        ([EPOCH_NS, None], False),
+    ],
+)
+@pytest.mark.parametrize("is_absolute", [False, True])
+def test_ranks_that_did_not_run_at_the_same_time_are_named(tmp_path, bases, is_said, is_absolute):
+    files = []
+    for rank, base in enumerate(bases):
+        shift = (base or 0) / 1000 if is_absolute else 0
+        events = [step(n, ts=n * 2000.0 + shift) for n in range(3)]
+        header = {"baseTimeNanoseconds": base} if base and not is_absolute else {}
+        files.append(trace(tmp_path, f"rank{rank}.json", *events, **header))
+    said = [Telling("rank0 rank1 60 s")] if is_said else []
+    assert list(read(files).remarks) == said
+
+
 # ---- Horovod ----
 
 
@@ -463,6 +639,8 @@ def test_a_horovod_timeline_says_when_each_rank_had_computed(tmp_path):
         f"rank{rank}": pytest.approx([row[rank] * 1e-6 for row in ready[1:]]) for rank in (0, 1)
     }
     assert not steps.may_wait
+    waits = {f"rank{rank}": sum(max(row) - row[rank] for row in ready[1:]) / 3 for rank in (0, 1)}
+    assert steps.exposed_s == pytest.approx({rank: (us + 10) * 1e-6 for rank, us in waits.items()})
 
 
 @pytest.mark.parametrize(
@@ -546,6 +724,25 @@ def test_a_long_table_may_have_ranks_of_different_lengths_and_it_is_said(tmp_pat
     steps = read([str(path)])
     assert (steps.shortest, steps.longest) == (1, 2)
     assert steps.remarks == (Telling("1 2"),)
+
+
+def test_several_tables_are_one(tmp_path):
+    names = []
+    for rank in (10, 9):
+        path = tmp_path / f"steps-rank{rank}.csv"
+        path.write_text(f"worker,step,seconds\nrank{rank},0,{rank}\n")
+        names.append(str(path))
+    steps = read(names)
+    assert list(steps.steps.items()) == [("rank9", (9,)), ("rank10", (10,))]
+    assert steps.exchanged_bytes is steps.exposed_s is None
+    with pytest.raises(ConfigError, match=naming("rank10.csv: 'rank10'")):
+        read([*names, names[0]])
+
+
+def test_a_table_of_a_million_steps_a_rank_is_read(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("worker,step,seconds\n" + "".join(f"a,{n},0.{n}1\n" for n in range(10**6)))
+    assert read([str(path)]).shortest == 10**6
 
 
 def test_a_worker_whose_pushes_never_arrived_is_left_out_and_named(tmp_path):

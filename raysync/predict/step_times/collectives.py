@@ -12,14 +12,17 @@ backend), or what is called after a library of collectives, or after a collectiv
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from functools import lru_cache
+from math import isfinite
+from typing import Literal
 
-from raysync.predict.step_times.trace_files import COLLECTIVE
+import numpy as np
 
-Span = tuple[float, float]
-"""Begin and end, in microseconds."""
+from raysync.predict.step_times.time_spans import Numbers, TimeSpans
+from raysync.predict.step_times.trace_files import TraceEvent
+
+NAME = "Collective name"
+"""What torch writes among the `args` of a collective, with its size."""
 LIBRARY = (
     # NCCL, and those called after it (RCCL, HCCL, XCCL, oneCCL, ncclx), but not: occlusion
     r"(?<![a-z])_?(?:[a-z]{0,3}ccl(?!u)"
@@ -41,89 +44,79 @@ CALLS = ("python_function", "cuda_runtime", "cuda_driver")
 """What is called after that which it calls, but lasts longer or shorter."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_CPU = "aten::"
+BYTES = {
+    **dict.fromkeys(("byte", "char", "bool", "uint8", "int8"), 1),
+    **dict.fromkeys(("half", "bfloat16", "float16", "short", "int16"), 2),
+    **dict.fromkeys(("float", "float32", "int", "int32"), 4),
+    **dict.fromkeys(("double", "float64", "long", "int64"), 8),
+}
+"""What an element takes, by both names that torch has for its type."""
 
 
-def exposed_us(events: Iterable[dict[str, Any]], steps: Sequence[Span]) -> list[float]:
-    """Return for how long each step only communicated, in microseconds.
+class DeviceActivity:
+    """When a device worked and when it communicated."""
 
-    Args:
-        events: of one rank, those that have a duration.
-        steps: disjoint, in their order.
+    def __init__(self) -> None:
+        self.work, self.collectives = TimeSpans(), TimeSpans()
+        self.sizes: list[tuple[float, float]] = []
+        """The begins of collectives in microseconds, and the bytes that they reduce."""
+
+
+class Communication:
+    """What a rank computes and communicates, on its GPU and its CPU."""
+
+    def __init__(self) -> None:
+        self._gpu, self._cpu = DeviceActivity(), DeviceActivity()
+
+    def add(self, event: TraceEvent, us: float) -> None:
+        """Add an event with a duration."""
+        category, args, begin_us = str(event.get("cat")), event.get("args"), event["ts"]
+        device = self._gpu if category in ON_GPU else self._cpu
+        kind = _kind(str(event.get("name")), category)
+        if isinstance(args, dict) and NAME in args:
+            kind, size = "collective", _reduced_bytes(args)
+            if size is not None:
+                device.sizes.append((begin_us, size))
+        if kind == "collective":
+            device.collectives.add(begin_us, begin_us + us)
+        elif kind == "work":
+            device.work.add(begin_us, begin_us + us)
+
+    def exposed_us(self, begins: Numbers, ends: Numbers) -> Numbers:
+        """Return for how long a rank only communicated within each span."""
+        # what the CPU does of a collective on the GPU only starts it, and so it is with operators
+        work = self._gpu.work or self._cpu.work
+        both = work | (self._gpu.collectives or self._cpu.collectives)
+        exposed: Numbers = both.within(begins, ends) - work.within(begins, ends)
+        return exposed.round(3)  # nanoseconds: sums differ a little
+
+    def reduced_after(self, begins: Numbers) -> Numbers | None:
+        """Return the bytes that are reduced after each time, until the next; None: unknown."""
+        sizes = self._gpu.sizes or self._cpu.sizes
+        if not sizes:
+            return None
+        at, size = np.array(sizes).T
+        step = np.searchsorted(begins, at, side="right")
+        return np.bincount(step, size, len(begins) + 1)[1:].astype(float)
+
+
+@lru_cache(maxsize=10_000)
+def _kind(name: str, category: str) -> Literal["collective", "work"] | None:
+    if category in ON_GPU:
+        return "collective" if KERNEL.search(name) else "work"
+    if name.startswith(ON_CPU):
+        return "work"
+    return "collective" if category not in CALLS and RANGE.search(name) else None
+
+
+def _reduced_bytes(args: TraceEvent) -> float | None:
+    """Return the bytes that a collective reduces; None: it does not, or they are unknown.
+
+    A reduce-scatter has them all as its input. What is gathered are weights.
     """
-    collectives: list[Span] = []
-    kernels: list[Span] = []
-    operators: list[Span] = []
-    on_gpu = False
-    for event in events:
-        name, category = str(event.get("name")), event.get("cat")
-        span = _span(event)
-        if span is None:
-            continue
-        is_kernel = category in ON_GPU
-        if _communicates(event, name, is_kernel):
-            if is_kernel and not on_gpu:  # what the CPU does of it only starts it
-                collectives, on_gpu = [], True
-            if is_kernel or not on_gpu:
-                collectives.append(span)
-        elif is_kernel:
-            kernels.append(span)
-        elif name.startswith(ON_CPU):
-            operators.append(span)
-    exposed = _without(_merged(collectives), _merged(kernels or operators))
-    return _lengths(exposed, steps)
-
-
-def _communicates(event: dict[str, Any], name: str, is_kernel: bool) -> bool:
-    if COLLECTIVE in event:
-        return True
-    if is_kernel:
-        return bool(KERNEL.search(name))
-    return (
-        not name.startswith(ON_CPU) and event.get("cat") not in CALLS and bool(RANGE.search(name))
-    )
-
-
-def _span(event: dict[str, Any]) -> Span | None:
-    begin, length = event.get("ts"), event.get("dur")
-    if isinstance(begin, int | float) and isinstance(length, int | float) and length > 0:
-        return begin, begin + length
-    return None
-
-
-def _merged(spans: list[Span]) -> list[Span]:
-    """Return the union of spans, disjoint and in their order."""
-    union: list[Span] = []
-    for begin, end in sorted(spans):
-        if union and begin <= union[-1][1]:
-            union[-1] = union[-1][0], max(union[-1][1], end)
-        else:
-            union.append((begin, end))
-    return union
-
-
-def _without(spans: Sequence[Span], others: Sequence[Span]) -> Iterator[Span]:
-    """Yield what of disjoint spans no other one covers; both are in their order."""
-    number = 0
-    for begin, end in spans:
-        while number < len(others) and others[number][1] <= begin:
-            number += 1
-        at, other = begin, number
-        while other < len(others) and others[other][0] < end:
-            if others[other][0] > at:
-                yield at, others[other][0]
-            at = max(at, others[other][1])
-            other += 1
-        if at < end:
-            yield at, end
-
-
-def _lengths(spans: Iterable[Span], steps: Sequence[Span]) -> list[float]:
-    """Return the length of the part of spans that lies in each step."""
-    begins = [begin for begin, _ in steps]
-    lengths = [0.0] * len(steps)
-    for begin, end in spans:
-        number = max(0, bisect_right(begins, begin) - 1)
-        while number < len(steps) and steps[number][0] < end:
-            lengths[number] += max(0.0, min(end, steps[number][1]) - max(begin, steps[number][0]))
-            number += 1
-    return lengths
+    kind = str(args.get("dtype")).lower()
+    each = 1 if kind.startswith("float8") else BYTES.get(kind)
+    count = args.get("In msg nelems")
+    if "reduce" not in str(args[NAME]) or each is None or not isinstance(count, float):
+        return None
+    return count * each if isfinite(count) else None

@@ -9,15 +9,15 @@ before until it is ready with its last tensor. When the first step began is not 
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from statistics import fmean
 
 from raysync.config.durations import Steps
 from raysync.errors import ConfigError
-from raysync.predict.step_times.trace_files import TraceEvent, TraceFile, begin_us
+from raysync.predict.step_times.trace_files import US, TraceEvent
 
 NEGOTIATION = "NEGOTIATE_ALLREDUCE"
-US = 1e-6
 
 
 @dataclass
@@ -29,68 +29,76 @@ class _Exchange:
     ended_us: float = 0.0
 
 
-def is_negotiation(event: TraceEvent) -> bool:
-    """Say whether only Horovod writes such an event."""
-    return event["ph"] == "B" and event.get("name") == NEGOTIATION
+class HorovodTimeline:
+    """What is kept of a Horovod timeline."""
 
+    def __init__(self) -> None:
+        self.tensors: dict[str, list[_Exchange]] = defaultdict(list)
+        """Tensor -> its exchanges, in their order."""
+        self._open: dict[str, list[str]] = defaultdict(list)
+        """Tensor -> the names of the events that have not ended."""
 
-def read_horovod(trace: TraceFile) -> Steps:
-    """Read the seconds that each rank computes in each step but the first one.
-
-    Raises:
-        ConfigError: a rank was not ready for an exchange, or there are no two steps.
-    """
-    tensors = _exchanges(trace)
-    if not tensors:
-        raise ConfigError(f"{trace.path}: a Horovod timeline without a whole exchange.")
-    # what is exchanged more or less often than most tensors, as a measure, is no gradient
-    usual, _ = Counter(map(len, tensors.values())).most_common(1)[0]
-    gradients = [each for each in tensors.values() if len(each) == usual]
-    if usual < 2:
-        raise ConfigError(
-            f"{trace.path}: a Horovod timeline, but no gradient has two {NEGOTIATION}: Horovod's"
-            " cache of responses may leave them out (HOROVOD_CACHE_CAPACITY=0)."
-        )
-    ranks = sorted({rank for each in gradients for exchange in each for rank in exchange.ready_us})
-    steps: dict[str, list[float]] = {f"rank{rank}": [] for rank in ranks}
-    for number in range(1, usual):
-        began_us = max(each[number - 1].ended_us for each in gradients)
-        for rank in ranks:
-            ready_us = max(_ready_us(each[number], rank, number, trace) for each in gradients)
-            if ready_us <= began_us:
-                raise ConfigError(
-                    f"{trace.path}: rank {rank} is ready for step {number} before step"
-                    f" {number - 1} has ended: the exchanges are not those of steps."
-                )
-            steps[f"rank{rank}"].append((ready_us - began_us) * US)
-    return {rank: tuple(seconds) for rank, seconds in steps.items()}
-
-
-def _ready_us(exchange: _Exchange, rank: int, number: int, trace: TraceFile) -> float:
-    if rank not in exchange.ready_us:
-        raise ConfigError(f"{trace.path}: rank {rank} was not ready for step {number}.")
-    return exchange.ready_us[rank]
-
-
-def _exchanges(trace: TraceFile) -> Mapping[str, Sequence[_Exchange]]:
-    """Return tensor -> its exchanges, in their order; one that the file cuts off is left out."""
-    tensors: dict[str, list[_Exchange]] = defaultdict(list)
-    open_events: dict[str, list[str]] = defaultdict(list)
-    for event in trace.events:  # in the order in which Horovod wrote them
+    def add(self, event: TraceEvent) -> None:
+        """Add an event, in the order in which Horovod wrote them."""
         tensor, name = str(event.get("pid")), str(event.get("name"))
-        within = open_events[tensor]
+        within = self._open[tensor]
         if event["ph"] == "B":
             within.append(name)
             if name == NEGOTIATION:
-                tensors[tensor].append(_Exchange())
+                self.tensors[tensor].append(_Exchange())
         elif event["ph"] == "E" and within:
             ended = within.pop()
-            if not within and ended != NEGOTIATION and tensors[tensor]:
-                tensors[tensor][-1].ended_us = begin_us(event)
+            if not within and ended != NEGOTIATION and self.tensors[tensor]:
+                self.tensors[tensor][-1].ended_us = event["ts"]
         elif within[-1:] == [NEGOTIATION] and name.isdecimal() and len(name) < 10:
-            tensors[tensor][-1].ready_us[int(name)] = begin_us(event)
-    return {
-        tensor: whole
-        for tensor, exchanges in tensors.items()
-        if (whole := [each for each in exchanges if each.ended_us])
-    }
+            self.tensors[tensor][-1].ready_us[int(name)] = event["ts"]
+
+    def read(self, path: Path) -> tuple[Steps, dict[str, float]]:
+        """Return the seconds that each rank computes in each step but the first one, and the mean
+        seconds of a step until the exchange after that has ended.
+
+        Raises:
+            ConfigError: a rank was not ready for an exchange, or there are no two steps.
+        """
+        gradients, count = self._gradients(path)
+        ranks = sorted({rank for each in gradients for step in each for rank in step.ready_us})
+        steps: dict[str, list[float]] = {f"rank{rank}": [] for rank in ranks}
+        exposed: dict[str, list[float]] = {f"rank{rank}": [] for rank in ranks}
+        for number in range(1, count):
+            began_us, ended_us = (
+                max(each[at].ended_us for each in gradients) for at in (number - 1, number)
+            )
+            for rank in ranks:
+                ready_us = max(_ready_us(each[number], rank, number, path) for each in gradients)
+                if ready_us <= began_us:
+                    raise ConfigError(
+                        f"{path}: rank {rank} is ready for step {number} before step"
+                        f" {number - 1} has ended: the exchanges are not those of steps."
+                    )
+                steps[f"rank{rank}"].append((ready_us - began_us) * US)
+                exposed[f"rank{rank}"].append((ended_us - ready_us) * US)
+        return (
+            {rank: tuple(seconds) for rank, seconds in steps.items()},
+            {rank: fmean(seconds) for rank, seconds in exposed.items()},
+        )
+
+    def _gradients(self, path: Path) -> tuple[list[list[_Exchange]], int]:
+        """Return the whole exchanges of each gradient, and how many it has."""
+        tensors = [[each for each in its if each.ended_us] for its in self.tensors.values()]
+        tensors = [whole for whole in tensors if whole]
+        if not tensors:
+            raise ConfigError(f"{path}: a Horovod timeline without a whole exchange.")
+        # what is exchanged more or less often than most tensors, as a measure, is no gradient
+        usual, _ = Counter(map(len, tensors)).most_common(1)[0]
+        if usual < 2:
+            raise ConfigError(
+                f"{path}: a Horovod timeline, but no gradient has two {NEGOTIATION}: Horovod's"
+                " cache of responses may leave them out (HOROVOD_CACHE_CAPACITY=0)."
+            )
+        return [each for each in tensors if len(each) == usual], usual
+
+
+def _ready_us(exchange: _Exchange, rank: int, number: int, path: Path) -> float:
+    if rank not in exchange.ready_us:
+        raise ConfigError(f"{path}: rank {rank} was not ready for step {number}.")
+    return exchange.ready_us[rank]

@@ -2,36 +2,42 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
+from functools import partial
+from itertools import accumulate, chain
 from pathlib import Path
 from statistics import fmean
+from typing import Literal
 
 from raysync.config.bounded_file import is_table, path_of
-from raysync.config.durations import Steps
+from raysync.config.durations import Steps, by_number
 from raysync.config.step_tables import read_table
 from raysync.config.table_columns import listed
 from raysync.core.ids import WorkerId
 from raysync.errors import ConfigError
-from raysync.predict.step_times.chrome_traces import (
-    NO_STEPS,
-    read_profiles,
-    read_timeline,
-    traced_by,
+from raysync.predict.step_times.horovod_timeline import HorovodTimeline
+from raysync.predict.step_times.ray_timeline import RayTimeline
+from raysync.predict.step_times.torch_traces import NO_STEPS, TorchTrace, read_profiles
+from raysync.predict.step_times.trace_files import (
+    TraceEvent,
+    TraceFile,
+    is_trace,
+    ranks_of,
+    traces_in,
 )
-from raysync.predict.step_times.horovod_timeline import read_horovod
-from raysync.predict.step_times.trace_files import is_trace, load, ranks_of, traces_in
 from raysync.record.storage import is_uri
 
 FORMATS = (
     "a table (.csv, .tsv, .parquet: a column a worker, or worker, step, seconds), torch profiler"
-    " traces (.json, .json.gz; one a rank), a Ray or Horovod timeline (.json), or the folder of a"
-    " run"
+    " traces (.json, .json.gz, .json.zst; one a rank), a Ray or Horovod timeline (.json), or the"
+    " folder of a run"
 )
 LONG_S = 100.0
 """A mean step of so many seconds, with no unit named, may have another one."""
 JOURNAL = "journal.jsonl"
+
+Show = Callable[[int, int], object]
 
 
 @dataclass(frozen=True)
@@ -50,6 +56,10 @@ class RankStepTimes:
     """Whether a step may include waiting for other ranks, as far as the source says."""
     exchanged_bytes: int | None = None
     """The bytes of the gradients of a step, where the source says it."""
+    exposed_s: Mapping[str, float] | None = None
+    """Rank -> the mean seconds a step in which it did nothing but communicate, which are not in
+    `steps`; None: unknown.
+    """
 
     @property
     def shortest(self) -> int:
@@ -62,20 +72,23 @@ class RankStepTimes:
         return max(map(len, self.steps.values()))
 
 
-def read(names: Sequence[str], event: str | None = None) -> RankStepTimes:
+def read(
+    names: Sequence[str], event: str | None = None, show: Show = lambda done, total: None
+) -> RankStepTimes:
     """Read the step times in files.
 
     Args:
-        names: paths; several only of torch's profiler, one a rank. A folder is that of a run, which
-            can also be a URI, or one of the profiler's traces.
+        names: paths; several are tables, or traces of torch's profiler. A folder is that of a run,
+            which can also be a URI, or one of the profiler's traces.
         event: of a Ray timeline, the method whose calls are the steps: `Trainer.step`.
+        show: is called while traces are read, with the bytes that are done, and all of them.
 
     Raises:
         ConfigError: there is no such file, its format is not known, or a step in it is missing,
             given twice or no duration; the message names file and line.
     """
     try:
-        times = _read(names, event)
+        times = _read(names, event, show)
     except ConfigError:
         raise
     except ValueError as error:
@@ -83,7 +96,7 @@ def read(names: Sequence[str], event: str | None = None) -> RankStepTimes:
     return replace(times, remarks=(*times.remarks, *_remarks(times.steps)))
 
 
-def _read(names: Sequence[str], event: str | None) -> RankStepTimes:
+def _read(names: Sequence[str], event: str | None, show: Show) -> RankStepTimes:
     first = names[0]
     if len(names) == 1 and is_uri(first):
         return _of_record(first)
@@ -97,34 +110,48 @@ def _read(names: Sequence[str], event: str | None) -> RankStepTimes:
             return _of_record(first)
         if path.name == JOURNAL:
             return _of_record(str(path.parent))
-        if is_table(path):
-            return _of_table(path)
         if path.is_dir():
             paths = traces_in(path)
             if not paths:
                 raise ConfigError(f"{path}: it holds no run and no trace.\nAllowed: {FORMATS}.")
+    if all(map(is_table, paths)):
+        return _of_tables(paths)
     for path in paths:
         if not is_trace(path):
-            one = "" if len(paths) == 1 else " Several files must be traces of torch's profiler."
+            one = "" if len(paths) == 1 else " Several files must all be tables, or all traces."
             raise ConfigError(f"{path}: its format is not known.{one}\nAllowed: {FORMATS}.")
-    return _of_traces(paths, event)
+    return _of_traces(paths, event, show)
 
 
-def _of_table(path: Path) -> RankStepTimes:
-    table = read_table(path)
+def _of_tables(paths: Sequence[Path]) -> RankStepTimes:
+    steps: Steps = {}
     remarks = []
-    if table.left_out:
-        remarks.append(f"Columns that are no ranks, and are left out: {listed(table.left_out)}.")
-    if not table.has_unit and min(map(fmean, table.steps.values())) > LONG_S:
-        remarks.append(
-            "Its numbers are taken for seconds: no name has another unit at its end, as rank0_ms."
-        )
-    return RankStepTimes(f"the table {path}", table.steps, remarks=tuple(remarks), may_wait=True)
+    for path in paths:
+        table = read_table(path)
+        if twice := steps.keys() & table.steps.keys():
+            raise ConfigError(f"{path}: worker {min(twice)!r} is in another table, too.")
+        steps.update(table.steps)
+        if table.left_out:
+            remarks.append(
+                f"Columns that are no ranks, and are left out: {listed(table.left_out)}."
+            )
+        if not table.has_unit and min(map(fmean, table.steps.values())) > LONG_S:
+            remarks.append(
+                "Its numbers are taken for seconds: no name has another unit at its end, as"
+                " rank0_ms."
+            )
+    return RankStepTimes(
+        f"the table {paths[0]}" if len(paths) == 1 else f"{len(paths)} tables",
+        {rank: steps[rank] for rank in sorted(steps, key=by_number)} if len(paths) > 1 else steps,
+        remarks=tuple(dict.fromkeys(remarks)),
+        may_wait=True,
+    )
 
 
-def _of_traces(paths: Sequence[Path], event: str | None) -> RankStepTimes:
-    first = load(paths[0])
-    kind = traced_by(first)
+def _of_traces(paths: Sequence[Path], event: str | None, show: Show) -> RankStepTimes:
+    traces = _traces(paths, show)
+    first, kept = next(traces)
+    kind = kept.kind
     if kind is None:
         raise ConfigError(
             f"{first.path}: a trace, but {NO_STEPS}; nor has it tasks of Ray or exchanges of"
@@ -133,21 +160,59 @@ def _of_traces(paths: Sequence[Path], event: str | None) -> RankStepTimes:
     if kind != "ray" and event is not None:
         raise ConfigError("--event: only of a Ray timeline; others mark their steps.")
     if kind == "torch":
-        profiles = read_profiles(chain([first], map(load, paths[1:])), ranks_of(paths))
-        count = len(paths)
-        source = f"{count} trace{'s' * (count > 1)} of torch's profiler"
-        return RankStepTimes(
-            source, profiles.steps, remarks=profiles.remarks, may_wait=profiles.may_wait
+        profiles = read_profiles(
+            ((trace, each.torch) for trace, each in chain([(first, kept)], traces)), ranks_of(paths)
         )
+        source = f"{len(paths)} trace{'s' * (len(paths) > 1)} of torch's profiler"
+        return RankStepTimes(source, **vars(profiles))
     if len(paths) > 1:
         raise ConfigError(
             f"A {kind.title()} timeline is one file, with the steps of all ranks; name it alone."
         )
     if kind == "horovod":
-        return RankStepTimes(f"the Horovod timeline {first.path}", read_horovod(first))
-    steps, method = read_timeline(first, event)
+        steps, exposed_s = kept.horovod.read(first.path)
+        return RankStepTimes(f"the Horovod timeline {first.path}", steps, exposed_s=exposed_s)
+    steps, method = kept.ray.read(first.path, event)
     source = f"the calls of {method} in the Ray timeline {first.path}"
     return RankStepTimes(source, steps, may_wait=True)
+
+
+class AnyTrace:
+    """What is kept of a trace, whatever wrote it."""
+
+    def __init__(self) -> None:
+        self.torch, self.ray, self.horovod = TorchTrace(), RayTimeline(), HorovodTimeline()
+
+    def add(self, event: TraceEvent) -> None:
+        """Add an event."""
+        if str(event.get("cat")).startswith("task:"):
+            self.ray.add(event)
+        elif event["ph"] == "X" and not str(event.get("name")).isdecimal():
+            self.torch.add(event)
+        else:
+            self.horovod.add(event)
+
+    @property
+    def kind(self) -> Literal["torch", "ray", "horovod"] | None:
+        """What wrote the trace; None: something else."""
+        if self.torch.steps:
+            return "torch"
+        if self.ray.calls:
+            return "ray"
+        return "horovod" if self.horovod.tensors else None
+
+
+def _traces(paths: Sequence[Path], show: Show) -> Iterator[tuple[TraceFile, AnyTrace]]:
+    sizes = [path.stat().st_size for path in paths]
+    for path, before in zip(paths, accumulate([0, *sizes[:-1]]), strict=True):
+        trace, kept = TraceFile(path, partial(_show_more, show, before, sum(sizes))), AnyTrace()
+        for event in trace.events():
+            kept.add(event)
+        yield trace, kept
+
+
+def _show_more(show: Show, before: int, total: int, done: int) -> None:
+    show(before + done, total)
 
 
 def _of_record(location: str) -> RankStepTimes:

@@ -2,51 +2,167 @@
 
 from __future__ import annotations
 
+import codecs
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
-from math import isfinite
+from collections.abc import Callable, Iterable, Iterator
+from math import inf, isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
-from raysync.config.bounded_file import read_bytes
+from raysync.config.bounded_file import open_plain
 from raysync.errors import ConfigError
+from raysync.predict.step_times import json_stream
 
-SUFFIXES = (".json", ".json.gz")
-LARGEST_BYTES = 512_000_000
-"""The most bytes of a trace, unpacked."""
-MOST_VALUES = 20_000_000
-"""The most values in a trace. So many take one or two gigabytes, whatever they are; those of 512 MB
-of ordinary events are fewer."""
+PACKED = {".gz": "gzip", ".zst": "zstd"}
+SUFFIXES = (".json", *(f".json{suffix}" for suffix in PACKED))
+BLOCK_BYTES = 1 << 20
 DEEPEST = 4
 """The levels of folders in which traces are looked for."""
 MOST_FILES = 10_000
-COLLECTIVE = "Collective name"
-"""What torch writes among the `args` of a collective, whatever the backend."""
 ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
+SINCE_EPOCH_US = 1e15
+"""Larger times count from 1970; smaller ones are of September 2001, or of another clock."""
 
+US = 1e-6
 TraceEvent = dict[str, Any]
 
 
-@dataclass(frozen=True)
 class TraceFile:
-    """What a file holds."""
+    """A trace: an object with `traceEvents`, or the list of these.
 
-    path: Path
-    events: list[TraceEvent]
-    """The events with a duration (`X`), and those that begin or end (`B`, `E`)."""
-    rank: int | None
-    """The rank of its `distributedInfo`; None: none, or there is only one rank in its world."""
+    Args:
+        path: of the file.
+        show: is called with the bytes of the file that are read.
+    """
 
-    def spans(self) -> Iterator[TraceEvent]:
-        """Yield the events that have a duration."""
-        return (event for event in self.events if event["ph"] == "X")
+    def __init__(self, path: Path, show: Callable[[int], object] = lambda done: None) -> None:
+        self.path = path
+        self._show = show
+        self._header: dict[str, Any] = {}
+        self._has_list = False
+
+    def events(self) -> Iterator[TraceEvent]:
+        """Yield the events with a duration (`X`), and those that begin or end (`B`, `E`).
+
+        Raises:
+            ConfigError: the file cannot be read, or is no trace.
+        """
+        for event in self._values():
+            # Chrome shows none without a time, either
+            if isinstance(event, dict) and event.get("ph") in ("X", "B", "E") and "ts" in event:
+                at = event["ts"]
+                if not isinstance(at, float) or not isfinite(at):
+                    raise ConfigError(
+                        f"{self.path}: {event.get('name')!r} begins at {at!r} us; a number is"
+                        " expected."
+                    )
+                yield event
+
+    @property
+    def rank(self) -> int | None:
+        """The rank of its `distributedInfo`, once all events are read; None: none, or there is only
+        one rank in its world.
+        """
+        info = self._header.get("distributedInfo")
+        if not isinstance(info, dict) or info.get("world_size") == 1:
+            return None
+        rank = info.get("rank")
+        return int(rank) if isinstance(rank, float) and isfinite(rank) else None
+
+    def base_us(self, at_us: float) -> float | None:
+        """Return what to add to the times of events for those since 1970; None: unknown.
+
+        Args:
+            at_us: the time of an event.
+        """
+        base_ns = self._header.get("baseTimeNanoseconds")
+        if isinstance(base_ns, float) and isfinite(base_ns):
+            return base_ns / 1000
+        return 0.0 if at_us > SINCE_EPOCH_US else None
+
+    def _values(self) -> Iterator[Any]:
+        stream = json_stream.JsonStream(iter(()))
+        try:
+            with open_plain(self.path) as file:
+                stream = json_stream.JsonStream(self._blocks(file))
+                yield from self._list(stream)
+        except json.JSONDecodeError as error:
+            if self._has_list and _is_cut_off(error):
+                return
+            line = stream.line + error.lineno - 1
+            raise ConfigError(f"{self.path}: line {line}: it is no trace ({error.msg}).") from error
+        except OSError as error:
+            raise ConfigError(
+                f"{self.path}: cannot be read ({error.strerror or error})."
+            ) from error
+        except ConfigError:
+            raise
+        except (ValueError, RecursionError) as error:
+            raise ConfigError(f"{self.path}: it is no trace ({error}).") from error
+
+    def _list(self, stream: json_stream.JsonStream) -> Iterator[Any]:
+        opening = stream.peek()
+        self._has_list = opening == "["
+        if self._has_list:
+            yield from stream.items()
+        elif opening != "{":
+            stream.value()
+        stream.skip()
+        while opening == "{" and stream.peek() not in ("}", ""):
+            key = stream.value()
+            if stream.peek() == "[" and key == "traceEvents":
+                self._has_list = True
+                yield from stream.items()
+            else:
+                value = stream.value()
+                if key in ("distributedInfo", "baseTimeNanoseconds"):
+                    self._header[key] = value
+        if not self._has_list:
+            raise ValueError("it has no list traceEvents")
+
+    def _blocks(self, file: BinaryIO) -> Iterator[str]:
+        # names of kernels have bytes of any encoding, and the names are all that is text in it
+        decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
+        packing, unpacked, rest = PACKED.get(self.path.suffix.lower()), file, ""
+        if packing is not None:
+            import pyarrow as pa
+
+            unpacked = pa.CompressedInputStream(file, packing)
+        while data := unpacked.read(BLOCK_BYTES):
+            self._show(file.tell())
+            text, comma, rest = (rest + decode(data)).rpartition(",")
+            if comma:
+                yield _escaped(text + comma)
+            elif len(rest) > json_stream.LARGEST_VALUE:
+                break
+        yield _escaped(rest + decode(b"", final=True))
 
 
-def begin_us(event: TraceEvent) -> float:
-    """Return when an event begins, in microseconds."""
-    return float(event["ts"])
+def _is_cut_off(error: json.JSONDecodeError) -> bool:
+    """Say whether a value was not written to its end, as where the program was stopped."""
+    in_text = error.msg.startswith("Unterminated string")
+    return len(error.doc) <= json_stream.LARGEST_VALUE and (
+        in_text or "}" not in error.doc[error.pos :]
+    )
+
+
+def _escaped(text: str) -> str:
+    r"""Return JSON with the paths of Windows in it (`"C:\Users"`) written as they must be."""
+    return ESCAPE.sub(lambda match: match[1] or r"\\", text) if "\\" in text else text
+
+
+def seconds_of(event: TraceEvent, what: str) -> float:
+    """Return the duration of an event.
+
+    Raises:
+        ConfigError: it is no duration.
+    """
+    us = event.get("dur")
+    if not isinstance(us, float) or not 0 < us < inf:
+        given = f"{us:g}" if isinstance(us, float) else repr(us)
+        raise ConfigError(f"{what} lasts {given} us; it must be above 0 and finite.")
+    return us * US
 
 
 def is_trace(path: Path) -> bool:
@@ -70,91 +186,6 @@ def traces_in(folder: Path) -> list[Path]:
     return sorted(found)
 
 
-def load(path: Path) -> TraceFile:
-    """Read a trace: an object with `traceEvents`, or the list of these.
-
-    Raises:
-        ConfigError: it cannot be read, or is no trace.
-    """
-    # names of kernels have bytes of any encoding, and the names are all that is text in it
-    text = read_bytes(path, LARGEST_BYTES).decode("utf-8-sig", errors="replace")
-    if text.count(",") > MOST_VALUES:
-        raise ConfigError(
-            f"{path}: it has more than {MOST_VALUES:,} values, the most that are read; profile"
-            " fewer steps."
-        )
-    try:
-        data = _parsed(text)
-    except (ValueError, RecursionError) as error:
-        where = f"line {error.lineno}: " if isinstance(error, json.JSONDecodeError) else ""
-        raise ConfigError(f"{path}: {where}it is no trace ({error}).") from error
-    events = data.get("traceEvents") if isinstance(data, dict) else data
-    if not isinstance(events, list):
-        raise ConfigError(f"{path}: it is no trace: it has no list traceEvents.")
-    # Chrome shows none without a time, either
-    kept = [event for event in events if isinstance(event, dict) and event.keys() >= {"ph", "ts"}]
-    for event in kept:
-        at = event["ts"]
-        if not isinstance(at, float) or not isfinite(at):
-            raise ConfigError(
-                f"{path}: {event.get('name')!r} begins at {at!r} us; a number is expected."
-            )
-    return TraceFile(path, kept, _rank(data))
-
-
-def _parsed(text: str) -> Any:
-    """Parse JSON; failing that, with what is usual in traces and Chrome forgives put right.
-
-    These are paths of Windows (`"C:\\Users"`), and a list that the writer never closed.
-    """
-    # libraries that take broken JSON (json5, demjson3, json_repair) are written in Python: for
-    # hundreds of megabytes much too slow
-    try:
-        return _json(text)
-    except json.JSONDecodeError as error:
-        if "escape" in error.msg:
-            text = ESCAPE.sub(lambda match: match[1] or r"\\", text)
-            try:
-                return _json(text)
-            except json.JSONDecodeError:
-                pass
-        closing = "]" if text.lstrip().startswith("[") else "]}"
-        try:
-            return _json(text[: text.rfind("}") + 1] + closing)
-        except json.JSONDecodeError:
-            raise error from None
-
-
-def _json(text: str) -> Any:
-    # a whole number as a float has a bound; objects are cut down as they come, or a large trace
-    # would not fit
-    return json.loads(text, strict=False, object_hook=_kept, parse_int=float)
-
-
-TOP = {"traceEvents", "distributedInfo", "rank", COLLECTIVE}
-"""Keys of objects that are no events and are needed."""
-KEPT = ("ph", "cat", "name", "ts", "dur", "pid", "tid")
-
-
-def _kept(value: TraceEvent) -> TraceEvent | None:
-    """Return what is needed of an object in a trace."""
-    if value.get("ph") not in ("X", "B", "E"):
-        return value if value.keys() & TOP else None
-    event = {key: value[key] for key in KEPT if key in value}
-    arguments = value.get("args")
-    if isinstance(arguments, dict) and COLLECTIVE in arguments:
-        event[COLLECTIVE] = arguments[COLLECTIVE]
-    return event
-
-
-def _rank(data: Any) -> int | None:
-    info = data.get("distributedInfo") if isinstance(data, Mapping) else None
-    if not isinstance(info, Mapping) or info.get("world_size") == 1:
-        return None
-    rank = info.get("rank")
-    return int(rank) if isinstance(rank, float) and isfinite(rank) else None
-
-
 # ---- which files are of one rank ----
 
 WRITTEN_AT = re.compile(r"(\.\d{4,})?\.pt\.trace$")
@@ -169,8 +200,8 @@ NOTHING = ("trace", "profile", "timeline", "")
 def ranks_of(traces: Iterable[Path]) -> dict[Path, str]:
     """Return the rank that the name of each file says, for traces that do not say it themselves.
 
-    It is the whole name but for what torch and gzip put behind it, so hosts with dots stay apart;
-    and the folders that are called after ranks or nodes.
+    It is the whole name but for what torch and packing put behind it, so hosts with dots stay
+    apart; and the folders that are called after ranks or nodes.
     """
     paths = list(traces)
     above = set(paths[0].absolute().parents).intersection(*(p.absolute().parents for p in paths))
@@ -179,7 +210,7 @@ def ranks_of(traces: Iterable[Path]) -> dict[Path, str]:
 
 def _named(path: Path, above: set[Path]) -> str:
     folders = [each.name for each in reversed(path.absolute().parents) if each not in above]
-    name = re.sub(r"\.gz$", "", path.name, flags=re.I)
+    name = re.sub(r"\.(gz|zst)$", "", path.name, flags=re.I)
     name = WRITTEN_AT.sub("", re.sub(r"\.json$", "", name, flags=re.I))
     parts = [each for each in folders if PLACE.fullmatch(each)]
     if name.lower() not in NOTHING or not parts:

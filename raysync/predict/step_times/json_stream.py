@@ -1,0 +1,66 @@
+"""JSON of any size, decoded value by value from blocks of text."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from typing import Any
+
+LARGEST_VALUE = 1 << 24
+"""The most characters of a value."""
+SPACE = re.compile(r"[\s,:]*")
+# a whole number as a float has a bound
+DECODE = json.JSONDecoder(strict=False, parse_int=float).raw_decode
+
+
+class JsonStream:
+    """A position in JSON.
+
+    Args:
+        blocks: the text; each but the last one ends with a comma, so no number is cut.
+    """
+
+    def __init__(self, blocks: Iterator[str]) -> None:
+        self._blocks, self._text, self._at = blocks, "", 0
+        self.line = 1
+        """The line in which the text that is held begins."""
+
+    def peek(self) -> str:
+        """Return the first character of what comes next; empty: the end."""
+        while True:
+            self._at = SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]
+            if self._at < len(self._text) or not self._more():
+                return self._text[self._at : self._at + 1]
+
+    def skip(self) -> None:
+        """Go on by a character."""
+        self._at += 1
+
+    def value(self) -> Any:
+        """Decode the next value.
+
+        Raises:
+            JSONDecodeError: it is no JSON, is cut off, or too long.
+        """
+        while True:
+            try:
+                value, self._at = DECODE(self._text, self._at)
+                return value
+            except json.JSONDecodeError:
+                if len(self._text) - self._at > LARGEST_VALUE or not self._more():
+                    raise
+
+    def items(self) -> Iterator[Any]:
+        """Decode the list that comes next, item by item; its `]` may be missing."""
+        self.skip()
+        while self.peek() not in ("]", ""):
+            yield self.value()
+        self.skip()
+
+    def _more(self) -> bool:
+        block = next(self._blocks, "")
+        if block:
+            self.line += self._text.count("\n", 0, self._at)
+            self._text, self._at = self._text[self._at :] + block, 0
+        return bool(block)

@@ -1,0 +1,59 @@
+"""Spans of time, of which only the union is kept."""
+
+from __future__ import annotations
+
+from array import array
+
+import numpy as np
+from numpy.typing import NDArray
+
+Numbers = NDArray[np.float64]
+AT_ONCE = 100_000
+
+
+class TimeSpans:
+    """The union of spans, which come in any order and may overlap."""
+
+    def __init__(self) -> None:
+        self._begins, self._ends = array("d"), array("d")
+        self._most = AT_ONCE
+
+    def __bool__(self) -> bool:
+        """Whether there are any."""
+        return bool(self._begins)
+
+    def __or__(self, other: TimeSpans) -> TimeSpans:
+        """Return the union of both."""
+        union = TimeSpans()
+        for each in (self, other):
+            union._begins += each._begins
+            union._ends += each._ends
+        return union
+
+    def add(self, begin: float, end: float) -> None:
+        """Add a span."""
+        self._begins.append(begin)
+        self._ends.append(end)
+        if len(self._begins) > self._most:
+            begins, ends = self._union()
+            self._begins, self._ends = array("d", begins.tobytes()), array("d", ends.tobytes())
+            self._most = 2 * len(begins) + AT_ONCE
+
+    def within(self, begins: Numbers, ends: Numbers) -> Numbers:
+        """Return how much of each span from a begin to an end they cover."""
+        if not self:
+            return np.zeros(len(begins))
+        edges = np.column_stack(self._union())
+        covered = np.cumsum(edges[:, 1] - edges[:, 0])
+        until = np.column_stack((np.r_[0.0, covered[:-1]], covered)).ravel()
+        after, before = (np.interp(at, edges.ravel(), until) for at in (ends, begins))
+        covered_within: Numbers = after - before
+        return covered_within
+
+    def _union(self) -> tuple[Numbers, Numbers]:
+        """Return begins and ends, disjoint and in their order."""
+        begins, ends = np.array(self._begins), np.array(self._ends)
+        order = np.argsort(begins)
+        begins, ends = begins[order], np.maximum.accumulate(ends[order])
+        first = np.flatnonzero(np.r_[True, begins[1:] > ends[:-1]])
+        return begins[first], ends[np.r_[first[1:] - 1, -1]]

@@ -1,0 +1,214 @@
+"""Step times in traces of torch's profiler: `ProfilerStep#N`, from a `prof.step()` to the next."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from pathlib import Path
+from statistics import fmean, median
+
+import numpy as np
+
+from raysync.config.durations import Steps, by_number
+from raysync.config.table_columns import listed
+from raysync.errors import ConfigError
+from raysync.predict.step_times.collectives import Communication
+from raysync.predict.step_times.trace_files import US, TraceEvent, TraceFile, seconds_of
+
+PROFILER_STEP = re.compile(r"ProfilerStep#(\d{1,18})")
+NO_STEPS = (
+    "it has no events ProfilerStep#N: give torch.profiler a schedule, and call prof.step() in the"
+    " loop"
+)
+LITTLE = 0.01
+"""So small a share of the time taken off a step says that communication was not recognised."""
+
+
+@dataclass(frozen=True)
+class ProfiledStep:
+    """A step of a rank."""
+
+    path: Path
+    """Its file."""
+    seconds: float
+    """Without those in which the rank only communicated."""
+    exposed_s: float
+    """These."""
+    exchanged: float | None
+    """The bytes that were reduced in it; None: unknown."""
+
+
+@dataclass
+class ProfiledRank:
+    """What the traces of a rank hold."""
+
+    steps: dict[int, ProfiledStep] = field(default_factory=dict)
+    """By their numbers."""
+    spans_us: list[tuple[float, float]] = field(default_factory=list)
+    """From the first begin to the last end of a trace's steps, since 1970, where it says that."""
+
+    @property
+    def exposed_s(self) -> float:
+        """The mean of its steps."""
+        return fmean(step.exposed_s for step in self.steps.values())
+
+    @property
+    def exposed_share(self) -> float:
+        """The share of its time in which it only communicated."""
+        return self.exposed_s / (self.exposed_s + fmean(s.seconds for s in self.steps.values()))
+
+
+@dataclass(frozen=True)
+class Profiles:
+    """The step times in traces of torch's profiler."""
+
+    steps: Steps
+    remarks: tuple[str, ...]
+    may_wait: bool
+    """Whether hardly anything was found in which ranks wait for each other."""
+    exchanged_bytes: int | None
+    exposed_s: Mapping[str, float]
+
+
+class TorchTrace:
+    """What is kept of a trace of torch's profiler."""
+
+    def __init__(self) -> None:
+        self.steps: list[tuple[int, TraceEvent]] = []
+        self._communication = Communication()
+
+    def add(self, event: TraceEvent) -> None:
+        """Add an event with a duration."""
+        us, match = event.get("dur"), PROFILER_STEP.fullmatch(str(event.get("name")))
+        if match is not None:
+            if not str(event.get("cat")).startswith("gpu"):  # the GPU's part of a step
+                self.steps.append((int(match[1]), event))
+        elif isinstance(us, float) and us > 0:
+            self._communication.add(event, us)
+
+    def add_to(self, rank: ProfiledRank, name: str, trace: TraceFile) -> None:
+        """Add the steps to those of their rank, without the time in which it only communicates.
+
+        Raises:
+            ConfigError: there is no step, it is there twice, or it does not last.
+        """
+        path = trace.path
+        if not self.steps:
+            raise ConfigError(f"{path}: a trace, but {NO_STEPS}.")
+        self.steps.sort(key=lambda step: step[1]["ts"])
+        seconds = [seconds_of(step, f"{path}: ProfilerStep#{n}") for n, step in self.steps]
+        begins = np.array([step["ts"] for _, step in self.steps])
+        ends = begins + np.array(seconds) / US
+        exposed = self._communication.exposed_us(begins, ends) * US
+        sizes = self._communication.reduced_after(begins)
+        for at, (number, _) in enumerate(self.steps):
+            if number in rank.steps:
+                raise ConfigError(_twice(number, path, rank.steps[number].path, name))
+            only_s = float(exposed[at])
+            if seconds[at] <= only_s:
+                raise ConfigError(f"{path}: ProfilerStep#{number} does nothing but communicate.")
+            size = None if sizes is None else float(sizes[at])
+            rank.steps[number] = ProfiledStep(path, seconds[at] - only_s, only_s, size)
+        base_us = trace.base_us(begins[0])
+        if base_us is not None:
+            rank.spans_us.append((base_us + begins[0], base_us + ends[-1]))
+
+
+def read_profiles(
+    traces: Iterable[tuple[TraceFile, TorchTrace]], names: Mapping[Path, str]
+) -> Profiles:
+    """Read the steps in traces of torch's profiler, without the time in which a rank only
+    communicates (see `collectives`).
+
+    A rank is known by the `distributedInfo` of its trace, otherwise by the name of its file. It may
+    have several files, one for each time that the profiler was active.
+
+    Args:
+        traces: are read one after the other.
+        names: file -> the rank by its name.
+
+    Raises:
+        ConfigError: a rank lacks steps before its last one, or one is given twice.
+    """
+    found: dict[str, ProfiledRank] = defaultdict(ProfiledRank)
+    for trace, kept in traces:
+        name = names[trace.path] if trace.rank is None else f"rank{trace.rank}"
+        kept.add_to(found[name], name, trace)
+    ranks = {name: found[name] for name in sorted(found, key=by_number)}
+    numbers = _common(ranks)
+    remarks = [*_early(ranks, numbers), *_gaps(numbers), *_apart(ranks)]
+    shares = [rank.exposed_share for rank in ranks.values()]
+    if max(shares) > 0:
+        remarks.append(
+            f"Ranks did nothing but communicate for {min(shares):.0%} to {max(shares):.0%} of their"
+            " time, mostly waiting for others: that is not in the step times."
+        )
+    sizes = [step.exchanged for rank in ranks.values() for step in rank.steps.values()]
+    known = [size for size in sizes if size is not None]
+    return Profiles(
+        steps={name: tuple(rank.steps[n].seconds for n in numbers) for name, rank in ranks.items()},
+        remarks=tuple(remarks),
+        may_wait=max(shares) < LITTLE,
+        exchanged_bytes=round(median(known)) if known else None,
+        exposed_s={name: rank.exposed_s for name, rank in ranks.items()},
+    )
+
+
+def _twice(number: int, path: Path, first: Path, name: str) -> str:
+    if path == first:
+        return f"{path}: ProfilerStep#{number} is there twice."
+    return (
+        f"{path}: ProfilerStep#{number} is there twice, first in {first}: by their names, or what"
+        f" they say, both are of {name}. Name each file after its rank: rank0.json, rank1.json."
+    )
+
+
+def _common(ranks: Mapping[str, ProfiledRank]) -> list[int]:
+    """Return the numbers of the steps until the first rank stops; all ranks must have these."""
+    end = min(max(rank.steps) for rank in ranks.values())
+    numbers = sorted({n for rank in ranks.values() for n in rank.steps if n <= end})
+    for name, rank in ranks.items():
+        for number in numbers:
+            if number not in rank.steps:
+                other = next(each for each, its in ranks.items() if number in its.steps)
+                raise ConfigError(
+                    f"{name}: ProfilerStep#{number} is missing, which {other} has; profile all"
+                    " ranks with the same schedule."
+                )
+    return numbers
+
+
+def _early(ranks: Mapping[str, ProfiledRank], numbers: Sequence[int]) -> Iterator[str]:
+    last = max(max(rank.steps) for rank in ranks.values())
+    stopped = [name for name, rank in ranks.items() if max(rank.steps) < last]
+    if stopped:
+        yield (
+            f"{listed(stopped)} stopped before ProfilerStep#{last}, the last one of others: of all"
+            f" ranks only steps until {numbers[-1]} are taken."
+        )
+
+
+def _apart(ranks: Mapping[str, ProfiledRank]) -> Iterator[str]:
+    """Say which two ranks are furthest from running at the same time."""
+    if not all(rank.spans_us for rank in ranks.values()):
+        return
+    begins = {name: min(begin for begin, _ in rank.spans_us) for name, rank in ranks.items()}
+    ends = {name: max(end for _, end in rank.spans_us) for name, rank in ranks.items()}
+    early, late = min(ends, key=ends.__getitem__), max(begins, key=begins.__getitem__)
+    if begins[late] > ends[early]:
+        yield (
+            f"Ranks {early} and {late} did not run at the same time: {late} began its first step"
+            f" {(begins[late] - ends[early]) * US:.3g} s after the last one of {early} had ended."
+        )
+
+
+def _gaps(numbers: Sequence[int]) -> Iterator[str]:
+    gaps = sum(after != before + 1 for before, after in pairwise(numbers))
+    if gaps:
+        yield (
+            f"The profiler paused {gaps} time{'s' * (gaps > 1)} between steps {numbers[0]} and"
+            f" {numbers[-1]}: the steps around a pause are taken to follow each other."
+        )
