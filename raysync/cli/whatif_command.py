@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 
 from raysync.cli.app import AsJson, Exchanges, Links, Nodes, Processes, app
 from raysync.cli.console import console, errors
@@ -110,14 +110,13 @@ def whatif(
     from raysync.predict.candidates import paradigms_in
     from raysync.predict.curves import axis_of
     from raysync.predict.exchange import exchange_of
-    from raysync.predict.step_times.rank_step_times import read
     from raysync.predict.what_if import PredictionOptions, predict
 
     _check(output)
     if price_per_hour is not None and not price_per_hour < float("inf"):
         raise ConfigError(f"--price-per-hour {price_per_hour}: it must be a finite number.")
     choices, axes = paradigms_in(paradigm), [axis_of(text) for text in curve]
-    times = read(files, event)
+    times = _read(files, event)
     options = PredictionOptions(
         batch_size=batch_size,
         steps=steps,
@@ -156,6 +155,22 @@ def whatif(
                 f"{output}: cannot be written ({error.strerror or error})."
             ) from error
         (errors if as_json else console).print_plain(f"Written: {output}")
+
+
+def _read(files: list[str], event: str | None) -> RankStepTimes:
+    """Read the step times, with a bar for the bytes of traces."""
+    from raysync.predict.step_times.rank_step_times import read
+
+    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
+    with Progress(
+        *columns, console=errors, transient=True, disable=not errors.is_terminal
+    ) as progress:
+        bar = progress.add_task("Reading traces", total=None)
+
+        def show(done: int, total: int) -> None:
+            progress.update(bar, completed=done, total=total)
+
+        return read(files, event, show)
 
 
 def _gradient_bytes(size: str | None, model: str | None, times: RankStepTimes) -> int | None:
