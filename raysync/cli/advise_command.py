@@ -12,9 +12,9 @@ from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 
 from raysync.cli.app import (
     AsJson,
-    Exchanges,
-    Links,
-    Nodes,
+    ExchangeOptions,
+    LinkOptions,
+    NodesOption,
     OptionalFile,
     Processes,
     Settings,
@@ -66,9 +66,9 @@ def advise(
             ),
         ),
     ] = [],  # noqa: B006 - typer copies it
-    link: Links = [],  # noqa: B006 - typer copies it
-    nodes: Nodes = None,
-    exchange: Exchanges = [],  # noqa: B006 - typer copies it
+    link: LinkOptions = [],  # noqa: B006 - typer copies it
+    nodes: NodesOption = None,
+    exchange: ExchangeOptions = [],  # noqa: B006 - typer copies it
     output: Annotated[
         Path,
         typer.Option(

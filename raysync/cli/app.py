@@ -48,7 +48,7 @@ Trust = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")]
 Processes = Annotated[int | None, typer.Option(min=1, max=1024, help="Default: one for each core.")]
-Links = Annotated[
+LinkOptions = Annotated[
     list[str],
     typer.Option(
         "--link",
@@ -60,11 +60,11 @@ Links = Annotated[
         ),
     ),
 ]
-Nodes = Annotated[
+NodesOption = Annotated[
     int | None,
     typer.Option(min=1, max=10_000, help="Machines, each with one link for all its workers."),
 ]
-Exchanges = Annotated[
+ExchangeOptions = Annotated[
     list[str],
     typer.Option(
         "--exchange",

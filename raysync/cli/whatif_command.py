@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
 
-from raysync.cli.app import AsJson, Exchanges, Links, Nodes, Processes, app
+from raysync.cli.app import AsJson, ExchangeOptions, LinkOptions, NodesOption, Processes, app
 from raysync.cli.console import console, errors
 from raysync.cli.table import print_answer
 from raysync.errors import ConfigError
@@ -78,9 +78,9 @@ def whatif(
             help="That of a model: torchvision:resnet50, or an experiment file's.",
         ),
     ] = None,
-    link: Links = [],  # noqa: B006 - typer copies it
-    nodes: Nodes = None,
-    exchange: Exchanges = [],  # noqa: B006 - typer copies it
+    link: LinkOptions = [],  # noqa: B006 - typer copies it
+    nodes: NodesOption = None,
+    exchange: ExchangeOptions = [],  # noqa: B006 - typer copies it
     curve: Annotated[
         list[str],
         typer.Option(

@@ -11,6 +11,7 @@ from raysync.results.figures.primitives import (
     numbers,
     plain,
     rows_layout,
+    whiskers,
 )
 
 SECTION = "Advice"
@@ -29,7 +30,6 @@ def _times(advice: Advice) -> Figure:
         value = ranked.value
         if value.mean is None:
             continue
-        low, high = value.low or value.mean, value.high or value.mean
         traces.append(
             {
                 **series.trace,
@@ -38,14 +38,7 @@ def _times(advice: Advice) -> Figure:
                 "marker": {"color": series.color},
                 "y": [plain(ranked.paradigm)],
                 "x": numbers([value.mean]),
-                "error_x": {
-                    "type": "data",
-                    "symmetric": False,
-                    "array": numbers([high - value.mean]),
-                    "arrayminus": numbers([value.mean - low]),
-                    "color": "$text",
-                    "thickness": 1.5,
-                },
+                "error_x": whiskers(value.mean, value.low, value.high),
                 "hovertemplate": "%{x} s<extra></extra>",
             }
         )

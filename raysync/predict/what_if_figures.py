@@ -19,6 +19,7 @@ from raysync.results.figures.primitives import (
     numbers,
     plain,
     rows_layout,
+    whiskers,
 )
 
 SECTION = "What if?"
@@ -84,17 +85,7 @@ def _unit(prediction: Prediction) -> str:
 
 
 def _whiskers(interval: Interval) -> dict[str, Any]:
-    """Return the error bar of an interval."""
-    if interval.low is None or interval.high is None:
-        return {"visible": False}
-    return {
-        "type": "data",
-        "symmetric": False,
-        "array": numbers([interval.high - interval.value]),
-        "arrayminus": numbers([interval.value - interval.low]),
-        "color": "$text",
-        "thickness": 1.5,
-    }
+    return whiskers(interval.value, interval.low, interval.high)
 
 
 def _rates(shown: Shown) -> Figure:

@@ -230,6 +230,20 @@ def axis(title: str, **more: Any) -> dict[str, Any]:
     return {"title": {"text": title}, **more}
 
 
+def whiskers(value: float, low: float | None, high: float | None) -> dict[str, Any]:
+    """Return the error bar of an interval; none is drawn where there is no interval."""
+    if low is None or high is None:
+        return {"visible": False}
+    return {
+        "type": "data",
+        "symmetric": False,
+        "array": numbers([high - value]),
+        "arrayminus": numbers([value - low]),
+        "color": "$text",
+        "thickness": 1.5,
+    }
+
+
 def rows_layout(rows: int) -> dict[str, Any]:
     """Return the layout of a figure with so many lanes, the first on top; the page makes it smaller
     when a paradigm is hidden.
