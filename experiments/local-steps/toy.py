@@ -1,14 +1,15 @@
 """The toy of arXiv:2401.09135, a mixture of Gaussians: results/local-steps.toy.csv.
 
-    python experiments/local-steps/toy.py            (a quarter of an hour of one core)
+    python experiments/local-steps/toy.py            (25 minutes of one core)
     python experiments/labbook.py
 
-After the notebook that its authors published (google-deepmind/asyncdiloco), by raysync's own parts:
+After the notebook of its authors (google-deepmind/asyncdiloco), made of raysync's own parts:
 is synchronous ahead of asynchronous under outer Nesterov momentum, and not under plain SGD outside?
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable
+from itertools import product
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -23,8 +24,9 @@ from torch import nn
 import raysync
 
 HERE = Path(__file__).parent
-TABLE = HERE / "results" / "local-steps.toy.csv"
+TABLE, RATES = (HERE / "results" / f"local-steps.{name}.csv" for name in ("toy", "toy-rates"))
 SEEDS = yaml.safe_load((HERE / "local-steps.yaml").read_text(encoding="utf-8"))["seeds"]
+TUNING_SEED = 100
 FEATURES, CLASSES, CLUSTERS, NOISE = 512, 4, 8, 0.5
 """Of the mixture: the clusters of a class, and the standard deviation around their centres."""
 BATCH, STEPS, SPEEDS = 32, 20, (0.58, 0.75, 1.51, 3.33)
@@ -35,17 +37,27 @@ INNER = {
 NESTEROV = {"momentum": 0.9, "nesterov": True}
 WIDTH, PHASES, SAMPLES = 2048, 50, 128_000
 """Of the network's hidden layer; of each worker, on average; in the training set."""
-METHODS: Mapping[str, tuple[str, str, dict[str, Any]]] = {
-    "nesterov 0.7": ("nesterov", "sync", {"lr": 0.7} | NESTEROV),
-    "nesterov 0.1": ("nesterov", "async", {"lr": 0.1} | NESTEROV),
-    "nesterov 0.07": ("nesterov", "async", {"lr": 0.07} | NESTEROV),
-    "nesterov 0.035": ("nesterov", "async", {"lr": 0.035} | NESTEROV),
-    "sgd 1": ("sgd", "sync", {"lr": 1.0}),
-    "sgd 0.5": ("sgd", "async", {"lr": 0.5}),
-    "sgd 0.25": ("sgd", "async", {"lr": 0.25}),
+Run = tuple[str, str, float]
+"""Outer optimizer, mode, rate."""
+GIVEN: tuple[Run, ...] = (
+    ("nesterov", "sync", 0.7),
+    ("nesterov", "async", 0.1),
+    ("nesterov", "async", 0.07),
+    ("nesterov", "async", 0.035),
+    ("sgd", "sync", 1.0),
+    ("sgd", "async", 0.5),
+    ("sgd", "async", 0.25),
+)
+"""What was written down before the first run. The notebook halves what is pushed asynchronously (by
+the root of the number of workers): that are the rates 0.035 and 0.5."""
+TRIED = {
+    ("nesterov", "sync"): (0.1, 0.2, 0.35, 0.7, 1.0),
+    ("nesterov", "async"): (0.0125, 0.025, 0.05, 0.1, 0.2),
+    ("sgd", "sync"): (0.25, 0.5, 1.0, 2.0, 4.0),
+    ("sgd", "async"): (0.0625, 0.125, 0.25, 0.5, 1.0),
 }
-"""Name -> outer optimizer, mode, update. The notebook divides an asynchronous push by two (the root
-of the number of workers): that are the rates 0.035 and 0.5."""
+"""The rates of which each then gets its best, on a seed of its own: those of train.py; those of
+synchronous SGD are four times those of a single push."""
 
 
 def mixture(samples: int, test_samples: int = 10_000) -> Any:
@@ -63,10 +75,10 @@ def mixture(samples: int, test_samples: int = 10_000) -> Any:
 
 
 def train(
-    method: str, seed: int, data: Any, output: str, width: int = WIDTH, phases: int = PHASES
+    run: Run, seed: int, data: Any, output: str, width: int = WIDTH, phases: int = PHASES
 ) -> raysync.RunRecord:
     """Train on four workers in virtual time."""
-    _, mode, update = METHODS[method]
+    outer, mode, lr = run
     paradigm = {"sync": "bsp", "async": "asp"}[mode]
     return raysync.run(
         {
@@ -78,7 +90,7 @@ def train(
             "workload": {"samples": phases * len(SPEEDS) * STEPS * BATCH},
             "paradigm": {"name": "local", "paradigm": paradigm, "steps": STEPS},
             "local": INNER,
-            "update": update,
+            "update": {"lr": lr} | (NESTEROV if outer == "nesterov" else {}),
             "evaluation": {"marks": 10},
             "keep": "none",
         },
@@ -89,23 +101,40 @@ def train(
     )
 
 
+def losses(run: Run, seed: int, data: Any, **size: int) -> dict[str, Any]:
+    """Train; return what came out."""
+    with TemporaryDirectory() as output:
+        record = train(run, seed, data, output, **size)
+        summary, evaluations = record.summary, record.evaluations
+    assert summary["status"] in ("finished", "diverged"), summary
+    return {
+        "loss": round(evaluations.loss.iloc[-1], 6),
+        "least": round(evaluations.loss.min(), 6),
+        "accuracy": evaluations.accuracy.iloc[-1],
+        "virtual_s": round(summary["seconds"], 2),
+        "staleness": summary["staleness_mean"],
+    }
+
+
+def run_all(rates: str, runs: Iterable[Run], seeds: Iterable[int], table: Path, data: Any) -> None:
+    """Run what has no row yet, and write rows as they come."""
+    names = ("rates", "outer", "mode", "lr", "tuning_seed" if table == RATES else "seed")
+    rows = pd.read_csv(table).to_dict("records") if table.is_file() else []
+    done = {tuple(row[name] for name in names) for row in rows}
+    for seed, run in product(seeds, list(runs)):
+        if (key := (rates, *run, seed)) not in done:
+            rows.append(dict(zip(names, key, strict=True)) | losses(run, seed, data))
+            pd.DataFrame(rows).to_csv(table, index=False)
+
+
 def main() -> None:
-    """Run all, and write rows as they come."""
-    data, rows = mixture(SAMPLES), []
-    for seed in SEEDS:
-        for method, (outer, mode, update) in METHODS.items():
-            with TemporaryDirectory() as output:
-                record = train(method, seed, data, output)
-            assert record.summary["status"] in ("finished", "diverged"), record.summary
-            losses = record.evaluations.loss
-            rows.append({
-                "method": method, "outer": outer, "mode": mode, "lr": update["lr"], "seed": seed,
-                "loss": f"{losses.iloc[-1]:.6f}", "least": f"{losses.min():.6f}",
-                "accuracy": f"{record.evaluations.accuracy.iloc[-1]:.4f}",
-                "virtual_s": record.summary["seconds"],
-                "staleness": record.summary["staleness_mean"],
-            })  # fmt: skip
-            pd.DataFrame(rows).to_csv(TABLE, index=False)
+    """Run at the rates that were given; then choose some, and run at these."""
+    data = mixture(SAMPLES)
+    run_all("given", GIVEN, SEEDS, TABLE, data)
+    run_all("tried", [(*of, lr) for of in TRIED for lr in TRIED[of]], [TUNING_SEED], RATES, data)
+    tried = pd.read_csv(RATES)
+    best = tried.loc[tried.groupby(["outer", "mode"]).loss.idxmin(), ["outer", "mode", "lr"]]
+    run_all("best of five", best.itertuples(index=False, name=None), SEEDS, TABLE, data)
 
 
 if __name__ == "__main__":
