@@ -54,6 +54,7 @@ def tables(results: Results) -> dict[str, str]:
         "methods": _methods(trained),
         "answers": _answers(trained),
         "codecs": _codecs(_trained(results, "codecs")),
+        "ray": _on_ray(_trained(results, "ray")),
         "utilisation": _grid(_rows(results, "diloco-measured")),
         "tokens": _grid(_rows(results, "ft-diloco")),
         "halos": markdown(
@@ -77,6 +78,7 @@ def facts(results: Results) -> dict[str, str]:
     off = (tokens.ours / tokens.published - 1)[local].abs().max()
     trained = _trained(results)
     return {
+        **_ray_facts(_trained(results, "ray")),
         "asynchrony": _text(_difference(trained, "async", "diloco", "equal", 32), "{:+.3f}"),
         "without momentum": _text(
             _difference(trained, "async, sgd outside", "diloco", "equal", 32), "{:+.3f}"
@@ -166,3 +168,38 @@ def _codecs(rows: pd.DataFrame) -> str:
             ]
         )
     return markdown(["H", "pushes as", "pushed by all", "loss", "less that of float32"], lines)
+
+
+# ---- once on Ray ----
+
+
+def _on_ray(rows: pd.DataFrame) -> str:
+    """Return what the virtual clock says beside what the repeats on Ray gave."""
+    lines = []
+    for (method, steps), part in rows.groupby(["method", "steps"]):
+        cells = [
+            f"{form.format(part[f'virtual_{key}'].iloc[0])} / {_range(part[f'ray_{key}'], form)}"
+            for key, form in (("loss", "{:.4f}"), ("s", "{:.0f}"), ("staleness", "{:.2f}"))
+        ]
+        same = f"{part.same_weights.sum()} of {len(part)}"
+        lines.append([str(method), str(steps), *cells, same])
+    return markdown(["method", "H", "loss", "seconds", "staleness", "same weights"], lines)
+
+
+def _range(values: pd.Series, form: str) -> str:
+    least, most = form.format(values.min()), form.format(values.max())
+    return least if least == most else f"{least} to {most}"
+
+
+def _ray_facts(rows: pd.DataFrame) -> dict[str, str]:
+    """Return by how much Ray's seconds and losses differ at most."""
+    slower = (rows.ray_s / rows.virtual_s - 1).abs()
+    moved = rows.ray_loss - rows.virtual_loss
+    quorum = (rows.method == "quorum") & (rows.steps == 8)
+    return {
+        "ray diloco": f"{slower[rows.method == 'diloco'].max():.1%}",
+        "ray async": f"{slower[rows.method == 'async'].max():.1%}",
+        "ray async loss": f"{moved[rows.method == 'async'].abs().max():.4f}",
+        "ray quorum": f"{slower[quorum].min():.0%} to {slower[quorum].max():.0%}",
+        "ray quorum loss": f"{-moved[quorum].max():.4f} to {-moved[quorum].min():.4f}",
+    }

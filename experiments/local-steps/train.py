@@ -1,10 +1,12 @@
 """Train a small language model with local steps in many ways: results/local-steps.train.csv.
 
     python experiments/local-steps/train.py RUNS                  (an hour of two cores)
+    python experiments/local-steps/train.py RUNS --ray            (15 minutes, after the first)
     python experiments/labbook.py
 
 From one pretrained model, in virtual time. The outer rate of each method is chosen on a seed of its
 own (results/local-steps.rates.csv), then five seeds are run. Rows that are there are not run again.
+With --ray, some of these runs once more, by actors on this machine: results/local-steps.ray.csv.
 """
 
 import argparse
@@ -19,13 +21,14 @@ from typing import Any
 os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
 
 import pandas as pd
+import torch
 import yaml
 
 import raysync
 
 HERE = Path(__file__).parent
-RATES, TRAINED, CODED = (
-    HERE / "results" / f"local-steps.{name}.csv" for name in ("rates", "train", "codecs")
+RATES, TRAINED, CODED, ON_RAY = (
+    HERE / "results" / f"local-steps.{name}.csv" for name in ("rates", "train", "codecs", "ray")
 )
 FIELDS = (
     "method", "speeds", "steps", "wire", "lr", "seed", "loss", "virtual_s", "pushed_bytes",
@@ -48,7 +51,13 @@ OF_SPEEDS = {"async, dylu", "async, dn, dylu", "quorum", "ssp", "lagtuner"}
 """The methods that are one of the others, bit for bit, where all workers are equally fast."""
 
 
-def methods(steps: int) -> Mapping[str, tuple[dict[str, Any], dict[str, Any], Sequence[float]]]:
+SECOND, REPEATS = 0.1, 3
+"""On Ray: what a virtual second takes there, and how often each run is made."""
+
+
+def methods(
+    steps: int, second: float = 1.0
+) -> Mapping[str, tuple[dict[str, Any], dict[str, Any], Sequence[float]]]:
     """Return name -> paradigm, outer update, and the outer rates that are tried."""
     delayed = {"optimizer": {"name": "delayed-nesterov", "every": WORKERS}, "momentum": 0.9}
     by_speed = {"name": "local", "paradigm": "asp", "steps": steps, "by": "speed"}
@@ -61,7 +70,8 @@ def methods(steps: int) -> Mapping[str, tuple[dict[str, Any], dict[str, Any], Se
         "async, dylu": (by_speed, NESTEROV, ASYNC),
         "async, dn, dylu": (by_speed, delayed, SYNC),
         "quorum": (
-            around({"name": "quorum", "k": 2, "grace_s": 0.25 * steps}, steps), NESTEROV, SYNC,
+            around({"name": "quorum", "k": 2, "grace_s": 0.25 * steps * second}, steps),
+            NESTEROV, SYNC,
         ),
         "ssp": (around({"name": "ssp", "staleness": 2}, steps), NESTEROV, ASYNC),
         "lagtuner": (around("lagtuner", steps), NESTEROV, ASYNC),
@@ -77,23 +87,27 @@ Run = tuple[str, str, int, str, float, int]
 """Method, speeds, steps, format of pushes, outer rate, seed."""
 
 
-def train(run: Run, model: Path, output: Path) -> list[Any]:
-    """Train; return the row."""
+def settings_of(run: Run, model: Path, output: Path, second: float = 1.0) -> dict[str, Any]:
+    """Return the experiment of a run."""
     method, speeds, steps, wire, lr, seed = run
     seconds = SPEEDS[speeds][:1] if method == "snoo" else SPEEDS[speeds]
     settings = dict(COMMON) | {
         "seed": seed,
         "init_from": str(model),
-        "workers": [{"name": f"w{i}", "step_s": each} for i, each in enumerate(seconds)],
+        "workers": [{"name": f"w{i}", "step_s": each * second} for i, each in enumerate(seconds)],
         "output": str(output / f"{method}-{speeds}-{steps}-{wire}-{lr}-{seed}"),
         "cluster": {"wire": wire},
     }
     if method == "plain bsp":  # AdamW on the server, a push for each batch
-        settings |= {"paradigm": "bsp", "update": INNER}
-    else:
-        paradigm, update, _ = methods(steps)[method]
-        settings |= {"paradigm": paradigm, "local": INNER, "update": update | {"lr": lr}}
-    record = raysync.run(settings)
+        return settings | {"paradigm": "bsp", "update": INNER}
+    paradigm, update, _ = methods(steps, second)[method]
+    return settings | {"paradigm": paradigm, "local": INNER, "update": update | {"lr": lr}}
+
+
+def train(run: Run, model: Path, output: Path) -> list[Any]:
+    """Train; return the row."""
+    wire = run[3]
+    record = raysync.run(settings_of(run, model, output))
     assert record.summary["status"] in ("finished", "diverged"), record.summary
     loss = float(record.evaluations.loss.iloc[-1])
     pushes = len(record.pushes)
@@ -176,11 +190,45 @@ def coded() -> Iterator[Run]:
                 yield row.method, row.speeds, row.steps, wire, row.lr, seed
 
 
+def on_ray(output: Path) -> None:
+    """Make three methods' runs of the first seed in virtual time and, in turn, on Ray."""
+    best = pd.read_csv(TRAINED).query("speeds == 'unequal' and seed == @SEEDS[0]")
+    best, rows = best[best.method.isin(["diloco", "async", "quorum"])], []
+    model = pretrained(output)
+    for run in best[list(FIELDS[:6])].itertuples(index=False, name=None):
+        virtual = raysync.run(settings_of(run, model, output) | {"keep": "final"})
+        described = settings_of(run, model, output / "ray", SECOND) | {"keep": "final"}
+        for repeat in range(REPEATS):
+            record = raysync.run(described | {"engine": "ray"})
+            weights = zip(virtual.state_dict().values(), record.state_dict().values(), strict=True)
+            rows.append({
+                "method": run[0], "steps": run[2], "lr": run[4], "repeat": repeat,
+                "same_weights": all(torch.equal(*pair) for pair in weights),
+                **_measured(virtual, "virtual", 1.0), **_measured(record, "ray", SECOND),
+            })  # fmt: skip
+            pd.DataFrame(rows).to_csv(ON_RAY, index=False)
+
+
+def _measured(record: raysync.RunRecord, engine: str, second: float) -> dict[str, Any]:
+    """Return what is compared, in seconds that are those of the virtual clock."""
+    assert record.summary["status"] == "finished", record.summary
+    return {
+        f"{engine}_loss": f"{record.evaluations.loss.iloc[-1]:.6f}",
+        f"{engine}_s": f"{record.summary['seconds'] / second:.2f}",
+        f"{engine}_staleness": f"{record.summary['staleness_mean']:.4f}",
+    }
+
+
 def main() -> None:
     """Choose the rates, then run."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("runs", type=Path, help="a folder for the records")
-    output = parser.parse_args().runs
+    parser.add_argument("--ray", action="store_true", help="some runs once more, on Ray")
+    arguments = parser.parse_args()
+    output = arguments.runs
+    if arguments.ray:
+        on_ray(output)
+        return
     run_all(list(tuning()), RATES, output)
     run_all(list(measured()), TRAINED, output)
     run_all(list(coded()), CODED, output)
