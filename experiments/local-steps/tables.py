@@ -55,6 +55,7 @@ def tables(results: Results) -> dict[str, str]:
         "answers": _answers(trained),
         "codecs": _codecs(_trained(results, "codecs")),
         "ray": _on_ray(_trained(results, "ray")),
+        "toy": _toy(_trained(results, "toy")),
         "utilisation": _grid(_rows(results, "diloco-measured")),
         "tokens": _grid(_rows(results, "ft-diloco")),
         "halos": markdown(
@@ -203,3 +204,29 @@ def _ray_facts(rows: pd.DataFrame) -> dict[str, str]:
         "ray quorum": f"{slower[quorum].min():.0%} to {slower[quorum].max():.0%}",
         "ray quorum loss": f"{-moved[quorum].max():.4f} to {-moved[quorum].min():.4f}",
     }
+
+
+# ---- the toy ----
+
+
+def _toy(rows: pd.DataFrame) -> str:
+    """Return the losses of each outer optimizer, mode and rate, and what async loses by."""
+    lines = []
+    for (rates, outer, mode, lr), part in rows.groupby(
+        ["rates", "outer", "mode", "lr"], sort=False
+    ):
+        sync = rows[(rows["rates"] == rates) & (rows["outer"] == outer) & (rows["mode"] == "sync")]
+        difference = paired_difference(by_seed(part, "loss"), by_seed(sync, "loss"))
+        lines.append(
+            [
+                str(rates),
+                str(outer),
+                str(mode),
+                f"{lr:g}",
+                _text(estimate(list(part.loss)), "{:.3f}"),
+                "-" if mode == "sync" else _text(difference, "{:+.3f}"),
+                "-" if mode == "sync" else _verdict(difference),
+                f"{part.virtual_s.mean():.0f} s",
+            ]
+        )
+    return markdown(["rates", "outer", "mode", "rate", "loss", "less sync", "", "time"], lines)
