@@ -41,7 +41,6 @@ LITTLE = 0.1
 """The share of a worker's computing, or of the speed, that makes a knee."""
 FINE = 1.05
 """A knee between two rates of links is found to within this factor."""
-MOST_CURVES = 3
 
 
 @dataclass(frozen=True)

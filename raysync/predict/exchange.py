@@ -30,7 +30,7 @@ _SIZE = TypeAdapter(ByteSize)
 
 @dataclass(frozen=True)
 class Exchange:
-    """How gradients travel."""
+    """Says how gradients travel."""
 
     vector_bytes: int
     """The size of a gradient, and of the weights."""
@@ -66,9 +66,10 @@ class Exchange:
 
     def _nodes(self, slots: Mapping[str, str]) -> Iterator[dict[str, Any]]:
         """Yield the machines; what is on one of them does not use its link."""
-        for rank in self.of_ranks.keys() & slots.keys():
-            link = self.of_ranks[rank].model_dump()
-            yield {"name": f"of {rank}", "workers": [slots[rank]], "link": link}
+        for rank, link in self.of_ranks.items():
+            if rank in slots:
+                name = f"of {rank}"
+                yield {"name": name, "workers": [slots[rank]], "link": link.model_dump()}
         others = [slot for rank, slot in slots.items() if rank not in self.of_ranks]
         count = min(self.nodes or len(others), len(others))
         for number in range(count):

@@ -116,14 +116,18 @@ class MeasuredRanks:
         by_speed = sorted(self.steps, key=lambda rank: fmean(self.steps[rank]))
         chosen = [by_speed[(2 * i + 1) * len(by_speed) // (2 * count)] for i in range(count)]
         steps: Steps = {}
+        links = {}
         for number, rank in enumerate(chosen):
             again, times = chosen[:number].count(rank), chosen.count(rank)
             own = self.steps[rank]
             begin = again * len(own) // times
             name = rank if times == 1 else f"{rank} ({again + 1})"
             steps[name] = own[begin:] + own[:begin]
+            if self.exchange is not None and rank in self.exchange.of_ranks:
+                links[name] = self.exchange.of_ranks[rank]
         each = max(1, round(self.steps_each * len(self.steps) / count))
-        return replace(self, steps=steps, steps_each=each)
+        exchange = self.exchange and replace(self.exchange, of_ranks=links)
+        return replace(self, steps=steps, steps_each=each, exchange=exchange)
 
     def with_batch(self, size: int) -> MeasuredRanks:
         """Return them with batches of another size, on the same work; a step then takes as much

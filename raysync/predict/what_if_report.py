@@ -224,7 +224,7 @@ def knee_sentence(curve: Curve) -> str:
     """Return where a curve bends, and what limits it there."""
     axis, label, first = curve.axis, curve.candidate.label, curve.points[0].at
     where = f"{label}: from {axis.phrase(curve.knee or first)} on"
-    high, limit = axis.phrase(curve.points[-1].at), curve.limit.removesuffix(" (network.link)")
+    high, limit = axis.phrase(curve.points[-1].at), _limit(curve)
     if axis.name == "workers":
         if curve.knee is None:
             return f"{label}: each further worker helps, also of {high}."
@@ -234,6 +234,11 @@ def knee_sentence(curve: Curve) -> str:
     if curve.knee == first:
         return f"{where} the network hardly matters."
     return f"{where} the network hardly matters; before: {limit}."
+
+
+def _limit(curve: Curve) -> str:
+    known = curve.limit.removesuffix(" (network.link)")
+    return known or ("" if curve.axis.name == "workers" else "its links and servers together")
 
 
 def basis(answer: WhatIf) -> Iterator[str]:
@@ -314,7 +319,13 @@ def _plain(answer: WhatIf) -> dict[str, Any]:
         "whatif": SCHEMA,
         "source": times.source,
         "ranks": [
-            {"rank": rank, "steps": len(seconds), "mean_s": fmean(seconds), "max_s": max(seconds)}
+            {
+                "rank": rank,
+                "steps": len(seconds),
+                "mean_s": fmean(seconds),
+                "max_s": max(seconds),
+                "exposed_s": None if times.exposed_s is None else times.exposed_s[rank],
+            }
             for rank, seconds in times.steps.items()
         ],
         "steps": answer.ranks.steps_each,

@@ -106,7 +106,7 @@ def world_of(
     if exchange is not None:
         size = settings["network"]["vector_bytes"]
         own = exchange.network({slot: slot for slot in asked.slots()})
-        settings["network"] |= own | {"vector_bytes": size}
+        settings["network"] |= {"link": {}, "nodes": []} | own | {"vector_bytes": size}
         settings["cluster"]["server_shards"] = (*exchange.servers, 1)[0]
     plan = prepare(config.validate(settings), for_balanced=True)
     check_metrics(plan.experiment, plan.metrics, plan.primary)

@@ -153,6 +153,14 @@ def test_each_paradigm_meets_each_exchange_that_it_goes_with():
         compared([ASP], exchange(servers=()))
 
 
+def test_a_rank_that_is_there_twice_has_its_own_link_twice():
+    slow = Link(bandwidth_bytes_per_s=RATE / 10)
+    doubled = ranks(of_ranks={"rank3": slow}).resized(8)
+    links = [node.link for node in doubled.experiment.network.nodes]
+    assert len(links) == 8
+    assert links.count(slow) == 2
+
+
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("1gbit", 125e6), ("10Gb/s", 1.25e9), ("100 Mbps", 12.5e6), ("1.5GB/s", 1.5e9)],

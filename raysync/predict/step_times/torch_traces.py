@@ -32,7 +32,6 @@ class ProfiledStep:
     """A step of a rank."""
 
     path: Path
-    """Its file."""
     seconds: float
     """Without those in which the rank only communicated."""
     exposed_s: float
