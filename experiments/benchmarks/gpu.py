@@ -40,12 +40,20 @@ TESTS = ("tests/numerics/test_devices.py", "tests/cluster/test_gpus.py")
 """Those that a GPU is needed for: of the arithmetic, and of a run on Ray."""
 COUNTS = (1, 4, 8)
 """The numbers of workers, one GPU each; that of all GPUs there comes in addition."""
-WAYS: dict[str, tuple[str, dict[str, Any]]] = {
-    "asp": ("asp", {}),
-    "bsp": ("bsp", {}),
-    "asp, bf16 on the wire": ("asp", {"wire": "bf16"}),
+WAYS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "asp": ({"name": "asp"}, {}),
+    "bsp": ({"name": "bsp"}, {}),
+    "asp, bf16 on the wire": ({"name": "asp"}, {"cluster": {"wire": "bf16"}}),
+    "asp, shared memory": ({"name": "asp"}, {"cluster": {"transport": "shared-memory"}}),
+    "diloco, 16 steps": (
+        {"name": "diloco", "steps": 16},
+        {
+            "local": {"optimizer": "adamw", "lr": 0.001},
+            "update": {"lr": 0.7, "momentum": 0.9, "nesterov": True},
+        },
+    ),
 }
-"""Name -> the paradigm, and the settings of the cluster."""
+"""Name -> the paradigm, and other settings."""
 ESTIMATED_RATIO = {"asp": {1: 0.52, 4: 2.1, 8: 3.4}, "bsp": {1: 0.52, 4: 1.9, 8: 3.4}}
 """Way -> number of workers -> the estimated samples per second, in those of one plain GPU: see
 `step_budget`."""
@@ -193,10 +201,10 @@ def _ddp(setting: Setting, count: int, plain: float) -> list[str]:
 
 def _raysync(setting: Setting, count: int, way: str, plain: float) -> list[str]:
     """Return samples per second, these in those of a plain device, and how slow a first step is."""
-    paradigm, cluster = WAYS[way]
+    paradigm, settings = WAYS[way]
     try:
         with Session() as session:
-            record = _run(setting, session, paradigm, count, cluster)
+            record = _run(setting, session, paradigm, count, settings)
     except Exception as error:  # a transport that is not there: the other rows still count
         return [told(error), "", ""]
     rate = record.summary["throughput_samples_per_s"]
@@ -219,7 +227,7 @@ def orders(setting: Setting) -> str:
     for order in ORDERS:
         with Session() as session:
             for paradigm in order:
-                record = _run(setting, session, paradigm, min(2, _devices(setting)))
+                record = _run(setting, session, {"name": paradigm}, min(2, _devices(setting)))
                 rates.setdefault(paradigm, []).append(record.summary["throughput_samples_per_s"])
     (as_first, as_second), (second, first) = rates["bsp"], rates["asp"]
     rows = [
@@ -232,13 +240,13 @@ def orders(setting: Setting) -> str:
 def _run(
     setting: Setting,
     session: Session,
-    paradigm: str,
+    paradigm: Mapping[str, Any],
     count: int,
-    cluster: Mapping[str, Any] = MappingProxyType({}),
+    settings: Mapping[str, Any] = MappingProxyType({}),
 ) -> RunRecord:
     with tempfile.TemporaryDirectory() as output:
-        training = setting.prepared(count, 1, output=output, cluster=dict(cluster))
-        record = finished(run_in(session, training, config.ParadigmChoice(name=paradigm)))
+        training = setting.prepared(count, 1, output=output, **settings)
+        record = finished(run_in(session, training, config.ParadigmChoice(**paradigm)))
         len(record.pushes)  # read while the folder is there
         return record
 
