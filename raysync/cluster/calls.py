@@ -7,6 +7,7 @@ from typing import Any, Protocol
 
 import ray
 from ray.exceptions import GetTimeoutError, RayError
+from typing_extensions import override
 
 from raysync.cluster.actors.actor_spec import Place
 from raysync.cluster.shards import Parts
@@ -18,11 +19,9 @@ class Owner(Protocol):
     """What a call asks the backend that issued it."""
 
     @property
-    def now(self) -> float:
-        """See `Backend.now`."""
+    def now(self) -> float: ...
 
-    def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        """See `Backend.schedule`."""
+    def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None: ...
 
     def call_back(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
         """Call back once the report of a call is there."""
@@ -63,14 +62,12 @@ class RayCall:
 
     @property
     def answer(self) -> Any:
-        """See `Call.answer`."""
         try:
             return ray.get(list(self.report))[0]
         except RayError as error:
             return self._backend.failure_of(error)
 
     def value(self, index: int) -> Parts:
-        """See `Call.value`."""
         return self._values[index]
 
     @property
@@ -81,11 +78,9 @@ class RayCall:
         return len(ready) == len(references)
 
     def watch(self, then: Callable[[Any], None], argument: Any) -> None:
-        """See `Backend.watch`."""
         self._backend.call_back(self, then, argument)
 
     def failure_within(self, patience_s: float) -> Failure | None:
-        """See `Backend.failure`."""
         try:
             ray.get(list(self.report), timeout=patience_s)
         except GetTimeoutError:
@@ -95,7 +90,6 @@ class RayCall:
         return None
 
     def follow(self, again: IssuedCall, patched: Patch) -> None:
-        """See `IssuedCall.follow`."""
         assert isinstance(again, RayCall), "it was made over a pipe"
         self.leases += again.leases
         self.report = patched(tuple(self.report), tuple(again.report))
@@ -121,13 +115,13 @@ class Delayed(RayCall):
         """Whether its time has come."""
         return self.at <= self._backend.now
 
+    @override
     def watch(self, then: Callable[[Any], None], argument: Any) -> None:
-        """See `Backend.watch`."""
         self._backend.schedule(self.at, then, argument)
 
     @property
+    @override
     def answer(self) -> None:
-        """See `Call.answer`."""
         return None
 
 
@@ -137,8 +131,8 @@ class FilesCall(RayCall):
     __slots__ = ()
 
     @property
+    @override
     def answer(self) -> Any:
-        """See `Call.answer`."""
         try:
             return ray.get(list(self.parts))
         except RayError as error:
@@ -155,8 +149,8 @@ class Spawned(RayCall):
         self._worker = worker
 
     @property
+    @override
     def answer(self) -> Any:
-        """See `Call.answer`."""
         place = super().answer
         if not isinstance(place, Failure):
             self._backend.started(self._worker, place)

@@ -125,11 +125,9 @@ class RayBackend:
 
     @property
     def now(self) -> float:
-        """See `Backend.now`."""
         return now_s() - self._began_s
 
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        """See `Backend.schedule`."""
         self._queue.schedule(at, happens, argument)
 
     def wait(self) -> None:
@@ -145,7 +143,6 @@ class RayBackend:
             self._queue.advance()
 
     def is_report_due(self, lines: int) -> bool:
-        """See `Backend.is_report_due`."""
         is_due = now_s() >= self._reported_s + (REPORT_EVERY_S if lines else SIGN_OF_LIFE_S)
         if is_due:
             self._reported_s = now_s()
@@ -154,7 +151,6 @@ class RayBackend:
     # ---- calls ----
 
     def call(self, actor: str, message: Message, inputs: Sequence[Any] = ()) -> IssuedCall:
-        """See `Backend.call`."""
         request = self._request(actor, message, inputs)
         if (shards := self._servers.get(actor)) is not None:
             return self._transport.call(request, lambda: self._of_shards(request, shards.call))
@@ -212,7 +208,6 @@ class RayBackend:
         )
 
     def watch(self, call: IssuedCall, then: Callable[[Any], None], argument: Any) -> None:
-        """See `Backend.watch`."""
         call.watch(then, argument)
 
     def call_back(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
@@ -240,27 +235,22 @@ class RayBackend:
         """See `Backend.enter_phase`: the network is the real one."""
 
     def is_done(self, call: IssuedCall) -> bool:
-        """See `Backend.is_done`."""
         return call.is_done
 
     def failure(self, call: IssuedCall, patience_s: float) -> Failure | None:
-        """See `Backend.failure`."""
         return call.failure_within(patience_s)
 
     # ---- actors ----
 
     def room(self, worker: str) -> Room:
-        """See `Backend.room`."""
         return self._nodes.room(worker)
 
     def watch_nodes(
         self, drained: Callable[[str], None], lost: Callable[[str, Sequence[str]], None]
     ) -> None:
-        """See `Backend.watch_nodes`."""
         self._drained, self._node_lost = drained, lost
 
     def spawn(self, worker: str) -> RayCall:
-        """See `Backend.spawn`."""
         next_life = WorkerId(worker)
         actor, ready = self._respawns.spawn(next_life.slot, next_life.life)
         self._workers[worker] = actor
@@ -274,7 +264,6 @@ class RayBackend:
         self._nodes.started(worker)
 
     def end_at(self, worker: str, at: float) -> None:
-        """See `Backend.end_at`."""
         self.schedule(at, self._end, worker)
 
     def kill(self, actor: str) -> None:
@@ -290,7 +279,6 @@ class RayBackend:
                 del self._methods[method]
 
     def restart(self, actor: str, *base: RayCall, freezes: bool = False) -> RayCall:
-        """See `Backend.restart`."""
         if actor == EVALUATOR:
             reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the process
             return RayCall(self, (reset.remote(*self._evaluator_setup),))
@@ -302,7 +290,6 @@ class RayBackend:
         return RayCall(self, ready)
 
     def can_lose(self, server: str) -> bool:
-        """See `Backend.can_lose`."""
         return True
 
     def repeat(

@@ -36,8 +36,7 @@ ShardCall = Callable[[Message, Sequence[Parts], Sequence[Remote]], Sequence[Part
 class Spawns(Protocol):
     """What starts servers anew: `actor_spec.ActorSpecs`."""
 
-    def spawn(self, name: str, life: int, *state: Any) -> tuple[Any, Any]:
-        """See `ActorSpecs.spawn`."""
+    def spawn(self, name: str, life: int, *state: Any) -> tuple[Any, Any]: ...
 
 
 class Shards:

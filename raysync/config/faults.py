@@ -12,6 +12,7 @@ from math import exp, log
 from typing import Annotated, ClassVar, Literal, TypeVar
 
 from pydantic import Field, model_validator
+from typing_extensions import override
 
 from raysync.config.base import Repeats, Strict
 from raysync.config.workers import WorkerGroup, slots_in, slots_named
@@ -49,8 +50,8 @@ class _Selection(_Fault):
     )
 
     @property
+    @override
     def named(self) -> tuple[str, ...]:
-        """See `_Fault.named`."""
         return self.workers
 
 
@@ -169,8 +170,8 @@ class SlowDown(_Windows):
     kind: Literal["slow-down"] = Field(description="the kind of this fault")
     factor: float = Field(ge=1, description="what the duration of a step is multiplied by")
 
+    @override
     def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
-        """See `_Windows.effect`."""
         return StepFault(factor=self.factor)
 
 
@@ -185,8 +186,8 @@ class Latency(_Windows):
     kind: Literal["latency"] = Field(description="the kind of this fault")
     added_s: float = Field(gt=0, description="added to each way")
 
+    @override
     def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
-        """See `_Windows.effect`."""
         return StepFault(latency_s=self.added_s)
 
 
@@ -209,8 +210,8 @@ class Drift(_Windows):
     def _one_period(self) -> Drift:
         return _with_one_period(self)
 
+    @override
     def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
-        """See `_Windows.effect`."""
         return StepFault(latency_s=self.added_s * _drift(self, draws, clock, at))
 
 
@@ -248,8 +249,8 @@ class SpeedDrift(_Windows):
 
         return reflected
 
+    @override
     def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
-        """See `_Windows.effect`."""
         return StepFault(factor=exp(_drift(self, draws, clock, at)))
 
 
@@ -296,8 +297,8 @@ class Crash(_Fault):
         return self
 
     @property
+    @override
     def named(self) -> tuple[str, ...]:
-        """See `_Fault.named`."""
         return (self.worker,)
 
 

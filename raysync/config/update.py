@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, PlainSerializer, model_validator
+from typing_extensions import override
 
 from raysync.config.base import Named, Strict, by_name
 
@@ -389,8 +390,8 @@ class Update(OptimizerSettings):
                 raise ValueError(f"phases.{name}: {why}" if name else why)
         return self
 
+    @override
     def infeasible_reason(self) -> str:
-        """See `OptimizerSettings.infeasible_reason`."""
         if self.combine == "sum" and self.lr_scaling == "linear":
             return "combine: sum with lr_scaling: linear scales twice; set lr_scaling: none"
         if why := super().infeasible_reason():

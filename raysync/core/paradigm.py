@@ -35,7 +35,7 @@ class AnyParadigm(Protocol):
         """Return the values that `Apply.phase` may have, which `update.phases` may name."""
 
     def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
-        """See `Paradigm.pushes_per_update`."""
+        """Return how many pushes an update is made of; None: it varies."""
 
     def parameters(self) -> dict[str, Any]:
         """Return the arguments of the constructor."""

@@ -74,7 +74,7 @@ class StageMachines:
         ]
 
     def resume(self, at: float) -> None:
-        """See `Machine.resume`."""
+        """Go on at this time: see `Machine.resume`."""
         for machine in self.machines.values():
             machine.resume(at)
 

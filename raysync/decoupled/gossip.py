@@ -61,7 +61,6 @@ class Gossip:
         self._rounds = 0
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
-        """See `Store.apply`."""
         self._rounds += 1
         mixes = self._rounds % self._every == 0
         present = plan.replicas
@@ -88,7 +87,6 @@ class Gossip:
                 model.copy_(mean)
 
     def publish(self, replica: int) -> Tensor:
-        """See `Store.publish`."""
         if replica != MEAN:
             return self._stores[replica].publish()
         published, size = [store.publish() for store in self._stores], self._size
@@ -96,7 +94,6 @@ class Gossip:
         return torch.cat([weights, self._slots.mean([vector[size:] for vector in published])])
 
     def forget(self, worker: str) -> None:
-        """See `Store.forget`."""
         for store in self._stores:
             store.forget(worker)
 
@@ -106,11 +103,9 @@ class Gossip:
         return (stores or self._stores)[0].statistics(worker)
 
     def state(self) -> State:
-        """See `Store.state`."""
         return {"stores": [store.state() for store in self._stores], "rounds": self._rounds}
 
     def restore(self, saved: State) -> None:
-        """See `Store.restore`."""
         states = saved.get("stores", [saved])  # a store alone is its own state
         check_fits("optimizers of replicas", len(states), len(self._stores))
         for store, state in zip(self._stores, states, strict=True):

@@ -185,7 +185,6 @@ class Pipelined:
         return [machine.roster for machine in self.machine.machines.values()]
 
     def released(self, release: Release) -> Iterable[Step]:
-        """See `Topology.released`."""
         worker = self._worker(release.worker)
         group, stage = worker.stage_id
         worker.release, worker.version = release, release.version
@@ -221,7 +220,6 @@ class Pipelined:
         return taken[worker.stage_id[0]] if member is None else member.clock
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
-        """See `Topology.applied`."""
         server, plan = steps[0].server, None
         if self._backend.computes:
             replicas = (

@@ -63,5 +63,4 @@ class Locked:
         return 0
 
     def forwards_before(self, stage: int, batch: int) -> int:
-        """See `PipelineSchedule.forwards_before`."""
         return batch

@@ -338,11 +338,9 @@ class StageWork:
             )
 
     def state(self) -> State:
-        """See `StageComputation.state`."""
         return self._computation.state() | {"takes_buffers": self._takes_buffers}
 
     def load_state(self, state: State) -> None:
-        """See `StageComputation.load_state`."""
         self._computation.load_state(state)
         self._takes_buffers = state["takes_buffers"]
 

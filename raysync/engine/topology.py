@@ -93,11 +93,9 @@ class StateMachine(Protocol):
     def timers(self) -> Mapping[str, float]:
         """Key -> the time that the timer is set to."""
 
-    def handle(self, event: Event) -> list[Decision]:
-        """See `Machine.handle`."""
+    def handle(self, event: Event) -> list[Decision]: ...
 
-    def snapshot(self) -> str:
-        """See `Machine.snapshot`."""
+    def snapshot(self) -> str: ...
 
 
 class Topology(Protocol):
@@ -245,11 +243,9 @@ class DataParallel:
 
     @property
     def rosters(self) -> Sequence[Roster]:
-        """See `Topology.rosters`."""
         return (self.roster,)
 
     def released(self, release: Release) -> Iterable[Step]:
-        """See `Topology.released`."""
         worker, clock, pulls = release.worker, release.clock, release.pull
         size = release.batch_size or self._batch_sizes.get(worker) or self._size_of(worker)
         steps = release.steps or self._local_steps
@@ -277,7 +273,6 @@ class DataParallel:
         return (Step(release, size * steps, call, self.server, base, report, steps),)
 
     def issued_again(self, step: Step, lost: Collection[Call]) -> Call | None:
-        """See `Topology.issued_again`."""
         worker, clock = step.release.worker, step.release.clock
         if (weights := self._pulled.get(worker)) not in lost:
             return None
@@ -300,7 +295,6 @@ class DataParallel:
         return size
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
-        """See `Topology.applied`."""
         vectors: list[Value] = [step.call for step in steps]
         if self._compensates:
             vectors += [step.weights for step in steps]
@@ -315,7 +309,6 @@ class DataParallel:
         self.server.forget(worker)
 
     def state(self, cut: Cut) -> dict[str, Any]:
-        """See `Topology.state`."""
         if self.roster.published < self.roster.version:
             cut.keep(PUBLISHED, self.server, self.server.published)
         live = self.roster.live
@@ -330,7 +323,6 @@ class DataParallel:
     def load_state(
         self, state: Mapping[str, Any], pushed: Mapping[Push, Step], kept: Mapping[str, bytes]
     ) -> None:
-        """See `Topology.load_state`."""
         self.machine = Machine.restore(state["machine"], self.machine.paradigm)
         self.machine.resume(self._backend.now)
         self.roster = self.machine.roster
@@ -353,7 +345,6 @@ class DataParallel:
         return []
 
     def waited_since(self, step: Step) -> float:
-        """See `Topology.waited_since`."""
         at, worker = issued_at(self, step), step.release.worker
         return at + self._known.seconds(
             WorkerId(worker).slot,

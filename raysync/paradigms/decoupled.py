@@ -114,7 +114,6 @@ class Decoupled:
         return StageMachines(self._sync, self.modules, workload_samples)
 
     def infeasible_reason(self, workers: int) -> str:
-        """See `Paradigm.infeasible_reason`."""
         needed = self.modules * self.groups
         return (
             ""
@@ -126,7 +125,6 @@ class Decoupled:
         )
 
     def phases(self) -> tuple[str, ...]:
-        """See `Paradigm.phases`."""
         return self._sync().phases()
 
     def pushes_per_update(self, workers: int, phase: str = "") -> int | None:

@@ -10,6 +10,8 @@ import re
 from collections import Counter
 from typing import Any
 
+from typing_extensions import override
+
 from raysync.core.decisions import Release
 from raysync.core.events import Joined, Left
 from raysync.core.journal import Decoder, Entry, read_header
@@ -82,11 +84,11 @@ class ClosedMeasures(Measures):
                 self._clocks[worker] = max(decision.clock, self._clocks[worker])
 
     @property
+    @override
     def seconds(self) -> float:
-        """See `Measures.seconds`."""
         return float(self._seconds)
 
     @property
+    @override
     def clocks(self) -> dict[str, int]:
-        """See `Measures.clocks`."""
         return {worker: self._clocks[worker] for worker in self._live}

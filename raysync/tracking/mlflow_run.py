@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from typing_extensions import override
 
 from raysync.tracking.library import FAILED, LibraryRun
 
@@ -33,8 +34,8 @@ class MlflowRun(LibraryRun):
     """
 
     @classmethod
+    @override
     def arguments(cls) -> tuple[str, ...]:
-        """See `LibraryRun.arguments`."""
         return ("tracking_uri", "artifact_location", "experiment_name", "run_name", "tags")
 
     def __init__(self, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
@@ -87,8 +88,8 @@ class MlflowRun(LibraryRun):
     def _milliseconds(self, seconds: float) -> int:
         return int(1000 * (self._began + seconds))
 
+    @override
     def log(self, samples: int, seconds: float, metrics: Mapping[str, float]) -> None:
-        """See `LibraryRun.log`."""
         at = self._milliseconds(seconds)
         rows = {**metrics, "seconds": seconds}
         self._client.log_batch(
@@ -96,8 +97,8 @@ class MlflowRun(LibraryRun):
             metrics=[self._entities.Metric(name, rows[name], at, samples) for name in rows],
         )
 
+    @override
     def end(self, run: Mapping[str, Any]) -> None:
-        """See `LibraryRun.end`."""
         for key, value in run["summary"].items():
             if isinstance(value, str | bool):
                 self._client.set_tag(self._id, f"summary.{key}", value)

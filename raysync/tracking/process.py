@@ -58,7 +58,6 @@ class LibraryProcess:
         self._answers: SimpleQueue[dict[str, str]] = SimpleQueue()
 
     def begin(self, run: Beginning) -> None:
-        """See `Sink.begin`."""
         path = str(Path(raysync.__file__).parents[1])
         process = self._process = subprocess.Popen(
             [sys.executable, "-c", PROGRAM.format(path=path), self._library],
@@ -80,7 +79,6 @@ class LibraryProcess:
         return False
 
     def log(self, row: Row) -> None:
-        """See `Sink.log`."""
         self._send({"log": asdict(row)})
 
     def flush(self) -> None:

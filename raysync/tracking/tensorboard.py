@@ -39,11 +39,9 @@ class EventFile:
         self._began = 0.0
 
     def begin(self, run: Beginning) -> None:
-        """See `Sink.begin`."""
         self._folder, self._began = Path(run.folder), run.began
 
     def go_back(self, samples: int) -> bool:
-        """See `Sink.go_back`."""
         self.close()
         for rest in self._folder.glob(f"{NAMES}{NEW}"):  # of a process that was killed
             rest.unlink()
@@ -60,7 +58,6 @@ class EventFile:
         return True
 
     def log(self, row: Row) -> None:
-        """See `Sink.log`."""
         if self._writer is None:
             self._writer = EventsWriter(str(self._folder / PREFIX))
         for tag, value in row.metrics.items():
@@ -70,7 +67,6 @@ class EventFile:
             self._writer.write_event(event)
 
     def flush(self) -> None:
-        """See `Sink.flush`."""
         assert self._writer is not None, "rows before the beginning"
         self._writer.flush()
 
@@ -78,7 +74,6 @@ class EventFile:
         """See `Sink.end`; the file knows no status."""
 
     def close(self) -> None:
-        """See `Sink.close`."""
         writer, self._writer = self._writer, None
         if writer is not None:
             # on a full disk, closing tries again to write what could not be written

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing_extensions import override
+
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord
 from raysync.tracking.callback import Callback, RunStart
@@ -34,8 +36,8 @@ class Tracker(Callback):
         self._made_again = -1.0
         """The progress up to which evaluations were logged that the run has lost."""
 
+    @override
     def on_start(self, run: RunStart) -> None:
-        """See `Callback.on_start`."""
         self._sink.begin(beginning_of(run))
 
     def on_progress(self, measures: Measures) -> None:
@@ -72,8 +74,8 @@ class Tracker(Callback):
             self._evaluated = evaluation.progress
         return bool(new)
 
+    @override
     def on_end(self, record: RunRecord) -> None:
-        """See `Callback.on_end`."""
         self._sink.end(ending_of(record))
 
     def close(self) -> None:

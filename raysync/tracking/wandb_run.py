@@ -9,6 +9,8 @@ from inspect import signature
 from pathlib import Path
 from typing import Any
 
+from typing_extensions import override
+
 from raysync.tracking.library import FAILED, LibraryRun, theirs
 
 
@@ -49,12 +51,12 @@ class WandbRun(LibraryRun):
         folder = Path(arguments.get("dir", run["folder"])).absolute() / "wandb"
         return {"WANDB_CACHE_DIR": str(folder / "cache"), "WANDB_DATA_DIR": str(folder / "data")}
 
+    @override
     def log(self, samples: int, seconds: float, metrics: Mapping[str, float]) -> None:
-        """See `LibraryRun.log`."""
         self._run.log({"samples": samples, "seconds": seconds, **metrics})
 
+    @override
     def end(self, run: Mapping[str, Any]) -> None:
-        """See `LibraryRun.end`."""
         self._run.summary.update({**run["summary"], "status": run["status"]})
         if files := self.files(run):
             name = re.sub(r"[^\w.-]+", "-", f"record-{self._run.name}")

@@ -66,7 +66,6 @@ class WorkerActor:
         """A vector whose end is its latest statistics."""
 
     def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
-        """See `Actor.cost`."""
         if not isinstance(message, StepCall):
             return AT_ONCE
         busy_s = self._step_time.seconds_of(
@@ -75,7 +74,6 @@ class WorkerActor:
         return busy_s, 0.0, message.fault, message.fault, StepReport(None, busy_s)
 
     def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
-        """See `Actor.compute`."""
         import torch
 
         if not isinstance(message, StepCall):
@@ -117,12 +115,10 @@ class WorkerActor:
         return (), None
 
     def state(self) -> State:
-        """See `Actor.state`."""
         worker = None if self._worker is None else self._worker.state()
         return {"weights": self._weights, "buffers": self._buffers, "worker": worker}
 
     def load_state(self, state: State) -> None:
-        """See `Actor.load_state`."""
         self._weights, self._buffers = state["weights"], state["buffers"]
         if self._worker is not None:
             self._worker.load_state(state["worker"])
@@ -179,7 +175,6 @@ class ServerActor:
         return times.update_s, count * times.reading_s, NO_FAULT, NO_FAULT, None
 
     def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
-        """See `Actor.compute`."""
         server = self._server
         assert server is not None, "nothing to train with"
         match message:
@@ -205,12 +200,10 @@ class ServerActor:
         return (), None
 
     def state(self) -> State:
-        """See `Actor.state`."""
         assert self._server is not None, "nothing to train with"
         return self._server.state()
 
     def load_state(self, state: State) -> None:
-        """See `Actor.load_state`."""
         assert self._server is not None, "nothing to train with"
         self._server.load_state(state)
 
@@ -235,11 +228,9 @@ class EvaluatorActor:
         self._measure, self._encode = measure, encode
 
     def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
-        """See `Actor.cost`."""
         return NO_COST
 
     def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
-        """See `Actor.compute`."""
         if isinstance(message, EvaluateCall):
             return (), self._measure(message.is_last, inputs)
         return (), self._encode(inputs)

@@ -58,7 +58,6 @@ class VirtualEngine:
 
     @property
     def rosters(self) -> Mapping[int, Roster]:
-        """See `Engine.rosters`."""
         return {} if self._driver is None else rosters_by_stage(self._driver.topology)
 
     def run(

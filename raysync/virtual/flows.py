@@ -24,8 +24,7 @@ class Clock(Protocol):
 
     now: float
 
-    def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        """See `Backend.schedule`."""
+    def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None: ...
 
 
 class FairLink:

@@ -73,7 +73,6 @@ class VirtualStage:
         """The seconds of computing since its last push."""
 
     def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
-        """See `Actor.cost`."""
         assert isinstance(message, ForwardCall | BackwardCall), f"no call of a stage: {message}"
         forward_s, backward_s = (self._seconds(message, part) for part in self._parts(message))
         self._busy_s += forward_s
@@ -100,7 +99,6 @@ class VirtualStage:
         return 0.0, 1 - FORWARD + (FORWARD if self._plan.paradigm.weights == "latest" else 0.0)
 
     def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
-        """See `Actor.compute`."""
         assert self._work is not None, "nothing to train with"
         assert isinstance(message, ForwardCall | BackwardCall), f"no call of a stage: {message}"
         if isinstance(message, ForwardCall):
@@ -109,12 +107,10 @@ class VirtualStage:
         return (gradient.clone(), dx), StepReport(loss, answer.busy_s, self._work.not_finite)
 
     def state(self) -> State:
-        """See `Actor.state`."""
         assert self._work is not None, "nothing to train with"
         return self._work.state()
 
     def load_state(self, state: State) -> None:
-        """See `Actor.load_state`."""
         assert self._work is not None, "nothing to train with"
         self._work.load_state(state)
 

@@ -55,7 +55,6 @@ class Path:
     """The seconds that the value takes of the shared link."""
 
     def arrival(self, begin: float, fault: StepFault) -> float:
-        """See `Way.arrival`."""
         link = self.shared
         if link is None:
             return begin + (self.latency_s + fault.latency_s) + self.transfer_s
@@ -81,7 +80,6 @@ class LongPath:
     """How often the latency of faults is added: once, and twice for each round trip."""
 
     def arrival(self, begin: float, fault: StepFault) -> float:
-        """See `Way.arrival`."""
         if begin == inf:
             return begin  # what never comes holds up nothing
         arrival = begin + self.transfer_s

@@ -116,7 +116,6 @@ class VirtualCall(Struct, eq=False, weakref=True):
     when that is."""
 
     def value(self, index: int) -> VirtualCall | OtherValue:
-        """See `Call.value`."""
         return self if index == 0 else OtherValue(self, index)
 
     @property
@@ -198,7 +197,6 @@ class OtherValue:
 
     @property
     def computed(self) -> Any:
-        """See `VirtualCall.computed`."""
         assert self._call.values is not None, "nothing is computed"
         return self._call.values[self._index]
 
@@ -289,7 +287,6 @@ class VirtualBackend:
         """See `Backend.now`."""
 
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        """See `Backend.schedule`."""
         self._scheduled += 1
         heappush(self._queue, (at, self._scheduled, happens, argument))
 
@@ -354,7 +351,6 @@ class VirtualBackend:
         return lines >= MOST_LINES or 100 * lines >= self._scheduled
 
     def call(self, actor: str, message: Message, inputs: Sequence[Any] = ()) -> VirtualCall:
-        """See `Backend.call`."""
         process = self._processes.get(actor) or self._start(actor)
         cost, ways = process.cost, process.ways
         begin = now = self.now
@@ -468,7 +464,6 @@ class VirtualBackend:
             self.watch(call, watchers[index], watchers[index + 1])
 
     def watch(self, call: VirtualCall, then: Callable[[Any], None], argument: Any) -> None:
-        """See `Backend.watch`."""
         if call.at < inf:
             self._scheduled += 1
             heappush(self._queue, (call.at, self._scheduled, then, argument))
@@ -478,7 +473,6 @@ class VirtualBackend:
             self.schedule(call.arrives_at, self._take_in, (call, then, argument))
 
     def late_s(self, value: VirtualCall) -> float:
-        """See `Backend.late_s`."""
         late_s = value.at - self.now
         return late_s if 0.0 < late_s < inf else 0.0  # inf: of a server that was lost
 
@@ -528,11 +522,9 @@ class VirtualBackend:
             process.ways = self._paths.get(process.site)
 
     def is_done(self, call: VirtualCall) -> bool:
-        """See `Backend.is_done`."""
         return call.at <= self.now
 
     def failure(self, call: VirtualCall, patience_s: float) -> Failure | None:
-        """See `Backend.failure`."""
         if call.at > self.now + patience_s:
             raise TimeoutError(f"it is done at {call.at:g} s")
         return call.answer if isinstance(call.answer, Failure) else None
@@ -547,7 +539,6 @@ class VirtualBackend:
         """See `Backend.watch_nodes`: no node is ever taken away."""
 
     def spawn(self, worker: str) -> VirtualCall:
-        """See `Backend.spawn`."""
         return self._ready(self._start_s(worker))
 
     def end_at(self, worker: str, at: float) -> None:
@@ -573,13 +564,11 @@ class VirtualBackend:
                 process.free_at = self.now
 
     def can_lose(self, server: str) -> bool:
-        """See `Backend.can_lose`."""
         return self.computes and server in self._ends
 
     def repeat(
         self, lost: VirtualCall | None, server: str, message: Message, inputs: Sequence[Any] = ()
     ) -> VirtualCall:
-        """See `Backend.repeat`."""
         call = self.call(server, message, inputs)
         if lost is not None:
             lost.moved = call

@@ -72,7 +72,7 @@ def test_every_option_is_measured_beside_what_it_changes(gpu, monkeypatch):
 
 
 def test_every_number_of_workers_has_an_estimate(gpu):
-    assert set(gpu.ESTIMATED_RATIO) == set(gpu.WAYS) - {"asp, bf16 on the wire"}
+    assert set(gpu.ESTIMATED_RATIO) < set(gpu.WAYS)
     assert {tuple(of_way) for of_way in gpu.ESTIMATED_RATIO.values()} == {gpu.COUNTS}
 
 

@@ -46,12 +46,10 @@ class WholeModel:
     seed: int
 
     def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
-        """See `Assembly.modules`."""
         module = model.build(self.seed)
         return module, module
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
-        """See `Assembly.vector`."""
         return weights[0] if len(weights) == 1 else torch.cat(list(weights))
 
 
@@ -65,14 +63,12 @@ class Stages:
     """Those of the stages and then of the whole, known once the model is built."""
 
     def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
-        """See `Assembly.modules`."""
         module, parts = cut_model(model, self.seed, self.paradigm)
         whole = nn.Sequential(*(item for part in parts for item in part))
         self.layouts = [layout_of(each) for each in (*parts, whole)]
         return whole, module
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
-        """See `Assembly.vector`."""
         *stages, whole = self.layouts
         return joined(weights, stages, whole)
 

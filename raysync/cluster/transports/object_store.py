@@ -35,28 +35,21 @@ class ObjectStore:
         """See `Transport.attach`: a failed call of Ray's says so itself."""
 
     def room(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
-        """See `Transport.room`."""
         return ()
 
     def call(self, request: CallRequest, by_ray: Callable[[], IssuedCall]) -> IssuedCall:
-        """See `Transport.call`."""
         return by_ray()
 
-    def expect(self, reference: Any) -> None:
-        """See `Transport.expect`."""
+    def expect(self, reference: Any) -> None: ...
 
     def arrived(self, references: Collection[Any], timeout_s: float) -> Iterable[Any]:
-        """See `Transport.arrived`."""
         return await_references(references, timeout_s)
 
-    def forget(self, actor: str, why: str) -> None:
-        """See `Transport.forget`."""
+    def forget(self, actor: str, why: str) -> None: ...
 
-    def restart(self, server: str, why: str) -> None:
-        """See `Transport.restart`."""
+    def restart(self, server: str, why: str) -> None: ...
 
-    def close(self) -> None:
-        """See `Transport.close`."""
+    def close(self) -> None: ...
 
 
 def await_references(references: Collection[Any], timeout_s: float) -> Iterable[Any]:
@@ -76,7 +69,6 @@ class ObjectStorePlan:
     shown: Mapping[str, str] = field(default_factory=dict)
 
     def begin(self, writers: Writers, before: Transport | None) -> Transport:
-        """See `TransportPlan.begin`."""
         return ObjectStore()
 
 

@@ -107,14 +107,11 @@ class IssuedCall(Call, Protocol):
         """How its value travels to a server; None: it is not a worker's."""
 
     @property
-    def is_done(self) -> bool:
-        """See `Backend.is_done`."""
+    def is_done(self) -> bool: ...
 
-    def watch(self, then: Callable[[Any], None], argument: Any) -> None:
-        """See `Backend.watch`."""
+    def watch(self, then: Callable[[Any], None], argument: Any) -> None: ...
 
-    def failure_within(self, patience_s: float) -> Failure | None:
-        """See `Backend.failure`."""
+    def failure_within(self, patience_s: float) -> Failure | None: ...
 
     def follow(self, again: IssuedCall, patched: Patch) -> None:
         """Replace what restarted shards have not left behind by what `again` does.

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.utils.data import Dataset
+from typing_extensions import override
 
 from raysync.config import Update
 from raysync.errors import ConfigError, unknown_name
@@ -100,19 +101,19 @@ class HuggingFaceTask(Task):
         return f"task {self.name}"
 
     @property
+    @override
     def name(self) -> str:
-        """See `Task.name`."""
         return f"hf:{self._source}"
 
     @property
+    @override
     def model_name(self) -> str:
-        """See `Task.model_name`."""
         name = self._folder.name if self._folder else self._source
         return f"{name} with LoRA" if self._lora is not None else name
 
     @property
+    @override
     def data_name(self) -> str:
-        """See `Task.data_name`."""
         return self._data.rpartition(":")[2]
 
     @property
@@ -121,8 +122,8 @@ class HuggingFaceTask(Task):
         return "accuracy" if self._classifies else "loss"
 
     @property
+    @override
     def higher_is_better(self) -> bool:  # type: ignore[override]
-        """See `Task.higher_is_better`."""
         return self._classifies
 
     @property
@@ -165,8 +166,8 @@ class HuggingFaceTask(Task):
         with users_code(f"{self._where}: config"):
             return auto.for_model(self._source, **self._settings)
 
+    @override
     def build_model(self) -> nn.Module:
-        """See `Task.build_model`."""
         transformers = require("transformers", "huggingface", self._where)
         kind = getattr(transformers, HEADS[self._head])
         if type(self._config) not in kind._model_mapping:
@@ -211,16 +212,16 @@ class HuggingFaceTask(Task):
             raise ConfigError(f"{where}: returns no {missing[0]!r}.")
         return dict(parts)
 
+    @override
     def train_set(self) -> Dataset[Any]:
-        """See `Task.train_set`."""
         return self._parts["train"]  # type: ignore[no-any-return]
 
+    @override
     def test_set(self) -> Dataset[Any]:
-        """See `Task.test_set`."""
         return self._parts["test"]  # type: ignore[no-any-return]
 
+    @override
     def validation_set(self) -> Dataset[Any] | None:
-        """See `Task.validation_set`."""
         return self._parts.get("validation")
 
     @cached_property

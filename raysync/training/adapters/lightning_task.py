@@ -8,6 +8,7 @@ from typing import Any
 
 from torch import Tensor, nn
 from torch.utils.data import Dataset
+from typing_extensions import override
 
 from raysync.config import Update
 from raysync.config.base import by_name
@@ -90,18 +91,18 @@ class LightningTask(Task):
         return f"task {self.name}"
 
     @property
+    @override
     def name(self) -> str:
-        """See `Task.name`."""
         return f"lightning:{self._reference}"
 
     @property
+    @override
     def model_name(self) -> str:
-        """See `Task.model_name`."""
         return self._reference.rpartition(":")[2]
 
     @property
+    @override
     def data_name(self) -> str:
-        """See `Task.data_name`."""
         return str(self._data.get("name", self._reference)).rpartition(":")[2]
 
     @property
@@ -110,8 +111,8 @@ class LightningTask(Task):
         return self._metric[0] if self._metric else "loss"
 
     @property
+    @override
     def higher_is_better(self) -> bool:  # type: ignore[override]
-        """See `Task.higher_is_better`."""
         return self._metric[1] if self._metric else False
 
     def _module_class(self) -> type[Any]:
@@ -203,16 +204,16 @@ class LightningTask(Task):
             " package.module:Class."
         )
 
+    @override
     def train_set(self) -> Dataset[Any]:
-        """See `Task.train_set`."""
         return self._part("train")
 
     def test_set(self) -> Dataset[Any]:
         """See `Task.test_set`; without test data, those for validation."""
         return self._part("test", "validation")
 
+    @override
     def validation_set(self) -> Dataset[Any] | None:
-        """See `Task.validation_set`."""
         return self._parts.get("validation") if "test" in self._parts else None
 
     def collate(self, samples: list[Tagged]) -> Tagged:

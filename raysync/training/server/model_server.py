@@ -36,14 +36,11 @@ class Store(Protocol):
     def forget(self, worker: str) -> None:
         """Forget a worker that has left: its buffers no longer count."""
 
-    def statistics(self, worker: str) -> Tensor:
-        """See `ParameterStore.statistics`."""
+    def statistics(self, worker: str) -> Tensor: ...
 
-    def state(self) -> State:
-        """See `ParameterStore.state`."""
+    def state(self) -> State: ...
 
-    def restore(self, saved: State) -> None:
-        """See `ParameterStore.restore`."""
+    def restore(self, saved: State) -> None: ...
 
 
 class ModelServer:
@@ -57,7 +54,6 @@ class ModelServer:
         """The vectors of a snapshot that have not been asked for yet."""
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
-        """See `ParameterStore.combine`."""
         assert isinstance(self.store, ParameterStore), "replicas have no shards"
         with self._sound(plan.version - 1):
             return self.store.combine(plan, vectors)
@@ -81,7 +77,6 @@ class ModelServer:
             return self.store.publish(replica)
 
     def forget(self, worker: str) -> None:
-        """See `Store.forget`."""
         with self._sound(self.version):
             self.store.forget(worker)
 

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy, mse_loss
 from torch.utils.data import Dataset
+from typing_extensions import override
 
 from raysync.training.data.batches import Array
 from raysync.training.models.builtin import ModelPlan
@@ -43,29 +44,29 @@ class Supervised(Task):
         self.plan, self.data, self._augment = plan, data, augment
 
     @property
+    @override
     def model_name(self) -> str:
-        """See `Task.model_name`."""
         return self.plan.name
 
     @property
+    @override
     def data_name(self) -> str:
-        """See `Task.data_name`."""
         return self.data.name
 
+    @override
     def build_model(self) -> nn.Module:
-        """See `Task.build_model`."""
         return self.plan.build()
 
+    @override
     def train_set(self) -> Dataset[Any]:
-        """See `Task.train_set`."""
         return self._part("train", self._augment)
 
+    @override
     def test_set(self) -> Dataset[Any]:
-        """See `Task.test_set`."""
         return self._part("test")
 
+    @override
     def validation_set(self) -> Dataset[Any] | None:
-        """See `Task.validation_set`."""
         return self.data.part("validation")
 
     def _part(self, part: str, augment: str = "none") -> Dataset[Any]:
@@ -73,8 +74,8 @@ class Supervised(Task):
         assert samples is not None, f"a data set without a part {part}"
         return samples
 
+    @override
     def labels(self, samples: Dataset[Any]) -> Sequence[int]:
-        """See `Task.labels`."""
         return self.data.train_labels  # type: ignore[return-value]
 
 
@@ -85,12 +86,12 @@ class Classification(Supervised):
     higher_is_better = True
 
     @property
+    @override
     def name(self) -> str:
-        """See `Task.name`."""
         return "classification"
 
+    @override
     def criterion(self, output: Tensor, batch: Any) -> Tensor:
-        """See `Task.criterion`."""
         return cross_entropy(output, batch[1])
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
@@ -109,8 +110,8 @@ class LanguageModel(Classification):
     higher_is_better = False
 
     @property
+    @override
     def name(self) -> str:
-        """See `Task.name`."""
         return "language-model"
 
 
@@ -121,12 +122,12 @@ class Regression(Supervised):
     metric_names = ("loss", "mae")
 
     @property
+    @override
     def name(self) -> str:
-        """See `Task.name`."""
         return "regression"
 
+    @override
     def criterion(self, output: Tensor, batch: Any) -> Tensor:
-        """See `Task.criterion`."""
         return mse_loss(output, _targets(batch, output))
 
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:

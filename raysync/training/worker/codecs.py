@@ -47,17 +47,14 @@ class Bf16:
     """Numbers of bfloat16, two in the room of one."""
 
     def room(self, numbers: int) -> int:
-        """See `Codec.room`."""
         return -(-numbers // 2)
 
     def encode(self, vector: Tensor, out: Tensor, seed: int) -> None:
-        """See `Codec.encode`."""
         rounded = out.view(torch.bfloat16)
         rounded[: len(vector)].copy_(vector)
         rounded[len(vector) :].zero_()
 
     def decode(self, encoded: Tensor, numbers: int) -> Tensor:
-        """See `Codec.decode`."""
         return encoded.view(torch.bfloat16)[:numbers]
 
 
@@ -65,11 +62,9 @@ class Int8:
     """Levels from -127 to 127 in the room of a quarter each, behind the scales of their blocks."""
 
     def room(self, numbers: int) -> int:
-        """See `Codec.room`."""
         return -(-numbers // BLOCK) + -(-numbers // 4)
 
     def encode(self, vector: Tensor, out: Tensor, seed: int) -> None:
-        """See `Codec.encode`."""
         blocks = -(-len(vector) // BLOCK)
         padded = vector.new_zeros(blocks, BLOCK)
         padded.view(-1)[: len(vector)] = vector
@@ -83,7 +78,6 @@ class Int8:
         numbers[: len(vector)] = levels.clamp_(-LEVELS, LEVELS).view(-1)[: len(vector)]
 
     def decode(self, encoded: Tensor, numbers: int) -> Tensor:
-        """See `Codec.decode`."""
         blocks = -(-numbers // BLOCK)
         decoded = encoded.new_zeros(blocks * BLOCK)
         decoded[:numbers] = encoded[blocks:].view(torch.int8)[:numbers]
@@ -98,18 +92,15 @@ class TopK:
         self._fraction = fraction
 
     def room(self, numbers: int) -> int:
-        """See `Codec.room`."""
         return 2 * self._count(numbers)
 
     def encode(self, vector: Tensor, out: Tensor, seed: int) -> None:
-        """See `Codec.encode`."""
         count = self._count(len(vector))
         places = torch.topk(vector.abs(), count, sorted=False).indices.sort().values
         out[:count] = vector[places]
         out[count:].view(torch.int32).copy_(places)
 
     def decode(self, encoded: Tensor, numbers: int) -> Tensor:
-        """See `Codec.decode`."""
         count = len(encoded) // 2
         places = encoded[count:].view(torch.int32).long()
         return encoded.new_zeros(numbers).index_copy_(0, places, encoded[:count])

@@ -106,11 +106,9 @@ class PipedCall:
 
     @property
     def answer(self) -> Any:
-        """See `Call.answer`."""
         return self.result
 
     def watch(self, then: Callable[[Any], None], argument: Any) -> None:
-        """See `Backend.watch`."""
         if self.is_done:
             self.channel.channels.due.append((then, argument))
         else:
@@ -133,7 +131,6 @@ class PipedCall:
             channel.advance()
 
     def failure_within(self, patience_s: float) -> Failure | None:
-        """See `Backend.failure`."""
         self.channel.channels.await_call(self, patience_s)
         return None if self.is_there else self.result
 

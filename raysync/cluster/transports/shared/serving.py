@@ -40,7 +40,6 @@ class Piped(NamedTuple):
     """The number of the last call before."""
 
     def run(self, actor: object, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """See `Service.run`."""
         with (
             suppress(EOFError, *GONE),
             _opened(self.requests, os.O_RDONLY) as requests,

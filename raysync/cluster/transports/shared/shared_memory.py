@@ -87,11 +87,9 @@ class SharedMemory:
 
     @property
     def held_bytes(self) -> int:
-        """See `Transport.held_bytes`."""
         return self.kept.held_bytes
 
     def attach(self, failure_of: Callable[[Any], Failure | None]) -> None:
-        """See `Transport.attach`."""
         if len(self._weights) == 1:
             self._channels = Channels(failure_of)
 
@@ -107,7 +105,6 @@ class SharedMemory:
         return ()
 
     def call(self, request: CallRequest, by_ray: Callable[[], IssuedCall]) -> IssuedCall:
-        """See `Transport.call`."""
         if isinstance(request.message, StepCall) and request.inputs:
             self._pulled[request.actor] = request.reads
         if self._channels is None:
@@ -124,18 +121,15 @@ class SharedMemory:
         return by_ray() if channel is None else channel.by_ray(by_ray)
 
     def expect(self, reference: Any) -> None:
-        """See `Transport.expect`."""
         if self._channels is not None:
             self._channels.expect(reference)
 
     def arrived(self, references: Collection[Any], timeout_s: float) -> Iterable[Any]:
-        """See `Transport.arrived`."""
         if self._channels is None:
             return await_references(references, timeout_s)
         return self._channels.arrived(timeout_s)
 
     def forget(self, actor: str, why: str) -> None:
-        """See `Transport.forget`."""
         self._hang_up(actor, why)
         self._pulled.pop(actor, None)
         slots = self._gradients.pop(actor, None)
@@ -143,7 +137,6 @@ class SharedMemory:
             slots.close()
 
     def restart(self, server: str, why: str) -> None:
-        """See `Transport.restart`."""
         self._hang_up(server, why)
         for slots in self._weights:
             slots.close()
@@ -151,7 +144,6 @@ class SharedMemory:
             self._weights = [slots_of(size) for size in self._part_bytes]
 
     def close(self) -> None:
-        """See `Transport.close`."""
         if self._channels is not None:
             self._channels.close()
 
@@ -173,6 +165,5 @@ class SharedPlan:
     shown: Mapping[str, str] = field(default_factory=dict)
 
     def begin(self, writers: Writers, before: Transport | None) -> Transport:
-        """See `TransportPlan.begin`."""
         kept = before.kept if isinstance(before, SharedMemory) else KeptSlots()
         return SharedMemory(self, writers, kept)

@@ -31,12 +31,10 @@ class SharedVector(Handle):
 
     @contextmanager
     def written(self) -> Iterator[Tensor]:
-        """See `Remote.written`."""
         yield mapped().begin(self)
         mapped().finish(self)
 
     def in_place(self, vector_bytes: int) -> InPlace | None:
-        """See `Remote.in_place`."""
         # the driver, which only hands handles on, does without torch
         from raysync.cluster.transports.shared.in_place import WeightsInPlace, is_worth_it
 
