@@ -83,7 +83,9 @@ class ChannelsLast(nn.Module):
         return x.contiguous(memory_format=torch.channels_last)
 
 
-def fashion_cnn(input_shape: Shape, classes: int, *, momentum: float = 0.1) -> nn.Module:
+def fashion_cnn(
+    input_shape: Shape, classes: int, *, filters: Sequence[int] = (16, 32), momentum: float = 0.1
+) -> nn.Module:
     """Two 5x5 convolutions (16 and 32 filters) with batch-norm and max-pool 2, and one FC (hybrid
     parameter server, 3.2).
 
@@ -93,18 +95,19 @@ def fashion_cnn(input_shape: Shape, classes: int, *, momentum: float = 0.1) -> n
     server that receives only gradients. Training does not use them, evaluation does.
     """
     channels, height, width = input_shape
+    first, second = filters
     return nn.Sequential(
-        nn.Conv2d(channels, 16, kernel_size=5, padding=2),
+        nn.Conv2d(channels, first, kernel_size=5, padding=2),
         ChannelsLast(),
-        nn.BatchNorm2d(16, momentum=momentum),
+        nn.BatchNorm2d(first, momentum=momentum),
         nn.MaxPool2d(2),
         nn.ReLU(),
-        nn.Conv2d(16, 32, kernel_size=5, padding=2),
-        nn.BatchNorm2d(32, momentum=momentum),
+        nn.Conv2d(first, second, kernel_size=5, padding=2),
+        nn.BatchNorm2d(second, momentum=momentum),
         nn.MaxPool2d(2),
         nn.ReLU(),
         nn.Flatten(),
-        nn.Linear(32 * (height // 4) * (width // 4), classes),
+        nn.Linear(second * (height // 4) * (width // 4), classes),
     )
 
 

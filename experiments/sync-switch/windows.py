@@ -1,0 +1,125 @@
+"""When do stale gradients hurt, and how much BSP suffices? results/windows.*.csv, in virtual time.
+
+    python experiments/sync-switch/windows.py --data DATA      (two hours of two cores)
+    python experiments/labbook.py
+
+README.md says what is compared; it was written before the first run. Rows that are there are not run
+again.
+"""
+
+import argparse
+import os
+import sys
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
+HERE = Path(__file__).parent
+sys.path.insert(0, str(HERE.parent))
+
+import pandas as pd
+import yaml
+from trials import Trial, run_all
+
+import raysync
+
+COMMON: dict[str, Any] = yaml.safe_load((HERE / "windows.yaml").read_text(encoding="utf-8"))
+SEEDS, TUNING_SEED = COMMON.pop("seeds"), 100
+RATES = (0.2, 0.1, 0.05, 0.025, 0.0125, 0.00625)
+"""Of a push; an update of BSP is by n times as much."""
+POINT = 0.01
+"""At the common rate both paradigms are this close to their best accuracy."""
+SHARES = (0.03125, 0.0625, 0.125, 0.25, 0.5)
+LAST = 3
+"""What counts is the mean of so many evaluations at the end, all at a hundredth of the rate."""
+
+
+def switched(first: str, then: str | list[str], fraction: float | list[float]) -> dict[str, Any]:
+    """Return one paradigm after the other."""
+    return {"name": "sync-switch", "first": first, "then": then, "fraction": fraction}
+
+
+ARMS: dict[str, Any] = {
+    "asp": "asp",
+    **{f"bsp {share:.4g}": switched("bsp", "asp", share) for share in SHARES},
+    "bsp": "bsp",
+    "asp 0.5": switched("asp", "bsp", 0.5),
+    "asp in quarter 1": switched("asp", "bsp", 0.25),
+    "asp in quarter 2": switched("bsp", ["asp", "bsp"], [0.25, 0.25]),
+    "asp in quarter 3": switched("bsp", ["asp", "bsp"], [0.5, 0.25]),
+    "asp in quarter 4": switched("bsp", "asp", 0.75),
+}
+"""Name -> paradigm; a number is the share of the work that comes first."""
+OF_SIXTEEN = ("asp", "bsp 0.0625", "bsp 0.5", "bsp")
+
+
+def train(trial: Trial, data: Path) -> Trial:
+    """Train; return what came out."""
+    settings = COMMON | {
+        "seed": trial["seed"],
+        "paradigm": ARMS[trial["arm"]],
+        "workers": [COMMON["workers"][0] | {"count": trial["workers"]}],
+        "update": COMMON["update"] | {"lr": trial["lr"]},
+        "data": COMMON["data"] | {"data_dir": str(data)},
+    }
+    if trial["seed"] == TUNING_SEED:
+        settings["data"]["validation_samples"] = 5000
+    with tempfile.TemporaryDirectory() as output:
+        record = raysync.run(settings | {"output": output})
+        assert record.summary["status"] in ("finished", "diverged"), record.summary
+        evaluations = record.evaluations
+        if trial["seed"] == TUNING_SEED:
+            evaluations = evaluations[evaluations.progress < 1]  # the one at the end is a test
+        last, diverged = evaluations.tail(LAST), record.summary["status"] == "diverged"
+        return {
+            "accuracy": 0.1 if diverged else round(float(last.accuracy.mean()), 6),
+            "train_loss": round(float(record.pushes.loss.tail(500).mean()), 6),
+            "virtual_s": record.summary["seconds"],
+            "diverged": diverged,
+        }
+
+
+def common_rate(tried: pd.DataFrame) -> float:
+    """Return the largest rate at which both paradigms are within a point of their best; if there is
+    none, the one with the best sum.
+    """
+    accuracy = tried.pivot_table(index="lr", columns="arm", values="accuracy")
+    good = accuracy[(accuracy >= accuracy.max() - POINT).all(axis="columns")]
+    return float(good.index.max() if len(good) else accuracy.sum(axis="columns").idxmax())
+
+
+def measured(tried: pd.DataFrame) -> Iterator[Trial]:
+    """Yield the runs that count, those that decide most first."""
+    lr = common_rate(tried)
+    for seed in SEEDS:
+        for arm in ARMS:
+            yield {"arm": arm, "workers": 8, "seed": seed, "lr": lr}
+    for arm in ("asp", "bsp"):  # each at its own rate, too
+        own = tried[tried.arm == arm]
+        best = float(own.lr[own.accuracy.idxmax()])
+        for seed in SEEDS if best != lr else ():
+            yield {"arm": arm, "workers": 8, "seed": seed, "lr": best}
+    for seed in SEEDS:
+        for arm in OF_SIXTEEN:
+            yield {"arm": arm, "workers": 16, "seed": seed, "lr": lr}
+
+
+def main() -> None:
+    """Choose the rate, then measure."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=Path("data"), help="where Fashion-MNIST is")
+    make = partial(train, data=parser.parse_args().data.resolve())
+    tried, counting = (HERE / "results" / f"windows.{name}.csv" for name in ("rates", "train"))
+    grid = [
+        {"arm": arm, "workers": 8, "seed": TUNING_SEED, "lr": lr}
+        for lr in RATES
+        for arm in ("asp", "bsp")
+    ]
+    run_all(make, measured(run_all(make, grid, tried)), counting)
+
+
+if __name__ == "__main__":
+    main()
