@@ -1,8 +1,8 @@
 """Trials of an experiment, a row each, on all cores: a program that was stopped goes on with those
 that have no row yet.
 
-A trial is what identifies a run (`{"arm": "bsp", "lr": 0.1, "seed": 3}`), its row what was measured.
-`tuned` chooses the learning rate of each arm from such rows before the runs that count.
+A trial is what identifies a run (`{"arm": "bsp", "lr": 0.1, "seed": 3}`), its row what was
+measured. `tuned` chooses the learning rate of each arm from such rows, before the runs that count.
 """
 
 import csv
@@ -57,7 +57,7 @@ def tuned(
 ) -> list[Trial]:
     """Choose the rate with the least `loss` for each arm; return the arms with their `lr`.
 
-    Where the best is at an edge of the grid, the next rate beyond it is tried, too, until it is not.
+    Where the best is at an edge of the grid, the next rate beyond it is tried, too.
 
     Args:
         rates: arm -> its grid: at least two rates, each by the same factor above the one before.

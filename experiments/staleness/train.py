@@ -3,9 +3,9 @@
     python experiments/staleness/train.py --data DATA      (two hours of two cores)
     python experiments/labbook.py
 
-Under ASP with 1 + n equally fast workers, each gradient is of weights n updates old. The rate of each
-optimizer at each delay is chosen on samples taken from the training set, with a seed of its own; then
-ten seeds are measured on the test set. Rows that are there are not run again.
+Under ASP with 1 + n equally fast workers, each gradient is of weights n updates old. The rate of
+each optimizer at each delay is chosen on samples taken from the training set, with a seed of its
+own; then ten seeds are measured on the test set. Rows that are there are not run again.
 """
 
 import argparse
@@ -18,15 +18,14 @@ from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-import pandas as pd
 import yaml
 from trials import Trial, run_all, tuned
 
 import raysync
 
+HERE = Path(__file__).parent
 COMMON: dict[str, Any] = yaml.safe_load((HERE / "staleness.yaml").read_text(encoding="utf-8"))
 SEEDS, TUNING_SEED = COMMON.pop("seeds"), 100
 DELAYS = (0, 1, 2, 4, 8)
@@ -39,11 +38,7 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], float]] = {
 }
 """Name -> its settings, and the lowest of the five rates that are tried first."""
 FACTOR, RATES = 10**0.5, 5
-IMAGES: dict[str, Any] = {
-    "model": "convnet",
-    "batch_size": 32,
-    "workload": {"samples": 65536},
-}
+IMAGES: dict[str, Any] = {"model": "convnet", "batch_size": 32, "workload": {"samples": 65536}}
 TASKS = ("text", "images")
 LAST = 3
 """What counts is the mean of so many evaluations at the end."""

@@ -3,8 +3,8 @@
     python experiments/sync-switch/windows.py --data DATA      (two hours of two cores)
     python experiments/labbook.py
 
-README.md says what is compared; it was written before the first run. Rows that are there are not run
-again.
+notes.md says what is compared; it was written before the first run. Rows that are there are not
+run again.
 """
 
 import argparse
@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import Any
 
 os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
-HERE = Path(__file__).parent
-sys.path.insert(0, str(HERE.parent))
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
 import yaml
@@ -26,6 +25,7 @@ from trials import Trial, run_all
 
 import raysync
 
+HERE = Path(__file__).parent
 COMMON: dict[str, Any] = yaml.safe_load((HERE / "windows.yaml").read_text(encoding="utf-8"))
 SEEDS, TUNING_SEED = COMMON.pop("seeds"), 100
 RATES = (0.2, 0.1, 0.05, 0.025, 0.0125, 0.00625)
