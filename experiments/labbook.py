@@ -5,8 +5,9 @@ results beside them.
     python experiments/labbook.py --runs RUNS  takes over the newest sweeps there, draws pictures
     python experiments/labbook.py --check      changes nothing; names the pages that differ
 
-A page has marks that are filled: `<!-- table: NAME -->` ... `<!-- end -->` and, in the prose, `<!--
-fact: NAME -->` ... `<!-- end -->`. `labtables.py` describes where the results are.
+README.md of a folder begins with its answer, and notes.md has what a reviewer needs beyond it. Both
+have marks that are filled: `<!-- table: NAME -->` ... `<!-- end -->` and, in the prose, `<!-- fact:
+NAME -->` ... `<!-- end -->`. `labtables.py` describes where the results are.
 """
 
 import argparse
@@ -84,6 +85,12 @@ def filled(page: str, tables: dict[str, str], facts: dict[str, str]) -> str:
     return MARK.sub(fill, page)
 
 
+def answer(page: str) -> str:
+    """Return the first paragraph of a page in one line, without marks."""
+    _, paragraph, *_ = page.split("\n\n")
+    return " ".join(MARK.sub(r"\4", paragraph).split())
+
+
 def pages() -> dict[Path, str]:
     """Return each page -> the text that it should have."""
     texts, rows = {}, []
@@ -91,27 +98,18 @@ def pages() -> dict[Path, str]:
         module, results = tables_of(folder), Results(folder)
         facts = module.facts(results) if hasattr(module, "facts") else {}
         tables = module.tables(results) if module is not None else {}
-        page = folder / "README.md"
-        texts[page] = filled(page.read_text(encoding="utf-8"), tables, facts)
-        rows.append(index_row(folder, entry, facts))
-    header = [
-        "experiment",
-        "claim",
-        "command",
-        "minutes",
-        "measured, and published",
-        "verdict",
-        "date, machine",
-    ]
+        for page in (folder / "README.md", folder / "notes.md"):
+            if page.is_file():
+                texts[page] = filled(page.read_text(encoding="utf-8"), tables, facts)
+        rows.append(index_row(folder, entry, answer(texts[folder / "README.md"])))
+    header = ["experiment", "answer", "verdict", "command", "minutes", "date, machine"]
     index = HERE / "README.md"
     texts[index] = filled(index.read_text(encoding="utf-8"), {"index": markdown(header, rows)}, {})
     return texts
 
 
-def index_row(folder: Path, entry: dict[str, Any], facts: dict[str, str]) -> list[str]:
-    """Return a row of the index; date, machine and minutes are those of the sweeps, if it
-    has any.
-    """
+def index_row(folder: Path, entry: dict[str, Any], says: str) -> list[str]:
+    """Return a row of the index, with date, machine and minutes of the sweeps, if there are any."""
     minutes, where = str(entry.get("minutes", "")), entry.get("date_machine", "")
     if (folder / "results" / "sweeps.csv").is_file():
         sweeps = Results(folder).sweeps
@@ -119,11 +117,10 @@ def index_row(folder: Path, entry: dict[str, Any], facts: dict[str, str]) -> lis
         where = f"{sweeps.date.max()}, {sweeps.cores.max()} cores, {sweeps.machine.iloc[-1]}"
     return [
         f"[{folder.name}]({folder.name}/README.md)",
-        entry["claim"],
+        says,
+        entry["verdict"],
         f"`{entry['command']}`",
         minutes,
-        entry["measured"].format(**facts),
-        entry["verdict"],
         where,
     ]
 

@@ -2,7 +2,7 @@
 virtual one, by throughput, wait share and staleness.
 
     python experiments/agreement/agree.py            prints the table (half an hour)
-    python experiments/agreement/agree.py --write    and puts it into README.md beside this file
+    python experiments/agreement/agree.py --write    and puts it into notes.md beside this file
 
 There are four and eight workers, each over the machine's own network alone and with an emulated
 link of the slow ones in addition, and three seeds. A ratio is virtual / Ray of the same seed; its
@@ -151,11 +151,11 @@ def table() -> str:
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser.add_argument("--write", action="store_true", help="put the table into notes.md")
     write = parser.parse_args().write
     text = table()
     print(text)
     if write:
-        readme = HERE / "README.md"
+        readme = HERE / "notes.md"
         head, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
         readme.write_text(head + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8")

@@ -1,7 +1,7 @@
 """The first hour on a machine with GPUs: is it right there, and where does the time go?
 
     python experiments/benchmarks/gpu.py            prints the page
-    python experiments/benchmarks/gpu.py --write    and puts it into README.md beside this file
+    python experiments/benchmarks/gpu.py --write    and puts it into notes.md beside this file
     python experiments/benchmarks/gpu.py --try      a small model on this machine's CPU: whether the
                                                     program itself works
 
@@ -23,7 +23,7 @@ from typing import Any
 import ray
 import torch
 from plain_training import PRECISIONS, Setting, ddp_samples_per_s, plain_samples_per_s, told
-from report import README, finished, markdown, measured_on
+from report import NOTES, finished, markdown, measured_on
 from step_budget import ESTIMATED_MS, budget
 from step_options import computing_options, wire_options
 
@@ -305,7 +305,7 @@ def _large() -> Setting:
 def main() -> None:
     """Parse the command line, measure, and print or write the page."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the page into README.md")
+    parser.add_argument("--write", action="store_true", help="put the page into notes.md")
     parser.add_argument("--try", action="store_true", dest="small", help="on the CPU, small")
     asked = parser.parse_args()
     if asked.small and asked.write:
@@ -322,8 +322,8 @@ def main() -> None:
 
 def _write(text: str) -> None:
     begin, end = "<!-- gpu.py: begin -->\n", "<!-- gpu.py: end -->\n"
-    head, _, rest = README.read_text(encoding="utf-8").partition(begin)
-    README.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")
+    head, _, rest = NOTES.read_text(encoding="utf-8").partition(begin)
+    NOTES.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")
 
 
 if __name__ == "__main__":

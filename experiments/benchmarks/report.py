@@ -1,4 +1,4 @@
-"""Shared by the benchmarks: ratios with an interval, and their tables in README.md."""
+"""Shared by the benchmarks: ratios with an interval, and their tables in notes.md."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 from labtables import finished  # noqa: F401  (for the scripts here)
 
-README = Path(__file__).with_name("README.md")
+NOTES = Path(__file__).with_name("notes.md")
 
 
 def interval(values: Sequence[float]) -> str:
@@ -41,16 +41,16 @@ def measured_on() -> str:
 
 
 def main(script: str, about: str, measure: Callable[[], str]) -> None:
-    """Print what `measure` returns; with --write, put it into README.md between the marks of the
+    """Print what `measure` returns; with --write, put it into notes.md between the marks of the
     script as well.
     """
     parser = argparse.ArgumentParser(description=about.splitlines()[0])
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser.add_argument("--write", action="store_true", help="put the table into notes.md")
     write = parser.parse_args().write
     text = measure()
     print(text)
     if write:
         name = Path(script).name
         begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-        head, _, rest = README.read_text(encoding="utf-8").partition(begin)
-        README.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")
+        head, _, rest = NOTES.read_text(encoding="utf-8").partition(begin)
+        NOTES.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")

@@ -1,4 +1,4 @@
-"""The tables and the picture of README.md, and the numbers in its prose."""
+"""The tables and the picture of notes.md, and the numbers in its prose."""
 
 from __future__ import annotations
 

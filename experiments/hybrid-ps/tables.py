@@ -1,4 +1,4 @@
-"""The tables of README.md, the verdicts on what the paper says below its own, and the numbers in
+"""The tables of notes.md, the verdicts on what the paper says below its own, and the numbers in
 the prose.
 """
 

@@ -1,4 +1,4 @@
-"""The tables and pictures of README.md, and the numbers in its prose."""
+"""The tables and pictures of notes.md, and the numbers in its prose."""
 
 from __future__ import annotations
 

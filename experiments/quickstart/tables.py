@@ -1,4 +1,4 @@
-"""The table of README.md."""
+"""The table of notes.md."""
 
 from __future__ import annotations
 

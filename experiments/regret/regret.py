@@ -1,7 +1,7 @@
 """The regret of SSP and LagTuner beside the bounds of LagTuner's Theorems 1 and 2.
 
     python experiments/regret/regret.py    writes regret.csv and runs.csv beside this file
-    python experiments/regret/readme.py      makes the tables of README.md and regret.png
+    python experiments/regret/notes.py      makes the tables of notes.md and regret.png
 
 R(T) is the sum of the losses of the first T pushes, each at the stale weights that its gradient was
 computed on, less the sum of the same losses at w*_T, the best fixed weights in the ball for just

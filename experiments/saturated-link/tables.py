@@ -1,4 +1,4 @@
-"""The table of README.md, and the numbers in its prose."""
+"""The table of notes.md, and the numbers in its prose."""
 
 from __future__ import annotations
 

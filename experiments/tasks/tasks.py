@@ -1,8 +1,8 @@
 """Train the examples of this folder under three paradigms on both engines, hold BSP against a plain
-torch loop, and write the tables of README.md.
+torch loop, and write the tables of notes.md.
 
     python experiments/tasks/tasks.py DATA            prints the tables
-    python experiments/tasks/tasks.py DATA --write    and puts them into README.md
+    python experiments/tasks/tasks.py DATA --write    and puts them into notes.md
 
 `DATA` is a folder in which `fashion-png` is, as `fashion_png.py` writes it.
 """
@@ -147,13 +147,13 @@ def main() -> None:
     """Print the tables, or write them."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("data", type=Path)
-    parser.add_argument("--write", action="store_true", help="put the tables into README.md")
+    parser.add_argument("--write", action="store_true", help="put the tables into notes.md")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as output:
         text = results(given.data, output)
     print(text)
     if given.write:
-        page = HERE / "README.md"
+        page = HERE / "notes.md"
         begin, end = "<!-- tasks.py: begin -->\n", "<!-- tasks.py: end -->\n"
         head, _, rest = page.read_text(encoding="utf-8").partition(begin)
         page.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")

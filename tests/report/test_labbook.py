@@ -81,7 +81,8 @@ def test_every_table_is_on_its_page(pages):
         BALANCED,
     ):
         for name in labbook.tables_of(folder).tables(labtables.Results(folder)):
-            assert f"<!-- table: {name} -->" in pages[folder / "README.md"]
+            mark = f"<!-- table: {name} -->"
+            assert any(mark in text for page, text in pages.items() if page.parent == folder)
 
 
 def test_the_index_lists_every_folder():
@@ -91,9 +92,29 @@ def test_the_index_lists_every_folder():
             assert f"]({folder.name}" in index, folder.name
 
 
-def test_a_verdict_is_one_of_four():
-    verdicts = {entry["verdict"] for entry in labbook.entries().values()}
-    assert verdicts <= {"reproduces", "partly", "does not", "-", "holds (ours)"}
+VERDICTS = {"reproduces", "partly", "does not", "undecided", "-", "holds (ours)", "partly (ours)"}
+
+
+def test_a_verdict_is_one_of_a_few():
+    assert {entry["verdict"] for entry in labbook.entries().values()} <= VERDICTS
+
+
+PAGES = [folder / "README.md" for folder in labbook.entries()]
+PROSE = re.compile(r"^(?!\||    |```|!\[).*$", re.MULTILINE)
+MOST_WORDS, MOST_ROWS = 400, 12
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.parent.name)
+def test_a_page_begins_with_its_answer_and_is_short(page):
+    text = labbook.MARK.sub(r"\4", page.read_text())
+    answer = labbook.answer(page.read_text())
+    assert 1 <= len(re.findall(r"[a-z)%]\.(?: |$)", answer)) <= 2, answer
+    assert not answer.startswith(("Claim", "Source", "Command")), answer
+    assert len(answer.split()) <= 80
+    assert sum(len(line.split()) for line in PROSE.findall(text)) <= MOST_WORDS
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    assert len(tables) <= 1
+    assert all(len(table.splitlines()) <= MOST_ROWS + 2 for table in tables)
 
 
 @pytest.mark.parametrize("file", SWEEPS, ids=lambda file: file.stem)
@@ -254,7 +275,7 @@ def test_repeats_differ_in_their_seed_alone():
 
 def test_a_sweep_that_has_not_run_is_called_so_on_its_page(pages):
     for file in set(PLANNED) - set(SWEEPS):
-        assert re.search(rf"Not run yet: .*`{file.name}`", pages[file.parent / "README.md"]), file
+        assert re.search(rf"Not run yet: .*`{file.name}`", pages[file.parent / "notes.md"]), file
 
 
 @pytest.mark.parametrize(
@@ -382,8 +403,8 @@ def test_shares_of_balanced_are_settled_where_the_rule_would_leave_them():
         assert timing.is_settled(experiment, shares, {"fast-0": factor}) == settled
 
 
-def test_the_readme_of_lagtuner_names_every_file_in_its_folder():
-    text = (LAGTUNER / "README.md").read_text()
+def test_the_pages_of_lagtuner_name_every_file_in_its_folder():
+    text = "".join(page.read_text() for page in sorted(LAGTUNER.glob("*.md")))
     assert all(file.name in text for file in LAGTUNER.glob("*.yaml"))
     assert all(re.search(rf"\({file.name}\)", text) for file in LAGTUNER.glob("*.svg"))
 

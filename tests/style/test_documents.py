@@ -25,7 +25,7 @@ DOCUMENTS = [
     *sorted(
         chain.from_iterable(ROOT.glob(f"{top}/**/README.md") for top in ("dashboards", "tests"))
     ),
-    *sorted(ROOT.glob("experiments/**/README.md")),
+    *sorted(ROOT.glob("experiments/**/*.md")),
     *sorted(ROOT.glob("raysync/**/README.md")),
 ]
 FENCE = re.compile(r"^ *```(\w*)\n(.*?)^ *```$", re.DOTALL | re.MULTILINE)

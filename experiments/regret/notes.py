@@ -1,6 +1,6 @@
-"""Fill the tables of README.md and draw the picture, from regret.csv and runs.csv.
+"""Fill the tables of notes.md and draw the picture, from regret.csv and runs.csv.
 
-python experiments/regret/readme.py
+python experiments/regret/notes.py
 """
 
 import sys
@@ -22,7 +22,7 @@ from labtables import counted  # noqa: E402
 
 from raysync import config  # noqa: E402
 
-BEGIN, END = "<!-- readme.py: begin -->\n", "<!-- readme.py: end -->\n"
+BEGIN, END = "<!-- notes.py: begin -->\n", "<!-- readme.py: end -->\n"
 RADIUS, WORKERS = 10.0, 4
 UNBOUNDED = ("lagtuner(bound=literal)", "asp")
 """The paradigms that keep no bound on the lead."""
@@ -302,7 +302,7 @@ def _curve(
 
 
 def write_page() -> None:
-    """Put the tables into README.md and draw the picture."""
+    """Put the tables into notes.md and draw the picture."""
     experiment = config.load(HERE / "regret.yaml")
     regret, runs = (
         counted(pd.read_csv(HERE / name), experiment) for name in ("regret.csv", "runs.csv")
@@ -317,9 +317,9 @@ def write_page() -> None:
         f"`ssp(staleness=3)` in balls of other radii, T = {last}:\n\n{radii(others)}\n\n"
         f"{checks(regret, runs)}\n"
     )
-    readme = HERE / "README.md"
-    head, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-    readme.write_text(head + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8")
+    page = HERE / "notes.md"
+    head, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    page.write_text(head + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8")
     print(text)
 
 
