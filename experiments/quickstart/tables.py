@@ -1,19 +1,27 @@
-"""The table of notes.md."""
+"""The tables of the pages, and the numbers in their prose."""
 
 from __future__ import annotations
 
-from labtables import Results, markdown, mean_cell, ratio, ratio_cell
+import pandas as pd
+from labtables import Results, by_seed, markdown, mean_cell, ratio, ratio_cell
 
 from raysync.results.columns import percent_form, seconds_form
 from raysync.results.grouping import setting_text
+from raysync.results.statistics import Estimate, paired_ratio
 
 TIME = "time_to_target_s"
 HIDDEN = "mlp(hidden=[128])"
 """The model that the prose is about."""
+UNEQUAL, UNSTEADY = "demo-4-unequal", "demo-4-unsteady"
 
 
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
+    return {"quickstart": measured(results), "interaction": interactions(results)}
+
+
+def measured(results: Results) -> str:
+    """Tabulate each paradigm with each model on each cluster."""
     trials = results.trials("quickstart")
     rows = []
     for (model, profile), scenario in trials.groupby(
@@ -32,21 +40,64 @@ def tables(results: Results) -> dict[str, str]:
                 ]
             )
     target = f"{trials.target_at_least.iloc[0]:.0%}"
+    return markdown(
+        ["model", "cluster", "paradigm", f"s to {target}", "in BSP's", "final accuracy"], rows
+    )
+
+
+def interactions(results: Results) -> str:
+    """Tabulate the time to the target in BSP's on both clusters, and the first in the second."""
+    trials, rows = results.trials("quickstart"), []
+    for model, of_model in trials.groupby("config/model", sort=False):
+        for name in dict.fromkeys(of_model.label):
+            if name != "bsp":
+                cells = (in_bsps(of_model, profile, name) for profile in (UNEQUAL, UNSTEADY))
+                rows.append(
+                    [
+                        f"`{setting_text(model)}`",
+                        f"`{name}`",
+                        *map(ratio_cell, cells),
+                        ratio_cell(interaction(of_model, name)),
+                    ]
+                )
+    return markdown(
+        ["model", "paradigm", "lasting differences", "passing ones", "lasting / passing"], rows
+    )
+
+
+def scenario(trials: pd.DataFrame, profile: str, name: str) -> pd.DataFrame:
+    """Return the repeats of a paradigm on a cluster."""
+    return trials[(trials["config/profile"] == profile) & (trials.label == name)]
+
+
+def in_bsps(trials: pd.DataFrame, profile: str, name: str) -> Estimate:
+    """Estimate a paradigm's time to the target in BSP's on a cluster."""
+    return ratio(scenario(trials, profile, name), scenario(trials, profile, "bsp"), TIME)
+
+
+def interaction(trials: pd.DataFrame, name: str) -> Estimate:
+    """Estimate the time in BSP's on the first cluster, in that on the second, paired by seed."""
+    first, second = (relative_by_seed(trials, profile, name) for profile in (UNEQUAL, UNSTEADY))
+    return paired_ratio(first, second)
+
+
+def relative_by_seed(trials: pd.DataFrame, profile: str, name: str) -> dict[int, float | None]:
+    """Return seed -> a paradigm's time to the target in BSP's; None where either has none."""
+    ours, theirs = (by_seed(scenario(trials, profile, label), TIME) for label in (name, "bsp"))
     return {
-        "quickstart": markdown(
-            ["model", "cluster", "paradigm", f"s to {target}", "in BSP's", "final accuracy"], rows
-        )
+        seed: None if mine is None or (its := theirs[seed]) is None else mine / its
+        for seed, mine in ours.items()
     }
 
 
 def facts(results: Results) -> dict[str, str]:
-    """Return the facts by the names of their marks: a paradigm's time to accuracy in BSP's on each
-    cluster, with the model HIDDEN.
+    """Return the facts by the names of their marks, all with the model HIDDEN: a paradigm's time to
+    the target in BSP's on each cluster, and the first in the second.
     """
     trials, cells = results.trials("quickstart"), {}
     trials = trials[trials["config/model"].map(setting_text) == HIDDEN]
-    for profile, scenario in trials.groupby("config/profile"):
-        for name in dict.fromkeys(scenario.label):
-            repeats, bsp = (scenario[scenario.label == label] for label in (name, "bsp"))
-            cells[f"{profile}, {name}"] = ratio_cell(ratio(repeats, bsp, TIME))
+    for name in dict.fromkeys(trials.label):
+        for profile in (UNEQUAL, UNSTEADY):
+            cells[f"{profile}, {name}"] = ratio_cell(in_bsps(trials, profile, name))
+        cells[f"interaction, {name}"] = ratio_cell(interaction(trials, name))
     return cells
