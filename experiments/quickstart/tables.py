@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
-from labtables import Results, by_seed, markdown, mean_cell, ratio, ratio_cell
+from labtables import Results, by_seed, markdown, mean_cell, points_cell, ratio, ratio_cell
 
 from raysync.results.columns import percent_form, seconds_form
 from raysync.results.grouping import setting_text
@@ -92,12 +92,16 @@ def relative_by_seed(trials: pd.DataFrame, profile: str, name: str) -> dict[int,
 
 def facts(results: Results) -> dict[str, str]:
     """Return the facts by the names of their marks, all with the model HIDDEN: a paradigm's time to
-    the target in BSP's on each cluster, and the first in the second.
+    the target in BSP's on each cluster, its final accuracy less BSP's, and the first of these
+    ratios in the second.
     """
     trials, cells = results.trials("quickstart"), {}
     trials = trials[trials["config/model"].map(setting_text) == HIDDEN]
     for name in dict.fromkeys(trials.label):
         for profile in (UNEQUAL, UNSTEADY):
             cells[f"{profile}, {name}"] = ratio_cell(in_bsps(trials, profile, name))
+            cells[f"accuracy, {profile}, {name}"] = points_cell(
+                *(scenario(trials, profile, label) for label in (name, "bsp"))
+            )
         cells[f"interaction, {name}"] = ratio_cell(interaction(trials, name))
     return cells
