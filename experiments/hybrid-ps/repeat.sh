@@ -1,5 +1,5 @@
 #!/bin/sh
-# All sweeps of this folder, then its page: experiments/hybrid-ps/repeat.sh DATA RUNS
+# All sweeps of this folder, then its pages: experiments/hybrid-ps/repeat.sh DATA RUNS
 #   DATA: folder with MNIST, cifar-10-batches-py and FashionMNIST;  RUNS: where records go
 set -eu
 here=$(dirname "$0")
