@@ -1,17 +1,30 @@
-"""The tables and pictures of notes.md, and the numbers in its prose."""
+"""The tables and pictures of both pages, and the numbers in their prose."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
-from labtables import Results, markdown, mean_cell, not_run, percent_cell, sweeps_table
+from labtables import (
+    Results,
+    markdown,
+    mean_cell,
+    not_run,
+    percent_cell,
+    points_cell,
+    ratio,
+    ratio_cell,
+    sweeps_table,
+)
+from scipy import stats
 
 from raysync.record.sweeps import SweepRecord
 from raysync.results.columns import plain_form, ratio_text
+from raysync.results.statistics import estimate
 
 HERE = Path(__file__).parent
 LATE = 0.79
@@ -46,12 +59,15 @@ PUBLISHED_STRAGGLERS = {
 """Figure 15 (from the authors' logs): scenario, online policy -> seconds, accuracy."""
 SCENARIOS = ("mild, latency", "moderate, latency", "mild, slow-down", "moderate, slow-down")
 """The scenarios in the order of stragglers.yaml."""
+MARGIN = 1.0
+"""Points by which the authors' search lets a share be worse than BSP."""
 
 
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks; one whose sweeps have not run says so."""
     makers: dict[str, tuple[Callable[[Results], str], *tuple[str, ...]]] = {
         "sweeps": (sweeps_table,),
+        "authors": (authors,),
         "pre-study": (pre_study, "lr"),
         "share": (share, "share"),
         "share-low-lr": (share_low_lr, "share-low-lr"),
@@ -82,8 +98,13 @@ def facts(results: Results) -> dict[str, str]:
     """Return the facts by the names of their marks: accuracies in percent, times as ratios."""
     named, trials = {**dict(ORDERS), "sync-switch(fraction=0.0625)": "policy 1"}, ordered(results)
     cells = {text: percent_cell(trials[trials.label == name]) for name, text in named.items()}
-    cells["BSP in ASP's"] = relative(
-        trials[trials.label == "bsp"], trials[trials.label == "asp"], "seconds"
+    cells["BSP in ASP's"] = ratio_cell(
+        ratio(trials[trials.label == "bsp"], trials[trials.label == "asp"], "seconds")
+    )
+    cells |= authors_facts(results)
+    low = results.trials("share-low-lr")
+    cells["low lr, BSP less policy 1"] = points_cell(
+        *(low[low.label == name] for name in ("bsp", "sync-switch(fraction=0.0625)"))
     )
     if "towers" in results.sweeps.index:
         times = tower_times(results)
@@ -91,14 +112,23 @@ def facts(results: Results) -> dict[str, str]:
         cells["BSP as towers in ASP's"] = relative(
             eight[eight.fraction == 1], eight[eight.fraction == 0], "seconds"
         )
+        seconds = times.set_index(["profile", "fraction", "reading"]).seconds
+        for (profile, fraction, reading), value in seconds.items():
+            bsp = seconds[profile, 1, reading]
+            cells[f"speed {profile} {fraction:g} {reading}"] = ratio_text(bsp / value)
+    if "slow-links" in results.sweeps.index:
+        slowed = slowed_throughput(results)
+        cells |= {f"slow, {name}": ratio_text(slowed[name][0]) for name in slowed}
     if "stragglers-towers" in results.sweeps.index:
         online = with_online(results.trials("stragglers-towers"))
         slow = online["config/faults"] == list(dict.fromkeys(online["config/faults"]))[-1]
         for policy in ("greedy", "elastic"):
-            cells[f"towers, {policy}"] = relative(
-                online[slow & (online.online == policy)],
-                online[slow & (online.online == "none")],
-                "seconds",
+            cells[f"towers, {policy}"] = ratio_cell(
+                ratio(
+                    online[slow & (online.online == policy)],
+                    online[slow & (online.online == "none")],
+                    "seconds",
+                )
             )
     if "stragglers" in results.sweeps.index:
         online = with_online(results.trials("stragglers"))
@@ -107,10 +137,16 @@ def facts(results: Results) -> dict[str, str]:
             ["config/faults", "online", "margin"]
         ):
             none = online[(online["config/faults"] == setting) & (online.online == "none")]
-            cells[f"{scenarios[setting]}, {policy}, {margin}"] = relative(repeats, none, "seconds")
-        cells["elastic saves"] = (
-            f"{100 * (1 - float(cells['moderate, slow-down, elastic, 0.2'])):.1g}"
-        )
+            cells[f"{scenarios[setting]}, {policy}, {margin}"] = ratio_cell(
+                ratio(repeats, none, "seconds")
+            )
+    if "stragglers-trained" in results.sweeps.index:
+        online = with_online(results.trials("stragglers-trained"))
+        none = online[online.online == "none"]
+        for policy in ("greedy", "elastic"):
+            repeats = online[online.online == policy]
+            cells[f"trained, {policy}"] = ratio_cell(ratio(repeats, none, "seconds"))
+            cells[f"trained, {policy}, points"] = points_cell(repeats, none)
     return cells
 
 
@@ -172,6 +208,90 @@ def pre_study(results: Results) -> str:
             finals = ", ".join(f"{100 * value:.1f}" for value in repeats.final_accuracy)
             rows.append([f"`{sweep}.yaml`", f"{rate:g}", ", ".join(map(str, repeats.seed)), finals])
     return markdown(["sweep", "lr", "seeds", "BSP's final accuracy, %"], rows)
+
+
+# ---- the authors' runs: authors.csv ----
+
+
+@dataclass(frozen=True)
+class Gap:
+    """The accuracy of runs with a share of BSP less that of BSP alone, in points."""
+
+    runs: int
+    mean: float
+    low: float
+    high: float
+    """The 95 % interval (Welch)."""
+    surely: float
+    """The distance from 0 within which the 90 % interval lies: two one-sided tests."""
+
+    @property
+    def verdict(self) -> str:
+        """What it says by the margin of the authors."""
+        return "worse" if self.high < 0 else "as good" if self.surely < MARGIN else "undecided"
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f} ({self.low:+.2f} to {self.high:+.2f})"
+
+
+def authors_runs(results: Results) -> pd.DataFrame:
+    """Return a row for each run whose log the authors published; accuracies in percent."""
+    runs = pd.read_csv(results.folder / "authors.csv")
+    return runs.assign(percent=100 * runs.final_accuracy)
+
+
+def gap(runs: pd.DataFrame, share: float) -> Gap:
+    """Compare the runs of a share with those of BSP alone, of one setup."""
+    ours, bsp = (runs.percent[runs.bsp_share == one] for one in (share, 1))
+    test = stats.ttest_ind(ours, bsp, equal_var=False)
+    low, high = test.confidence_interval(0.95)
+    surely = max(map(abs, test.confidence_interval(0.90)))
+    return Gap(len(ours), ours.mean() - bsp.mean(), low, high, surely)
+
+
+def authors(results: Results) -> str:
+    """Tabulate the accuracies in the authors' logs."""
+    rows = []
+    for setup, runs in authors_runs(results).groupby("setup"):
+        for share, repeats in runs.groupby("bsp_share", sort=False):
+            mean = estimate(list(repeats.percent))
+            assert mean.mean is not None
+            assert mean.high is not None
+            row = [
+                f"{setup}: {repeats.model.iloc[0]}, {repeats.workers.iloc[0]} workers",
+                f"{100 * share:g} %",
+                str(len(repeats)),
+                f"{mean.mean:.2f} ± {mean.high - mean.mean:.2f}",
+            ]
+            if share == 1:
+                rows.append([*row, "", "", ""])
+            else:
+                found = gap(runs, share)
+                rows.append([*row, str(found), f"{found.surely:.2f}", found.verdict])
+    return markdown(
+        [
+            "setup",
+            "BSP's share",
+            "runs",
+            "accuracy %",
+            "less BSP, points",
+            "90 % interval within ±",
+            "",
+        ],
+        rows,
+    )
+
+
+def authors_facts(results: Results) -> dict[str, str]:
+    """Return the facts of the authors' logs: differences to BSP, and how much faster each is."""
+    cells = {}
+    for setup, runs in authors_runs(results).groupby("setup"):
+        seconds = runs.groupby("bsp_share").seconds.mean()
+        for share in seconds.index.drop(1):
+            cells[f"authors, {setup}, {share:g}"] = str(gap(runs, share))
+            cells[f"authors, {setup}, {share:g}, surely"] = f"{gap(runs, share).surely:.2f}"
+            cells[f"authors, {setup}, {share:g}, faster"] = ratio_text(seconds[1] / seconds[share])
+    return cells
 
 
 # ---- share.yaml: Figures 5(b) and 10, Table I ----
@@ -455,24 +575,28 @@ def reading_of(trials: pd.DataFrame) -> pd.Series:
     )
 
 
-def slow_links(results: Results) -> str:
-    """Tabulate the throughput of both paradigms where links are slow, in that where none is."""
+def slowed_throughput(results: Results) -> dict[str, tuple[float, float, float]]:
+    """Return slow links -> the throughput in that without, of BSP in both readings and of ASP."""
     trials = results.trials("slow-links")
     trials = trials.assign(reading=reading_of(trials), fraction=trials.label.map(fraction_of))
     settings = list(dict.fromkeys(trials["config/faults"]))
     rate = trials.groupby(["config/faults", "fraction", "reading"]).throughput_samples_per_s.mean()
-    first, rows = PUBLISHED_STEPS["none"], []
-    for setting, (name, (bsp, asp)) in zip(settings, PUBLISHED_STEPS.items(), strict=True):
-        ratios = rate[setting] / rate[settings[0]]
+    return {
+        name: tuple(
+            float(rate[setting][each] / rate[settings[0]][each])
+            for each in ((1, "processes"), (1, "towers"), (0, "processes"))
+        )
+        for setting, name in zip(settings, PUBLISHED_STEPS, strict=True)
+    }
+
+
+def slow_links(results: Results) -> str:
+    """Tabulate the throughput of both paradigms where links are slow, in that where none is."""
+    slowed, first, rows = slowed_throughput(results), PUBLISHED_STEPS["none"], []
+    for name, (bsp, asp) in PUBLISHED_STEPS.items():
+        processes, towers_, ours = map(ratio_text, slowed[name])
         rows.append(
-            [
-                name,
-                ratio_text(bsp / first[0]),
-                ratio_text(ratios[1, "processes"]),
-                ratio_text(ratios[1, "towers"]),
-                ratio_text(asp / first[1]),
-                ratio_text(ratios[0, "processes"]),
-            ]
+            [name, ratio_text(bsp / first[0]), processes, towers_, ratio_text(asp / first[1]), ours]
         )
     return markdown(
         [
@@ -613,7 +737,7 @@ def online_table(results: Results, sweep: str, *, in_seconds: bool) -> str:
                     online,
                     third,
                     published,
-                    relative(repeats, none, "seconds"),
+                    ratio_cell(ratio(repeats, none, "seconds")),
                     mean_cell(repeats, "seconds", plain_form),
                     *detection_cells(repeats),
                 ]
@@ -642,7 +766,13 @@ def stragglers_trained(results: Results) -> str:
     none, calm, rows = trials[trials.online == "none"], results.trials("share"), []
     calm = calm[calm.label == "sync-switch(fraction=0.5)"]
     rows.append(
-        ["no stragglers", "", percent_cell(calm), relative(calm, none, "seconds"), "", "", ""]
+        [
+            "no stragglers",
+            "",
+            percent_cell(calm),
+            ratio_cell(ratio(calm, none, "seconds")),
+            *[""] * 3,
+        ]
     )
     for online, repeats in trials.groupby("online", sort=False):
         theirs = PUBLISHED_STRAGGLERS.get(("moderate", online))
@@ -651,7 +781,7 @@ def stragglers_trained(results: Results) -> str:
                 online,
                 percent(theirs[1]) if theirs else "",
                 percent_cell(repeats),
-                relative(repeats, none, "seconds"),
+                ratio_cell(ratio(repeats, none, "seconds")),
                 *detection_cells(repeats),
             ]
         )
