@@ -18,8 +18,15 @@ CLAIMED = {"4": 0.1, "4, a link": 0.05, "8": 0.1, "8, a link": 0.05}
 
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
-    header = ["setting", "claimed", "throughput, virtual / Ray", "over seeds", "points of wait, most",
-              "staleness, virtual / Ray", "verdict"]  # fmt: skip
+    header = [
+        "setting",
+        "claimed",
+        "throughput, virtual / Ray",
+        "over seeds",
+        "points of wait, most",
+        "staleness, virtual / Ray",
+        "verdict",
+    ]
     return {"verdicts": markdown(header, [_verdict(results, name) for name in SETTINGS])}
 
 
