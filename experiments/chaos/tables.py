@@ -88,6 +88,6 @@ def facts(results: Results) -> dict[str, str]:
         "faults at most": at_most(faults),
         "schedules at most": at_most(drawn),
         "of one run": f"{runs.faults.max():,}",
-        "failed in": str(len(failed)),
+        "failed": "once" if len(failed) == 1 else f"{len(failed)} times",
         "oracles": "; ".join(failed) or "none",
     }
