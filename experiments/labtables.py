@@ -227,6 +227,25 @@ def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
+def written(page: Path, script: str) -> tuple[str, list[list[list[str]]]]:
+    """Return the text that a script has put between its marks on a page, and the rows of its
+    tables without their headings, as cells.
+    """
+    _, _, rest = page.read_text(encoding="utf-8").partition(f"<!-- {script}: begin -->\n")
+    text, end, _ = rest.partition(f"<!-- {script}: end -->")
+    assert end, f"{page} has no marks of {script}"
+    tables = re.findall(r"(?:^\|.*\n)+", text, re.MULTILINE)
+    return text, [
+        [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines()[2:]]
+        for table in tables
+    ]
+
+
+def numbers(cell: str) -> list[float]:
+    """Return the numbers of a cell such as `0.51 (0.49 to 0.53)`, in their order."""
+    return [float(each.replace(",", "")) for each in re.findall(r"-?\d[\d,]*\.?\d*", cell)]
+
+
 def by_paradigm(trials: pd.DataFrame, cells: dict[str, Callable[[pd.DataFrame], str]]) -> str:
     """Tabulate the paradigms, in the order of the trials: heading -> cell of the repeats."""
     rows = [

@@ -1,9 +1,10 @@
-"""The tables of notes.md, and the numbers in its prose."""
+"""The tables of both pages, and the numbers in their prose."""
 
 from __future__ import annotations
 
 import pandas as pd
 from labtables import Results, markdown
+from scipy.stats import binomtest
 
 COUNTS = {
     "exact": "drawn to go on exactly",
@@ -19,6 +20,12 @@ COUNTS = {
 """Column of the schedules -> what it counts."""
 
 
+def at_most(trials: int) -> str:
+    """Return the share of failures that none in so many trials excludes at 95 %, one-sided."""
+    high = binomtest(0, trials, alternative="less").proportion_ci(0.95).high
+    return f"{100 * high:.2g} %"
+
+
 def read(results: Results, name: str) -> pd.DataFrame:
     """Return a table of results/, which keep.py wrote."""
     file = results.folder / "results" / f"chaos.{name}.csv"
@@ -31,7 +38,7 @@ def tables(results: Results) -> dict[str, str]:
     counts = [[text, f"{schedules[name].sum():,}"] for name, text in COUNTS.items()]
     targets = read(results, "targets").groupby("target")[["faults", "survived", "spared"]].sum()
     kinds = [
-        [f"`{name}`", *map(str, row)]
+        [f"`{name}`", *map(str, row), at_most(row[0]) if row[0] == row[1] else ""]
         for name, row in zip(targets.index, targets.values, strict=True)
     ]
     runs = [
@@ -48,7 +55,9 @@ def tables(results: Results) -> dict[str, str]:
     ]
     return {
         "schedules": markdown(["of the schedules", "number"], counts),
-        "targets": markdown(["struck", "faults", "survived", "spared"], kinds),
+        "targets": markdown(
+            ["struck", "faults", "survived", "spared", "lost: below, at 95 %"], kinds
+        ),
         "ray": markdown(
             [
                 "run",
@@ -68,11 +77,17 @@ def facts(results: Results) -> dict[str, str]:
     """Return the facts by the names of their marks."""
     schedules, runs = read(results, "schedules"), read(results, "ray")
     failed = [name for name in runs.oracles_failed if name]
+    faults, drawn = runs.faults.sum(), schedules.schedules.sum()
+    assert faults == runs.survived.sum(), "the bounds are for no loss at all"
+    assert schedules.failures.sum() == 0, "the bounds are for no loss at all"
     return {
-        "schedules": f"{schedules.schedules.sum():,}",
+        "schedules": f"{drawn:,}",
         "failures": f"{schedules.failures.sum():,}",
         "cpu minutes": f"{schedules.minutes.sum():.0f}",
-        "faults": f"{runs.faults.sum():,}",
-        "survived": f"{runs.survived.sum():,}",
+        "faults": f"{faults:,}",
+        "faults at most": at_most(faults),
+        "schedules at most": at_most(drawn),
+        "of one run": f"{runs.faults.max():,}",
+        "failed": "once" if len(failed) == 1 else f"{len(failed)} times",
         "oracles": "; ".join(failed) or "none",
     }

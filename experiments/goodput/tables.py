@@ -1,4 +1,4 @@
-"""The tables of notes.md, and the numbers in its prose."""
+"""The tables of both pages, and the numbers in their prose."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from math import exp, inf
 
 import numpy as np
 import pandas as pd
-from labtables import Results, markdown, mean_cell
+from labtables import Results, by_seed, markdown, mean_cell
 from scipy import stats
 
 from raysync.config import Experiment, Kill
 from raysync.emulation.fault_plan import FaultPlan
-from raysync.results.statistics import estimate
+from raysync.results.statistics import estimate, paired_difference
 
 MEAN_GAP_S = 1000
 """The mean time between failures that the prose is about."""
@@ -26,6 +26,7 @@ def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
     runs = results.of_runs("goodput")
     return {
+        "kept": _kept(runs),
         "restarts": _by_gap(runs[runs.restarts]),
         "no restarts": _by_gap(runs[~runs.restarts | np.isinf(runs.mean_gap_s)]),
         "closed forms": _closed_forms(results),
@@ -65,6 +66,11 @@ def facts(results: Results) -> dict[str, str]:
     return {
         **kept,
         **both,
+        **{
+            f"{name} by restarts": _by_restarts(runs, name)
+            for name in ("ssp", "lagtuner", "bsp", "k-sync", "asp")
+        },
+        "k-sync restarts": f"{goodput['k-sync', most, True]:.2f}",
         "server runs": f"{len(lost):,}",
         "server losses": f"{lost.losses.sum():,}",
         "log off by": f"{max(abs(1 - share) for share in log_shares):.0%}",
@@ -91,6 +97,42 @@ def _lives(results: Results, workers: int) -> float:
     plans = [FaultPlan(experiment.model_copy(update={"seed": seed})) for seed in experiment.seeds]
     first = [plan.next_kill(slot, 0.0) for plan in plans for slot in slots]
     return sum(at for at, _ in filter(None, first)) / len(first) / kill.mean_gap
+
+
+def _most(runs: pd.DataFrame, name: str, restarts: bool) -> pd.DataFrame:
+    """Return the repeats of a paradigm with the most workers, at the gap of the prose."""
+    alike = runs[(runs.workers == runs.workers.max()) & (runs.mean_gap_s == MEAN_GAP_S)]
+    return alike[(alike.paradigm == name) & (alike.restarts == restarts)]
+
+
+def _by_restarts(runs: pd.DataFrame, name: str) -> str:
+    """Return what restarts change, paired by seed, with the interval."""
+    change = paired_difference(
+        *(by_seed(_most(runs, name, restarts), "goodput") for restarts in (True, False))
+    )
+    assert change.mean is not None, "no pairs"
+    return f"{change.mean:+.2f} ({change.low:+.2f} to {change.high:+.2f})"
+
+
+def _kept(runs: pd.DataFrame) -> str:
+    """Tabulate the goodput of the fewest and the most workers, calm and failing."""
+    fewest, most = runs.workers.min(), runs.workers.max()
+    calm, failing = np.isinf(runs.mean_gap_s), runs.mean_gap_s == MEAN_GAP_S
+    columns = {
+        f"{fewest} workers, no failures": calm & (runs.workers == fewest),
+        "restarts": failing & (runs.workers == fewest) & runs.restarts,
+        f"{most:,} workers, no failures": calm & (runs.workers == most),
+        "restarts ": failing & (runs.workers == most) & runs.restarts,
+        "no restarts": failing & (runs.workers == most) & ~runs.restarts,
+    }
+    rows = [
+        [
+            f"`{name}`",
+            *(_cell(runs[chosen & (runs.paradigm == name)]) for chosen in columns.values()),
+        ]
+        for name in PARADIGMS
+    ]
+    return markdown(["paradigm", *(name.strip() for name in columns)], rows)
 
 
 def _by_gap(runs: pd.DataFrame) -> str:

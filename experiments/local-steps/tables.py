@@ -1,4 +1,4 @@
-"""The tables of notes.md, and the numbers in its prose."""
+"""The tables of both pages, and the numbers in their prose."""
 
 from __future__ import annotations
 
@@ -51,6 +51,7 @@ def tables(results: Results) -> dict[str, str]:
     steps = sorted(halos.index.levels[1])
     trained = _trained(results)
     return {
+        "claims": _claims(results),
         "methods": _methods(trained),
         "answers": _answers(trained),
         "codecs": _codecs(_trained(results, "codecs")),
@@ -77,13 +78,21 @@ def facts(results: Results) -> dict[str, str]:
     }
     local = (tokens.steps > 1) & ~tokens.is_given.astype(bool)
     off = (tokens.ours / tokens.published - 1)[local].abs().max()
+    computing = (measured.published > 50) & ~measured.is_given.astype(bool)
+    computing_off = (measured.ours / measured.published - 1)[computing].abs()
     trained = _trained(results)
+    edges, cells = _edges(results)
+    quorum_s, diloco_s = (_seconds(trained, name, 32) for name in ("quorum", "diloco"))
     return {
         **_ray_facts(_trained(results, "ray")),
         "asynchrony": _text(_difference(trained, "async", "diloco", "equal", 32), "{:+.3f}"),
-        "without momentum": _text(
-            _difference(trained, "async, sgd outside", "diloco", "equal", 32), "{:+.3f}"
-        ),
+        "quorum": _text(_difference(trained, "quorum", "diloco", "unequal", 32), "{:+.3f}"),
+        "quorum 8": _text(_difference(trained, "quorum", "diloco", "unequal", 8), "{:+.3f}"),
+        "quorum time": f"{quorum_s / diloco_s:.0%}",
+        "edges": f"{len(edges)} of {cells}",
+        "next to edges": f"{min(edges):.3f} to {max(edges):.3f}",
+        "most computing": f"{len(computing_off)}",
+        "most computing off": f"{computing_off.max():.0%}",
         "plain bsp": _text(estimate(list(trained[trained.method == "plain bsp"].loss)), "{:.3f}"),
         "least": f"{ratios['measured'].min():.2f}",
         "most": f"{ratios['measured'].max():.2f}",
@@ -152,6 +161,76 @@ def _answers(rows: pd.DataFrame) -> str:
                 [number, f"{ours} - {theirs}", speeds, str(steps), text, _verdict(difference)]
             )
     return markdown(["question", "difference", "speeds", "H", "nats", ""], lines)
+
+
+def _claims(results: Results) -> str:
+    """Tabulate what is claimed of loss, beside ours with 32 local steps."""
+    trained, codecs, toy = (_trained(results, name) for name in ("train", "codecs", "toy"))
+    toy = toy[(toy.outer == "nesterov") & (toy.rates == "given")]
+    toy_async = toy[(toy["mode"] == "async") & (toy.lr == 0.07)]
+    of_toy = paired_difference(
+        by_seed(toy_async, "loss"), by_seed(toy[toy["mode"] == "sync"], "loss")
+    )
+    codecs = codecs[codecs.steps == 32]
+    plain = by_seed(codecs[codecs.wire == "float32"], "loss")
+    int8, top_k = (
+        paired_difference(by_seed(codecs[codecs.wire == wire], "loss"), plain)
+        for wire in ("int8", "top-k")
+    )
+
+    def less(ours: str, theirs: str, speeds: str) -> Estimate:
+        return _difference(trained, ours, theirs, speeds, 32)
+
+    rows = [
+        ("asynchrony loses with equal workers", less("async", "diloco", "equal"), "reproduces"),
+        (
+            "because of outer momentum (ours: SGD outside less diloco)",
+            less("async, sgd outside", "diloco", "equal"),
+            "undecided: needs synchronous SGD outside, about 10 core-minutes",
+        ),
+        (
+            "delayed Nesterov with steps by speed closes the gap",
+            less("async, dn, dylu", "diloco", "unequal"),
+            "does not",
+        ),
+        ("steps by speed help", less("async, dylu", "async", "unequal"), "does not"),
+        (
+            "its toy: asynchrony loses under outer momentum",
+            of_toy,
+            "undecided: rates not tuned, half of the phases",
+        ),
+        ("ours: quorum with grace less diloco", less("quorum", "diloco", "unequal"), None),
+        ("ours: one worker with the outer step less diloco", less("snoo", "diloco", "equal"), None),
+        ("ours: SSP less async", less("ssp", "async", "unequal"), None),
+        ("ours: LagTuner less async", less("lagtuner", "async", "unequal"), None),
+        ("ours: int8 less float32", int8, None),
+        ("ours: top-k of 1 % less float32", top_k, None),
+    ]
+    return markdown(
+        ["claim (arXiv:2401.09135, or ours)", "nats, H = 32", "verdict"],
+        [
+            [claim, _text(value, "{:+.3f}"), verdict or _verdict(value)]
+            for claim, value, verdict in rows
+        ],
+    )
+
+
+def _edges(results: Results) -> tuple[list[float], int]:
+    """Return what the next rate loses where the smallest that was tried is the best, and the
+    number of all choices.
+    """
+    losses, cells = [], 0
+    for _, part in _trained(results, "rates").groupby(["method", "speeds", "steps"]):
+        best, second, *_ = part.sort_values("lr").loss
+        cells += 1
+        if best == part.loss.min():
+            losses.append(second - best)
+    return losses, cells
+
+
+def _seconds(rows: pd.DataFrame, method: str, steps: int) -> float:
+    part = rows[(rows.method == method) & (rows.speeds == "unequal") & (rows.steps == steps)]
+    return float(part.virtual_s.mean())
 
 
 def _codecs(rows: pd.DataFrame) -> str:

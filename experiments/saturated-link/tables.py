@@ -1,4 +1,4 @@
-"""The table of notes.md, and the numbers in its prose."""
+"""The tables of both pages, and the numbers in their prose."""
 
 from __future__ import annotations
 

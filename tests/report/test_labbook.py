@@ -385,6 +385,21 @@ def test_a_goal_of_balanced_is_met_only_by_what_was_measured():
     assert not tables.met_of(estimate([]), estimate([0.0]), good)[1], "one seed has no interval"
 
 
+def test_a_goal_of_the_benchmarks_is_met_only_by_its_whole_interval():
+    """And where several rows belong to it, by the worst."""
+    tables = labbook.tables_of(EXPERIMENTS / "benchmarks")
+
+    def judged(*cells, **options):
+        return tables.Goal("", 0.8, lambda _: list(cells), **options).verdict(None)
+
+    assert judged("0.85 (0.81 to 0.90)") == judged("1,000") == "met"
+    assert judged("0.85 (0.80 to 0.90)") == "open"
+    assert judged("0.79 (0.70 to 0.90)") == "missed"
+    assert judged("0.85 (0.81 to 0.90)", "0.79") == "missed"
+    assert judged("0.70 (0.60 to 0.75)", at_least=False) == "met"
+    assert judged("0.70", "0.85 (0.60 to 0.90)", at_least=False) == "missed"
+
+
 def test_shares_of_balanced_are_settled_where_the_rule_would_leave_them():
     """Four workers at 1, 1, 0.7 and 0.35: 42, 42, 29 and 15 of 128 samples."""
     spec = spec_from_file_location("timing_of_balanced", BALANCED / "timing.py")

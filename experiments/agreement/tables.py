@@ -1,0 +1,72 @@
+"""The table of README.md and the numbers in its prose, from what agree.py wrote into notes.md."""
+
+from __future__ import annotations
+
+from labtables import Results, markdown, numbers, written
+
+PARADIGM, WORKERS, RATIO, POINTS, STALENESS = 0, 1, 4, 7, 10
+"""Columns of the table in notes.md."""
+SETTINGS = {
+    "4": "4 workers",
+    "4, a link": "4 workers, a slow link",
+    "8": "8 workers",
+    "8, a link": "8 workers, slow links",
+}
+CLAIMED = {"4": 0.1, "4, a link": 0.05, "8": 0.1, "8, a link": 0.05}
+"""Workers -> by how much the clocks may differ."""
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Return the tables by the names of their marks."""
+    header = [
+        "setting",
+        "claimed",
+        "throughput, virtual / Ray",
+        "over seeds",
+        "points of wait, most",
+        "staleness, virtual / Ray",
+        "verdict",
+    ]
+    return {"verdicts": markdown(header, [_verdict(results, name) for name in SETTINGS])}
+
+
+def facts(results: Results) -> dict[str, str]:
+    """Return the facts by the names of their marks."""
+    return {
+        **{name: _range(_means(results, name, RATIO)) for name in ("4", "4, a link")},
+        "four over seeds": _range(_over_seeds(results, "4") + _over_seeds(results, "4, a link")),
+        "eight over seeds": _range(_over_seeds(results, "8, a link")),
+    }
+
+
+def _rows(results: Results, workers: str) -> list[list[str]]:
+    _, [table] = written(results.folder / "notes.md", "agree.py")
+    return [row for row in table if row[WORKERS] == workers]
+
+
+def _means(results: Results, workers: str, column: int) -> list[float]:
+    """Return the means of the paradigms; none where nothing can be stale."""
+    found = [numbers(row[column]) for row in _rows(results, workers)]
+    return [mean for mean, *_ in filter(None, found)]
+
+
+def _over_seeds(results: Results, workers: str) -> list[float]:
+    return [bound for row in _rows(results, workers) for bound in numbers(row[RATIO])[1:]]
+
+
+def _range(values: list[float]) -> str:
+    return f"{min(values):.2f} to {max(values):.2f}"
+
+
+def _verdict(results: Results, workers: str) -> list[str]:
+    allowed, seeds = CLAIMED[workers], _over_seeds(results, workers)
+    holds = all(abs(bound - 1) <= allowed for bound in seeds)
+    return [
+        SETTINGS[workers],
+        f"{allowed:.0%}",
+        _range(_means(results, workers, RATIO)),
+        _range(seeds),
+        f"{max(_means(results, workers, POINTS)):+.1f}",
+        _range(_means(results, workers, STALENESS)),
+        "holds" if holds else "undecided",  # other work slowed Ray down there
+    ]

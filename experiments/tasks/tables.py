@@ -1,0 +1,53 @@
+"""The table of README.md and the numbers in its prose, from what tasks.py wrote into notes.md."""
+
+from __future__ import annotations
+
+from labtables import Results, markdown, written
+
+EXAMPLE, METRIC, PARADIGM, UNTRAINED, VIRTUAL, RAY = range(6)
+"""Columns of the first table in notes.md."""
+BYTES, AFTER_ONE, AFTER_FOUR = 3, 4, 6
+"""Columns of the second."""
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Return the tables by the names of their marks."""
+    trained, apart = _written(results)
+    rows = [
+        [
+            *(row[column] for column in (EXAMPLE, METRIC, UNTRAINED, VIRTUAL, RAY)),
+            *(proof[column] for column in (AFTER_ONE, AFTER_FOUR, BYTES)),
+        ]
+        for row in trained
+        if row[PARADIGM] == "bsp"
+        for proof in apart
+        if proof[EXAMPLE] == row[EXAMPLE]
+    ]
+    header = [
+        "example",
+        "metric",
+        "untrained",
+        "BSP, virtual",
+        "BSP, Ray",
+        "apart after 1 round",
+        "after 4",
+        "bytes a push",
+    ]
+    return {"examples": markdown(header, rows)}
+
+
+def facts(results: Results) -> dict[str, str]:
+    """Return the facts by the names of their marks."""
+    _, apart = _written(results)
+    pushed = {row[EXAMPLE]: row[BYTES] for row in apart}
+    return {
+        "after one": max((row[AFTER_ONE] for row in apart), key=float),
+        "after four": max((row[AFTER_FOUR] for row in apart), key=float),
+        "LoRA": pushed["tagging, LoRA"],
+        "full": pushed["tagging, DistilBERT"],
+    }
+
+
+def _written(results: Results) -> tuple[list[list[str]], list[list[str]]]:
+    _, [trained, apart] = written(results.folder / "notes.md", "tasks.py")
+    return trained, apart
