@@ -158,9 +158,9 @@ def test_only_finished_runs_of_declared_seeds_count_in_what_is_committed():
     for all of them.
     """
     for folder in labbook.entries():
-        for file in [*folder.glob("results/*.csv"), *folder.glob("*.csv")]:
+        for file in folder.glob("results/*.csv"):
             rows = pd.read_csv(file)
-            of = {"overlap": ["overlap", "overlap-emulated"], "runs": ["regret"]}.get(
+            of = {"overlap": ["overlap", "overlap-emulated"]}.get(
                 file.stem, [file.stem.partition(".")[0]]
             )
             if "seed" in rows:
