@@ -1,4 +1,4 @@
-"""The table of notes.md, and the numbers in its prose."""
+"""The table of notes.md, and the numbers in the prose of README.md."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def tables(results: Results) -> dict[str, str]:
             model,
             f"{repeats.parameters.iloc[0] / 1e6:.2f} M",
             *(_text(repeats, paradigm, "seconds") for paradigm in paradigms),
-            f"{barrier(repeats):.1f}",
+            f"{barrier(repeats):.2f}",
             format(_value(repeats, "bsp", "wait_fraction"), share_form(0)),
         ]
         for model, repeats in trials.groupby(MODEL, sort=False)
@@ -41,7 +41,7 @@ def tables(results: Results) -> dict[str, str]:
 def facts(results: Results) -> dict[str, str]:
     """Return the facts by the names of their marks: BSP's time in ASP's for each model."""
     trials = results.trials("architectures")
-    return {model: f"{barrier(repeats):.1f}" for model, repeats in trials.groupby(MODEL)}
+    return {model: f"{barrier(repeats):.2f}" for model, repeats in trials.groupby(MODEL)}
 
 
 def barrier(trials: pd.DataFrame) -> float:

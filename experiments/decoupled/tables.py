@@ -1,4 +1,4 @@
-"""The tables and the picture of notes.md, and the numbers in its prose."""
+"""The tables and the picture of the pages, and the numbers in their prose."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import yaml
-from labtables import Results, markdown, percent_cell, points_cell, sweeps_table
+from labtables import Results, markdown, percent_cell, points_cell, ratio, ratio_cell, sweeps_table
 
 from raysync.core.ids import WorkerId
 from raysync.record.sweeps import SweepRecord
@@ -77,14 +77,22 @@ def facts(results: Results) -> dict[str, str]:
         cells |= {
             name: percent_cell(repeats),
             f"{name}, seconds": relative(repeats, plain, "seconds"),
-            f"{name}, to target": to_target(repeats, plain),
+            f"{name}, to target": relative(repeats, plain, "to_target_s"),
             f"{name} against both": points_cell(repeats, both),
             f"{name} against plain": points_cell(repeats, plain),
         }
     pace = overlaps(results).groupby(["file", "locked"]).batches_per_s.mean()
     for name in OVERLAPS:
         cells[f"batches, {name}"] = ratio_text(pace[name, False] / pace[name, True])
+    for name in ("K = 2", "both", "shrink"):
+        cells[f"{name} against data-parallel"] = points_cell(
+            *(trials[trials.setting == each] for each in (name, "data-parallel"))
+        )
     norms = results.of_runs("gradient-norm")
+    for modules in (1, 4):
+        falling = norms[(norms.modules == modules) & (norms.schedule == "inverse-sqrt")]
+        late, early = (falling[falling.updates == count] for count in (8000, 2000))
+        cells[f"norm falls, K = {modules}"] = ratio_cell(ratio(late, early, "norm2"))
     cells["loss error"] = f"{norms[norms.updates == norms.updates.min()].loss_error_max.max():.0e}"
     return cells | {"target": f"{trials.target.iloc[0]:.0%}"}
 
@@ -146,17 +154,8 @@ def named(results: Results) -> pd.DataFrame:
 
 
 def relative(repeats: pd.DataFrame, base: pd.DataFrame, key: str) -> str:
-    """Return a measure's mean as a ratio to that of others."""
-    return ratio_text(repeats[key].mean() / base[key].mean())
-
-
-def to_target(repeats: pd.DataFrame, base: pd.DataFrame) -> str:
-    """Return the time to the target in that of others, and how many reached it, if not all."""
-    reached = repeats.to_target_s.notna().sum()
-    if not reached:
-        return "not reached"
-    of = f" ({reached} of {len(repeats)})" if reached < len(repeats) else ""
-    return relative(repeats, base, "to_target_s") + of
+    """Return a measure as a ratio to that of others, paired by seed."""
+    return ratio_cell(ratio(repeats, base, key))
 
 
 # ---- tables ----
@@ -230,7 +229,7 @@ def of_settings(trials: pd.DataFrame, texts: Mapping[str, str]) -> str:
                 text,
                 percent_cell(repeats),
                 relative(repeats, plain, "seconds"),
-                to_target(repeats, plain),
+                relative(repeats, plain, "to_target_s"),
                 f"{repeats.staleness_mean.mean():.2f}",
             ]
         )

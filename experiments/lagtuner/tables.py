@@ -1,4 +1,4 @@
-"""The tables and pictures of notes.md, and the numbers in its prose."""
+"""The tables and pictures of the pages, and the numbers in their prose."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from math import floor
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
 from labtables import (
     Results,
@@ -14,11 +15,14 @@ from labtables import (
     markdown,
     mean,
     mean_cell,
+    points_cell,
     ratio,
     ratio_cell,
     sweeps_table,
 )
 
+from raysync.core.decisions import Note
+from raysync.core.journal import Entry
 from raysync.record.sweeps import SweepRecord
 from raysync.results.columns import count_form, percent_form, plain_form, seconds_form, share_form
 from raysync.results.statistics import Estimate, paired_ratio
@@ -28,6 +32,11 @@ JITTER, SPEED = "config/workers.*.jitter.sigma", "config/workers.1.speed"
 TIME = "time_to_target_s"
 HARD, LITERAL = "lagtuner(bound=hard)", "lagtuner(bound=literal)"
 PROFILE_SPEED = 2.77
+SSP_15 = "ssp(staleness=15)"
+S_LOWER = 3
+TARGETS = (0.35, 0.40, 0.45)
+"""Accuracies to which the gap to SSP is shown: the target, and five points either side."""
+KEYS = (TIME, "seconds")
 LATE, AROUND_70 = 5, slice(12, 17)
 """The evaluations that are averaged: the last ones, and those around 70 % of the run."""
 PRE_STUDIES = {
@@ -44,6 +53,7 @@ def tables(results: Results) -> dict[str, str]:
         "pre-study": pre_study(results),
         "table-2": table_2(results),
         "jitter": by_jitter(results),
+        "contrasts": contrasts(results),
         "alexnet": timed(results.trials("alexnet")),
         "figure-2": timed(results.trials("figure-2")),
         "pace": pace(results),
@@ -68,6 +78,8 @@ def facts(results: Results) -> dict[str, str]:
                 ("stragglers", results.trials("stragglers"), TIME),
                 ("stragglers pace", slow, "seconds"),
                 ("figure-2", results.trials("figure-2"), TIME),
+                ("figure-2 trained pace", results.trials("figure-2"), "seconds"),
+                ("figure-2 pace", pace_of[pace_of["config/faults"] == "[]"], "seconds"),
             )
             for paradigm in dict.fromkeys(trials.label)
         },
@@ -79,6 +91,9 @@ def facts(results: Results) -> dict[str, str]:
             for paradigm, repeats in steady.groupby("label")
         },
         "pace of mean ssp": ratio_cell(mean_ssp_to_asp(slow, "seconds")),
+        **direct_facts(steady, slow),
+        **noise_facts(results, steady),
+        **threshold_facts(results),
         **{f"target, {name}": f"{target(results, name):.0%}" for name in PRE_STUDIES},
         **{f"lr, {name}": f"{best_lr(results, name):g}" for name in PRE_STUDIES},
     }
@@ -271,6 +286,131 @@ def by_jitter(results: Results) -> str:
     )
 
 
+# ---- LagTuner beside SSP, not through ASP ----
+
+
+def beside(trials: pd.DataFrame, ours: str, theirs: str, key: str) -> Estimate:
+    """Return a measure of a paradigm as a ratio to another's of the same seeds."""
+    return ratio(trials[trials.label == ours], trials[trials.label == theirs], key)
+
+
+def mean_ssp_to(trials: pd.DataFrame, label: str, key: str) -> Estimate:
+    """Return the mean over the thresholds of SSP as a ratio to a paradigm's."""
+    return paired_ratio(mean_of_ssp(trials, key), by_seed(trials[trials.label == label], key))
+
+
+def contrasts(results: Results) -> str:
+    """Tabulate the direct comparisons on two unequal GPUs, to the target and for all the work."""
+    trials = at(results.trials("table-2"), JITTER, 0.01)
+    rows = [
+        [f"`{ours}` / `{theirs}`", *(ratio_cell(beside(trials, ours, theirs, key)) for key in KEYS)]
+        for ours, theirs in (
+            (HARD, LITERAL),
+            ("ssp(staleness=3)", HARD),
+            ("ssp(staleness=6)", HARD),
+            (SSP_15, HARD),
+        )
+    ]
+    rows += [
+        [
+            f"mean of the three SSP / `{theirs}`",
+            *(ratio_cell(mean_ssp_to(trials, theirs, key)) for key in KEYS),
+        ]
+        for theirs in (HARD, LITERAL)
+    ]
+    return markdown(["", f"s to {target_of(trials)}", "s for all the work"], rows)
+
+
+def direct_facts(steady: pd.DataFrame, slow: pd.DataFrame) -> dict[str, str]:
+    """Return the contrasts that the verdicts name, of two GPUs and of four with stragglers."""
+    gap = mean_ssp_to(steady, LITERAL, TIME)
+    assert gap.mean is not None
+    assert gap.low is not None
+    assert gap.high is not None
+    saved = [f"{1 - 1 / value:.0%}".removesuffix("%") for value in (gap.mean, gap.low, gap.high)]
+    staleness = steady[steady.label.str.startswith("ssp")].groupby("label").staleness_mean.mean()
+    return {
+        "hard / literal": ratio_cell(beside(steady, HARD, LITERAL, TIME)),
+        "mean ssp / literal": ratio_cell(gap),
+        "mean ssp / hard": ratio_cell(mean_ssp_to(steady, HARD, TIME)),
+        "saved by literal": f"{saved[0]} % ({saved[1]} to {saved[2]})",
+        "ssp pace": f"{_paces(steady).min():.2f} to {_paces(steady).max():.2f}",
+        "ssp staleness": f"{staleness.min():.2f} to {staleness.max():.2f}",
+        "asp less bsp": points_cell(steady[steady.label == "asp"], steady[steady.label == "bsp"]),
+        "hard / mean ssp, stragglers": ratio_cell(
+            paired_ratio(by_seed(slow[slow.label == HARD], "seconds"), mean_of_ssp(slow, "seconds"))
+        ),
+        "hard / ssp 15, stragglers": ratio_cell(beside(slow, HARD, SSP_15, "seconds")),
+    }
+
+
+def _paces(trials: pd.DataFrame) -> pd.Series:
+    """Return the time for all the work in ASP's, under each threshold of SSP."""
+    labels = [label for label in dict.fromkeys(trials.label) if label.startswith("ssp")]
+    return pd.Series([to_asp(trials, label, "seconds").mean for label in labels])
+
+
+def noise_facts(results: Results, steady: pd.DataFrame) -> dict[str, str]:
+    """Return the noise of accuracy within a run and between seeds, in points, and the gap between
+    SSP and LagTuner at three targets.
+    """
+    curves = results.curves("table-2")
+    curves = curves[curves.trial.isin(steady.trial)]
+    late = curves.groupby("trial").accuracy.apply(lambda curve: curve.iloc[-LATE:].std())
+    between = steady.groupby("label").final_accuracy.std()
+    facts = {
+        "noise within": f"{100 * np.sqrt((late**2).mean()):.1f}",
+        "noise between": f"{100 * np.sqrt((between**2).mean()):.1f}",
+    }
+    for value in TARGETS:
+        reached = curves[curves.accuracy >= value].groupby("trial").seconds.first()
+        timed_to = steady.assign(reached_s=steady.trial.map(reached))
+        facts[f"mean ssp / literal at {value:.0%}"] = ratio_cell(
+            mean_ssp_to(timed_to, LITERAL, "reached_s")
+        )
+    return facts
+
+
+def threshold_facts(results: Results) -> dict[str, str]:
+    """Return the mean threshold that the controller picked under stragglers, over the seeds."""
+    picked = results.of_runs("figure-2-pace.thresholds", "figure-2-pace")
+    return {
+        f"threshold, {label}": format(repeats.threshold_mean.mean(), ".1f")
+        for label, repeats in picked[picked.calls > 0].groupby("label")
+    } | {"calls without stragglers": str(picked[~picked.stragglers].calls.sum())}
+
+
+def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
+    """Keep the thresholds that the controller of LagTuner picked in figure-2-pace.yaml."""
+    if "figure-2-pace" not in sweeps:
+        return
+    sweep, rows = sweeps["figure-2-pace"], []
+    for trial in results.trials("figure-2-pace").itertuples():
+        if trial.label in (HARD, LITERAL):
+            picked = [
+                S_LOWER + decision.values["extra"]
+                for line in sweep.records[trial.trial].journal()
+                for decision in (line.decisions if isinstance(line, Entry) else ())
+                if isinstance(decision, Note) and decision.kind == "controller"
+            ]
+            rows.append(
+                {
+                    "trial": trial.trial,
+                    "label": trial.label,
+                    "seed": trial.seed,
+                    "stragglers": "slow-down"
+                    in sweep.table.set_index("trial").at[trial.trial, "config/faults"],
+                    "calls": len(picked),
+                    "threshold_mean": np.mean(picked) if picked else None,
+                }
+            )
+    pd.DataFrame(rows).to_csv(
+        results.folder / "results" / "figure-2-pace.thresholds.csv",
+        index=False,
+        float_format="%.6g",
+    )
+
+
 # ---- SSP 3 to 15, each and on average ----
 
 
@@ -284,7 +424,7 @@ def mean_of_ssp(trials: pd.DataFrame, key: str) -> dict[int, float | None]:
 
 def mean_ssp_to_asp(trials: pd.DataFrame, key: str) -> Estimate:
     """Return the same as a ratio to ASP's."""
-    return paired_ratio(mean_of_ssp(trials, key), by_seed(trials[trials.label == "asp"], key))
+    return mean_ssp_to(trials, "asp", key)
 
 
 def pace(results: Results) -> str:

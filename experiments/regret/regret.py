@@ -1,7 +1,7 @@
 """The regret of SSP and LagTuner beside the bounds of LagTuner's Theorems 1 and 2.
 
-    python experiments/regret/regret.py    writes regret.csv and runs.csv beside this file
-    python experiments/regret/notes.py      makes the tables of notes.md and regret.png
+    python experiments/regret/regret.py     writes results/regret.csv and results/regret.runs.csv
+    python experiments/regret/picture.py    draws regret.png from them
 
 R(T) is the sum of the losses of the first T pushes, each at the stale weights that its gradient was
 computed on, less the sum of the same losses at w*_T, the best fixed weights in the ball for just
@@ -196,8 +196,8 @@ def main() -> None:
         pd.DataFrame([row for rows, _ in measured for row in rows]),
         pd.DataFrame([facts for _, facts in measured]),
     )
-    for frame, name in ((regret, "regret.csv"), (runs, "runs.csv")):
-        frame.to_csv(HERE / name, index=False, float_format="%.7g")
+    for frame, name in ((regret, "regret.csv"), (runs, "regret.runs.csv")):
+        frame.to_csv(HERE / "results" / name, index=False, float_format="%.7g")
 
 
 if __name__ == "__main__":
