@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from raysync.predict.advice_figures import figures_of
 from raysync.predict.advise import Advice, Changed
 from raysync.predict.candidates import Candidate
+from raysync.predict.figures import figures_of_advice
 from raysync.predict.snippets import snippets
 from raysync.results.columns import (
     WHOLE_WORK,
@@ -55,7 +56,7 @@ def answer_of(advice: Advice) -> Answer:
         tables=[_of_candidates(advice), *([_of_changes(advice)] if advice.changed else [])],
         legend=LEGEND,
         labels=list(advice.contenders),
-        figures=figures_of(advice),
+        figures=figures_of_advice(advice),
         basis=list(basis(advice)),
     )
 
@@ -134,7 +135,7 @@ def _of_changes(advice: Advice) -> Table:
             lambda changed: ratio_text(now_s / changed.now_s),
         ),
     ]
-    return Table("change", columns, {each.change.what: each for each in advice.changed})
+    return Table("change", columns, {each.change: each for each in advice.changed})
 
 
 def _mean_of(standings: Standings, label: str) -> float:
@@ -238,7 +239,7 @@ def _plain(advice: Advice) -> dict[str, Any]:
             for each in advice.timed
         ],
         "changes": [
-            {"what": each.change.what, "best": each.best, "todays_best_s": each.now_s,
+            {"what": each.change, "best": each.best, "todays_best_s": each.now_s,
              "time": _plain_standings(each.standings)}
             for each in advice.changed
         ],
@@ -259,9 +260,7 @@ def _plain_standings(standings: Standings) -> dict[str, Any]:
         "measure": standings.measure.key,
         "alike": alike(standings),
         "ranked": [
-            {"label": each.paradigm, "mean": each.value.mean, "low": each.value.low,
-             "high": each.value.high, "count": each.value.count, "total": each.value.total}
-            for each in standings.ranked
+            {"label": one.paradigm, **asdict(one.value)} for one in standings.ranked
         ],
         "behind": [
             {"label": each.other.paradigm, "by": each.by.mean, "low": each.by.low,

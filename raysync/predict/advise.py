@@ -10,10 +10,11 @@ from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError, RunFailed
 from raysync.predict.candidates import Candidate, Space
 from raysync.predict.finalists import Goal, Tuning, compare, tune
-from raysync.predict.growth import Change, changes
+from raysync.predict.remedies import growth
 from raysync.predict.runner import Budget, Runner, Show, runner_for
 from raysync.predict.runs import Now, Outcome, PlannedRun
 from raysync.predict.search import Timed, finalists, named, optuna_library, search
+from raysync.predict.setting import Setting
 from raysync.predict.world import World
 from raysync.results.collection import Success
 from raysync.results.columns import WHOLE_WORK, Measure, final_measure, time_measure
@@ -51,7 +52,8 @@ class SearchOptions:
 class Changed:
     """What a change of the cluster would do."""
 
-    change: Change
+    change: str
+    """Its name in a sentence: with what, or without which worker."""
     standings: Standings
     """The candidates, ranked by the predicted time."""
     now_s: float
@@ -271,8 +273,9 @@ def _change(
     """
     seeds = [seed for seed in seeds if seed in next(iter(outcomes.values()))]
     found = []
-    today = _times(contenders, None, seeds, runner)
-    for change in changes(world.plan) if today is not None else ():
+    today = _times(contenders, "", seeds, runner)
+    setting = Setting(world.plan, world.plan.experiment.paradigm)
+    for change, _ in growth(setting) if today is not None else ():
         then = _times(contenders, change, seeds, runner)
         if then is None:
             break
@@ -293,7 +296,7 @@ def _change(
 
 
 def _times(
-    contenders: Sequence[Candidate], change: Change | None, seeds: Sequence[int], runner: Runner
+    contenders: Sequence[Candidate], change: str, seeds: Sequence[int], runner: Runner
 ) -> dict[tuple[str, int], float] | None:
     """Return (label, seed) -> the seconds of the whole work; None: the time was up."""
     keys = [(each, seed) for each in contenders for seed in seeds]

@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from raysync.config import ParadigmChoice
 from raysync.core.paradigm import Paradigm
 from raysync.predict.candidates import Candidate
-from raysync.predict.growth import Change
+from raysync.predict.remedies import growth
+from raysync.predict.setting import Setting
 from raysync.predict.simulation import Simulation, simulate
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.preparation import TrainingPlan
@@ -29,8 +30,8 @@ class PlannedRun:
     seed: int
     trains: bool = False
     """Whether gradients are computed."""
-    change: Change | None = None
-    """What is different about the cluster."""
+    change: str = ""
+    """The cluster, of those that `growth` names; "": as it is."""
     stop_at: float = float("inf")
     """The time of the clock at which the run is given up."""
 
@@ -77,11 +78,11 @@ def perform(plan: TrainingPlan, task: PlannedRun, now: Now) -> Outcome | None:
         return None
     whole = plan.workload_samples
     plan = replace(plan, experiment=task.candidate.applied_to(plan.experiment))
-    if task.change is not None:
-        changed = task.change.applied_to(plan, task.candidate.choice)
+    if task.change:
+        changed = dict(growth(Setting(plan, task.candidate.choice))).get(task.change)
         if changed is None:
             return None
-        plan = changed
+        plan = changed.training
     if not task.trains:
         plan = timed_plan(plan, task.candidate.choice)
     plan = plan.with_seed(task.seed)

@@ -13,9 +13,9 @@ from statistics import fmean
 from typing import Any
 
 from raysync.predict.curves import Axis, Curve
+from raysync.predict.figures import figures_of_what_if
 from raysync.predict.intervals import CONFIDENCE, Interval
 from raysync.predict.what_if import Prediction, WhatIf, is_hidden, slowest
-from raysync.predict.what_if_figures import figures_of
 from raysync.results.columns import plain_form, ratio_text, seconds_form, share_form, with_interval
 from raysync.results.report_faces import Answer, Table
 from raysync.results.sentences import bottleneck
@@ -46,7 +46,7 @@ def answer_of(answer: WhatIf) -> Answer:
         ],
         legend=LEGEND,
         labels=[each.label for each in answer.predictions],
-        figures=figures_of(answer),
+        figures=figures_of_what_if(answer),
         basis=list(basis(answer)),
     )
 
@@ -353,25 +353,10 @@ def _plain_curve(curve: Curve) -> dict[str, Any]:
 
 
 def _plain_prediction(prediction: Prediction) -> dict[str, Any]:
-    def shown(interval: Interval | None) -> dict[str, float | None] | None:
-        if interval is None:
-            return None
-        return {"value": interval.value, "low": interval.low, "high": interval.high}
-
-    return {
+    paradigm = {
         "paradigm": prediction.label,
         "parameters": prediction.candidate.choice.make().parameters(),
-        "seconds": prediction.seconds,
-        "steps_per_s": shown(prediction.steps_per_s),
-        "samples_per_s": shown(prediction.samples_per_s),
-        "wait_fraction": shown(prediction.wait_fraction),
-        "staleness_mean": shown(prediction.staleness_mean),
-        "staleness_max": prediction.staleness_max,
-        "lead_mean": prediction.lead_mean,
-        "lead_max": prediction.lead_max,
-        "dropped": prediction.dropped,
-        "worker_hours": prediction.worker_hours,
-        "lost_worker_hours": shown(prediction.lost_worker_hours),
-        "lost_money": shown(prediction.lost_money),
-        "waiting": prediction.waiting,
     }
+    measures = asdict(prediction)
+    del measures["candidate"]
+    return paradigm | measures

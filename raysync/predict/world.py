@@ -11,7 +11,8 @@ from raysync import config
 from raysync.config import Experiment
 from raysync.engine.stopping import check_metrics
 from raysync.errors import ConfigError
-from raysync.predict.candidates import SHARDS, Candidate
+from raysync.predict import remedies
+from raysync.predict.candidates import Candidate
 from raysync.predict.exchange import Exchange
 from raysync.predict.step_times.rank_step_times import RankStepTimes
 from raysync.training.preparation import TrainingPlan, prepare
@@ -54,7 +55,7 @@ class World:
         own = self.exchange
         virtual, links = self.asked.engine == "virtual", self.plan.experiment.describes_all_reduce
         if own is None:
-            return SHARDS, ("ring",) if virtual and links else ()
+            return remedies.SHARDS, ("ring",) if virtual and links else ()
         return own.servers, own.collectives if virtual else ()
 
     def advised(self, candidate: Candidate) -> Experiment:
