@@ -45,12 +45,11 @@ LEGEND = (
 
 
 def answer_of(advice: Advice) -> Answer:
-    """Return the answer in words and tables."""
-    asked = advice.world.asked
+    experiment = advice.world.experiment
     return Answer(
         "advise",
-        name=f"Advice for {asked.name}",
-        title=f"{asked.subject}, {asked.worker_count} workers",
+        name=f"Advice for {experiment.name}",
+        title=f"{experiment.subject}, {experiment.worker_count} workers",
         question="What to run",
         sentences=sentences(advice),
         tables=[_of_candidates(advice), *([_of_changes(advice)] if advice.changed else [])],
@@ -62,7 +61,6 @@ def answer_of(advice: Advice) -> Answer:
 
 
 def _of_candidates(advice: Advice) -> Table:
-    """Return the table of the few best; the columns that decide come first."""
     columns = []
     for standings in (advice.time, advice.final):
         if standings is not None:
@@ -114,7 +112,6 @@ def _batches(shares: Mapping[str, int]) -> str:
 
 
 def _of_changes(advice: Advice) -> Table:
-    """Return the table of what changes of the cluster would do."""
     best, show = advice.best.label, advice.time.measure.show
     now_s = advice.time.first.value.mean or 0.0
 
@@ -161,16 +158,16 @@ def sentences(advice: Advice) -> list[str]:
     said.append(lead(advice.final, f"has the best final {primary.name} on the validation set"))
     value = advice.mean(advice.best.label, OF_THE_TEST_SET)
     if value is not None:
-        shown = format(value, percent_form(value)) if primary.name == "accuracy" else f"{value:.4g}"
+        text = format(value, percent_form(value)) if primary.name == "accuracy" else f"{value:.4g}"
         said.append(
-            f"The final {primary.name} of {advice.best.label} on the test set is {shown}; nothing"
+            f"The final {primary.name} of {advice.best.label} on the test set is {text}; nothing"
             " was chosen on that set."
         )
     return said
 
 
 def basis(advice: Advice) -> Iterator[str]:
-    """Yield what the answer rests on, and what it does not say."""
+    """Yield the grounds and limits of the answer."""
     yield from advice.remarks
     count = len(advice.contenders)
     seeds = ", ".join(map(str, advice.seeds))
@@ -200,14 +197,13 @@ def basis(advice: Advice) -> Iterator[str]:
 
 
 def as_json(advice: Advice) -> str:
-    """Return everything as JSON."""
     return json.dumps(_plain(advice), indent=2, allow_nan=False)
 
 
 def _plain(advice: Advice) -> dict[str, Any]:
     return {
         "advice": SCHEMA,
-        "experiment": advice.world.asked.name,
+        "experiment": advice.world.experiment.name,
         "confidence": CONFIDENCE,
         "trained": advice.trained,
         "seeds": advice.seeds,

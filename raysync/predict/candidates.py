@@ -56,11 +56,9 @@ class Candidate:
         return inner["name"] == SYNCHRONOUS and set(inner) <= {"name", "exchange"}
 
     def with_lr(self, lr: float | None) -> Candidate:
-        """Return it with another learning rate; None: with the experiment's."""
         return replace(self, lr=lr)
 
     def applied_to(self, experiment: Experiment) -> Experiment:
-        """Return the experiment with these settings."""
         changed: dict[str, Any] = {"paradigm": self.choice}
         if self.servers is not None:
             count, placement = self.servers

@@ -56,7 +56,6 @@ def _lines(series: Series, x: Sequence[Any], y: Sequence[float], hover: str, siz
 
 
 def _bars(traces: Iterable[Trace], title: Mapping[str, Any], count: int) -> dict[str, Any]:
-    """Return what a figure of horizontal bars is made of."""
     layout = {"barmode": "stack", "xaxis": title, **rows_layout(count)}
     return {"traces": list(traces), "layout": layout, "wide": True}
 
@@ -65,7 +64,6 @@ def _bars(traces: Iterable[Trace], title: Mapping[str, Any], count: int) -> dict
 
 
 def figures_of_what_if(answer: WhatIf) -> list[Figure]:
-    """Return the figures of `raysync whatif`, in the order of the page."""
     rows = [(Series(one.label, (), i), one) for i, one in enumerate(answer.predictions)]
     ranked = sorted(rows, key=lambda row: -row[1].steps_per_s.value)
     return [

@@ -32,7 +32,6 @@ from raysync.predict.simulation import Blocks
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
 FEWEST = 5
-"""The fewest blocks that give an interval."""
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,6 @@ class Remedy(NamedTuple):
     """Something that can be done about a bottleneck."""
 
     what: str
-    """The name that a sentence gives it: what to set."""
     setting: Setting
     settles: bool = False
     """Whether the run begins as without the change, and only then gets its pace."""

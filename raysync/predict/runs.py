@@ -24,12 +24,9 @@ Now = Callable[[], float]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run to make."""
-
     candidate: Candidate
     seed: int
     trains: bool = False
-    """Whether gradients are computed."""
     change: str = ""
     """The cluster, of those that `growth` names; "": as it is."""
     stop_at: float = float("inf")
@@ -38,13 +35,10 @@ class PlannedRun:
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to."""
-
     status: str
     values: dict[str, float | None]
     """The measures, under the keys of `summary.json`; `seconds` is that of the whole workload."""
     shares: dict[str, int]
-    """Worker slot -> the samples of its latest iteration."""
     error: str = ""
     """The reason in one line, if it failed."""
 

@@ -31,7 +31,6 @@ LEGEND = (
 
 
 def answer_of(answer: WhatIf) -> Answer:
-    """Return the answer in words and tables."""
     rows = {each.label: each for each in answer.by_rate}
     return Answer(
         "whatif",
@@ -145,9 +144,7 @@ def _baseline(answer: WhatIf) -> Prediction | None:
 
 
 def sentences(answer: WhatIf) -> list[str]:
-    """Return the answer in words: what is fastest, what is fastest without staleness, and which
-    rank the others wait for.
-    """
+    """Return the answer in words: the fastest, the fastest without staleness, the slowest rank."""
     first = answer.by_rate[0]
     parts = [f"{first.label} is the fastest: {_rate(first)} {unit_of(answer)} per second."]
     parts += [f"Without stale gradients it is {fresh.label}." for fresh in answer.best[1:]]
@@ -179,7 +176,6 @@ def _bottlenecks(answer: WhatIf) -> list[str]:
 
 
 def _with_another(answer: WhatIf) -> Table:
-    """Return the table of what one more rank gives."""
     before = {each.label: each.steps_per_s.value for each in answer.predictions}
     unit = unit_of(answer)
     columns = [
@@ -242,7 +238,7 @@ def _limit(curve: Curve) -> str:
 
 
 def basis(answer: WhatIf) -> Iterator[str]:
-    """Yield what the answer rests on, and what it does not say."""
+    """Yield the grounds and limits of the answer."""
     times = answer.times
     count = len(times.steps)
     steps = f"{times.shortest:,}"
@@ -302,14 +298,12 @@ def _extrapolations(answer: WhatIf) -> Iterator[str]:
 
 
 def write(answer: WhatIf, path: Path) -> None:
-    """Write the answer to a page or a Markdown file, by its suffix."""
     faces = answer_of(answer)
     text = faces.html() if path.suffix == ".html" else faces.markdown()
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def as_json(answer: WhatIf) -> str:
-    """Return everything as JSON: numbers, and their intervals as value, low and high."""
     return json.dumps(_plain(answer), indent=2, allow_nan=False)
 
 

@@ -447,7 +447,7 @@ def test_an_even_cluster_has_no_slowest_worker():
 def test_measured_step_times_take_the_place_of_those_of_the_file():
     steps = RankStepTimes("a test", {"rank0": (2.0, 2.0), "rank1": (8.0, 8.0)})
     traced = world_of(config.validate(TIMED), steps=steps)
-    assert traced.asked.workers[0].step_s == 1
+    assert traced.experiment.workers[0].step_s == 1
     run = perform(traced.plan, PlannedRun(candidate(), 0), Clock())
     assert run.value("seconds") == 150 * 8
     described = [{"name": "gpu", "count": 2, "per_sample_s": 0.01, "fixed_s": 0.1}]
