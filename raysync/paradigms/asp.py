@@ -15,8 +15,7 @@ class ASP(Paradigm):
     """Each push is applied at once and its worker released at once; no worker ever waits.
 
     Source: Dean et al., "Large Scale Distributed Deep Networks" (2012), Downpour SGD; LagTuner,
-        section 1.
-    Limits: neither the lead nor the staleness of a gradient is bounded.
+    section 1. Neither the lead nor the staleness of a gradient is bounded.
     """
 
     name: ClassVar[str] = "asp"

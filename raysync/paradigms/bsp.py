@@ -14,29 +14,24 @@ from raysync.core.roster import Roster
 
 @dataclass
 class BSP(Paradigm):
-    """A round ends when no member computes any more: all its pushes become one update, and all
-    workers are released.
+    """A round ends when no member computes: all its pushes become one update, and all continue.
 
-    Source: Gerbessiotis and Valiant, "Direct bulk-synchronous parallel algorithms" (1994), as
-    parameter servers use it:
-        "requiring all workers to synchronize at every iteration" (LagTuner, section 1).
-    The paradigm: no member starts iteration c + 1 before every member has pushed c.
-    Deviations:
-        * Membership may change. A newcomer enters the round in progress; the push of a worker that
-          leaves counts if it has arrived.
-        * A round ends when no member computes, not at a clock, so that a switch back to BSP does
-          not stall.
-    The exchange: a round's gradients go through a parameter server, or the workers exchange them
-    among themselves, by an all-reduce, as data-parallel training without a server does. The
-    updates are the same, bit by bit; only the seconds differ (`virtual.all_reduce` has the closed
-    forms).
+    Source: Gerbessiotis and Valiant, "Direct bulk-synchronous parallel algorithms" (1994), as used
+    by parameter servers: "requiring all workers to synchronize at every iteration" (LagTuner,
+    section 1).
+
+    No member starts iteration c + 1 before every member has pushed c. A newcomer enters the round
+    in progress; the push of a worker that left counts if it has arrived. A round has no clock, so a
+    switch back to BSP does not stall.
+
+    The updates of a server and of an all-reduce are equal bit by bit; only the seconds differ
+    (`virtual.all_reduce`).
     """
 
     name: ClassVar[str] = "bsp"
 
+    # of a round's gradients; all-reduce: the faster of ring and tree
     exchange: Literal["server", "all-reduce", "ring", "tree"] = "server"
-    """The way of a round's gradients: through the server; by the all-reduce of a ring or of a tree,
-    or by the faster of these two for the workers of the round (all-reduce)."""
 
     @property
     def collective(self) -> str:

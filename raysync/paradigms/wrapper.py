@@ -15,17 +15,16 @@ from raysync.paradigms.registry import Spec, make_inner
 
 @dataclass
 class Wrapper(Paradigm):
-    """A paradigm that leaves to an inner one whatever its subclass does not override."""
+    """Delegates to an inner paradigm all that its subclass does not override."""
 
-    paradigm: Spec = "bsp"
-    """The inner paradigm: its name, or a mapping with `name` and its parameters."""
+    paradigm: Spec = "bsp"  # a name, or a mapping with `name` and parameters
     inner: Paradigm = field(init=False)
 
     def __post_init__(self) -> None:
         self.inner = make_inner(self.paradigm, f"{self.name}: paradigm")
 
     def adapted(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
-        """Return what becomes of decisions of the inner paradigm, at whatever event."""
+        """Change the inner paradigm's decisions, at every event."""
         return decided
 
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
@@ -80,7 +79,7 @@ class Wrapper(Paradigm):
 
 
 def layers(paradigm: Paradigm) -> Iterator[Paradigm]:
-    """Yield a paradigm, then the one that it is around, and so on."""
+    """Yield a paradigm, then its inner one, and so on."""
     yield paradigm
     if isinstance(paradigm, Wrapper):
         yield from layers(paradigm.inner)
