@@ -1,6 +1,4 @@
-"""Stateless randomness: a number is hashed from (seed, purpose, slot, clock), whatever the
-order.
-"""
+"""Stateless randomness, hashed from (seed, purpose, slot, clock)."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ _STANDARD_NORMAL = NormalDist()
 _from_bytes = int.from_bytes
 
 
+# So all paradigms and both engines meet the same batches and jitter, in any order of events.
 def hashed_seed(seed: int, purpose: str, slot: str = "", clock: int = 0) -> int:
     """64 bits, for the generators of other libraries."""
     key = f"{seed}/{purpose}/{slot}/{clock}".encode()

@@ -14,12 +14,11 @@ class Checkpoint:
     number: int  # from 1, as in the journal's `Checkpointed`
     at: float  # seconds since the run began
     state: Mapping[str, Any]  # the driver's, JSON-native: machine, marks, faults, in-flight steps
+    # server id -> the safetensors file of each shard: weights, optimizer, and the gradients and
+    # older weights that the driver still needs
     servers: Mapping[str, Sequence[bytes]]
-    """Server id -> the safetensors file of each of its shards: weights, optimizer, and the
-    gradients and older weights that the driver still needs."""
+    # worker -> the safetensors file of its own state: its optimizer, and its codec's residual
     kept: Mapping[str, bytes] = field(default_factory=dict)
-    """Worker -> the safetensors file of its own state: its optimizer, and the residual of its
-    codec."""
 
     @property
     def workers(self) -> Mapping[str, str]:

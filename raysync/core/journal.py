@@ -181,8 +181,8 @@ class Decoder:
         self.ended = False  # the latest line was the closing line
 
     def take(self, text: str) -> Line:
-        """Decode the next line; a ConfigError counts lines that are damaged or behind the closing
-        line.
+        """Decode the next line; a ConfigError counts damaged lines, and lines behind the closing
+        one.
         """
         self.number += 1
         if self.ended:

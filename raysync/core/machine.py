@@ -236,8 +236,7 @@ class Machine:
             self.timers[timer.key] = timer.at
 
     def resume(self, at: float) -> None:
-        """Resume from a checkpoint, taken at this time; new processes repeat the iterations in
-        flight.
+        """Resume from a checkpoint of this time; new processes repeat iterations in flight.
 
         Raises:
             ProtocolViolation: the time is before the latest event.
@@ -257,10 +256,9 @@ class Machine:
 
     @classmethod
     def restore(cls, text: str, paradigm: Paradigm) -> Machine:
-        """Build the machine from its snapshot and a fresh paradigm of the same class and
-        parameters.
+        """Build the machine from its snapshot and a fresh paradigm, as the snapshot names it.
 
-        Names in a snapshot are never imported.
+        The names in a snapshot are never imported.
         """
         snapshot = decode(text, MachineSnapshot)
         if not is_native(snapshot.state):

@@ -102,7 +102,7 @@ class Paradigm(ABC):
 
     @property
     def collective(self) -> str:
-        """The exchange among workers: `ring`, `tree`, `all-reduce` (the faster); "": by a
+        """`ring`, `tree` or `all-reduce` (the faster) among workers; "": gradients go to a
         server.
         """
         return ""

@@ -202,9 +202,7 @@ class Roster:
         return sum(len(workers) for pace, workers in self._held_at.items() if pace <= limit)
 
     def join(self, worker: str) -> None:
-        """Add a held member at the clock of the slowest member, or of a suspended worker behind
-        it.
-        """
+        """Add a held member at the clock of the slowest member, or of a suspended one behind it."""
         slowest = self.slowest_worker()
         apart = [_position(self.live[other]) for other in (*self.suspended, *self.outdated)]
         behind = (

@@ -1,6 +1,4 @@
-"""The driver's view of the world: a clock, actors, calls, and the values that calls leave
-behind.
-"""
+"""The driver's view of the world: a clock, actors, calls, and the values of calls."""
 
 from __future__ import annotations
 
@@ -32,7 +30,7 @@ Room = Literal["free", "busy", "none"]
 class Failure:
     """A call's answer if it failed, perhaps in a call whose values it needs."""
 
-    # an actor died; a value was lost with its node; an actor's own code raised
+    # an actor died, a value was lost with its node, or an actor's own code raised an error
     kind: Literal["died", "lost", "raised", "other"]
     reason: str  # for the user, in a few lines
     actor: str = ""  # that died or raised; "": unknown

@@ -31,9 +31,8 @@ from raysync.errors import ConfigError, ProtocolViolation
 # entry of the state: seconds since the run began up to which no kill strikes again
 OUTLIVED_S = "outlived_s"
 LEAVING = "leaving"  # entry of the state: the workers that leave as the run resumes
-OTHER_WORKERS = (
-    "the run goes on with other workers"  # reason of a worker's leaving when its slot is gone
-)
+# why a worker leaves whose slot is gone
+OTHER_WORKERS = "the run goes on with other workers"
 
 
 class _Closed(msgspec.Struct, forbid_unknown_fields=True):

@@ -240,9 +240,7 @@ class Driver:
             )
 
     def _cut(self) -> Cut | None:
-        """Write the state down between two events; None: the run is over, or it is requested
-        again.
-        """
+        """Write the state down between two events; None: not now, or the run is over."""
         under_way = [
             worker
             for roster in self.topology.rosters

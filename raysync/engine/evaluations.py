@@ -200,9 +200,7 @@ class Evaluations:
         return not self._model_is_next
 
     def _begin(self) -> None:
-        """Begin the next evaluation or model, or the evaluator's restart, unless a call is under
-        way.
-        """
+        """Begin the next evaluation, model or restart, unless a call is under way."""
         if self._under_way is not None or self._is_idle:
             return
         if self._must_restart:

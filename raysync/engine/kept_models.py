@@ -39,8 +39,8 @@ class KeptModels:
         return self._keep != "none"
 
     def take(self, weights: Weights, value: float | None) -> None:
-        """Make evaluated weights the final ones, and perhaps the best, by the value of the primary
-        metric.
+        """Make evaluated weights the final ones, and perhaps the best by the primary metric's
+        value.
 
         Of equally good models the first is the best; one without a value (None or NaN) never is.
         """

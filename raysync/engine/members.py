@@ -15,7 +15,7 @@ from raysync.core.ids import WorkerId
 from raysync.core.journal import NO_REPORT, Report
 from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.backend import Backend, Call, Failure
-from raysync.engine.checkpoint_state import LEAVING, WHY
+from raysync.engine.checkpoint_state import LEAVING, OTHER_WORKERS
 from raysync.engine.inflight import InFlight
 from raysync.engine.lines import Lines
 from raysync.engine.topology import Topology, roster_of
@@ -152,9 +152,7 @@ class Members:
         return workers, joining
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore the slots' workers; schedule kills of live workers; wait for a quorum if
-        needed.
-        """
+        """Restore slots' workers; schedule kills of live workers; wait for a quorum if needed."""
         self._lives.update(state["lives"])
         self._stays_away.update(state["stays_away"])
         now = self._backend.now
@@ -176,12 +174,12 @@ class Members:
         self._leaving.update(leaving)
         for worker in leaving:
             if not self._run.status:
-                self._leave(worker, Report(why=WHY))
+                self._leave(worker, Report(why=OTHER_WORKERS))
         self._leaving.clear()
         for worker in state["joining"]:
             self.join(worker)
         if leaving:
-            self._need_workers(f"the last was {leaving[-1]}: {WHY}")
+            self._need_workers(f"the last was {leaving[-1]}: {OTHER_WORKERS}")
 
     # ---- who is there ----
 
@@ -206,12 +204,12 @@ class Members:
             # The first workers are there from the run's first moment on.
             self._plan_kill(worker, now if WorkerId(worker).life > 1 else -1.0)
         if self._worker_state and WorkerId(worker).life > 1:
-            self._lines.remark(f"{worker} begins without {self._kept}: its process had that.")
+            self._lines.remark(f"{worker} begins without {self._worker_state}: its process had that.")
         self._run.handle(Joined(at=now, worker=worker), report)
         self._resume_releases()
 
     def postpone(self, release: Release) -> bool:
-        """Hold back a release that may not begin now, or let its worker leave; return whether
+        """Hold back a release, or let its worker leave, if it may not begin now; return whether
         so.
         """
         worker = release.worker
@@ -343,9 +341,7 @@ class Members:
         self.coming.clear()
 
     def _retry(self, failed: Rejoin) -> float | None:
-        """Start the slot's next life after a back-off; return its seconds, or None: no attempt is
-        left.
-        """
+        """Start the slot's next life after a back-off, and return its seconds; None: no more."""
         if failed.attempt >= self._restarts.attempts:
             return None
         wait_s = self._restarts.wait_s(failed.attempt)

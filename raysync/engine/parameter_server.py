@@ -337,9 +337,7 @@ class ParameterServer:
         return True
 
     def lose_by(self, failure: Failure) -> bool:
-        """Declare the process lost if a failure shows its death; return whether a replacement
-        starts.
-        """
+        """Declare a dead process lost; return whether a replacement starts."""
         is_dead = failure.kind == "died" and (
             failure.actor == self.actor or (not failure.actor and self._has_failed)
         )
@@ -375,9 +373,7 @@ class ParameterServer:
         self._issue_again(self, repeated)
 
     def _repeat(self, entry: LoggedCall, repeated: set[Call]) -> None:
-        """Repeat a call as far as its effect is needed: unneeded weights are not published
-        again.
-        """
+        """Repeat a call as far as it is needed: unneeded weights are not published again."""
         lost, message = entry.call(), entry.message
         if lost is not None and self._is_there(lost):
             lost = None

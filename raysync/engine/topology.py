@@ -1,8 +1,4 @@
-"""The ways to spread a model over workers: the calls of each decision.
-
-DataParallel    every worker has the whole model, one server (or its shards) applies Pipelined
-the model is cut into stages, each with a server: `raysync.decoupled`
-"""
+"""The ways to spread a model over workers: the calls of each decision."""
 
 from __future__ import annotations
 
@@ -31,6 +27,9 @@ from raysync.engine.server_log import server_log
 from raysync.errors import RunFailed
 from raysync.step_fault import NO_FAULT
 from raysync.training.server.apply_plan import ApplyPlan
+
+# DataParallel    every worker has the whole model, one server (or its shards) applies
+# Pipelined       the model is cut into stages, each with a server: `raysync.decoupled`
 
 SERVER = "server"
 
@@ -130,13 +129,16 @@ class Topology(Protocol):
         """Return the checkpoint state, JSON-native; the snapshot keeps its values."""
 
     def load_state(
-        self, state: Mapping[str, Any], pushed: Mapping[Push, Step], kept: Mapping[str, bytes]
+        self,
+        state: Mapping[str, Any],
+        pushed: Mapping[Push, Step],
+        worker_files: Mapping[str, bytes],
     ) -> None:
         """Restore `state`'s result with new processes; see `Machine.resume`.
 
         Args:
             pushed: neither applied nor dropped, in the order of their arrival.
-            kept: as `Checkpoint.kept`.
+            worker_files: as `Checkpoint.kept`.
         """
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
@@ -171,11 +173,10 @@ class DataParallelPlan:
 
 
 class DataParallel:
-    """Every worker has the whole model, and one server applies their gradients.
+    """Every worker has the whole model, and one server applies their gradients."""
 
-    Release -> step(worker, weights)               leaves the gradient, reports loss and seconds
-    Apply   -> apply(server, gradients)              leaves the weights, if they are published
-    """
+    # Release -> step(worker, weights)       leaves the gradient, reports loss and seconds
+    # Apply   -> apply(server, gradients)    leaves the weights, if they are published
 
     is_pipelined = False
 
@@ -202,8 +203,8 @@ class DataParallel:
         self._known = KnownSteps(plan.groups, experiment, faults.at_step, plan.vector_bytes)
         self._compensates = experiment.update.delay_compensation is not None
         self._keeps_pulled = self._compensates or log is not None
-        # worker -> its last pull, for delay compensation, or as the server may lose it before the
-        # worker has it
+        # worker -> its last pull, where delays are compensated, or where a lost server may not have
+        # delivered it yet
         self._pulled: dict[str, Value] = {}
         # worker -> its last pull at the resumption, until its next pull
         self._resumed: dict[str, Value] = {}
@@ -289,7 +290,10 @@ class DataParallel:
         return {"machine": self.machine.snapshot(), "pushers": pushers}
 
     def load_state(
-        self, state: Mapping[str, Any], pushed: Mapping[Push, Step], kept: Mapping[str, bytes]
+        self,
+        state: Mapping[str, Any],
+        pushed: Mapping[Push, Step],
+        worker_files: Mapping[str, bytes],
     ) -> None:
         self.machine = Machine.restore(state["machine"], self.machine.paradigm)
         self.machine.resume(self._backend.now)
@@ -299,7 +303,7 @@ class DataParallel:
             for worker in state["pushers"]:  # before the weights, which imply the buffers
                 self._restored[worker] = latest.get(worker) or self.server.statistics(worker)
                 self._backend.call(worker, RestoreCall(), [self._restored[worker]])
-        for worker, data in kept.items():
+        for worker, data in worker_files.items():
             if worker in self.roster.live:
                 self._backend.call(worker, LoadWorkerStateCall(bytes(data)))
         self.server.resume(self.roster.version, self.roster.published)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from typing_extensions import override
+
 from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
@@ -20,14 +22,18 @@ class ASP(Paradigm):
 
     name: ClassVar[str] = "asp"
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return 1
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         return [Apply((push,)), Release(push[0])]
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         return []
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         raise AssertionError("under ASP no worker is held")

@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le, Lt
 from msgspec.structs import replace
+from typing_extensions import override
 
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Decision, Note, Push, Release
@@ -102,10 +103,12 @@ class Balanced(Measuring):
                 f"{where}: batch_size: {size:g} samples; allowed: {smallest:g} to {largest:g}."
             )
 
+    @override
     def demands(self) -> Iterator[Demand]:
         yield Capability.BATCH_SIZE, self.name
         yield from self.inner.demands()
 
+    @override
     def measure(self, roster: Roster, push: Push) -> None:
         slot, row, pushed = slot_of(push[0]), roster.telemetry(push[0]), roster.buffered[push]
         steps, known = pushed.steps, self._described(Slot(slot).group)
@@ -120,6 +123,7 @@ class Balanced(Measuring):
         smooth(self.slowness, slot, row.busy_s / steps / described_s, self.smoothing)
         smooth(self.transfer_s, slot, transfer_s / steps, self.smoothing)
 
+    @override
     def adapted(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
         decisions: list[Decision] = []
         for decision in decided:

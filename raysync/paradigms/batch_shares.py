@@ -29,9 +29,7 @@ class DeviceSpeed:
         return self.transfer_s + self.slowness * computing_s
 
     def fitting(self, seconds: float) -> float:
-        """Return the most samples within so many seconds, or within the shortest possible
-        iteration.
-        """
+        """Return the most samples that fit into so many seconds, or into the shortest iteration."""
         computing_s = max((seconds - self.transfer_s) / self.slowness, self.floor_s)
         samples = (computing_s - self.fixed_s) / self.per_sample_s
         return min(max(samples, self.smallest), self.largest)

@@ -6,6 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
+from typing_extensions import override
+
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.paradigm import Paradigm
@@ -34,19 +36,24 @@ class BSP(Paradigm):
     exchange: Literal["server", "all-reduce", "ring", "tree"] = "server"
 
     @property
+    @override
     def collective(self) -> str:
         return "" if self.exchange == "server" else self.exchange
 
+    @override
     def demands(self) -> Iterator[Demand]:
         if self.collective:
             yield Capability.ALL_REDUCE, f"exchange: {self.exchange}"
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return workers
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         return self._end_round(roster)
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         return self._end_round(roster)  # all others may have waited for it
 
@@ -56,6 +63,7 @@ class BSP(Paradigm):
         update: list[Decision] = [Apply(tuple(roster.buffered))] if roster.buffered else []
         return [*update, *map(Release, roster.held)]
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         others = len(roster.computing)
         return (

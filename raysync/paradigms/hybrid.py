@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 from pydantic import BeforeValidator
+from typing_extensions import override
 
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Apply, Decision, Push, Release
@@ -64,17 +65,21 @@ class Hybrid(Paradigm):
     releases: dict[str, int] = field(default_factory=dict, init=False)
     updates: int = field(default=0, init=False)
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         return self._updates(roster)
 
+    @override
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
         return [self._release(worker)]
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         self.releases.pop(worker, None)
         self.left_behind += [list(push) for push in roster.buffered if push[0] == worker]
         return self._updates(roster)
 
+    @override
     def infeasible_reason(self, workers: int) -> str:
         if self.k == "all" or self.k <= workers:
             return ""
@@ -83,10 +88,12 @@ class Hybrid(Paradigm):
             f" {workers}, or all"
         )
 
+    @override
     def demands(self) -> Iterator[Demand]:
         if self.pull_interval > 1 and self.snapshot == "worker":
             yield Capability.SAME_WEIGHTS, f"pull_interval: {self.pull_interval}"
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return workers if self.k == "all" else min(self.k, workers)
 
@@ -132,6 +139,7 @@ class Hybrid(Paradigm):
         self.releases[worker] = (done + 1) % self.pull_interval
         return Release(worker, pull=done == 0)
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         lead = roster.lead(worker) - 1
         if self.staleness_tolerance != "inf" and lead > self.staleness_tolerance:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
+from typing_extensions import override
 
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Apply, Decision, Drop, Push, Release
@@ -41,12 +42,15 @@ class Round(Paradigm):
     def size(self, workers: int) -> int:
         """Return how many pushes end a round of so many members, at least one."""
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return self.size(workers)
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         return reject(roster, push) if is_late(roster, push) else self._end_round(roster)
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         # Fewer members are waited for. An arrived push of the worker counts beyond the number, so
         # that no other worker becomes late.
@@ -58,6 +62,7 @@ class Round(Paradigm):
             return []
         return [Apply(tuple(roster.buffered)), *(Release(worker) for worker in roster.held)]
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         size, count = self.size(len(roster.members)), len(roster.held)
         return (
@@ -78,9 +83,11 @@ class KSync(Round):
 
     k: Annotated[int, Ge(1)] = 2
 
+    @override
     def size(self, workers: int) -> int:
         return min(self.k, workers)
 
+    @override
     def infeasible_reason(self, workers: int) -> str:
         if self.k <= workers:
             return ""
@@ -99,9 +106,11 @@ class BackupWorkers(Round):
 
     backups: Annotated[int, Ge(0)] = 1  # b, in workers
 
+    @override
     def size(self, workers: int) -> int:
         return max(1, workers - self.backups)
 
+    @override
     def infeasible_reason(self, workers: int) -> str:
         if self.backups < workers:
             return ""
@@ -124,12 +133,15 @@ class KBatchSync(Paradigm):
 
     k: Annotated[int, Ge(1)] = 2
 
+    @override
     def demands(self) -> Iterator[Demand]:
         yield Capability.SAME_WEIGHTS, self.name
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return self.k
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         if is_late(roster, push):
             return reject(roster, push)
@@ -137,9 +149,11 @@ class KBatchSync(Paradigm):
             return [Release(push[0], pull=False)]
         return [Apply(tuple(roster.buffered)), Release(push[0])]
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         return []
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         raise AssertionError("under K-batch-sync no worker is held")
 
@@ -155,17 +169,21 @@ class KBatchAsync(Paradigm):
 
     k: Annotated[int, Ge(1)] = 2
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return self.k
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         update: list[Decision] = (
             [Apply(tuple(roster.buffered))] if len(roster.buffered) >= self.k else []
         )
         return [*update, Release(push[0])]
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         return []
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         raise AssertionError("under K-batch-async no worker is held")

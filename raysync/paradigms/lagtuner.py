@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
+from typing_extensions import override
 
 from raysync.core.decisions import Apply, Decision, Note, Push, Release
 from raysync.core.paradigm import Paradigm
@@ -18,9 +19,7 @@ TIE_S = 1e-9
 
 @dataclass(frozen=True, slots=True)
 class Forecast:
-    """The controller's prediction for one number of extra iterations; None: an interval is
-    unknown.
-    """
+    """The controller's prediction for some extra iterations; None: an interval is unknown."""
 
     extra: int  # r*
     distance_s: float | None  # from p's r*-th further push to n's nearest predicted push
@@ -85,9 +84,11 @@ class LagTuner(Paradigm):
                 f"lagtuner: s_lower ({self.s_lower}) must not be above s_upper ({self.s_upper})."
             )
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return 1
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         worker = push[0]
         decisions: list[Decision] = [Apply((push,))]
@@ -97,6 +98,7 @@ class LagTuner(Paradigm):
             decisions += self._ask(roster, worker)
         return decisions + self._releases(roster, already=decisions)
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         self.credit.pop(worker, None)
         self.predicted_s.pop(worker, None)
@@ -109,9 +111,7 @@ class LagTuner(Paradigm):
         return credit > 0
 
     def _ask(self, roster: Roster, worker: str) -> list[Decision]:
-        """Call the controller (Algorithm 1, lines 18 to 23) for a worker beyond s_lower without
-        credit.
-        """
+        """Call the controller (Algorithm 1, lines 18 to 23) for a worker beyond s_lower."""
         decisions: list[Decision] = []
         if not roster.is_fastest(worker):
             return decisions
@@ -213,6 +213,7 @@ class LagTuner(Paradigm):
             return None
         return row.interval_s if self.interval == "push" else row.active_s
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         return (
             f"{roster.lead(worker)} clocks ahead of the slowest ({roster.slowest_worker()}); "

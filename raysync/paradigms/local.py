@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 from msgspec.structs import replace
+from typing_extensions import override
 
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Decision, Push, Release
@@ -66,10 +67,12 @@ class StepsPerPush(Measuring):
                 " `steps`."
             )
 
+    @override
     def demands(self) -> Iterator[Demand]:
         yield Capability.LOCAL_STEPS, f"steps: {self.steps}"
         yield from self.inner.demands()
 
+    @override
     def measure(self, roster: Roster, push: Push) -> None:
         slot, busy_s = slot_of(push[0]), roster.telemetry(push[0]).busy_s
         if self.by == "fixed" or busy_s <= 0:
@@ -78,6 +81,7 @@ class StepsPerPush(Measuring):
         if not self.fastest or self.step_s[slot] < self.step_s[self.fastest]:
             self.fastest = slot
 
+    @override
     def adapted(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
         return [
             self._with_steps(roster, decision) if isinstance(decision, Release) else decision

@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from dataclasses import dataclass, field
 
+from typing_extensions import override
+
 from raysync.core.decisions import Decision, Push
 from raysync.core.ids import WorkerId
 from raysync.core.roster import Roster
@@ -21,14 +23,17 @@ class Measuring(Wrapper):
     @abstractmethod
     def measure(self, roster: Roster, push: Push) -> None: ...
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         self.measure(roster, push)
         return super().on_push(roster, push)
 
+    @override
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
         self.members_changed = True
         return super().on_join(roster, worker)
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         self.members_changed = True
         return super().on_leave(roster, worker)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
+from typing_extensions import override
 
 from raysync.core.decisions import Apply, Decision, Push, Release, SetTimer
 from raysync.core.paradigm import Paradigm
@@ -42,23 +43,28 @@ class Quorum(Paradigm):
     late: Literal["next", "drop"] = "next"
     in_grace: bool = field(default=False, init=False)
 
+    @override
     def infeasible_reason(self, workers: int) -> str:
         if self.k <= workers:
             return ""
         return f"k: {self.k} workers of {workers}; allowed: 1 to {workers}"
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
         size = min(self.k, workers)
         return None if self.grace_s and size < workers else size
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         if self.late == "drop" and is_late(roster, push):
             return reject(roster, push)
         return self._go_on(roster)
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         return self._go_on(roster)  # fewer members are left, so fewer are waited for
 
+    @override
     def on_timer(self, roster: Roster, key: str) -> list[Decision]:
         self.in_grace = False
         return self._update(roster)
@@ -80,6 +86,7 @@ class Quorum(Paradigm):
         update: list[Decision] = [Apply(tuple(roster.buffered))] if roster.buffered else []
         return [*timer, *update, *map(Release, roster.held)]
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         size, count = min(self.k, len(roster.members)), len(roster.held)
         waits = (

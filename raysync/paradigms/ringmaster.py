@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
+from typing_extensions import override
 
 from raysync.core.capability import Capability
 from raysync.core.decisions import Decision, Drop, Push, Release
@@ -47,6 +48,7 @@ class Ringmaster(Wrapper):
         self._sets_sizes = Capability.BATCH_SIZE in demanded
         self._sets_steps = Capability.LOCAL_STEPS in demanded
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         base = roster.buffered[push].base
         # The delay at arrival: a push that the inner paradigm buffers may be older when applied. A

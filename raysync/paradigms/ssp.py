@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
+from typing_extensions import override
 
 from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.paradigm import Paradigm
@@ -31,19 +32,23 @@ class SSP(Paradigm):
 
     staleness: Annotated[int, Ge(0)] = 3  # s, in clocks
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return 1
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         decisions: list[Decision] = [Apply((push,))]
         for worker in roster.held_within(self.staleness):
             decisions.append(Release(worker))
         return decisions
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         # the slowest member may have left
         return [*map(Release, roster.held_within(self.staleness))]
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         return (
             f"{roster.lead(worker)} clocks ahead of the slowest ({roster.slowest_worker()}); "

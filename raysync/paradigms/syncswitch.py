@@ -1,6 +1,4 @@
-"""Sync-Switch: a switch of the paradigm while the cluster runs, and reactions to stragglers
-before.
-"""
+"""Sync-Switch: a switch of paradigms in the running cluster, and reactions to stragglers before."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le, Lt
 from msgspec.structs import replace
+from typing_extensions import override
 
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import (
@@ -105,36 +104,44 @@ class SyncSwitch(Paradigm):
         self.detector = Detector(self.window, self.windows, self.margin)
         self._inner = self._make_inner()
 
+    @override
     def infeasible_reason(self, workers: int) -> str:
         for spec in self._specs:
             if why := make_inner(spec, self.name).infeasible_reason(workers):
                 return f"{_name(spec)}: {why}"
         return ""
 
+    @override
     def demands(self) -> Iterator[Demand]:
         if self.batch_sizes:
             yield Capability.BATCH_SIZE, f"{self.name}: batch_sizes"
         for spec in self._specs:
             yield from make_inner(spec, self.name).demands()
 
+    @override
     def named_batch_sizes(self) -> Mapping[str, int]:
         return {f"batch_sizes.{phase}": size for phase, size in self.batch_sizes.items()}
 
+    @override
     def phases(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.schedule.phases))
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
         specs = [spec for spec in self._specs if _name(spec) == phase]
         pushes = {make_inner(spec, self.name).pushes_per_update(workers) for spec in specs}
         return pushes.pop() if len(pushes) == 1 else None
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         decisions = self._watch(roster, push[0])
         return self._carry_out(roster, self._inner.on_push(roster, push), decisions)
 
+    @override
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
         return self._carry_out(roster, self._inner.on_join(roster, worker))
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         self.detector.forget(worker)
         decisions = self._carry_out(roster, self._inner.on_leave(roster, worker))
@@ -145,6 +152,7 @@ class SyncSwitch(Paradigm):
             )
         return decisions
 
+    @override
     def on_timer(self, roster: Roster, key: str) -> list[Decision]:
         if key != DETECT:
             self.timers.remove(key)
@@ -166,6 +174,7 @@ class SyncSwitch(Paradigm):
                 decisions += _suspensions(roster, stragglers[: max(0, len(roster.members) - STAY)])
         return decisions
 
+    @override
     def on_switch(self, roster: Roster) -> list[Decision]:
         return self._carry_out(
             roster,
@@ -176,12 +185,14 @@ class SyncSwitch(Paradigm):
             ],
         )
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         if worker in roster.suspended:
             return f"suspended {AS_STRAGGLER}, until {self.phase} has done its share of the work"
         return self._inner.explain(roster, worker)
 
     @property
+    @override
     def phase(self) -> str:
         return self.schedule.phase
 
@@ -260,6 +271,7 @@ class SyncSwitch(Paradigm):
         self.watching = window_s is not None
         return [SetTimer(DETECT, roster.now + window_s)] if window_s is not None else []
 
+    @override
     def state(self) -> dict[str, Any]:
         return super().state() | {
             "inner": self._inner.state(),
@@ -267,6 +279,7 @@ class SyncSwitch(Paradigm):
             "detector": asdict(self.detector),
         }
 
+    @override
     def load_state(self, state: Mapping[str, Any]) -> None:
         rest = dict(state)
         inner, schedule, detector = rest.pop("inner"), rest.pop("schedule"), rest.pop("detector")
