@@ -88,7 +88,7 @@ class Members:
         self._faults, self._inflight, self._lines = run.faults, run.inflight, run.lines
         self._has_faults = bool(experiment.faults)
         # lost with a worker's process, in words
-        self._worker_state = " and ".join(experiment.kept_by_workers if experiment.trains else ())
+        self._own_state = " and ".join(experiment.kept_by_workers if experiment.trains else ())
         self._restarts = experiment.cluster.restarts
         self._min_workers = experiment.cluster.min_workers
         self._lives: dict[str, str] = {}  # slot -> its present or latest worker
@@ -203,8 +203,8 @@ class Members:
         if self._has_faults:
             # The first workers are there from the run's first moment on.
             self._plan_kill(worker, now if WorkerId(worker).life > 1 else -1.0)
-        if self._worker_state and WorkerId(worker).life > 1:
-            self._lines.remark(f"{worker} begins without {self._worker_state}: its process had that.")
+        if self._own_state and WorkerId(worker).life > 1:
+            self._lines.remark(f"{worker} begins without {self._own_state}: its process had that.")
         self._run.handle(Joined(at=now, worker=worker), report)
         self._resume_releases()
 
