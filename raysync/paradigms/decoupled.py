@@ -34,10 +34,10 @@ class Decoupled:
     which only the abstract is public; for the stages Zhuang et al., FDG (2021), whose program is
     known. The groups are an inference from the abstract's "data parallelism".
 
-    This is no `Paradigm` but a kind of run of K x S workers: stage k of group s is on worker s K +
-    k - 1. Its gradient is 2(K - k) ticks old (`decoupled.schedule`). Each stage has a server of its
-    own, whose workers are the stage's replicas; `sync` names their paradigm. Under BSP, as in the
-    paper, they are equal bit by bit.
+    This is no `Paradigm` but a kind of run of K x S workers: worker number sK + k - 1 has stage k
+    of group s. Its gradient is 2(K - k) ticks old (`decoupled.schedule`). Each stage has a server
+    of its own, whose workers are the stage's replicas; `sync` names their paradigm. Under BSP, as
+    in the paper, they are equal bit by bit.
     """
 
     name: ClassVar[str] = "decoupled"

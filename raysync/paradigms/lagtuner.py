@@ -59,11 +59,15 @@ class LagTuner(Paradigm):
       grows without bound. Pushes of n may be predicted in the past. Only this gives the paper's
       Table 2, where a faster worker keeps its own rate.
 
-    `predict` chooses r*: `align` (the original's Algorithm 2) minimises |S_n[k] - S_p[r]|, where
-    S_p[i] = A_p + i I_p and S_n[i] = A_n + I_n + i I_n (A: time of the latest push, I: interval), i
-    in [0, s_upper - s_lower]; `wait` minimises the predicted wait for n's push that brings p's lead
-    back to s_lower, which gives r* = 0 with a slower n. `interval` is from push to push, as in the
-    paper, or from release to push (`busy`), without the worker's own waiting.
+    `predict` chooses r*, where A is the time of the latest push and I the interval:
+
+    * `align` (the original's Algorithm 2) minimises |S_n[k] - S_p[r]| over k and r, with
+      S_p[i] = A_p + i I_p and S_n[i] = A_n + I_n + i I_n, i in [0, s_upper - s_lower].
+    * `wait` minimises the predicted wait for n's push that brings p's lead back to s_lower. With a
+      slower n it grows with r, so r* = 0, as under SSP(s_lower).
+
+    `interval` lasts from push to push, as in the paper, or from release to push (`busy`), without
+    the worker's own waiting.
     """
 
     name: ClassVar[str] = "lagtuner"

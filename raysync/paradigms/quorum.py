@@ -31,8 +31,10 @@ class Quorum(Paradigm):
 
     Workers are held until the update, which comes early if nobody computes. A push is *late* if
     newer weights than its own are published. Special cases: with k of all workers and no grace
-    period this is `bsp`; with k = 1 `asp`, or with `late: drop` `k-sync`. Of fewer members than k
-    all are waited for; the push of a worker that left counts beyond k, and ends no grace period.
+    period this is `bsp`; with k = 1 `asp`, or with `late: drop` `k-sync`.
+
+    Of fewer members than k all are waited for. The push of a worker that left counts beyond k. A
+    grace period ends at its time, even if one of the k has left.
     """
 
     name: ClassVar[str] = "quorum"
