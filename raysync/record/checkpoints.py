@@ -133,7 +133,7 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, Mapping[str, Any], bytes]]:
-        """Yield each file's name, entry in the manifest, and contents."""
+    """Yield each file's name, entry in the manifest, and contents."""
     yield STATE, {}, json.dumps(dict(checkpoint.state)).encode()
     for server, shards in checkpoint.servers.items():
         stem = server.replace(" ", "-")  # "server of stage 1"

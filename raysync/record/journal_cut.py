@@ -24,6 +24,7 @@ CHECKPOINTED = '{"type":"Checkpointed"'  # other lines need not be decoded
 
 
 @dataclass(frozen=True)
+class Resumption:
     """A record's checkpoint to resume from."""
 
     checkpoint: Checkpoint
@@ -49,8 +50,7 @@ def checkpoint_times(journal: Path) -> dict[int, float]:
         ConfigError: one of their lines is damaged.
     """
     with JournalFile(journal, errors="replace") as file:
-        lines = map(checkpoint_in, file)
-        return {line.number: line.at for line in lines if line is not None}
+        return {line.number: line.at for text in file if (line := checkpoint_in(text)) is not None}
 
 
 def lines_before(journal: Path, checkpoint: Checkpoint) -> list[Line]:

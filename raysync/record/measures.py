@@ -12,8 +12,9 @@ from raysync.core.metrics import ACCURACY, LOSS, MODES, PERPLEXITY, PrimaryMetri
 from raysync.record.follower import Follower
 from raysync.record.worker_totals import WorkerMeasures
 
-CONVERGED_SPAN = 5  # Sync-Switch, section VI-A: accuracy has converged
-CONVERGED_CHANGE = 0.001  # when it changed by at most 0.1 % over five evaluations
+# Sync-Switch, section VI-A: accuracy changed by at most 0.1 % over five evaluations
+CONVERGED_SPAN = 5
+CONVERGED_CHANGE = 0.001
 
 OF_LABELS = (ACCURACY, PERPLEXITY)  # primary metrics of label predictions: these have both
 
@@ -50,6 +51,7 @@ class Measures(Follower):
         return self.samples / self.workload_samples
 
     @property
+    def seconds(self) -> float:
         """Training time: from the first release to the last publication.
 
         Of a run that did not end by itself: to the last update.
@@ -117,8 +119,8 @@ class Measures(Follower):
         }
 
     @property
+    def leads(self) -> dict[str, int]:
         """Participating worker -> its clocks ahead of the slowest participant."""
-        """Worker that takes part -> its lead now, in clocks ahead of the slowest of them."""
         return {
             worker: roster.lead(worker)
             for roster in self.rosters.values()
@@ -187,7 +189,6 @@ class Measures(Follower):
         return converged(accuracies, self.chance_accuracy)
 
     def summary(self) -> dict[str, Any]:
-        """Return the contents of `summary.json`."""
         return {
             "status": self.ended.status if self.ended else "unfinished",
             "error": self.ended.error if self.ended else "",
