@@ -1,7 +1,7 @@
 """The checkpoints of a record: folders of JSON and safetensors, of which nothing is executed.
 
-A folder is complete once it has lost its suffix `.new`, unless the disk has damaged it (checksums
-tell). Without a manifest, it is being removed, or not uploaded yet.
+A folder without the suffix `.new` is complete, as far as its checksums tell. One without a manifest
+is being removed, or not uploaded yet.
 """
 
 from __future__ import annotations
@@ -56,11 +56,7 @@ def name_of(number: int) -> str:
 
 
 def numbers_in(location: Location) -> list[int]:
-    """Return the numbers of a folder's checkpoints, sorted; some may be damaged.
-
-    Raises:
-        ConfigError: the location is a URI that cannot be reached.
-    """
+    """Return the numbers of a folder's checkpoints, sorted; some may be damaged."""
     return sorted(int(name) for name in listdir(location) if NAME.fullmatch(name))
 
 
@@ -68,21 +64,13 @@ class CheckpointWriter:
     """Writes the checkpoints of one run, and removes old ones."""
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
-        """
-        Args:
-            folder: of all checkpoints; it need not exist yet.
-            keep: the number of checkpoints that stay.
-        """
+        """Create a writer; the folder of the checkpoints need not exist yet."""
         self.folder, self._keep = folder, keep
         self._numbers: list[int] = []
         """The checkpoints that exist, in order."""
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, and remove those that are too old.
-
-        Raises:
-            OSError: it cannot be written. Nothing of it is left, and older ones stay.
-        """
+        """Write a checkpoint, and remove old ones; an `OSError` leaves nothing of it."""
         target = self.folder / name_of(checkpoint.number)
         new = target.with_name(target.name + NEW)
         shutil.rmtree(new, ignore_errors=True)
@@ -102,11 +90,7 @@ class CheckpointWriter:
             _remove(self.folder / name_of(self._numbers.pop(0)))
 
     def go_on_from(self, number: int) -> None:
-        """Remove the checkpoints behind the one that the run resumes from: their history is void.
-
-        Raises:
-            ConfigError: they are behind a URI that cannot be reached.
-        """
+        """Remove the checkpoints behind the one that the run resumes from: their history is void."""
         location = location_of(self.folder)
         there = numbers_in(location)
         for behind in (each for each in there if each > number):
@@ -182,8 +166,7 @@ def _remove(folder: Path) -> None:
 def read_checkpoint(folder: Path) -> Checkpoint | None:
     """Read and verify a checkpoint; None: it has no manifest.
 
-    Raises:
-        ConfigError: it is damaged, or of another raysync. The message is a clause.
+    Raises `ConfigError`, whose message is a clause, if it is damaged or of another raysync.
     """
     try:
         return _verified(folder) if (folder / MANIFEST).exists() else None

@@ -1,7 +1,6 @@
 """Compute the registry's metrics from the journal's lines, while a run goes on.
 
-Increments add up to the record's `Measures`. A push counts once its outcome and wait are known; a
-wait counts while it lasts.
+Increments add up to the record's `Measures`. A push counts once its outcome and wait are known.
 """
 
 from __future__ import annotations
@@ -47,12 +46,8 @@ class Collector:
     """Follows one run. Memory is bounded by workers and evaluations."""
 
     def __init__(self, labels: RunLabels, phase: str, measures: Measures) -> None:
-        """
-        Args:
-            labels: of all series.
-            phase: the paradigm's first phase.
-            measures: receive the lines; fresh, or from a checkpoint on. Counters begin with 0 in
-                either case, as Prometheus expects of a new process.
+        """Begin all counters with 0, even with measures from a checkpoint on: Prometheus expects
+        that of a new process. `measures` receive the lines; `phase` is the first.
         """
         self._run = labels.values
         self.measures = measures
@@ -119,8 +114,7 @@ class Collector:
     def _begin(self, worker: str, collected: Collected) -> None:
         """Start the counters of a worker at 0, also the waits of one that never waits.
 
-        Series that dashboards divide must begin together: Prometheus does not see growth before its
-        first scrape.
+        Series that dashboards divide must begin together: earlier growth is invisible to Prometheus.
         """
         self._waited_s[worker] = 0.0
         for name in ("busy_seconds", "wait_seconds", "transfer_seconds", "pushes"):

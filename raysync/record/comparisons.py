@@ -1,7 +1,4 @@
-"""Find the records of one comparison, so that it can go on.
-
-It has no files of its own: `environment.json` of each record has its id.
-"""
+"""Find the records of one comparison: `environment.json` of each has its id."""
 
 from __future__ import annotations
 
@@ -36,10 +33,7 @@ class Comparison:
         return next(iter(self.records.values()))
 
     def here(self, experiment: Experiment) -> Experiment:
-        """Redirect an experiment's records to this folder.
-
-        The folder may have been moved, and secrets of a URI are not recorded.
-        """
+        """Redirect an experiment's records to this folder, which may have been moved."""
         return experiment.model_copy(update={"output": parent_of(self.location)})
 
 
@@ -49,14 +43,9 @@ def new_id() -> str:
 
 
 def newest_comparison(location: Location, *, trust: bool = False) -> Comparison:
-    """Return the comparison that began last, of the records in a folder.
+    """Return the comparison in a folder (OUTPUT/NAME, or its URI) that began last.
 
-    Args:
-        location: OUTPUT/NAME, or its URI.
-        trust: as in `trusted`.
-
-    Raises:
-        ConfigError: there is none, or its records must be trusted first.
+    Raises `ConfigError` if there is none, or its records must be trusted first.
     """
     found: dict[str, dict[tuple[str, int], RunRecord]] = {}
     for record in newest_first(location):

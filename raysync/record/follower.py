@@ -47,12 +47,11 @@ class Follower:
     """Follows a journal line by line. A row is complete once its outcome and wait are known.
 
     Clocks, versions and leads come from rosters: the machine's in the same process, else its own,
-    which repeat the decisions. Memory is bounded by all workers so far, the buffered pushes and
-    `COUNTED_AT_ONCE` rows.
+    which repeat the decisions. Memory is bounded by all workers so far, and by buffered pushes.
     """
 
     def __init__(self, workload_samples: int) -> None:
-        """
+        # the update that reaches `workload_samples` ends the run: later decisions did not happen
         Args:
             workload_samples: the update that reaches it ends the run; later decisions were not
                 executed.
@@ -102,11 +101,8 @@ class Follower:
     def begin_behind(self, rosters: dict[int, Roster], at: float) -> None:
         """Follow a journal from a resumption on, as if the run had begun at 0.
 
-        Earlier pushes get no rows, and totals of workers count from here.
-
-        Args:
-            rosters: stage -> its roster at the snapshot; the follower owns them from here on.
-            at: the time of the resumption.
+        Earlier pushes get no rows, and totals of workers count from here. `rosters`, stage -> its
+        roster at the snapshot, belong to the follower from here on.
         """
         self.rosters = rosters
         self.now, self.started_at, self._updated_at = at, 0.0, at
@@ -271,8 +267,7 @@ class Follower:
     def count(self, columns: Columns) -> None:
         """Add the latest rows to the totals, for a caller that has their columns anyway.
 
-        Args:
-            columns: all rows that are not counted yet; counted rows may precede them.
+        The columns have all rows that are not counted yet; counted rows may precede them.
         """
         known = len(columns["worker"]) - len(self._uncounted)
         assert known >= 0, f"{-known} rows are neither in the columns nor in the totals"

@@ -44,33 +44,20 @@ def checkpoint_in(text: str) -> Checkpointed | None:
 
 
 def checkpoint_times(journal: Path) -> dict[int, float]:
-    """Return the checkpoints in a journal: number -> seconds since the run began.
-
-    Raises:
-        ConfigError: one of their lines is damaged.
-    """
+    """Return number -> seconds since the run began, for each checkpoint in a journal."""
     with JournalFile(journal, errors="replace") as file:
         return {line.number: line.at for text in file if (line := checkpoint_in(text)) is not None}
 
 
 def lines_before(journal: Path, checkpoint: Checkpoint) -> list[Line]:
-    """Return the lines of a journal before a checkpoint's line.
-
-    Raises:
-        OSError: it cannot be read.
-        ConfigError: it is damaged.
-    """
+    """Return the lines of a journal before a checkpoint's line."""
     with JournalFile(journal, errors="replace") as file:
         lines = takewhile(lambda line: line != checkpoint_line(checkpoint), read(file)[1])
         return list(lines)
 
 
 def came_to(journal: Path) -> float:
-    """Return the latest time in a journal, in seconds since the run began, lost ones included.
-
-    Raises:
-        OSError: the journal cannot be read.
-    """
+    """Return the latest time in a journal, in seconds since the run began, lost ones included."""
     with JournalFile(journal, errors="replace") as file:
         return max(_moments(file), default=0.0)
 
@@ -103,13 +90,8 @@ def _texts_before(journal: JournalFile, number: int) -> Iterator[str]:
 def cut_off(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
     """Replace a journal, once the new one is on disk, by its part up to a checkpoint.
 
-    A line `Resumed` is appended, which it returns. Earlier resumptions behind the checkpoint are
+    A line `Resumed` is appended and returned. Earlier resumptions behind the checkpoint are
     repeated there, with its time.
-
-    Args:
-        journal: its path.
-        checkpoint: where the run goes on.
-        exact: as in `Resumed`.
 
     Raises:
         OSError: it cannot be read or written.

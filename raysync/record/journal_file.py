@@ -16,14 +16,9 @@ class JournalFile:
     """The text of a journal; a context manager, which closes the file."""
 
     def __init__(self, journal: Path, errors: str = "strict") -> None:
-        """
-        Args:
-            journal: path of a `journal.jsonl`.
-            errors: the handling of invalid UTF-8, as in `bytes.decode`.
+        """Open a `journal.jsonl`; `errors` says how to decode, as in `bytes.decode`.
 
-        Raises:
-            OSError: it cannot be read.
-            ConfigError: it is no plain file.
+        Raises `ConfigError` if it is no plain file.
         """
         self._file, self._errors = open_plain(journal), errors
 
@@ -39,9 +34,7 @@ class JournalFile:
     def readline(self) -> str:
         """Return the next line with its line break; "" at the end of the file.
 
-        Raises:
-            ConfigError: the line is too long.
-            UnicodeDecodeError: it is no UTF-8.
+        Raises `ConfigError` if it is too long, and `UnicodeDecodeError` if it is no UTF-8.
         """
         return bounded_line(self._file).decode(errors=self._errors)
 

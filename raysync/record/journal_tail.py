@@ -56,8 +56,7 @@ class JournalTail:
     def take(self, at_most: int) -> list[Line]:
         """Return at most so many complete lines; an empty list: it has caught up with the writer.
 
-        Raises:
-            ConfigError: the file is no journal, has another schema, or a damaged line.
+        Raises `ConfigError` if the file is no journal of this schema, or damaged.
         """
         texts = list(islice(iter(self._next_line, ""), at_most + (self.head is None)))
         if self.head is None and texts:

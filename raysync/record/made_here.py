@@ -1,7 +1,7 @@
-"""Recognize records that this working directory has maker, by what `environment.json` says.
+"""Recognize records that this working directory has made, by what `environment.json` says.
 
-A copied, downloaded or restored folder gets another inode number, a moved one keeps it. The number
-is no secret: this protects from foreign records, not from users of this machine.
+A copied or downloaded folder gets another inode number, a moved one does not. The number is no
+secret: this protects from foreign records, not from users of this machine.
 """
 
 from __future__ import annotations
@@ -24,10 +24,5 @@ def making(folder: Path) -> dict[str, Any]:
 
 
 def is_made_here(folder: Path, maker: Mapping[str, Any]) -> bool:
-    """Say whether a process in this working directory has made a record that is no copy.
-
-    Args:
-        folder: of the record.
-        maker: what the record says of its maker.
-    """
+    """Say whether a process in this working directory has made a record that is no copy."""
     return maker.get("folder") is not None and dict(maker) == making(folder)

@@ -34,8 +34,7 @@ class Measures(Follower):
             workload_samples: the samples of a whole run.
             target: for the time to the target.
             primary: the metric that judges the task's models.
-            chance_accuracy: accuracy of the most frequent label in the test set, which converged
-                models exceed; None: unknown.
+            chance_accuracy: share of the most frequent label in the test set; None: unknown.
         """
         super().__init__(workload_samples)
         self.target = target
@@ -52,10 +51,7 @@ class Measures(Follower):
 
     @property
     def seconds(self) -> float:
-        """Training time: from the first release to the last publication.
-
-        Of a run that did not end by itself: to the last update.
-        """
+        """From the first release to the last publication, or update if the run was cut short."""
         published = self.ended is not None and self.ended.status in ("finished", "diverged")
         end = self.ended.at if self.ended is not None and published else self._updated_at
         return max(0.0, end - (self.started_at or 0.0))
@@ -71,7 +67,7 @@ class Measures(Follower):
         return waited / total if total else 0.0
 
     def fractions(self) -> dict[str, float]:
-        """Return the shares of the workers' time by key of `summary.json`.
+        """Return shares of the workers' time by key of `summary.json`.
 
         With `wait_fraction` they add up to 1, but for steps in flight at the end.
         """

@@ -1,7 +1,6 @@
-"""Read a record: `raysync.load(path)`.
+"""Read a record, which may be damaged or come from a stranger.
 
-It may be damaged, or come from a stranger: its files are checked as they are read
-(`raysync.record.schemas`), and nothing is imported for them unless the record is trusted.
+Files are checked as they are read; nothing is imported for them unless the record is trusted.
 """
 
 from __future__ import annotations
@@ -56,7 +55,7 @@ from raysync.record.writer import evaluations_table
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run on disk; a run that was killed, or is running, is read from its journal.
+    """One run on disk; without a summary, it is read from its journal.
 
     Every property raises a `ConfigError` if its file is damaged.
     """
@@ -67,10 +66,7 @@ class RunRecord:
 
     @cached_property
     def config(self) -> Experiment:
-        """The resolved experiment.
-
-        Without trust, a paradigm of the user's own is only a name with parameters.
-        """
+        """The resolved experiment; without trust, a user's own paradigm is a name and parameters."""
         with legible(self.path, "config"), nullcontext() if self.trust else without_imports():
             return config.load(self.path / "config.yaml", recorded=True)
 
@@ -111,11 +107,7 @@ class RunRecord:
     def state_dict(self, which: str = "final") -> StateDict:
         """Return the weights and buffers of the trained model as they were evaluated.
 
-        Args:
-            which: `final`, or `best` (of a run with `keep: best`).
-
-        Raises:
-            ConfigError: the record has no such model, or its file is damaged.
+        Raises `ConfigError` if there is no model `which` (`final`, or `best` with `keep: best`).
         """
         from raysync.training.files.state_dict import read as read_model
 
@@ -126,8 +118,8 @@ class RunRecord:
         """Return the trained model as a module in evaluation mode.
 
         Args:
-            module: receives the weights; None: a new one of the experiment's model, without its
-                data. A model of the user's own needs a trusted record.
+            module: receives the weights; None: a new model of the experiment, without data, which
+                needs trust if it is the user's own.
             which: `final` or `best`.
 
         Raises:

@@ -46,14 +46,9 @@ def is_over(record: RunRecord) -> bool:
 
 
 def check_resumable(record: RunRecord, *, is_gone: bool = False) -> dict[str, Any]:
-    """Refuse to resume a run that is over or running; return its header's description.
+    """Return what the header says of a lost run, from its trusted record.
 
-    Args:
-        record: a trusted record.
-        is_gone: whether the caller knows that no process writes it any more.
-
-    Raises:
-        ConfigError: the run is over or running, or its record is damaged.
+    Raises `ConfigError` if the run is over, or running and not known to be gone.
     """
     head = _header(record)
     where = display_name(record.path)
@@ -136,12 +131,7 @@ def environment_of(record: RunRecord) -> dict[str, Any]:
 
 
 def checkpoints_of(record: Path, output: Location | None) -> Path:
-    """Return the folder of a record's checkpoints, or the copy of its URI.
-
-    Args:
-        record: the folder of the record.
-        output: the setting `checkpoint.output`.
-    """
+    """Return the folder of a record's checkpoints (`checkpoint.output`), or its URI's copy."""
     if output is None:
         return record / CHECKPOINTS
     location = join(output, record.name)
@@ -194,11 +184,7 @@ def newest_checkpoint(
 
 
 def _checkpoint(folder: Path, times: dict[int, float]) -> Checkpoint:
-    """Read a checkpoint; download it if only its URI has it.
-
-    Raises:
-        ConfigError: it cannot be used. The message is a clause.
-    """
+    """Read a checkpoint, also from its URI; raise `ConfigError` with a clause if it is unusable."""
     if not (folder / MANIFEST).exists():
         download(folder)
     checkpoint = read_checkpoint(folder)

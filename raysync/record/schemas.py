@@ -139,12 +139,7 @@ def _check_finite(name: str, column: pa.ChunkedArray) -> None:
 
 
 def frame_in(path: Path, row: type) -> pd.DataFrame:
-    """Read a Parquet file with the columns of a row class.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: columns are missing, or hold something else.
-    """
+    """Read a Parquet file with the columns of a row class; raise `ValueError` without these."""
     table = table_in(path)
     schema = schema_of(row)
     for name, hint in get_type_hints(row).items():
@@ -155,12 +150,7 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
 
 
 def evaluations_in(path: Path) -> pd.DataFrame:
-    """Read `evaluations.parquet`: the columns of `MARKED` and the metrics, among them `loss`.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: columns are missing, or hold something else.
-    """
+    """Read `evaluations.parquet`: the columns of `MARKED` and the metrics, among them `loss`."""
     table = table_in(path)
     for name, kind in MARKED.items():
         _check_column(table, name, kind)
@@ -174,9 +164,7 @@ def evaluations_in(path: Path) -> pd.DataFrame:
 def table_in(path: Path) -> pa.Table:
     """Read a table of numbers and texts, in bounded memory.
 
-    Raises:
-        OSError: the file cannot be read.
-        ValueError, pa.ArrowException: raysync has not written it.
+    Raises `ValueError` or `pa.ArrowException` if raysync has not written it.
     """
     with opened_table(path) as file:
         most_bytes = max(SMALL_BYTES, MOST_RATIO * path.stat().st_size)
@@ -193,12 +181,7 @@ def table_in(path: Path) -> pa.Table:
 
 @contextmanager
 def opened_table(path: Path) -> Iterator[pq.ParquetFile]:
-    """Open a table, and read only its columns' names and types, and sizes.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is no table, or has too many columns.
-    """
+    """Open a table, and read only its columns' names, types and sizes."""
     with (
         open_plain(path) as source,
         pq.ParquetFile(source, thrift_container_size_limit=MOST_PARTS) as file,

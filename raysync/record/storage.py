@@ -1,7 +1,7 @@
 """Store records in a folder or behind a URI of pyarrow's file systems (`s3://bucket/runs`).
 
-A URI is read and written through a local copy: an object store cannot append, so a journal streamed
-to it would be lost with a killed run. `fsspec+NAME://` is a file system that pyarrow does not know.
+A URI has a local copy, which is uploaded: an object store cannot append, so a journal streamed to
+it would be lost with a killed run. `fsspec+NAME://` goes through fsspec.
 """
 
 from __future__ import annotations
@@ -69,12 +69,7 @@ def location_of(path: Path) -> Location:
 
 
 def check(location: Location, setting: str = "output") -> None:
-    """Refuse, before a run starts, a location where records cannot be written.
-
-    Args:
-        location: a folder or a URI.
-        setting: its name, for the `ConfigError`.
-    """
+    """Raise `ConfigError`, with the setting's name, where records cannot be written."""
     if is_uri(location):
         _check_uri(str(location), setting)
         return
@@ -124,12 +119,7 @@ def copy_of(uri: str) -> Path:
 def local_copy(location: Location, *, without: Collection[str] = ()) -> Path:
     """Return a folder unchanged; download a URI and return the copy.
 
-    Args:
-        location: a folder or a URI.
-        without: names of subfolders, at any depth, to skip.
-
-    Raises:
-        ConfigError: the URI cannot be reached, or nothing is there.
+    It skips subfolders named in `without`, at any depth. Raises `ConfigError` if nothing is there.
     """
     if not is_uri(location):
         return Path(location)
@@ -143,11 +133,7 @@ def local_copy(location: Location, *, without: Collection[str] = ()) -> Path:
 
 
 def listdir(location: Location) -> list[str]:
-    """List the names in a folder, sorted; empty where the folder does not exist.
-
-    Raises:
-        ConfigError: the URI cannot be reached.
-    """
+    """List the names in a folder, sorted; empty where the folder does not exist."""
     if not is_uri(location):
         folder = Path(location)
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -183,12 +169,8 @@ def find(uri: Location, name: str) -> list[Location]:
 def download(folder: Path, *, without: Collection[str] = ()) -> None:
     """Update a copy, or a folder within one, from its URI, with the files' modification times.
 
-    Args:
-        folder: any other folder is left alone.
-        without: names of subfolders, at any depth, to skip.
-
-    Raises:
-        ConfigError: the URI cannot be reached, or nothing is there.
+    It skips subfolders named in `without`, at any depth, and leaves other folders alone. Raises
+    `ConfigError` if nothing is there.
     """
     if not is_copy(folder):
         return
@@ -246,11 +228,7 @@ def _holds(system: fs.FileSystem, path: str, names: Collection[str]) -> bool:
 
 
 def upload(*files: Path) -> None:
-    """Upload files and folders, all within one copy, to its URI; outside of copies, do nothing.
-
-    Raises:
-        ConfigError: the URI cannot be reached or written.
-    """
+    """Upload files and folders, all within one copy, to its URI; outside of copies, do nothing."""
     if not files or (copy := _copy_around(files[0])) is None:
         return
     uri = _copies[copy]

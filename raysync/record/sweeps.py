@@ -98,14 +98,9 @@ class SweepRecord:
 
 
 def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
-    """Open the record of a sweep.
+    """Open the record of a sweep: a folder, or a URI, which is downloaded.
 
-    Args:
-        path: its folder, or a URI, which is downloaded until this process ends.
-        trust: as in `raysync.load`.
-
-    Raises:
-        ConfigError: no sweep is there, or it has no table yet.
+    Raises `ConfigError` if no sweep is there, or it has no table yet.
     """
     folder = local_copy(path, without=[TUNE, CHECKPOINTS])
     if not (folder / FILE).is_file():
@@ -121,11 +116,7 @@ def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
 def newest_sweep(location: Location) -> Location:
     """Return the location itself if it is a sweep, else the latest sweep in it.
 
-    Args:
-        location: the folder of a sweep, or OUTPUT/NAME; or its URI.
-
-    Raises:
-        ConfigError: there is none.
+    Raises `ConfigError` if there is none.
     """
     names = listdir(location)
     if FILE in names:

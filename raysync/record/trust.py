@@ -1,7 +1,7 @@
 """Whether to import and call what a record names of the user's own.
 
-Any name can do harm (`os:system` as a model), and a Ray cluster runs code on who joins it. So a
-record that was not made here must be trusted first.
+Any name can do harm (`os:system` as a model), and so can the address of a Ray cluster. So a record
+that was not made here must be trusted first.
 """
 
 from __future__ import annotations
@@ -30,12 +30,7 @@ NAMED = 5  # the names that a message lists
 def trusted(record: RunRecord, *, trust: bool) -> RunRecord:
     """Return a record, trusted, so that its run can go on.
 
-    Args:
-        record: of a run.
-        trust: whether the user trusts it.
-
-    Raises:
-        ConfigError: it names modules, was not made here, and `trust` is False.
+    Raises `ConfigError` if it names modules, was not made here, and `trust` is False.
     """
     maker = environment_of(record).get(KEY, {})
     if not trust and not is_made_here(record.path, maker):

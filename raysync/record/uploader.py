@@ -110,11 +110,7 @@ def uploads(
 ) -> Iterator[Callable[[Measures], None]]:
     """Upload a record and its checkpoints, which may be elsewhere; yield a `watch` of the run.
 
-    Args:
-        record: the folder of the record.
-        checkpoints: the folder of its checkpoints.
-        notify: as in `Uploader`.
-        goes_on: whether the present files were downloaded.
+    If it `goes_on`, the present files were downloaded.
     """
     with Uploader(record, notify) as uploader:
         if goes_on:
@@ -136,10 +132,8 @@ def uploads(
 
 
 def _order(file: Path) -> tuple[bool, bool, bool, Path]:
-    """Return the sort key of uploads.
-
-    config.yaml precedes journal.jsonl, by which a record is found; the summary is last, as it
-    promises all else.
+    """Return the sort key of uploads: the journal, by which a record is found, after config.yaml,
+    and the summary last, as it promises all else.
     """
     is_of_checkpoint = NAME.fullmatch(file.parent.name) is not None
     return file.name == "summary.json", file.name == MANIFEST, is_of_checkpoint, file

@@ -1,7 +1,4 @@
-"""Identify the user's code of a run: the modules that the experiment names, and their imports.
-
-Code of raysync and installed packages is left out.
-"""
+"""Identify the user's code of a run: modules that the experiment names, and their imports."""
 
 from __future__ import annotations
 
@@ -21,12 +18,7 @@ GIT_S = 10.0  # timeout
 
 
 def user_code(trained: Iterable[object], paradigm: Iterable[object]) -> dict[str, Any] | None:
-    """Describe the user's code behind a run; None: there is none, or it has no source file.
-
-    Args:
-        trained: task, model and data: objects, or settings that name modules.
-        paradigm: likewise.
-    """
+    """Describe the user's code behind objects, or settings that name modules; None: none."""
     of_task, of_paradigm = _files(trained), _files(paradigm)
     files = of_task | of_paradigm
     if not files:

@@ -1,4 +1,4 @@
-"""The totals of each worker, in NumPy columns: a loop over rows would take three times as long."""
+"""The totals of each worker, in NumPy columns: a loop over rows or objects would be slow."""
 
 from __future__ import annotations
 

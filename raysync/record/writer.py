@@ -168,18 +168,15 @@ class RecordWriter:
         Args:
             folder: an empty folder that exists, or the record of a resumed run.
             config_yaml: the resolved experiment.
-            paradigm: a fresh paradigm, for the journal's header.
+            paradigm: fresh, for the journal's header.
             measures: receive every line.
             about: the keys of `summary.json` beside the measures.
             began: when the run was requested; `wall_seconds` begins there.
             places: actor -> where it ran.
             checkpoints: None: a writer that keeps two in the record.
-            goes_on: the resumption; None: a new run.
-            comparison: the comparison's id, if the run belongs to one.
-            user_code: which code of the user's the run executes.
-
-        Raises:
-            RunFailed: nothing can be written there.
+            goes_on: None: a new run.
+            comparison: the id, if the run belongs to one.
+            user_code: as `user_code()` describes it.
         """
         self.folder = folder
         self.measures = measures
@@ -237,11 +234,8 @@ class RecordWriter:
     def resume(self, checkpoint: Checkpoint, *, exact: bool = False) -> None:
         """Truncate the journal behind a checkpoint, remove the files of the end, and append.
 
-        It starts fresh `measures`, and can be repeated however often it is interrupted.
-
-        Args:
-            checkpoint: where the run goes on.
-            exact: whether iterations in flight go on rather than begin again.
+        It starts fresh `measures`, and can be repeated if it is interrupted. If `exact`, iterations
+        in flight go on rather than begin again.
 
         Raises:
             RunFailed: the record cannot be written.
@@ -266,8 +260,7 @@ class RecordWriter:
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint whose line is in the journal, unless the record has failed.
 
-        Raises:
-            OSError: it cannot be written. Older checkpoints stay, and the record can go on.
+        After an `OSError`, older checkpoints stay, and the record can go on.
         """
         if self.failure:
             return
