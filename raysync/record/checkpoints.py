@@ -90,7 +90,7 @@ class CheckpointWriter:
             _remove(self.folder / name_of(self._numbers.pop(0)))
 
     def go_on_from(self, number: int) -> None:
-        """Remove the checkpoints behind the one that the run resumes from: their history is void."""
+        """Remove the checkpoints behind the one that the run resumes from: they are void."""
         location = location_of(self.folder)
         there = numbers_in(location)
         for behind in (each for each in there if each > number):

@@ -114,7 +114,7 @@ class Collector:
     def _begin(self, worker: str, collected: Collected) -> None:
         """Start the counters of a worker at 0, also the waits of one that never waits.
 
-        Series that dashboards divide must begin together: earlier growth is invisible to Prometheus.
+        Series that dashboards divide must begin together: Prometheus sees no earlier growth.
         """
         self._waited_s[worker] = 0.0
         for name in ("busy_seconds", "wait_seconds", "transfer_seconds", "pushes"):

@@ -52,10 +52,6 @@ class Follower:
 
     def __init__(self, workload_samples: int) -> None:
         # the update that reaches `workload_samples` ends the run: later decisions did not happen
-        Args:
-            workload_samples: the update that reaches it ends the run; later decisions were not
-                executed.
-        """
         self.workload_samples = workload_samples
         self.now = 0.0
         """Seconds since the run began, at the latest line."""

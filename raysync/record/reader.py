@@ -66,7 +66,7 @@ class RunRecord:
 
     @cached_property
     def config(self) -> Experiment:
-        """The resolved experiment; without trust, a user's own paradigm is a name and parameters."""
+        """The resolved experiment; untrusted, a user's own paradigm is a name and parameters."""
         with legible(self.path, "config"), nullcontext() if self.trust else without_imports():
             return config.load(self.path / "config.yaml", recorded=True)
 
