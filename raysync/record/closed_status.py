@@ -60,6 +60,7 @@ class ClosedMeasures(Measures):
         self._clocks: Counter[Any] = Counter((of_workers["clock"].max() + 1).to_dict())
         self._live: list[str] = []
 
+    @override
     def _take_entry(self, entry: Entry, completed: list[PushRow]) -> None:
         self.now = entry.event.at
         match entry.event:
