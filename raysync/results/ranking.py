@@ -1,7 +1,7 @@
 """Rank the paradigms of a scenario: who is first, by how much, and how surely.
 
 First is the largest share of repeats that met the target, then the shortest mean time. A lead is
-*clear* if no 95 % interval of paired ratios has 1: of twenty pairs, chance makes one clear.
+*clear* if the 95 % interval of each paired ratio excludes 1; in one pair of twenty, by chance.
 """
 
 from __future__ import annotations

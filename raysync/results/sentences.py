@@ -150,7 +150,7 @@ def _batch_metrics(collection: Collection) -> Iterator[str]:
 
 
 def bottlenecks(collection: Collection, scenario: str) -> list[str]:
-    """Describe the bottleneck of each paradigm of a scenario, by its first seed with a known one."""
+    """Describe the bottleneck of each paradigm, by its first seed with a known one."""
     return said_of(
         {
             paradigm: [run.record.summary for run in runs]

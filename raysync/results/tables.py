@@ -84,7 +84,7 @@ def behind_leaders(ranking: Ranking) -> dict[str, Column]:
 
 
 def columns(collection: Collection, scenario: str = "") -> list[Measure]:
-    """Return the measures of a scenario's table, those of the published table last."""
+    """Return the columns of a scenario's table, with further published measures last."""
     measures = list(measures_for(collection.success(scenario)))
     listed = {measure.key for measure in measures}
     more = [key for key in published_keys(collection.published) if key not in listed]
