@@ -1,7 +1,7 @@
 """Statistics of repeats over seeds: means, paired ratios, the median run; never the best run.
 
-Student's t interval is honest with few repeats; a percentile bootstrap of 3 covers the mean three
-times in four. A repeat without a value stays in `total`: a mean over the others is of the lucky.
+Student's t interval is honest with few repeats; a percentile bootstrap of 3 would cover the mean
+three times in four, not 19 in 20. A repeat without a value stays in `total`, so that it is visible.
 """
 
 from __future__ import annotations

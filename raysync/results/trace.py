@@ -1,7 +1,7 @@
 """The timeline of one run as a Chrome trace ("Trace Event Format", Google), in microseconds.
 
-Time between release and push outside the step is transfer, most of it before the step. A gradient's
-way overlaps what follows its push, and is not drawn, nor are steps that were never pushed.
+The time between release and push outside the step is drawn as transfer. A step that was never
+pushed, as its worker left or the run ended, is not drawn.
 """
 
 from __future__ import annotations
