@@ -142,7 +142,10 @@ def _write(path: Path, data: bytes) -> str:
 
 
 def _yield_cores() -> None:
-    # a thread cannot raise its priority again: on Linux, each has one of its own
+    """Leave the cores to the workers while this thread hashes files.
+
+    On Linux, each thread has a priority of its own, and cannot raise it again.
+    """
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, get_native_id(), LOWEST_PRIORITY)
 

@@ -1,6 +1,7 @@
 """Compute the registry's metrics from the journal's lines, while a run goes on.
 
-Increments add up to the record's `Measures`. A push counts once its outcome and wait are known.
+Increments add up to the record's `Measures`. A push counts once its outcome and wait are known; a
+wait counts while it lasts.
 """
 
 from __future__ import annotations

@@ -33,7 +33,10 @@ class Comparison:
         return next(iter(self.records.values()))
 
     def here(self, experiment: Experiment) -> Experiment:
-        """Redirect an experiment's records to this folder, which may have been moved."""
+        """Redirect an experiment's records to this folder.
+
+        It may have been moved, and secrets of a URI are not recorded.
+        """
         return experiment.model_copy(update={"output": parent_of(self.location)})
 
 

@@ -148,7 +148,7 @@ class Measures(Follower):
 
     @property
     def time_to_target_s(self) -> float | None:
-        """When the first model that met the target was published, since the first release."""
+        """From the first release until a model that met the target was published; None: never."""
         target, began = self.target, self.started_at or 0.0
         if target is None:
             return None

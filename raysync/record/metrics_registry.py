@@ -1,7 +1,7 @@
 """The metrics that a run publishes: one registry for exporters, dashboards and tests.
 
 Names follow Prometheus, `raysync_QUANTITY_UNIT`. No label's values grow in number with the length
-of a run. When it ends, live workers and phases become 0; other gauges and counters stay.
+of a run. When it ends, live workers and phases become 0; all else stays until Ray forgets it.
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ class RunLabels:
     experiment: str
     """The experiment's name, or SWEEP/TRIAL: dashboards find the sweep, and people the trial."""
     run: str
+    """The name of the record's folder."""
     paradigm: str
     """Its label in tables: the name with the given parameters."""
 

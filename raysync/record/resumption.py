@@ -32,7 +32,7 @@ from raysync.record.storage import (
 from raysync.record.writer import JOURNAL
 
 RECENT_S = 90.0
-"""A record on an unreachable machine counts as written for so long, two uploads included."""
+"""So long after a write or an upload, a record on another machine may still have its writer."""
 OVER = ("finished", "diverged")  # nothing is left to do
 
 
