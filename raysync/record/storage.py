@@ -69,7 +69,7 @@ def location_of(path: Path) -> Location:
 
 
 def check(location: Location, setting: str = "output") -> None:
-    """Raise `ConfigError`, with the setting's name, where records cannot be written."""
+    """Raise `ConfigError` for the setting, before hours of training, if no record can be written."""
     if is_uri(location):
         _check_uri(str(location), setting)
         return
@@ -170,7 +170,7 @@ def download(folder: Path, *, without: Collection[str] = ()) -> None:
     """Update a copy, or a folder within one, from its URI, with the files' modification times.
 
     It skips subfolders named in `without`, at any depth, and leaves other folders alone. Raises
-    `ConfigError` if nothing is there.
+    `ConfigError` if the URI is unreachable, or nothing is there.
     """
     if not is_copy(folder):
         return

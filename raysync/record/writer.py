@@ -55,11 +55,8 @@ PUSHES, EVALUATIONS, SUMMARY = "pushes.parquet", "evaluations.parquet", "summary
 MODEL_FILES = {"final": "model.safetensors", "best": "model-best.safetensors"}
 END_FILES = (SUMMARY, *MODEL_FILES.values(), PUSHES, EVALUATIONS)
 """Removed on a resume, the summary first: it says that the run has ended."""
-KEPT_ON_RESUME = (
-    "command",
-    "started",
-    "comparison",
-)  # the first command is the one that repeats the run
+# The command that began the run is the one that repeats it.
+KEPT_ON_RESUME = ("command", "started", "comparison")
 STAMP = "%Y%m%d-%H%M%S"
 NAME = re.compile(r"\d{8}-\d{6}-")  # how the names of records begin: with the stamp
 PACKAGES = ("raysync", "ray", "torch", "torchvision", "numpy", "pandas")
