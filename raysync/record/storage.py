@@ -69,7 +69,7 @@ def location_of(path: Path) -> Location:
 
 
 def check(location: Location, setting: str = "output") -> None:
-    """Raise `ConfigError` for the setting, before hours of training, if no record can be written."""
+    """Raise `ConfigError`, before hours of training, where no record can be written."""
     if is_uri(location):
         _check_uri(str(location), setting)
         return
