@@ -60,7 +60,7 @@ from raysync.record.run_status import RunStatus
 from raysync.record.uploader import Uploader
 from raysync.record.writer import RecordWriter
 from raysync.results.collection import collect
-from raysync.results.figures.journal_events import story_of
+from raysync.results.figures.journal_events import run_events_of
 from raysync.results.markdown import markdown
 from raysync.results.page import write_html
 from raysync.results.sentences import resumptions
@@ -478,7 +478,7 @@ def test_a_resumption_is_told_wherever_a_run_is_shown(engine, tmp_path):
         "checkpoint 4",
         "checkpoint 5",
     ]
-    [told] = story_of(record, 0.0).of("resumed")
+    [told] = run_events_of(record, 0.0).of("resumed")
     assert tells(told.text, "checkpoint 3 4")
     [sentence] = resumptions(collect([path]))
     assert tells(sentence, "4 pushes")
