@@ -1,6 +1,4 @@
-"""The data sets that an experiment names: those that come with raysync's dependencies,
-torchvision's, and the user's own.
-"""
+"""The data sets that an experiment names: raysync's own, torchvision's, and the user's."""
 
 from __future__ import annotations
 
@@ -38,9 +36,11 @@ def digits() -> Labelled:
 
 
 def diabetes() -> Labelled:
-    """scikit-learn's diabetes: the progress of 442 patients a year after ten measures were taken,
-    the last 88 for testing. A regression; all numbers are standardised by the training set. Comes
-    with raysync's dependencies.
+    """scikit-learn's diabetes: the progress of 442 patients a year after ten measures, 88 for
+    testing.
+
+    A regression; all numbers are standardised by the training set. Comes with raysync's
+    dependencies.
     """
     from sklearn.datasets import load_diabetes
 
@@ -83,13 +83,12 @@ def synthetic(
 
 
 def text(*, file: str | None = None, context: int = 64, test_share: float = 0.1) -> Labelled:
-    """Characters of a UTF-8 text, each to be predicted from those before it; by default a Markov
-    chain of perplexity 3.364.
+    """Characters of a UTF-8 text, each predicted from those before it; by default a Markov chain.
 
     A sample is a window of `context` characters; the last `test_share` of the text is the test set.
-    The vocabulary is that of the whole text. The first character of a window is predicted from one
-    before it, so the best expected perplexity on windows of the Markov chain is a little higher:
-    3.42 with 64 characters, 3.47 with 32.
+    The vocabulary covers the whole text. The chain's perplexity is 3.364; the first character of a
+    window is predicted from one, so the best on windows is a little higher: 3.42 with 64
+    characters, 3.47 with 32.
 
     Raises:
         ConfigError: a parameter is not allowed, or the text is missing, not UTF-8, empty or too
@@ -111,13 +110,13 @@ _IDX = tuple(
     f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
 )
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+# torchvision's folder below `data_dir`, and the files in it
 FILES = {
     "MNIST": ("MNIST/raw", _IDX),
     "FashionMNIST": ("FashionMNIST/raw", _IDX),
     "CIFAR10": ("cifar-10-batches-py", (*_BATCHES, "test_batch", "batches.meta")),
     "CIFAR100": ("cifar-100-python", ("train", "test", "meta")),
 }
-"""The folder below `data_dir` in which torchvision looks for a data set, and the files in it."""
 
 
 def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | None], Labelled]:
@@ -149,11 +148,6 @@ def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | Non
 
 
 def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
-    """Let torchvision download a set.
-
-    Raises:
-        ConfigError: the download failed.
-    """
     kind, (below, files) = getattr(import_module("torchvision.datasets"), cls), FILES[cls]
     folders = [*reversed(root.absolute().parents), root]
     new = next((folder for folder in folders if not folder.exists()), None)
@@ -161,7 +155,7 @@ def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
         kind(root, train=True, download=True)
     except (RuntimeError, URLError, OSError) as error:
         if new is not None:
-            # torchvision creates the folder before the download.
+            # torchvision creates the folder before the download
             shutil.rmtree(new, ignore_errors=True)
         reason = (str(error) or type(error).__name__).splitlines()[0]
         lacks = f"{root / below} lacks {', '.join(missing)}"
@@ -181,8 +175,8 @@ def _channels_first(images: Array) -> Array:
     return images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
 
 
+# data sets -> their built-in tasks; all others are for classification
 KINDS = {"text": "language-model", "diabetes": "regression"}
-"""Registered data sets -> their built-in tasks; all others are for classification."""
 
 DATASETS: dict[str, Callable[..., Labelled]] = {
     "digits": digits,
@@ -199,8 +193,7 @@ DATASETS: dict[str, Callable[..., Labelled]] = {
 def load(data: Data) -> Labelled:
     """Load the data set that an experiment names.
 
-    The user's own `package.module:function` gets `data.parameters` and returns what `data_set`
-    returns.
+    The user's `package.module:function` gets `data.parameters` and returns a `data_set`.
 
     Raises:
         ConfigError: the name or a parameter is unknown, or the files are missing and cannot be
