@@ -59,7 +59,7 @@ def _means_of_parts(model: InitialModel, module: nn.Module, size: int) -> dict[s
 
 
 def _halved(size: int) -> list[int]:
-    """Return the sizes of a half, a quarter, an eighth, ... of the samples; the last two are small."""
+    """Return the sizes of a half, a quarter, an eighth, ...; the last two are small."""
     sizes = []  # a recall among few is far higher than among many
     while size > 3:
         sizes.append(size // 2)

@@ -1,4 +1,4 @@
-"""The import of optional packages, and calls of a user's code that makes data."""
+"""Imports optional packages, and calls a user's code that makes data."""
 
 from __future__ import annotations
 
@@ -31,9 +31,7 @@ def require(module: str, extra: str, where: str) -> ModuleType:
 
 @contextmanager
 def alike_in_all_processes() -> Iterator[None]:
-    """Seed the global generators within the block, which each process of a run enters: so that what
-    a user's code splits at random is split alike in all of them.
-    """
+    """Seed the global generators within the block, so that random splits agree in all processes."""
     with generators_restored():
         seed_generators(hashed_seed(0, "data of a task"))
         yield

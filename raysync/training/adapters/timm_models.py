@@ -16,8 +16,6 @@ def build(name: str, /, input_shape: Shape, classes: int, **parameters: Any) -> 
 
     Args:
         name: one of `timm.list_models()`.
-        input_shape: (C, H, W); C is passed as `in_chans`.
-        classes: the number of logits, passed as `num_classes`.
         parameters: further arguments of `timm.create_model`.
 
     Raises:

@@ -69,7 +69,7 @@ class DataSet:
         return None if x is None else ArraySamples(self, x, y, augment)
 
     def samples(self, x: Array) -> Tensor:
-        """Return normalised float32 samples, or int64 tokens, of a slice of `train_x` or `test_x`."""
+        """Return normalised float32 samples, or int64 tokens, of a slice of samples."""
         if x.dtype != np.uint8:
             return torch.tensor(x)
         shape = (1, -1) + (1,) * (x.ndim - 2)

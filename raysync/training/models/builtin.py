@@ -158,7 +158,7 @@ FOR_TOKENS = {"char-lm"}  # models whose samples are rows of tokens
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """Builds a module for the samples of a data set; a module given as an object keeps its weights."""
+    """Builds a module for the samples of a data set; a module as an object keeps its weights."""
 
     source: ModelSource  # a function gets `input_shape` and `classes` if it has such parameters
     parameters: dict[str, Any]

@@ -1,4 +1,4 @@
-"""Residual networks for 32x32 images: He et al.'s CIFAR form, and torchvision's with a small stem."""
+"""Residual networks for 32x32 images: He et al.'s CIFAR form, and torchvision's."""
 
 from __future__ import annotations
 

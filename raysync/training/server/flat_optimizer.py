@@ -15,7 +15,8 @@ from raysync.training.server.optimizers import SETTINGS, is_fused, is_torchs_own
 from raysync.training.server.parameter_groups import FlatParameterGroup
 
 PIECE = 2**16
-"""Elements of a step without a fused kernel: its many passes' temporary vectors fit into the cache."""
+"""Elements of a step without a fused kernel: the temporary vectors of its passes fit into the
+cache."""
 
 
 class FlatOptimizer:

@@ -28,7 +28,7 @@ class Store(Protocol):
         """Apply one update: gradients with the buffers behind them, (P + Q,) each in float32."""
 
     def publish(self, replica: int) -> Tensor:
-        """Return the weights of a replica, or their `MEAN`, (P + Q,), valid until the next update."""
+        """Return a replica's weights or their `MEAN`, (P + Q,), valid until the next update."""
 
     def forget(self, worker: str) -> None:
         """Discard the buffers of a worker that has left."""

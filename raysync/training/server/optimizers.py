@@ -204,8 +204,9 @@ def _try_out(update: Update, accepted: Collection[str], block: str) -> None:
             f"{where}: it is not elementwise, as an optimizer of a flat vector must be: steps on a"
             " matrix differ from those on its elements in two vectors."
         )
-    own = fresh.param_groups[0]
-    if lost := [name for name in CHANGING if name in accepted and name not in own]:
+    if lost := [
+        name for name in CHANGING if name in accepted and name not in fresh.param_groups[0]
+    ]:
         raise ConfigError(
             f"{where}: it does not keep {lost[0]} in its param_groups, where a run changes it."
         )

@@ -1,4 +1,4 @@
-"""The correction of a gradient (P,) for the age of its weights, before it is combined with others."""
+"""Corrects a gradient (P,) for the age of its weights, before it is combined with others."""
 
 from __future__ import annotations
 

@@ -17,13 +17,13 @@ PROBABILITIES = (1 / 2, 1 / 4, 1 / 8, 1 / 8)
 LENGTH = 160_000
 
 ENTROPY_RATE = -sum(p * log(p) for p in PROBABILITIES)
-"""The entropy rate of the synthetic text, in nats per character: 1.213 (1.75 bits). No model has a
-lower expected loss: perplexity 3.364 is the best."""
+"""Nats per character of the synthetic text: 1.213 (1.75 bits), so perplexity 3.364 is the best."""
 
 
 def followers() -> Array:
-    """Return the four letters that may follow each pair of letters, (100, 4), the likeliest first;
-    pair (a, b) is row 10 a + b.
+    """Return the four letters that may follow each pair, (100, 4), the likeliest first.
+
+    Pair (a, b) is row 10 a + b.
     """
     rng = np.random.default_rng(0)
     return np.array(
@@ -34,10 +34,9 @@ def followers() -> Array:
 def synthetic_text(length: int = LENGTH) -> str:
     """Generate a second-order Markov chain over ten letters, always the same.
 
-    Each pair of letters is followed by one of four, with probability 1/2, 1/4, 1/8 and 1/8; which
-    four is drawn once for each pair. So every state of the chain has the same entropy, and that is
-    the entropy rate (Shannon 1948, section 7: the mean over the stationary distribution). One
-    letter of context says little; two say all that can be known.
+    Each pair of letters is followed by one of four, drawn once, with probability 1/2, 1/4, 1/8 and
+    1/8. So every state has the same entropy, which is the entropy rate (Shannon 1948, section 7:
+    the mean over the stationary distribution). One letter of context says little; two say all.
     """
     table, thresholds = followers().tolist(), list(accumulate(PROBABILITIES[:-1]))
     letters, pair = [], 0
@@ -70,8 +69,8 @@ def read_text(file: str | Path) -> str:
 
 
 def token_ids(text: str) -> tuple[Array, str]:
-    """Return each character's index, (characters,) int64, in the vocabulary, and the vocabulary:
-    the sorted characters of the text.
+    """Return each character's index (characters,) int64 in the vocabulary, and that sorted
+    vocabulary.
     """
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     known, ids = np.unique(points, return_inverse=True)
@@ -81,19 +80,15 @@ def token_ids(text: str) -> tuple[Array, str]:
 def split(
     ids: Array, context: int, test_share: float
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Split a text into training and test windows; the end of the text is the test set, so that
-    training sees nothing of it.
+    """Split a text into training and test windows (x, y); the end of the text is the test set.
 
     Args:
         ids: (characters,).
         context: T, the tokens of a window.
-        test_share: the share of the characters, above 0 and below 1.
-
-    Returns:
-        (x, y) of the training part and of the test part; see `windows`.
+        test_share: above 0 and below 1.
 
     Raises:
-        ConfigError: a part is shorter than one window and the token that follows it.
+        ConfigError: a part is shorter than one window and its next token.
     """
     end = round(len(ids) * (1 - test_share))
     parts = {"training": ids[:end], "test": ids[end:]}
@@ -108,10 +103,9 @@ def split(
 
 
 def windows(ids: Array, context: int) -> tuple[Array, Array]:
-    """Return adjacent windows (N, T) that do not overlap, and the same shifted by one: the token
-    that follows each token.
+    """Return adjacent windows (N, T) without overlap, and the next token of each token.
 
-    The rest at the end, which is shorter than a window, is not used.
+    A shorter rest at the end is not used.
     """
     count = (len(ids) - 1) // context
     used = count * context

@@ -91,8 +91,8 @@ class FlatModel:
             for part, parameter in zip(torch.split(vector, sizes), self._parameters, strict=True)
         ]
 
-    # Gradients get memory of their own, and one copy joins them. Adding to views of the vector would
-    # take two more passes over it: to clear it, and to add.
+    # Gradients get memory of their own, and one copy joins them. Adding to views of the vector
+    # would take two more passes over it: to clear it, and to add.
     def begin_gradient(self) -> None:
         for parameter in self._parameters:
             parameter.grad = None
