@@ -28,9 +28,6 @@ def sequence_of(module: nn.Module, name: str = "model") -> dict[str, nn.Module]:
     """Map names to the items between which a network can be cut, in order.
 
     Nested nn.Sequentials are opened; a user's module lists its items in an attribute `sequence`.
-
-    Raises:
-        ConfigError: the module is neither, and no torchvision ResNet.
     """
     if isinstance(module, nn.Sequential):
         return _opened(module)
@@ -201,12 +198,7 @@ def _check(module: nn.Module, parts: Sequence[nn.Module], samples: Tensor, name:
 def joined(
     vectors: Sequence[Tensor], stages: Sequence[BufferLayout], whole: BufferLayout
 ) -> Tensor:
-    """Join the vectors (P + Q,) of the stages into the vector of the whole network.
-
-    Args:
-        stages: the layout of each vector.
-        whole: the layout of the network whose modules are the stages' modules, in order.
-    """
+    """Join the vectors (P + Q,) of the stages into the vector of the whole network."""
     pairs = list(zip(vectors, stages, strict=True))
     buffers = [buffer for vector, stage in pairs for buffer in stage.tensors(vector)]
     weights = [vector[: stage.parameters] for vector, stage in pairs]

@@ -190,8 +190,8 @@ class Pipelined:
     def _member(self, worker: _StageWorker) -> Member | None:
         return self._roster(worker).live.get(worker.name)
 
+    # a stage that has left has pushed all that its group took
     def _pushed(self, worker: _StageWorker, taken: Sequence[int]) -> int:
-        """Count a stage's pushed batches; a stage that has left has pushed all that its group took."""
         member = self._member(worker)
         return taken[worker.stage_id[0]] if member is None else member.clock
 
@@ -207,10 +207,7 @@ class Pipelined:
         server.apply(apply, plan, [step.call for step in steps], is_pulled)
 
     def left(self, worker: str, why: str) -> None:
-        """
-        Raises:
-            RunLost: always: no stage can be spared.
-        """
+        """Raise RunLost: no stage can be spared."""
         raise RunLost(f"{worker}: {why}, and its pipeline cannot go on without it")
 
     def state(self, cut: Cut) -> dict[str, Any]:
@@ -253,8 +250,7 @@ class Pipelined:
     def waited_since(self, step: Step) -> float:
         """Find the latest answer of the step's group, plus its longest expected step.
 
-        Stages wait for each other, so an answer of one counts for its whole group; the group takes
-        as long as the slowest of its devices would take for the whole network.
+        Stages wait for each other: one answer counts for all, and the slowest device sets the time.
         """
         own, clock = self._worker(step.release.worker), step.release.clock
         group, at = own.stage_id[0], issued_at(self, step)

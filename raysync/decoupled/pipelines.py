@@ -63,10 +63,8 @@ class Pipelines:
         }
 
     def released(self, stage_id: StageId) -> list[Pass]:
-        """Allow a stage its next iteration.
-
-        Raises:
-            ProtocolViolation: its last iteration has not ended.
+        """Allow a stage its next iteration, or raise a ProtocolViolation before the last
+        one ended.
         """
         counts = self.counts[stage_id]
         if counts.releases > max(counts.backwards_done, counts.pushed):
@@ -77,11 +75,7 @@ class Pipelines:
         return self._next(stage_id)
 
     def done(self, ended: Pass) -> list[Pass]:
-        """Record that the output of a pass exists or is certain to come.
-
-        Raises:
-            ProtocolViolation: the pass was not begun, or another one of its stage ends first.
-        """
+        """Record that the output of a pass exists or is certain to come."""
         counts, (group, stage) = self.counts[ended.stage_id], ended.stage_id
         forward = ended.direction == "forward"
         begun, done = (
@@ -101,13 +95,9 @@ class Pipelines:
             reached = [(group, stage - 1)] if stage > 1 else []
         return [following for stage_id in reached for following in self._next(stage_id)]
 
+    # taken: group -> batches taken from the pool; pushed: stage of a group -> batches pushed
     def resume(self, taken: Sequence[int], pushed: Mapping[StageId, int]) -> list[Pass]:
-        """Continue behind the last batch that all stages of a group have pushed.
-
-        Args:
-            taken: group -> batches taken from the pool.
-            pushed: stage of a group -> batches pushed.
-        """
+        """Continue behind the last batch that all stages of a group have pushed."""
         self.taken = list(taken)
         for (group, stage), batches in pushed.items():
             behind = min(pushed[group, other] for other in range(1, self.stages + 1))

@@ -40,14 +40,14 @@ class DecoupledPlan:
     training: TrainingPlan
     paradigm: Decoupled
     slots: dict[StageId, str]
-    """Stage k of group s -> worker slot s K + k - 1, in the order of the experiment file."""
+    """Stage k of group s -> worker slot s K + k - 1, in the experiment file's order."""
     shards: dict[str, Array]
     """First slot of each group -> indices of its training samples; empty without training."""
     shares: dict[int, float]  # stage -> share of a step's operations
     vector_bytes: dict[int, int]  # stage -> bytes of its parameters and buffers
     output_bytes: dict[StageId, float]
-    """Stage of a group -> bytes of its output for one sample in the group's precision, and of the
-    gradient that returns for it."""
+    """Stage of a group -> bytes of its output, and of the returning gradient, for one sample in the
+    group's precision."""
     batches: int
     """The batches of the pool: enough for the workload, and equally many for each group."""
 
@@ -94,11 +94,7 @@ def parts_of(model: InitialModel, seed: int, paradigm: Decoupled) -> list[Part]:
 
 
 def cut_model(model: InitialModel, seed: int, paradigm: Decoupled) -> tuple[nn.Module, list[Part]]:
-    """Build and cut a model; the whole module shares the parts' tensors.
-
-    Raises:
-        ConfigError: the model cannot be cut like that.
-    """
+    """Build and cut a model; the whole module shares the parts' tensors."""
     module = model.build(seed)
     parts = cut(
         module, paradigm.modules, _example(model), paradigm.balance, paradigm.at, model.name
@@ -107,11 +103,7 @@ def cut_model(model: InitialModel, seed: int, paradigm: Decoupled) -> tuple[nn.M
 
 
 def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
-    """Cut the network and place the stages.
-
-    Raises:
-        ConfigError: the network cannot be cut like that, or a setting of the experiment is refused.
-    """
+    """Cut the network and place the stages, or raise a ConfigError."""
     experiment = training.experiment
     check(experiment, paradigm)
     if not training.task.can_be_cut:
@@ -155,11 +147,7 @@ def placed_as(experiment: Experiment, paradigm: AnyParadigm) -> Experiment:
 
 
 def check_training(training: TrainingPlan, paradigm: AnyParadigm) -> None:
-    """Refuse before any run what its start would refuse.
-
-    Raises:
-        ConfigError: it names the setting, or says why the network cannot be cut.
-    """
+    """Refuse before any run what its start would refuse."""
     if isinstance(paradigm, Decoupled):
         plan_of(training, paradigm)
     else:
@@ -167,11 +155,7 @@ def check_training(training: TrainingPlan, paradigm: AnyParadigm) -> None:
 
 
 def check(experiment: Experiment, paradigm: AnyParadigm) -> None:
-    """Refuse settings that a run would ignore or cannot carry out.
-
-    Raises:
-        ConfigError: it names the setting.
-    """
+    """Refuse settings that a run would ignore or cannot carry out."""
     if not isinstance(paradigm, Decoupled):
         if isinstance(paradigm, Paradigm):
             refusals = refusals_of_data_parallel(experiment, paradigm)

@@ -99,12 +99,7 @@ class StageComputation:
         self._flat.read_buffers(vector)
 
     def forward(self, batch: int, x: Tensor, seed: int) -> Tensor:
-        """Return the output (N, ...) of a batch for the next stage.
-
-        Args:
-            x: (N, ...), the output of the stage before, or samples.
-            seed: of the stage's random draws (dropout).
-        """
+        """Return the output (N, ...) of a batch for the next stage; the seed is for dropout."""
         assert batch not in self.stashed, f"batch {batch} is in flight already"
         x = x.detach()
         if self._mode == "latest":
@@ -117,12 +112,9 @@ class StageComputation:
         self.stashed[batch] = _Stashed(x, seed, y, self._weights)
         return y.detach()
 
+    # dy: the gradient of the loss by the output of `forward`
     def backward(self, batch: int, dy: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Return `outgoing` (P + Q,), and the gradient by x unless x is no float.
-
-        Args:
-            dy: the gradient of the loss by the output of `forward`.
-        """
+        """Return `outgoing` (P + Q,), and the gradient by x unless x is no float."""
         stashed = self.stashed.pop(batch)
         if stashed.y is None:
             stashed.x.requires_grad_(stashed.x.is_floating_point())
@@ -229,8 +221,7 @@ class StageWork:
         """Run a batch forward; return the activation for the next stage, (N, ...).
 
         Args:
-            inputs: weights (P + Q,) if they are new, then the activation of the stage before, if
-                any.
+            inputs: new weights (P + Q,), if any, then the previous stage's activation, if any.
         """
         x = self._read(inputs, expected=0 if self._is_first else 1)
         if x is None:
@@ -244,8 +235,8 @@ class StageWork:
         """Run a batch backward; the last stage runs it forward first.
 
         Args:
-            inputs: weights (P + Q,) if they are new, then the gradient by the stage's output or,
-                for the last stage, the activation of the stage before, if any.
+            inputs: new weights (P + Q,), if any, then the gradient by the stage's output or, for
+                the last stage, the previous stage's activation, if any.
 
         Returns:
             The loss (of the last stage only), the vector to push (P + Q,), and the gradient by the

@@ -25,11 +25,7 @@ NOISE = 1e-3  # relative difference of two means by rounding, also in half preci
 def batch_metrics(model: InitialModel, module: nn.Module, size: int) -> tuple[str, ...]:
     """Name the metrics that depend on the batch, such as a recall among its samples.
 
-    The same samples are measured in one batch, and in parts of different sizes.
-
-    Args:
-        module: as the model builds it.
-        size: the most samples to measure on.
+    It measures at most `size` samples in one batch, and in parts of different sizes.
     """
     size = min(size, evaluated_count(model))
     if size < 2:

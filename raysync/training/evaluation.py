@@ -24,16 +24,14 @@ WARM_UP_SAMPLES = 64
 
 
 class ModelEvaluation:
-    """The evaluations of one run, on Ray and in virtual time."""
+    """The evaluations of one run, on Ray and in virtual time.
+
+    `workers` processes read ahead samples that are read one by one.
+    """
 
     def __init__(
         self, initial: InitialModel, module: nn.Module, experiment: Experiment, workers: int = 0
     ) -> None:
-        """
-        Args:
-            module: the whole model, on its device.
-            workers: the number of processes that read ahead samples that are read one by one.
-        """
         self.model = FlatModel(module)
         self.task, self._workers = initial.task, workers
         self._settings, self._test_samples = experiment.evaluation, experiment.data.test_samples
@@ -42,11 +40,8 @@ class ModelEvaluation:
             metric.to(self.model.weights.device)
 
     def measure(self, weights: Tensor, is_last: bool) -> dict[str, float]:
-        """Return the metrics of weights (P + Q,).
-
-        Args:
-            is_last: the training is over: use all samples and, beside a validation set, once the
-                test set.
+        """Return the metrics of weights (P + Q,); the last time on all samples, and the
+        test set.
         """
         limit = None if is_last else self._settings.samples
         if self._validation is None:
@@ -83,12 +78,7 @@ def evaluate(
     limit: int | None = None,
     workers: int = 0,
 ) -> dict[str, float]:
-    """Measure weights on samples.
-
-    Args:
-        weights: parameters and buffers, (P + Q,).
-        limit: use only the first samples; None: all.
-        workers: the number of processes that read samples ahead.
+    """Measure parameters and buffers (P + Q,) on samples, at most `limit` from the first.
 
     Returns:
         Name -> value: means over all samples (of an `Average`: over its count), and the results of
@@ -114,11 +104,7 @@ def evaluate(
 def measured(
     task: Task, module: nn.Module, batches: Iterable[tuple[Any, int]]
 ) -> dict[str, list[Any]]:
-    """Measure a module on batches, each with its number of samples.
-
-    Returns:
-        Name -> for each batch an `Average`, or an object of torchmetrics.
-    """
+    """Map names to an `Average`, or an object of torchmetrics, for each batch."""
     parts: dict[str, list[Any]] = {}
     for batch, count in batches:
         values = dict(task.metrics(module, batch))

@@ -176,7 +176,6 @@ def prepare(
         model: replaces the experiment's model.
         data: replaces the experiment's data set.
         task: replaces both.
-        for_balanced: see `smallest_batch`.
 
     Raises:
         ConfigError: task, data or model do not exist or do not fit.
@@ -293,12 +292,7 @@ def _without_model(experiment: Experiment, model: InitialModel, vector_bytes: in
 
 
 def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
-    """Return the flat model after checking the experiment's settings against it.
-
-    Raises:
-        ConfigError: it cannot be saved, has nothing to train, or is too small for its servers; or
-            an optimizer or a parameter group does not go with it.
-    """
+    """Return the flat model after checking the experiment's settings against it."""
     flat = FlatModel(module)
     if experiment.keep != "none":
         check_savable(module, name)
@@ -319,11 +313,7 @@ def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
 def _with_settings_of(
     task: Task, module: nn.Module, experiment: Experiment, count: int
 ) -> tuple[Experiment, tuple[str, ...]]:
-    """Add the task's optimizer settings to `update` (or `local`); return remarks, too.
-
-    Raises:
-        ConfigError: they do not go with the settings of the experiment file.
-    """
+    """Add the task's optimizer settings to `update` (or `local`); return remarks, too."""
     local, epochs = experiment.local, experiment.workload_samples(count) / count
     block: Update | Local = experiment.update if local is None else local
     file, where = (experiment.update, "update") if local is None else (local.update, "local")
@@ -385,11 +375,7 @@ def _train_count(data: Data, model: InitialModel) -> int:
 
 
 def _check_batches(experiment: Experiment, task: Task, limit: int) -> None:
-    """Refuse batches that are larger than the training set.
-
-    Raises:
-        ConfigError: it names both sizes.
-    """
+    """Refuse batches that are larger than the training set."""
     for where, size, groups in experiment.named_batch_sizes():
         # a worker's share may be smaller than its batch, which then repeats samples
         if groups and size > limit:
@@ -439,9 +425,7 @@ def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict
 
 
 def _timed(experiment: Experiment, model: InitialModel) -> dict[str, WorkerGroup]:
-    """Return the group of each slot, with a step time from a rate; on the virtual engine all have
-    one.
-    """
+    """Return the group of each slot, with step times from rates; on the virtual engine for all."""
     silent = CORE_FLOPS_PER_S if experiment.engine == "virtual" else None
     rates = {
         group.name: group.flops_per_s or (None if group.emulates_steps else silent)

@@ -1,6 +1,5 @@
-"""Adapters to other libraries, which are imported only when an experiment names them.
-
-A name has a word and a colon: `hf:`, `lightning:`, `timm:`, `torchvision:`.
+"""Adapters to other libraries: `hf:`, `lightning:`, `timm:`, `torchvision:`; imported only when
+named.
 """
 
 from __future__ import annotations

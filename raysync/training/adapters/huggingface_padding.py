@@ -11,12 +11,6 @@ Collate = Callable[[list[Any]], Any]
 
 
 def collator(head: str, tokenizer: Any) -> Collate:
-    """Return the collator of transformers for a head.
-
-    Args:
-        head: a name in `huggingface_task.HEADS`.
-        tokenizer: the model's, or a `padder`.
-    """
     transformers = require("transformers", "huggingface", "collate_fn")
     if head in ("sequence-classification", "question-answering"):
         return transformers.DataCollatorWithPadding(tokenizer)  # type: ignore[no-any-return]
@@ -33,9 +27,8 @@ def collator(head: str, tokenizer: Any) -> Collate:
 
 
 class NextTokens:
-    """Makes samples without `labels` their own labels, which the model shifts.
-
-    Only padding is left out of the loss, not every token that is equal to it.
+    """Makes samples without `labels` their own labels; the loss leaves out padding, not all equal
+    tokens.
     """
 
     def __init__(self, padded: Collate) -> None:

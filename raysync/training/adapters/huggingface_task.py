@@ -249,11 +249,7 @@ class HuggingFaceTask(Task):
 
     @override
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """Return the loss of the model's own output.
-
-        With a label for each token it is the mean over the batch's labels, not samples; see
-        `raysync/training/README.md`.
-        """
+        """Return the output's own loss: of tokens a mean over labels (see training/README.md)."""
         return _loss_of(model(**batch))
 
     @override
@@ -276,15 +272,11 @@ class HuggingFaceTask(Task):
         return {"lr_scaling": "none"}  # as under transformers' Trainer
 
     def save_pretrained(self, model: nn.Module, folder: Path) -> None:
-        """Write a model as its library's `save_pretrained` does.
-
-        With LoRA the folder has the adapters, and `base` below it the base model if it was built
-        from a configuration and so is nowhere else.
-        """
+        """Write a model, with LoRA the adapters, as its library's `save_pretrained` does."""
         saved: Any = model
         if self._lora is not None and self._folder is None:
             base = copy.deepcopy(saved).unload()
-            base.save_pretrained(folder / BASE)
+            base.save_pretrained(folder / BASE)  # it was built here, so it is nowhere else
             saved.peft_config["default"].base_model_name_or_path = str(folder / BASE)
         saved.save_pretrained(folder)
         if self._folder is not None and (self._folder / "tokenizer_config.json").is_file():
@@ -305,11 +297,7 @@ def _mapping(value: object, where: str) -> dict[str, Any]:
 
 
 def _refuse_unknown(settings: Mapping[str, Any], config: Any, where: str) -> None:
-    """Refuse settings that a configuration lacks; transformers would ignore them.
-
-    Raises:
-        ConfigError: it names the nearest setting that exists.
-    """
+    """Refuse settings that a configuration lacks; transformers would ignore them."""
     known = [name for name in config.to_dict() if not name.startswith("_")]
     for name in settings:
         if not hasattr(config, name):

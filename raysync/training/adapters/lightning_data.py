@@ -20,8 +20,8 @@ PACKAGES = ("lightning.", "pytorch_lightning.")
 
 
 class Tagged(NamedTuple):
-    """A sample or batch and its part of the data: a module has a step and a `collate_fn`
-    for each.
+    """A sample or batch, and its part of the data, by which a module chooses steps and
+    `collate_fn`.
     """
 
     part: str
@@ -40,10 +40,7 @@ class TaggedSamples(Dataset[Tagged]):
 
 
 def parts_of(source: Any, where: str) -> dict[str, TaggedSamples]:
-    """Set a source of data up, and return the parts that have a loader.
-
-    Args:
-        source: a LightningModule or a LightningDataModule whose data are prepared.
+    """Set up a module or data module whose data are prepared; return the parts with a loader.
 
     Raises:
         ConfigError: a loader is not one DataLoader of samples, or a hook changes batches.
@@ -94,11 +91,7 @@ def has_hook(thing: object, hook: str) -> bool:
 
 
 def refuse_hooks(hooks: Sequence[str], thing: object, where: str) -> None:
-    """Refuse a module or a data module that defines one of these hooks.
-
-    Raises:
-        ConfigError: it names the hook.
-    """
+    """Refuse a module or a data module that defines one of these hooks."""
     if hook := next((hook for hook in hooks if has_hook(thing, hook)), None):
         raise ConfigError(
             f"{where}: the hook {hook} of {type(thing).__name__} cannot be carried out: workers"

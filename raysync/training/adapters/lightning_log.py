@@ -15,11 +15,7 @@ MEANS = ("mean", "avg")
 
 @contextmanager
 def logged_values(module: nn.Module) -> Iterator[dict[str, Any]]:
-    """Collect a LightningModule's logged values within the block.
-
-    Yields:
-        Name -> value of `Task.metrics`, without values of a single step (`on_epoch=False`).
-    """
+    """Collect values for `Task.metrics` that a LightningModule logs, except of single steps."""
     values: dict[str, Any] = {}
 
     def log(

@@ -134,11 +134,8 @@ class LightningTask(Task):
 
     @override
     def build_model(self) -> nn.Module:
-        """Build the LightningModule itself.
-
-        Raises:
-            ConfigError: it has no `training_step`, optimizes manually, or has a hook that cannot be
-                carried out.
+        """Build the LightningModule itself; refuse manual optimization and hooks that change
+        updates.
         """
         module: Any = self._make(self._module_class(), self._arguments, "module")
         if not has_hook(module, "training_step"):
@@ -241,10 +238,7 @@ class LightningTask(Task):
 
     @override
     def metrics(self, model: nn.Module, batch: Tagged) -> Mapping[str, Any]:
-        """Return the values logged by `validation_step`, and its loss.
-
-        For the test set `test_step`, if the module has one.
-        """
+        """Return the logged values and loss of `validation_step`, or the test set's `test_step`."""
         step = "test_step" if batch.part == "test" else "validation_step"
         step = step if has_hook(model, step) else "validation_step"
         if not has_hook(model, step):

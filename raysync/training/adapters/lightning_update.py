@@ -122,11 +122,6 @@ def _arguments(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schedule(where: str, schedulers: list[dict[str, Any]], epochs: float) -> dict[str, Any]:
-    """Translate schedulers to `update.schedule`.
-
-    Raises:
-        ConfigError: there is no exact equivalent.
-    """
     first = schedulers[0]
     name = type(first.get("scheduler")).__name__
     instead = "Name update.schedule in the experiment file to train with that one instead."

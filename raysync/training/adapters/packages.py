@@ -13,11 +13,7 @@ from raysync.training.data.batch_reader import generators_restored, seed_generat
 
 
 def require(module: str, extra: str, where: str) -> ModuleType:
-    """Import a module of an optional package.
-
-    Raises:
-        ConfigError: the package is not installed; the message names the extra that has it.
-    """
+    """Import a module of an optional package, or raise a ConfigError that names the extra."""
     package = module.partition(".")[0]
     try:
         return import_module(module)

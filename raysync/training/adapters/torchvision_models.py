@@ -17,11 +17,7 @@ def build(name: str, /, classes: int, **parameters: Any) -> nn.Module:
     """Build a classifier of torchvision, without pretrained weights unless `weights` asks for them.
 
     Args:
-        name: one of `torchvision.models.list_models(module=torchvision.models)`.
         parameters: further arguments of the model's function.
-
-    Raises:
-        ConfigError: there is no such model, or its weights cannot be downloaded.
     """
     models = import_module("torchvision.models")
     where = f"model torchvision:{name}"

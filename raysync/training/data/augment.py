@@ -10,10 +10,8 @@ PADDING = 4  # black pixels around the image before the crop: He et al. (2016), 
 
 
 def crop_and_flip(images: Tensor, seed: int) -> Tensor:
-    """Shift each image by up to 4 pixels in each direction, and mirror half of them, at random.
-
-    Args:
-        images: (N, C, H, W), any type; pixels outside of the image are 0.
+    """Shift images (N, C, H, W) by up to 4 pixels, filled with 0, and mirror half of them, at
+    random.
     """
     count, channels, height, width = images.shape
     random = torch.Generator().manual_seed(seed)

@@ -50,25 +50,15 @@ def generators_restored() -> Iterator[None]:
 
 
 class BatchReader:
-    """The batches of one worker, in parts: one for each device, or for each micro-batch.
-
-    With `workers`, that many processes read ahead: the keys of following batches are a function of
-    (seed, slot, clock). Another step (after a restart, or with a new batch size) restarts the
-    processes.
-    """
+    """The batches of one worker, in parts: one for each device, or for each micro-batch."""
 
     def __init__(
         self,
         samples: Dataset[Any],
         collate: Callable[[list[Any]], Any],
         batches: Batches,
-        workers: int = 0,
+        workers: int = 0,  # processes that read ahead; 0: this process reads
     ) -> None:
-        """
-        Args:
-            samples: the training set, as `Task.train_set` returns it.
-            workers: the number of processes that read ahead; 0: this process reads.
-        """
         self._collate, self._batches = collate, batches
         self._seeded, self._workers = SeededSamples(samples), workers
         self._read_batch = getattr(samples, "read_batch", None)
@@ -103,6 +93,7 @@ class BatchReader:
             ]
 
     def _read_ahead(self, clock: int, sizes: tuple[int, ...]) -> list[Any]:
+        # another step, after a restart or with a new batch size, restarts the processes
         if self._ahead is None or self._next != (clock, sizes):
             self._ahead = iter(
                 DataLoader(
@@ -150,10 +141,7 @@ def read_in_order(
     limit: int,
     workers: int = 0,
 ) -> Iterator[tuple[Any, int]]:
-    """Yield batches of the first `limit` samples with their sizes, for an evaluation.
-
-    Randomness in the reading of a sample is the same at each evaluation.
-    """
+    """Yield batches of the first `limit` samples, with their sizes, alike at each evaluation."""
     starts = range(0, limit, batch_size)
     read_batch = getattr(samples, "read_batch", None)
     if read_batch is not None:

@@ -24,15 +24,8 @@ def shards(
     So after equally many iterations each slot has passed through its share equally often.
 
     Args:
-        data: `partition` `iid` deals a shuffled set out in turns; `dirichlet` draws, for each
-            class, the shares of n slots from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of
-            non-identical data distribution"), or from Dir(n alpha b / sum of b) with the batch
-            sizes b, whose mean is in proportion to b; `shared` gives all samples to every slot.
         labels: returns the class of each sample; called for `dirichlet` only.
         slots: slot -> batch size, in the order of the experiment.
-
-    Returns:
-        Slot -> indices, int64; none is empty.
 
     Raises:
         ConfigError: there are more slots than samples, alpha is so small that in each of 100 draws
@@ -49,6 +42,8 @@ def shards(
         order, owners = rng.permutation(count), _turns(list(slots.values()), count)
         return {slot: order[owners == index] for index, slot in enumerate(slots)}
     classes = labels()
+    # Each class has shares from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of
+    # non-identical data distribution"), with batch sizes b from Dir(n alpha b / sum of b).
     alphas = [data.alpha * (len(slots) * size / sum(slots.values())) for size in slots.values()]
     for _ in range(100):
         parts: list[list[Array]] = [[] for _ in slots]
@@ -67,10 +62,9 @@ def shards(
 
 
 def _turns(sizes: Sequence[int], count: int) -> Array:
-    """Return each sample's slot number, (count,).
+    """Return each sample's slot number, (count,): the k-th turn of a slot of size b comes at k / b.
 
-    The k-th turn of a slot of size b comes at k / b, ties in the order of the slots. So every slot
-    has a sample before one has two, and shares are in proportion to the sizes to within a sample or
+    So every slot has a sample before one has two, and shares are proportional to within a sample or
     two.
     """
     shares = np.asarray(sizes) / sum(sizes)
@@ -83,9 +77,8 @@ def _turns(sizes: Sequence[int], count: int) -> Array:
 class Batches:
     """The batches of one slot: a function of (seed, slot, clock, batch size) alone.
 
-    The shard is shuffled for each pass; batch c takes samples c * size to (c + 1) * size - 1 of the
-    endless sequence of passes. After a change of size the slot continues at another place of the
-    sequence, so in that pass it omits or repeats samples.
+    Batch c takes samples c * size to (c + 1) * size - 1 of the endless sequence of shuffled passes.
+    A new size continues at another place of the sequence, so that pass omits or repeats samples.
     """
 
     def __init__(self, shard: Array, seed: int, slot: str) -> None:

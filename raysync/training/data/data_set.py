@@ -23,10 +23,9 @@ from raysync.users_code import users_code
 
 @dataclass(frozen=True)
 class DataSet:
-    """Samples with labels as NumPy arrays, so that the workers of a node share one copy on Ray.
+    """Samples with labels as NumPy arrays, which the workers of a node share on Ray.
 
-    Shapes: N samples, C channels (or features), T tokens of a sample, K numbers to predict for a
-    sample.
+    Shapes: N samples, C channels (or features), T tokens, K numbers to predict for a sample.
     """
 
     name: str
@@ -90,12 +89,9 @@ class ArraySamples(Dataset[tuple[Tensor, Tensor]]):
         x, y = self.read_batch(np.array([index]), None)
         return x[0], y[0]
 
+    # seed: of the augmentation; None: there is none
     def read_batch(self, indices: Array, seed: int | None) -> tuple[Tensor, Tensor]:
-        """Return samples (n, C, ...) with labels (n,), or tokens with labels (n, T).
-
-        Args:
-            seed: of the augmentation; None: there is none.
-        """
+        """Return samples (n, C, ...) with labels (n,), or tokens with labels (n, T)."""
         x = self._x[indices]
         if self._augment == "crop-flip" and seed is not None:
             x = crop_and_flip(torch.from_numpy(x), seed).numpy()
@@ -417,14 +413,7 @@ def first_of(samples: Dataset[Any], count: int | None) -> Dataset[Any]:
 
 
 def check_samples(where: str, samples: Dataset[Any]) -> int:
-    """Check a map-style data set, and return the number of its samples.
-
-    Args:
-        where: its name, for the error.
-
-    Raises:
-        ConfigError: it is no map-style data set, or it is empty.
-    """
+    """Count the samples of a map-style data set, and refuse any other or an empty one."""
     if isinstance(samples, IterableDataset) or not hasattr(samples, "__getitem__"):
         raise ConfigError(
             f"{where}: {type(samples).__name__} is not a map-style data set: a batch is a function"

@@ -22,9 +22,7 @@ from raysync.users_code import users_code
 
 
 def digits() -> Labelled:
-    """scikit-learn's 8x8 digits: 1,797 images, the last 360 for testing. Comes with raysync's
-    dependencies.
-    """
+    """scikit-learn's 8x8 digits: 1,797 images, the last 360 for testing. Comes with raysync."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -39,8 +37,7 @@ def diabetes() -> Labelled:
     """scikit-learn's diabetes: the progress of 442 patients a year after ten measures, 88 for
     testing.
 
-    A regression; all numbers are standardised by the training set. Comes with raysync's
-    dependencies.
+    A regression; all numbers are standardised by the training set. Comes with raysync.
     """
     from sklearn.datasets import load_diabetes
 
@@ -61,7 +58,7 @@ def synthetic(
     test: int = 2_000,
     noise: float = 64.0,
 ) -> Labelled:
-    """One random image a class with noise on it (standard deviation `noise` of 255): any size, no
+    """One random image a class with noise (standard deviation `noise` of 255): any size, no
     download.
     """
     if min(classes, train, test, *shape) < 1 or noise < 0:
@@ -86,13 +83,8 @@ def text(*, file: str | None = None, context: int = 64, test_share: float = 0.1)
     """Characters of a UTF-8 text, each predicted from those before it; by default a Markov chain.
 
     A sample is a window of `context` characters; the last `test_share` of the text is the test set.
-    The vocabulary covers the whole text. The chain's perplexity is 3.364; the first character of a
-    window is predicted from one, so the best on windows is a little higher: 3.42 with 64
-    characters, 3.47 with 32.
-
-    Raises:
-        ConfigError: a parameter is not allowed, or the text is missing, not UTF-8, empty or too
-            short.
+    The chain's perplexity is 3.364; a window's first character is predicted from one, so the best
+    on windows is 3.42 with 64 characters, 3.47 with 32.
     """
     if type(context) is not int or context < 1:
         raise ConfigError(
@@ -194,10 +186,6 @@ def load(data: Data) -> Labelled:
     """Load the data set that an experiment names.
 
     The user's `package.module:function` gets `data.parameters` and returns a `data_set`.
-
-    Raises:
-        ConfigError: the name or a parameter is unknown, or the files are missing and cannot be
-            downloaded.
     """
     where = f"data {data.name}"
     if ":" in data.name:

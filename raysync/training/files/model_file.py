@@ -1,8 +1,7 @@
 """The file of a trained model: its `state_dict` as safetensors, and rebuilding a module from it.
 
-A safetensors file runs no code, so it may come from a stranger. Its metadata hold the arguments
-that the data gave to the model's function (`input_shape`, `classes`), so no data are needed to
-rebuild it.
+It runs no code, so it may come from a stranger. Its metadata hold the data's arguments of the
+model's function (`input_shape`, `classes`), so no data are needed to rebuild it.
 """
 
 from __future__ import annotations
@@ -35,12 +34,7 @@ OFFERED = "raysync_model"  # metadata key of the arguments of a model's function
 
 
 def check_savable(module: nn.Module, name: str) -> None:
-    """Refuse before the run a model that could not be saved after it.
-
-    Raises:
-        ConfigError: its `state_dict` has a value that is no dense tensor, or of a type unknown to
-            safetensors.
-    """
+    """Refuse before the run a model that could not be saved after it."""
     for key, value in module.state_dict().items():
         if isinstance(value, Tensor) and value.layout is torch.strided:
             try:
@@ -64,7 +58,6 @@ def encoded(model: FlatModel, weights: Tensor, module: nn.Module, task: Task) ->
     Args:
         weights: parameters and buffers, (P + Q,).
         module: names the tensors, which are those of `model`.
-        task: knows how the module was built.
     """
     model.read_weights(weights)
     model.read_buffers(weights)
@@ -92,10 +85,6 @@ def in_order(file: bytes) -> bytes:
 
 def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:
     """Rebuild the module of a file, with initial weights.
-
-    Args:
-        where: the file's name in messages.
-        experiment: names the model, or the task that builds it.
 
     Raises:
         ConfigError: the model was given to the run as an object; its function or task cannot be

@@ -37,11 +37,6 @@ NAMED = 5  # most names of a kind in a message
 
 
 def read(file: Path, where: str) -> StateDict:
-    """Read the tensors of a safetensors file.
-
-    Raises:
-        ConfigError: it cannot be read, or is damaged.
-    """
     with legible(where), open_plain(file):
         return load_file(file)
 
@@ -53,7 +48,6 @@ def read_any(file: Path, where: str) -> StateDict:
         file: a safetensors file; a `torch.save` of a `state_dict()`, or of a mapping that has one
             under `state_dict` like Lightning's checkpoints, of which only tensors are read; or a
             record's folder.
-        where: the setting that names it, for the error.
 
     Raises:
         ConfigError: it cannot be read, is damaged, or has other things than tensors.
@@ -78,11 +72,7 @@ def read_any(file: Path, where: str) -> StateDict:
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
-    """Load tensors into a module that has just these, and return it.
-
-    Raises:
-        ConfigError: it is no module, or names or shapes differ; the message lists them.
-    """
+    """Load tensors into a module that has just these, and return it; else raise a ConfigError."""
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{where}: fills an nn.Module, not {type(module).__name__}.")
     own = module.state_dict()

@@ -1,8 +1,8 @@
 """A state as a safetensors file: tensors, and JSON in its metadata.
 
-A state is a tree of mappings with string keys, lists, tuples, JSON scalars and tensors. Tensors
-keep their strides, which choose the kernel and so the last bit. The file runs no code, so it may
-come from a stranger.
+A state is a tree of mappings with string keys, lists, tuples, JSON scalars and tensors. Strides are
+saved: they choose the kernel and so the last bit. The file runs no code, so it may come from a
+stranger.
 """
 
 from __future__ import annotations
@@ -41,11 +41,7 @@ def encode(state: Mapping[str, Any]) -> bytes:
 
 
 def decode(data: bytes) -> State:
-    """Decode a state; its tensors are in memory of their own.
-
-    Raises:
-        ConfigError: the file is damaged, or is another one.
-    """
+    """Decode a state; its tensors are in memory of their own."""
     with legible(CHECKPOINT):
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length])["__metadata__"]
@@ -54,11 +50,7 @@ def decode(data: bytes) -> State:
 
 
 def check_fits(what: str, saved: object, own: object) -> None:
-    """Refuse a state that belongs to another run.
-
-    Raises:
-        ConfigError: `saved`, of the state, differs from `own`, of this run; `what` is their name.
-    """
+    """Refuse a state whose `what` differs from this run's."""
     if saved != own:
         raise ConfigError(
             f"{CHECKPOINT}: it does not fit this run: {what}: {reprlib.repr(saved)}, in place of"
@@ -118,10 +110,8 @@ def _read(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _strided(tensor: Tensor, strides: list[int]) -> Tensor:
-    """Return a tensor with other strides.
-
-    Raises:
-        ValueError: they are invalid, or would take far more memory than the tensor.
+    """Return a tensor with other strides, unless they would take far more memory than the
+    tensor.
     """
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
     if min(strides) < 0 or reach > MOST_STRIDED + MOST_SPREAD * tensor.numel():

@@ -80,8 +80,7 @@ class ChannelsLast(nn.Module):
 
 
 def fashion_cnn(input_shape: Shape, classes: int, *, momentum: float = 0.1) -> nn.Module:
-    """Two 5x5 convolutions (16, 32) with batch-norm and max-pool, one FC (hybrid parameter server,
-    3.2).
+    """Two 5x5 convolutions with batch-norm and max-pool, one FC (hybrid parameter server, 3.2).
 
     Args:
         momentum: of batch-norm's statistics; with 0 they stay mean 0 and variance 1, as on a server
@@ -174,11 +173,8 @@ class ModelPlan:
         return getattr(self.source, "__name__", type(self.source).__name__)
 
     def build(self) -> nn.Module:
-        """Build a module from the present state of torch's generator, and check it on two samples.
-
-        Raises:
-            ConfigError: the name or a parameter is unknown, the model does not take the samples, or
-                its output has another shape.
+        """Build a module from the present state of torch's generator, and check it on two
+        samples.
         """
         module = (
             copy.deepcopy(self.source)

@@ -25,11 +25,7 @@ from raysync.users_code import users_code
 
 @dataclass(frozen=True, eq=False)
 class InitialModel:
-    """The task and its model's start; the actors of a node share one copy of its arrays.
-
-    Each process makes the task's data sets once, when needed: this may read the names of all files
-    in a folder.
-    """
+    """The task and its model's start; the actors of a node share one copy of its arrays."""
 
     task: Task
     state: StateDict | None = None  # to begin with; None: the task's own
@@ -37,6 +33,7 @@ class InitialModel:
     def __reduce__(self) -> tuple[Any, ...]:
         return InitialModel, (self.task, self.state)  # no data sets: each process makes its own
 
+    # each process makes the sets when needed: this may read the names of all files in a folder
     @cached_property
     def train_set(self) -> Dataset[Any]:
         with users_code(f"task {self.task.name}: train_set"):
@@ -58,12 +55,7 @@ class InitialModel:
         return self.task.model_name
 
     def build(self, seed: int) -> nn.Module:
-        """Build the module with the initial weights of a run, on the CPU.
-
-        Raises:
-            ConfigError: the task does not return a module, or refuses its settings; or `state` does
-                not fit.
-        """
+        """Build the module with the initial weights of a run, on the CPU."""
         with seeded(seed):
             module = self._built()
         return module if self.state is None else fill(module, self.state, "init_from")

@@ -11,9 +11,6 @@ from torch.nn.functional import pad, relu
 class Block(nn.Module):
     """Two 3x3 convolutions with batch-norm, and a shortcut without parameters (He et al. 2016,
     option A).
-
-    To halve the image and widen the channels, the shortcut takes every second pixel and pads with
-    zeros.
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
@@ -28,15 +25,15 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, channels_in, H, W) to (N, channels, H / stride, W / stride)."""
         y = self.bn2(self.conv2(relu(self.bn1(self.conv1(x)))))
+        # every second pixel where the image is halved, and zeros for new channels
         shortcut = x[:, :, :: self.stride, :: self.stride]
         before = self.new_channels // 2
         return relu(y + pad(shortcut, (0, 0, 0, 0, before, self.new_channels - before)))
 
 
 def cifar_resnet(input_shape: tuple[int, ...], classes: int, *, blocks: int) -> nn.Module:
-    """Build a ResNet of 6n + 2 layers with n = `blocks`, of 16, 32 and 64 channels.
-
-    Source: He et al., "Deep Residual Learning for Image Recognition" (2016), section 4.2.
+    """Build a ResNet of 6n + 2 layers, n = `blocks` (He et al. 2016, "Deep Residual Learning",
+    4.2).
     """
     layers: list[nn.Module] = [
         nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False),

@@ -31,7 +31,6 @@ def smallest_batch(
 
     Args:
         module: as the model builds it; its buffers may change.
-        count: the number of training samples.
         for_balanced: `balanced` may run though the experiment does not name it.
 
     Raises:

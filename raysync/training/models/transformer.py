@@ -61,11 +61,7 @@ class CharLM(nn.Module):
 def char_lm(
     input_shape: tuple[int, ...], classes: int, *, width: int = 64, layers: int = 2, heads: int = 4
 ) -> nn.Module:
-    """Language model: a decoder-only transformer, pre-norm, learned positions; `data: text`.
-
-    Raises:
-        ConfigError: samples are no rows of tokens, or sizes do not fit each other.
-    """
+    """Language model: a decoder-only transformer, pre-norm, learned positions; `data: text`."""
     if len(input_shape) != 1:
         raise ConfigError(
             f"model char-lm: takes tokens (as of data: text), not samples of shape {input_shape}."

@@ -19,9 +19,7 @@ def norm_of(gradient: Tensor) -> Tensor:
 
 
 def clipped(gradient: Tensor, longest: float, norm: Tensor, out: Tensor) -> Tensor:
-    """Clip a gradient (P,) with a known norm like `clip_grad_norm_`; write into `out` if it
-    changes.
-    """
+    """Clip a gradient (P,) with a known norm like `clip_grad_norm_`, into `out` if it changes."""
     # torch's function would write into the gradient, and received vectors are read-only
     scale = longest / (norm + 1e-6)
     return torch.mul(gradient, scale, out=out) if scale < 1 else gradient

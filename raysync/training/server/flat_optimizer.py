@@ -20,7 +20,7 @@ cache."""
 
 
 class FlatOptimizer:
-    """Steps on the slices of parameter groups.
+    """Steps on the slices of parameter groups that tile `weights` (P,), in place.
 
     Slices are cut into *pieces*, each with a state in torch's sense: a whole slice for a fused
     kernel, a matrix for Muon.
@@ -29,11 +29,6 @@ class FlatOptimizer:
     def __init__(
         self, update: Update, weights: Tensor, groups: Sequence[FlatParameterGroup]
     ) -> None:
-        """
-        Args:
-            weights: (P,), stepped on in place.
-            groups: tile (P,).
-        """
         self._groups = groups
         longest = max(1, len(weights)) if is_fused(update) else PIECE
         # of each group, as slices of (P,)
@@ -59,12 +54,10 @@ class FlatOptimizer:
     def step(
         self, gradient: Tensor, lr: float, weight_decay: float, momentum: float | None
     ) -> None:
-        """Make a step.
+        """Make a step; groups may scale `lr` and override `weight_decay`.
 
         Args:
             gradient: (P,), which is only read.
-            lr: of groups with a factor of 1.
-            weight_decay: of groups without one of their own.
             momentum: None: the optimizer has none.
         """
         for group, own in zip(self._optimizer.param_groups, self._groups, strict=True):
@@ -85,10 +78,7 @@ class FlatOptimizer:
         return {**saved, "state": {str(key): values for key, values in saved["state"].items()}}
 
     def restore(self, saved: State) -> None:
-        """Adopt the state of an optimizer of the same class and pieces.
-
-        Settings of the experiment stay this one's, such as a changed momentum.
-        """
+        """Adopt the state of an optimizer of the same class and pieces, not its settings."""
         states = {
             int(key) if key.isdigit() else key: values for key, values in saved["state"].items()
         }

@@ -12,9 +12,8 @@ def learning_rate(update: Update, progress: float, version: int) -> float:
     """Return the learning rate of one push, before the scale for the number of pushes.
 
     Args:
-        progress: samples applied before this update / samples of the workload; above 1 it counts as
-            1.
-        version: updates applied before this one, for `inverse-sqrt`: lr / sqrt(version + 1).
+        progress: samples applied before this update / samples of the workload.
+        version: updates applied before this one.
     """
     schedule, progress = update.schedule, min(progress, 1.0)
     factor = 1.0
@@ -34,22 +33,15 @@ def learning_rate(update: Update, progress: float, version: int) -> float:
 
 
 def rate_factor(update: Update, pushes: int, workers: int) -> float:
-    """Return the factor of `lr_scaling`.
-
-    Asynchronous local SGD (Liu et al. 2024, arXiv:2401.09135) multiplies each push of one of K
-    workers by sqrt(K) / K, says its authors' program: `inverse-root`.
-    """
+    """Return the factor of `lr_scaling`."""
     if update.lr_scaling == "inverse-root":
+        # sqrt(K) / K in the program of Liu et al. 2024, async local SGD (arXiv:2401.09135)
         return 1 / sqrt(workers)
     return pushes if update.lr_scaling == "linear" else 1
 
 
 def momentum(update: Update, since: float) -> float:
-    """Return the momentum of an update.
-
-    Args:
-        since: progress since the phase began.
-    """
+    """Return the momentum at the progress `since` the phase began."""
     ramp, full = update.momentum_ramp, update.momentum
     if ramp is None or since >= ramp.over:
         return full
@@ -60,9 +52,8 @@ def momentum(update: Update, since: float) -> float:
 
 
 def rate_in_force(update: Update, paradigm: AnyParadigm, workers: int) -> str:
-    """Describe the learning rate of each phase before the schedule, which is named.
-
-    An example: `lr: 0.01 x 3 = 0.03 (lr_scaling: linear)`.
+    """Describe each phase's rate, such as `lr: 0.01 x 3 = 0.03 (lr_scaling: linear)`, and the
+    schedule.
     """
     rates = {
         phase: _scaled_rate(

@@ -55,21 +55,14 @@ class ModelServer:
             return self.store.combine(plan, vectors)
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> int:
-        """Apply one update; return its version.
-
-        Raises:
-            MissedUpdate: the model is not at the version before it.
-        """
+        """Apply one update and return its version, or raise MissedUpdate after a gap."""
         with self._sound(plan.version - 1):
             self.store.apply(plan, vectors)
             self.version += 1
         return self.version
 
     def publish(self, version: int, replica: int) -> Tensor:
-        """Return a replica's weights or their `MEAN` at that version, (P + Q,).
-
-        The next update may overwrite them.
-        """
+        """Return a replica's weights or their `MEAN`, (P + Q,), valid until the next update."""
         with self._sound(version):
             return self.store.publish(replica)
 
@@ -78,9 +71,8 @@ class ModelServer:
             self.store.forget(worker)
 
     def statistics(self, worker: str) -> Tensor:
-        """Return the buffers of a worker's latest applied push, behind zeros, (P + Q,).
-
-        Without one, the initial buffers.
+        """Return the buffers of a worker's latest applied push or the initial ones, behind zeros,
+        (P + Q,).
         """
         with self._sound(self.version):
             return self.store.statistics(worker)
@@ -88,11 +80,10 @@ class ModelServer:
     def snapshot(
         self, names: Sequence[str], vectors: Sequence[Tensor], version: int | None = None
     ) -> bytes:
-        """Return the whole state as a safetensors file.
+        """Return the whole state as a safetensors file, at `version` if given.
 
         Args:
             vectors: saved along; `saved` returns them by their unique names.
-            version: the version that the model must have; None: the present one.
 
         Raises:
             ConfigError: the optimizer has state that such a file cannot hold.
@@ -113,11 +104,7 @@ class ModelServer:
             self._saved = state["vectors"]
 
     def state(self, version: int | None = None) -> State:
-        """Return the state of later calls; its tensors are valid until the next update.
-
-        Args:
-            version: the version that the model must have; None: the present one.
-        """
+        """Return the state of later calls, at `version` if given; valid until the next update."""
         with self._sound(self.version if version is None else version):
             return {"version": self.version, "store": self.store.state()}
 
@@ -131,11 +118,9 @@ class ModelServer:
 
     @contextmanager
     def _sound(self, version: int) -> Iterator[None]:
-        """Check the version, and raise the error of a failed update again at every later call.
-
-        So no published model misses an update unnoticed. The version is wrong if the call for an
-        update never began, because one of its arguments was lost.
-        """
+        """Check the version, and raise the error of a failed update again at every later call."""
+        # So no published model misses an update unnoticed. The version is wrong if the call for an
+        # update never began, because one of its arguments was lost.
         if self._broken is not None:
             raise self._broken
         try:

@@ -11,8 +11,8 @@ from torch.optim import AdamW, Optimizer
 class MuonWithAdamW(Optimizer):
     """torch's Muon on groups of matrices, and torch's AdamW on the others.
 
-    Both have the same learning rate and weight decay, so steps along matrices have the size of
-    AdamW's by default (`adjust_lr_fn`); an `lr_factor` gives some parameters another rate.
+    Both have the same learning rate and weight decay: Muon's steps have the size of AdamW's by
+    default.
 
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; the step
         size: Liu et al. 2025, "Muon is Scalable for LLM Training" (arXiv:2502.16982).
@@ -33,9 +33,6 @@ class MuonWithAdamW(Optimizer):
         """
         Args:
             params: groups of parameters that all have two dimensions, or all have one.
-            weight_decay: decoupled, as AdamW has it.
-            momentum: of Muon, like `nesterov`.
-            betas: of AdamW.
             adjust_lr_fn: `match_rms_adamw`, or `original`, whose steps are longer.
             ns_steps: iterations that make a matrix orthogonal.
         """

@@ -1,7 +1,7 @@
 """The optimizer of a server: a class of torch.optim, ours, or the user's, that works elementwise.
 
-A server steps on slices of a flat vector that servers share, so a class must not use shapes, norms
-or inner products of whole tensors. Only Muon gets whole matrices.
+Servers step on slices of a flat vector, so no class may use shapes or norms of whole tensors,
+except Muon.
 """
 
 from __future__ import annotations
@@ -46,11 +46,10 @@ _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def class_of(name: str, block: str = "update") -> type[Optimizer]:
-    """Return the class of an optimizer.
+    """Return the class of an optimizer; `block` names the settings in errors.
 
     Args:
         name: a class of torch.optim in any case, one of `OURS`, or `package.module:Class`.
-        block: the settings that name it, for errors: `update` or `local`.
 
     Raises:
         ConfigError: there is no such optimizer, or torch's does not work elementwise.
@@ -127,15 +126,7 @@ def optimizer_of(update: Update, groups: Groups) -> Optimizer:
 
 
 def check_optimizer(update: Update, block: str = "update") -> None:
-    """Refuse an optimizer that is not elementwise, and settings that it does not have.
-
-    Args:
-        update: the settings, also for `local`.
-        block: their name, for errors: `update` or `local`.
-
-    Raises:
-        ConfigError: it names the optimizer, and the setting or the reason.
-    """
+    """Refuse an optimizer that is not elementwise, and settings that it does not have."""
     kind, parameters = class_of(update.optimizer.name, block), update.optimizer.parameters
     accepted, where = arguments_of(kind), f"{block}.optimizer {update.optimizer.name}"
     own = sorted({*accepted} - {*SETTINGS[:-1]})
@@ -180,11 +171,7 @@ EVEN, RISING = (0.1, 0.1, 0.1), (0.1, 0.2, 0.2)  # learning rates of a trial's s
 
 
 def _try_out(update: Update, accepted: Collection[str], block: str) -> None:
-    """Make some steps on a matrix, and on its elements in two vectors.
-
-    Raises:
-        ConfigError: the results differ, or a step breaks a server's contract.
-    """
+    """Refuse an optimizer whose steps on a matrix and on its elements in two vectors differ."""
     kind, strictest = update.optimizer.name, _strictest(update)
     where = f"{block}.optimizer {kind}"
     with torch.random.fork_rng(devices=[]):

@@ -30,10 +30,8 @@ class DelayedNesterov(Optimizer):
         """
         Args:
             lr: of N steps together: each takes an N-th of its gradient.
-            momentum: b.
-            every: N; 1: Nesterov momentum as torch has it.
-            c: spreads the momentum over the steps: its share of each step but the N-th, from 0 to 1
-                / N.
+            every: 1: Nesterov momentum as torch has it.
+            c: the momentum's share of each step but the N-th.
         """
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"every: {every}: it must be a whole number from 1")
@@ -67,13 +65,11 @@ class DelayedNesterov(Optimizer):
 
 
 class MLA(Optimizer):
-    """Momentum look-ahead: with the gradient D and g = `momentum`,
-
-    m <- g m + (1 - g) D;  theta <- theta - lr (g m + D)
+    """Momentum look-ahead: m <- g m + (1 - g) D;  theta <- theta - lr (g m + D), with g =
+    `momentum`.
 
     Source: Ajanthan et al. 2025, "Momentum Look-Ahead for Asynchronous Distributed
-        Low-Communication Training" (MCDC at ICLR 2025); the rule as the authors of HeLoCo
-        (arXiv:2606.00271) have it.
+        Low-Communication Training" (MCDC at ICLR 2025), as HeLoCo (arXiv:2606.00271) has it.
     """
 
     def __init__(self, params: Any, lr: float, momentum: float) -> None:

@@ -1,7 +1,4 @@
-"""Parameter groups: slices of the flat vector with a weight decay and a learning rate of their own.
-
-P = trainable parameters of a whole model, of a stage, or of a shard.
-"""
+"""Parameter groups: slices of a flat vector (P,) with their own weight decay and learning rate."""
 
 from __future__ import annotations
 
@@ -40,24 +37,21 @@ class NamedParameter:
 def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list[NamedParameter]:
     """Describe the trainable parameters of a module.
 
-    A norm or bias, like timm's (`param_groups_weight_decay`), has at most one dimension or is
-    called `bias`, or, like Hugging Face's Trainer's, belongs to a normalisation layer, such as a
-    LayerNorm over several dimensions.
-
-    Matrices of hidden layers, along which Jordan's Muon steps, are all other parameters with two or
-    more dimensions (a convolution has a row for each output channel) except embeddings and the
-    output layer, which is taken to be the last of them in the module's order.
-
     Args:
         names: of its trainable parameters in the whole network; default: as in the module.
     """
     trainable = [pair for pair in module.named_parameters() if pair[1].requires_grad]
+    # A norm or bias has at most one dimension or is called `bias` (timm's
+    # param_groups_weight_decay), or belongs to a normalisation layer (Hugging Face's Trainer),
+    # such as a LayerNorm over several dimensions.
     norms, embeddings = _within(module, NORMS), _within(module, EMBEDDINGS)
     called = [name for name, _ in trainable] if names is None else names
     spared = [
         parameter.ndim <= 1 or name.split(".")[-1] == "bias" or id(parameter) in norms
         for name, parameter in trainable
     ]
+    # Jordan's Muon steps along all other parameters with two or more dimensions (a convolution has
+    # a row for each output channel) but embeddings and the output layer, taken to be the last one.
     matrices = [
         parameter
         for (_, parameter), without in zip(trainable, spared, strict=True)
@@ -113,10 +107,7 @@ class FlatParameterGroup:
 def parameter_groups(
     update: Update, parameters: Sequence[NamedParameter]
 ) -> list[FlatParameterGroup]:
-    """Group a vector (P,) by settings, in as few and as long slices as possible.
-
-    A parameter belongs to the first of `update.groups` that matches its name.
-    """
+    """Group a vector (P,) by settings, in as few and as long slices as possible."""
     ends = [*accumulate((parameter.size for parameter in parameters), initial=0)]
     spans = [slice(*ends) for ends in pairwise(ends)]
     settings = [_settings(update, parameter) for parameter in parameters]
@@ -150,18 +141,10 @@ def _group_of(update: Update, name: str) -> int | None:
 def check_groups(
     update: Update, parameters: Sequence[NamedParameter], block: str = "update"
 ) -> None:
-    """Refuse patterns without a parameter, and groups whose parameters earlier ones have.
-
-    Args:
-        parameters: of the whole network.
-        block: the settings' name, for errors: `update` or `local`.
-
-    Raises:
-        ConfigError: it names the setting, and the nearest name of a parameter.
-    """
+    """Refuse patterns without a parameter, and groups whose parameters earlier ones have."""
     names = [parameter.name for parameter in parameters]
     allowed = [*names[:SHOWN], f"... ({len(names)} in all)"] if len(names) > SHOWN else names
-    groups = {_group_of(update, name) for name in names}
+    groups = {_group_of(update, name) for name in names}  # the first match counts
     for index, group in enumerate(update.groups):
         where = f"{block}.groups[{index}]"
         for pattern in group.match:
@@ -175,11 +158,7 @@ def check_groups(
 
 
 def check_named(update: Update, names: Iterable[str]) -> None:
-    """Refuse groups for a stage with parameters that the whole network does not name.
-
-    Raises:
-        ConfigError: it says why.
-    """
+    """Refuse groups for a stage with parameters that the whole network does not name."""
     if update.groups and "" in names:
         raise ConfigError(
             "update.groups: the model's `sequence` has parameters that are not in its"

@@ -1,7 +1,6 @@
 """The parameter store: one flat model, or an even part of it, and its optimizer.
 
-Shapes, of the part stored here: K pushes in one update, P trainable parameters, Q float32 numbers
-of buffers.
+Shapes, of this part: K pushes in one update, P trainable parameters, Q float32 numbers of buffers.
 """
 
 from __future__ import annotations
@@ -35,9 +34,8 @@ from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.wire import gradient_of
 
 NEXT_TO_0 = ulp(0.0)
-"""A momentum so small that the buffer becomes the gradient: 0 as a float32, but not for torch,
-which would leave the buffer unchanged at 0, and use an old direction when the momentum rises
-again."""
+"""A momentum of 0 as a float32, but not for torch, which would leave the buffer unchanged at 0, and
+use an old direction when the momentum rises again."""
 
 
 @with_config(ConfigDict(strict=True, arbitrary_types_allowed=True))
@@ -64,13 +62,12 @@ class ParameterStore:
     section IV-C): n pushes in one update move the model as far as n updates would.
 
     An update works elementwise, so stores that share a model learn like one, except for the norm of
-    `clip_norm`, which they exchange between the two halves of an update. `project_radius` keeps the
-    parameters in a ball around 0 (projected SGD, Zinkevich 2003); it requires the whole model.
+    `clip_norm`, which they exchange between the two halves of an update.
 
-    Every worker waits for the server, so an update makes few passes over memory: fused optimizers
-    make one, and everything else writes into reused vectors, since mapping new memory costs more
-    than the arithmetic. A fused optimizer rounds differently from torch's plain one, by about an
-    ulp per step. The same updates always give the same bits, with any number of threads.
+    Every worker waits for the server, so an update makes few passes over memory, and writes into
+    reused vectors: mapping new memory costs more than the arithmetic. A fused optimizer rounds by
+    about an ulp per step differently from torch's plain one. The same updates always give the same
+    bits, with any number of threads.
     """
 
     def __init__(
@@ -84,11 +81,9 @@ class ParameterStore:
     ) -> None:
         """
         Args:
-            initial: parameters and buffers, (P + Q,) float32. The store stays on its device, which
-                is also that of all vectors.
+            initial: parameters and buffers, (P + Q,) float32, on the device of all vectors.
             size: P.
             groups: tile (P,); default: one of them.
-            wire: the format in which gradients arrive: see `training.worker.wire`.
             slots: the kinds of (Q,); None: all of it are floats.
         """
         self.update = update
@@ -116,18 +111,16 @@ class ParameterStore:
         self._staleness_correction = StalenessCorrection(update, size, device) if corrects else None
         self._buffers: dict[str, Tensor] = {}
         self._optimizer = FlatOptimizer(update, self._weights, groups or whole(size))
-        self._project()
+        self._project()  # requires a store of the whole model
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
-        """Do the first half of an update: compute its gradient.
+        """Do the first half of an update; return the gradient's norm if it is to be clipped, else
+        0.
 
         Args:
             vectors: K gradients with buffers, (P + Q,) or shorter if encoded, read until the second
-                half; then, if delays are compensated, the K weights that they were computed on, (P
-                + Q,).
-
-        Returns:
-            The gradient's Euclidean norm if it is to be clipped, else 0.
+                half; then, if delays are compensated, the weights (P + Q,) that each was computed
+                on.
         """
         if plan.phase != self._phase:
             self._phase, self._began = plan.phase, plan.progress
@@ -142,10 +135,8 @@ class ParameterStore:
         return 0.0 if self._settings.clip_norm is None else float(norm_of(gradient))
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> None:
-        """Make an update: step along the combined gradient.
-
-        Args:
-            vectors: as for `combine`; or, after it, its results on all stores of the model.
+        """Make an update, with vectors or, after `combine`, its results on all stores of
+        the model.
         """
         self._step(plan.progress, vectors if plan.combined else [self.combine(plan, vectors)])
 
@@ -225,8 +216,8 @@ class ParameterStore:
             yield gradient
 
     def _project(self) -> None:
+        """Project parameters onto the ball around 0 (projected SGD, Zinkevich 2003)."""
         if self.update.project_radius is not None:
-            # the nearest point of the ball, but for float32's rounding
             norm = torch.linalg.vector_norm(self._weights)
             self._weights.mul_((self.update.project_radius / norm).clamp(max=1.0))
 
@@ -235,9 +226,8 @@ class ParameterStore:
         self._buffers.pop(worker, None)
 
     def publish(self, replica: int = MEAN) -> Tensor:
-        """Return parameters and the mean of the live workers' buffers, (P + Q,), for any replica.
-
-        Valid until the next update.
+        """Return parameters and the live workers' mean buffers, (P + Q,), valid until the next
+        update.
         """
         if self._buffers:
             # sorted: the mean must not depend on who pushed first

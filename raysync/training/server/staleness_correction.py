@@ -28,13 +28,11 @@ class StalenessCorrection:
     """Delay compensation (Zheng et al. 2017, DC-ASGD-c and -a), then division by staleness.
 
     Dividing each push's gradient divides the learning rate, since the pushes of one update may
-    differ in staleness. (Adam, whose step is independent of the gradient's scale, feels only these
-    differences.)
+    differ in staleness; Adam, independent of the gradient's scale, feels only these differences.
 
-    DC-ASGD is defined for one push per update. Of several pushes each is compensated on the weights
-    before the update, and updates the mean square in the update's order before they are combined:
-    it estimates the square of *one* push's gradient, which the square of a mean of K would
-    understate, up to K times.
+    DC-ASGD has one push per update. Of several, each is compensated on the weights before the
+    update, and updates the mean square in turn: it estimates the square of *one* push's gradient,
+    which the square of a mean of K would understate, up to K times.
     """
 
     def __init__(self, update: Update, size: int, device: torch.device) -> None:
@@ -58,11 +56,10 @@ class StalenessCorrection:
         """Return the corrected gradient, (P,): `out`, or the given one if it needs no correction.
 
         Args:
-            gradient: of a push, (P,), which is not changed.
-            staleness: versions applied since the weights that it was computed on.
+            staleness: versions applied since `base`.
             members: the workers that take part.
             weights: the present weights, (P,).
-            base: the weights that it was computed on, at least (P,); only for delay compensation.
+            base: the weights of the gradient, at least (P,); only for delay compensation.
         """
         if self._compensation is not None:
             assert base is not None, (

@@ -1,6 +1,4 @@
-"""Logistic regression: a convex task with known constants, for statements proved under
-convexity.
-"""
+"""Logistic regression: a convex task with known constants, for theorems under convexity."""
 
 from __future__ import annotations
 
@@ -31,8 +29,7 @@ def logistic_regression(
     """Build a softmax regression with weights 0; `unit_norm` divides each (x, 1) by its length.
 
     The mean cross-entropy is convex in the weights (classes, features + 1), whose last column is
-    the bias. With `unit_norm` it is Lipschitz with `LIPSCHITZ_OF_UNIT_NORM`; only the confidence of
-    a prediction depends on it, not the class.
+    the bias. With `unit_norm` it is Lipschitz, and predicted classes stay the same.
     """
     features = prod(input_shape) + 1
     linear = nn.Linear(features, classes, bias=False)

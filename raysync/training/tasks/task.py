@@ -25,8 +25,7 @@ class Average:
 class Task(ABC):
     """A model, its data, its loss and its metrics, in plain PyTorch.
 
-    A user's task derives from this class and gives at least a model, two data sets, and either
-    `loss` or `criterion`:
+    A user's task gives at least a model, two data sets, and either `loss` or `criterion`:
 
         class Segmentation(raysync.Task):
             primary, higher_is_better = "iou", True
@@ -46,9 +45,8 @@ class Task(ABC):
     Every actor has a copy of the task, so it must be picklable; large data belong into NumPy arrays
     (one copy per node) or behind its data sets, which are read when needed.
 
-    torch's, NumPy's and Python's global generators are seeded for each sample, as a function of the
-    run's seed, the worker, the batch and the place in it. So augmentation is the same under each
-    paradigm.
+    torch's, NumPy's and Python's global generators are seeded for each sample, as a function of
+    run, worker, batch and place in it. So augmentation is the same under each paradigm.
     """
 
     primary: str = "loss"  # the metric that tables rank by
@@ -71,18 +69,17 @@ class Task(ABC):
 
     @abstractmethod
     def build_model(self) -> nn.Module:
-        """Build the model with its initial weights, on the CPU.
+        """Build the model with its initial weights, on the CPU, from torch's seeded generator.
 
-        torch's generator is seeded before, so each actor builds the same. Only parameters that
-        require a gradient are trained, and travel; they must be float32.
+        Only parameters that require a gradient are trained, and travel; they must be float32.
         """
 
     @abstractmethod
     def train_set(self) -> Dataset[Any]:
         """Return the samples to train on: a map-style data set, with `__len__` and `__getitem__`.
 
-        A method `read_batch(indices, seed)` of it reads whole batches instead of `collate`; devices
-        and micro-batches split each of its tensors.
+        If it has a method `read_batch(indices, seed)`, this reads whole batches instead of
+        `collate`.
         """
 
     @abstractmethod
@@ -90,10 +87,7 @@ class Task(ABC):
         """Return the samples to evaluate on."""
 
     def validation_set(self) -> Dataset[Any] | None:
-        """Return the samples for evaluations during training; None: the test set.
-
-        With a validation set, the test set is used once, at the end.
-        """
+        """Return the samples for evaluations during training; None: the test set."""
         return None
 
     def collate(self, samples: list[Any]) -> Any:
@@ -103,10 +97,7 @@ class Task(ABC):
     def labels(self, samples: Dataset[Any]) -> Sequence[int]:
         """Return the class of each training sample, for `data.partition: dirichlet`.
 
-        By default the attribute `targets` of the data set, as torchvision's have it.
-
-        Raises:
-            ConfigError: there is no such attribute.
+        By default the attribute `targets` of the data set; without one, a ConfigError.
         """
         targets = getattr(samples, "targets", None)
         if targets is None:
@@ -137,8 +128,8 @@ class Task(ABC):
 
         Returns:
             Name -> a number or a scalar tensor, the mean over the batch's samples; or an `Average`;
-            or an object of torchmetrics that is an attribute of the task and has been updated with
-            this batch. `loss` is measured by `loss` if it is not among them.
+            or an object of torchmetrics, an attribute of the task that has been updated with this
+            batch. `loss` is added if it is not among them.
         """
         return {}
 

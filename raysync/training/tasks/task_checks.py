@@ -26,11 +26,7 @@ TRIED = 32  # the most samples that are tried
 def try_task(
     model: InitialModel, module: nn.Module, indices: Sequence[int]
 ) -> tuple[str, ...] | None:
-    """Read a few samples, and compute loss and metrics with a fresh module.
-
-    Args:
-        module: as the model builds it; its buffers may change.
-        indices: of training samples for one batch.
+    """Read a few samples, and compute loss and metrics with a module, whose buffers may change.
 
     Returns:
         The names of the metrics; None if one is a collection, which only an evaluation opens.
@@ -58,11 +54,7 @@ def reset_torchmetrics(task: Task, module: nn.Module) -> None:
 
 
 def why_too_few(model: InitialModel, module: nn.Module, indices: Sequence[int]) -> str:
-    """Explain why the loss of these samples alone, or its gradient, fails; "" if it does not.
-
-    Args:
-        module: as the model builds it; its buffers may change.
-    """
+    """Explain why the loss of these samples alone, or its gradient, fails; "" if it does not."""
     task = model.task
     parameters = [p for p in module.parameters() if p.requires_grad]
     with generators_restored():
@@ -88,11 +80,7 @@ def tried_indices(experiment: Experiment, count: int, size: int) -> list[int]:
 
 
 def first_batch(model: InitialModel, indices: Sequence[int]) -> Any:
-    """Return the training samples of these indices as a batch.
-
-    Raises:
-        ConfigError: they do not collate; it names two that do not go together.
-    """
+    """Return the training samples of these indices as a batch."""
     return _batch_of(model.task, model.train_set, indices, "training")
 
 

@@ -53,12 +53,8 @@ def _named(task: Task) -> Task:
 def task_of(
     experiment: Experiment, model: ModelSource | None, data: Labelled | None, task: object
 ) -> tuple[Task, Experiment]:
-    """Return the task of an experiment, and the experiment with the names of objects given instead.
-
-    See `preparation.prepare`.
-
-    Raises:
-        ConfigError: task, data or model do not exist, or do not go together.
+    """Return the task of an experiment, and the experiment with the names of objects given
+    instead.
     """
     if task is not None:
         return _given(experiment, task, model, data)
@@ -142,11 +138,7 @@ def _built_in(
 
 
 def _kind(experiment: Experiment, data: Labelled) -> str:
-    """Name the built-in task that suits the labels.
-
-    Raises:
-        ConfigError: the experiment asks for another one.
-    """
+    """Name the built-in task that suits the labels."""
     kind = data.kind
     if experiment.task is not None and experiment.task.name != kind:
         raise ConfigError(
@@ -161,11 +153,7 @@ def _kind(experiment: Experiment, data: Labelled) -> str:
 
 
 def primary_of(experiment: Experiment) -> PrimaryMetric:
-    """Return the primary metric of an experiment before its data are loaded.
-
-    Raises:
-        ConfigError: it names a task of the user that does not exist.
-    """
+    """Return the primary metric of an experiment before its data are loaded."""
     if experiment.task is not None and experiment.names_a_task:
         return primary_metric(load_task(experiment.task))
     return primary_metric(_kind_before_loading(experiment))

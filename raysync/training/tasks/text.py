@@ -21,10 +21,7 @@ ENTROPY_RATE = -sum(p * log(p) for p in PROBABILITIES)
 
 
 def followers() -> Array:
-    """Return the four letters that may follow each pair, (100, 4), the likeliest first.
-
-    Pair (a, b) is row 10 a + b.
-    """
+    """Return the four letters that may follow pair 10 a + b, (100, 4), the likeliest first."""
     rng = np.random.default_rng(0)
     return np.array(
         [rng.permutation(len(ALPHABET))[: len(PROBABILITIES)] for _ in range(len(ALPHABET) ** 2)]
@@ -34,9 +31,8 @@ def followers() -> Array:
 def synthetic_text(length: int = LENGTH) -> str:
     """Generate a second-order Markov chain over ten letters, always the same.
 
-    Each pair of letters is followed by one of four, drawn once, with probability 1/2, 1/4, 1/8 and
-    1/8. So every state has the same entropy, which is the entropy rate (Shannon 1948, section 7:
-    the mean over the stationary distribution). One letter of context says little; two say all.
+    Each pair of letters has four followers, so every state has the same entropy, which is the
+    entropy rate (Shannon 1948, section 7). One letter of context says little; two say all.
     """
     table, thresholds = followers().tolist(), list(accumulate(PROBABILITIES[:-1]))
     letters, pair = [], 0
@@ -48,11 +44,7 @@ def synthetic_text(length: int = LENGTH) -> str:
 
 
 def read_text(file: str | Path) -> str:
-    """Read a UTF-8 file, with line feeds as line ends.
-
-    Raises:
-        ConfigError: the file cannot be read, is not UTF-8, or is empty.
-    """
+    """Read a UTF-8 file, with line feeds as line ends."""
     where = f"data text: file {str(file)!r}"
     try:
         text = Path(file).expanduser().read_text(encoding="utf-8")
@@ -69,9 +61,7 @@ def read_text(file: str | Path) -> str:
 
 
 def token_ids(text: str) -> tuple[Array, str]:
-    """Return each character's index (characters,) int64 in the vocabulary, and that sorted
-    vocabulary.
-    """
+    """Return each character's index (characters,) int64, and the sorted vocabulary."""
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     known, ids = np.unique(points, return_inverse=True)
     return ids.astype(np.int64), "".join(map(chr, known))
@@ -80,12 +70,7 @@ def token_ids(text: str) -> tuple[Array, str]:
 def split(
     ids: Array, context: int, test_share: float
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Split a text into training and test windows (x, y); the end of the text is the test set.
-
-    Args:
-        ids: (characters,).
-        context: T, the tokens of a window.
-        test_share: above 0 and below 1.
+    """Split a text (characters,) into training and test windows (x, y); the end is the test set.
 
     Raises:
         ConfigError: a part is shorter than one window and its next token.
@@ -103,10 +88,7 @@ def split(
 
 
 def windows(ids: Array, context: int) -> tuple[Array, Array]:
-    """Return adjacent windows (N, T) without overlap, and the next token of each token.
-
-    A shorter rest at the end is not used.
-    """
+    """Return adjacent windows (N, T), and each token's next one; a shorter rest is not used."""
     count = (len(ids) - 1) // context
     used = count * context
     return ids[:used].reshape(count, context), ids[1 : used + 1].reshape(count, context)

@@ -1,9 +1,8 @@
 """How a module's persistent buffers travel behind its parameters, as float32 numbers.
 
-floats (float32, float16, bfloat16) become float32 and are averaged; doubles (float64) keep their
-bits in two numbers and are averaged as float64; all other bits are padded to whole numbers and
-taken from one worker, since a mean of integers, complex phases or packed bits is meaningless. P =
-trainable parameters, Q = all buffers' numbers.
+floats (float32, float16, bfloat16) become float32 and are averaged; doubles keep their bits in two
+numbers and are averaged; all other bits are padded, and taken from one worker, since a mean of
+integers, complex phases or packed bits is meaningless. P: trainable parameters, Q: buffers.
 """
 
 from __future__ import annotations
@@ -49,13 +48,7 @@ class BufferSlots(NamedTuple):
 
 
 def _mean(stacked: Tensor, integers: torch.dtype) -> Tensor:
-    """Average over the first dimension.
-
-    Args:
-        integers: a type of the same size. Equal bits stay: a constant is not rounded, an infinity
-            not lost.
-    """
-    bits = stacked.view(integers)
+    bits = stacked.view(integers)  # of the same size: a constant is not rounded, an inf not lost
     return torch.where(bits.amin(0) == bits.amax(0), stacked[0], stacked.mean(0))
 
 
@@ -69,11 +62,7 @@ class Persistent:
     built: Tensor
 
     def read(self) -> Tensor:
-        """Return the present tensor, by which a forward pass may have replaced `built`.
-
-        Raises:
-            ConfigError: it is of another shape or type, or no tensor.
-        """
+        """Return the present tensor, and refuse one of another shape or type than `built`."""
         tensor = getattr(self.owner, self.attribute, None)
         if tensor is not self.built and _text(tensor) != _text(self.built):
             raise _refusal(self.name, self.built, f"becomes {_text(tensor)} in a forward pass")
@@ -98,11 +87,7 @@ def persistent_buffers(module: nn.Module) -> Iterator[Persistent]:
 
 
 def refuse_misplaced(buffers: Iterable[Persistent], parameters: Sequence[Tensor]) -> None:
-    """Refuse buffers on another device than the parameters, or in their memory, which will move.
-
-    Raises:
-        ConfigError: it names one.
-    """
+    """Refuse buffers on another device than the parameters, or in their memory, which will move."""
     device = parameters[0].device
     taken = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     for name, buffer in ((each.name, each.built) for each in buffers):
@@ -113,11 +98,7 @@ def refuse_misplaced(buffers: Iterable[Persistent], parameters: Sequence[Tensor]
 
 
 def check_kept(module: nn.Module, buffers: Sequence[Persistent]) -> None:
-    """Refuse a layout of buffers that forward passes have changed.
-
-    Raises:
-        ConfigError: it names one.
-    """
+    """Refuse a layout of buffers that forward passes have changed."""
     for buffer in buffers:
         buffer.read()
     names = {buffer.name for buffer in buffers}
@@ -127,16 +108,13 @@ def check_kept(module: nn.Module, buffers: Sequence[Persistent]) -> None:
 
 
 class BufferLayout:
-    """The place of each buffer in (Q,), behind (P,)."""
+    """The place of each buffer in (Q,), behind (P,).
+
+    Raises:
+        ConfigError: a buffer cannot travel; it is named.
+    """
 
     def __init__(self, buffers: Mapping[str, Tensor], parameters: int) -> None:
-        """
-        Args:
-            parameters: P.
-
-        Raises:
-            ConfigError: a buffer cannot travel; it is named.
-        """
         for name, buffer in buffers.items():
             _check(name, buffer)
         self.parameters = parameters  # P
@@ -172,11 +150,6 @@ class BufferLayout:
 
 
 def layout_of(module: nn.Module) -> BufferLayout:
-    """Return the layout of a module's buffers.
-
-    Raises:
-        ConfigError: a buffer cannot travel; it is named.
-    """
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     buffers = {each.name: each.built for each in persistent_buffers(module)}
     return BufferLayout(buffers, sum(parameter.numel() for parameter in trainable))

@@ -1,9 +1,4 @@
-"""The codecs of a push: gradients of N numbers in fewer bytes, as shorter vectors of float32.
-
-bf16    rounded to bfloat16, to nearest, ties to even: 2 bytes a number int8    blocks of 1,024 with
-a scale each, stochastic rounding with mean error 0 (QSGD, Alistarh et al. 2017) top-k   the largest
-magnitudes and their indices, 8 bytes each (Aji and Heafield 2017)
-"""
+"""The codecs of a push: gradients of N numbers in fewer bytes, as shorter vectors of float32."""
 
 from __future__ import annotations
 
@@ -24,11 +19,7 @@ class Codec(Protocol):
         """Count the float32 numbers that N numbers take, encoded."""
 
     def encode(self, vector: Tensor, out: Tensor, seed: int) -> None:
-        """Encode (N,) into `out` (room,), all of whose bits are written.
-
-        Args:
-            seed: of stochastic rounding.
-        """
+        """Encode (N,) into all of `out` (room,); the seed is of stochastic rounding."""
 
     def decode(self, encoded: Tensor, numbers: int) -> Tensor:
         """Return (N,) in float32 or bfloat16, perhaps as a view."""
@@ -48,7 +39,10 @@ class Bf16:
 
 
 class Int8:
-    """Levels from -127 to 127, one byte each, behind the scales of their blocks."""
+    """Levels from -127 to 127, one byte each, behind the scales of their blocks.
+
+    Stochastic rounding makes the mean error 0 (QSGD, Alistarh et al. 2017).
+    """
 
     def room(self, numbers: int) -> int:
         return -(-numbers // BLOCK) + -(-numbers // 4)
@@ -74,7 +68,9 @@ class Int8:
 
 
 class TopK:
-    """The largest numbers, and behind them their indices, 32 bits each."""
+    """The largest magnitudes, and behind them their indices, 32 bits each (Aji and
+    Heafield 2017).
+    """
 
     def __init__(self, fraction: float) -> None:
         self._fraction = fraction

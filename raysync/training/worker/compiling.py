@@ -1,8 +1,4 @@
-"""torch.compile of a worker's loss, and whether a process can do it.
-
-torch compiles the backward pass with it. Evaluations are not compiled: their batches have other
-sizes.
-"""
+"""torch.compile of a worker's loss, and with it the backward pass."""
 
 from __future__ import annotations
 
@@ -23,11 +19,7 @@ def compiled(loss: Loss) -> Loss:
 
 
 def refuse_without_compiler(device: str) -> None:
-    """Compile one line to check that this process can compile for a device.
-
-    Raises:
-        ConfigError: it cannot; the message quotes torch, for example which compiler is missing.
-    """
+    """Compile one line to check that this process can compile for a device."""
     kind = device.partition(":")[0]
     if kind in TRIED:
         return

@@ -16,8 +16,8 @@ from raysync.training.worker.local_steps import LocalSteps
 class WorkerComputation:
     """A worker's gradients, or its local steps.
 
-    The computation may serve several workers in turn; the state of local steps and the residual of
-    the codec belong to this worker alone.
+    The computation may serve several workers in turn; local steps and codec residual are this
+    worker's alone.
     """
 
     def __init__(self, gradient: GradientComputation, experiment: Experiment) -> None:
@@ -33,13 +33,7 @@ class WorkerComputation:
     def compute(
         self, reader: BatchReader, batch: int, steps: int, batch_size: int, progress: float
     ) -> float:
-        """Run an iteration at the computation's weights; return the mean loss.
-
-        Args:
-            batch: the number of the first one.
-            steps: local steps, one batch each.
-            progress: of the run, for the schedule of local steps.
-        """
+        """Run an iteration from batch number `batch` on; return the mean loss."""
         if self._is_checkpointed:
             self._before = batch, deepcopy(self.state())
         self.gradient.residual = self._residual
@@ -57,10 +51,7 @@ class WorkerComputation:
         return {"local": local, "residual": self._residual}
 
     def state_before(self, batch: int) -> State:
-        """Return the state before an iteration, by its first batch: the latest or the next.
-
-        Only for runs with checkpoints.
-        """
+        """Return the state before the latest or next iteration, for checkpoints."""
         begun, state = self._before
         return state if begun == batch else self.state()
 

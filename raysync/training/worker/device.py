@@ -18,11 +18,8 @@ def use_tf32(allowed: bool) -> None:
 
 
 def use_deterministic_kernels() -> None:
-    """Let GPUs compute the same bits each time where torch can; it warns elsewhere.
-
-    Products of matrices also need CUBLAS_WORKSPACE_CONFIG=:4096:8 in the environment from the
-    process's start.
-    """
+    """Let GPUs compute the same bits each time where torch can; it warns elsewhere."""
+    # products of matrices need CUBLAS_WORKSPACE_CONFIG=:4096:8, too, from the process's start
     torch.backends.cudnn.deterministic, torch.backends.cudnn.benchmark = True, False
     torch.use_deterministic_algorithms(True, warn_only=True)
 
@@ -30,18 +27,14 @@ def use_deterministic_kernels() -> None:
 def try_kernels(tries: bool) -> None:
     """Set whether cuDNN tries its kernels for each new convolution shape and keeps the fastest.
 
-    Trying takes longer than many steps, so use it only at a worker's permanent batch size: a step
-    of another size would look slow to a paradigm that sets sizes by step times.
+    Only for a worker's permanent batch size: trying takes longer than many steps, so other sizes
+    would look slow to a paradigm that sets sizes by step times.
     """
     torch.backends.cudnn.benchmark = tries and not torch.backends.cudnn.deterministic
 
 
 def refuse_without_kernels(name: str) -> None:
-    """Check that this torch can compute on a GPU.
-
-    Raises:
-        ConfigError: torch was built for other GPUs.
-    """
+    """Refuse a GPU that this torch was not built for."""
     capability, built_for = torch.cuda.get_device_capability(name), torch.cuda.get_arch_list()
     if torch.version.cuda is not None and not has_kernels(capability, built_for):
         raise ConfigError(
@@ -53,17 +46,13 @@ def refuse_without_kernels(name: str) -> None:
 
 
 def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
-    """Say whether a GPU can run the code that torch was built with.
-
-    Args:
-        capability: (major, minor) of the GPU.
-        built_for: torch's list. Machine code, `sm_86`, runs on GPUs of the same major and no
-            smaller minor number; `compute_86`, translated on the GPU's machine, on all GPUs that
-            are not older. Empty: unknown.
+    """Whether a GPU of a capability (major, minor) runs code for one of torch's list; empty:
+    unknown.
     """
     for name in built_for:
         kind, _, number = name.partition("_")
         built = divmod(int(number.rstrip("af")), 10)
+        # `sm_86` runs on the same major number, `compute_86`, translated there, on all newer GPUs
         if built <= capability and (kind == "compute" or built[0] == capability[0]):
             return True
     return not built_for
@@ -75,10 +64,7 @@ def seconds_between(begin: torch.cuda.Event | None, end: torch.cuda.Event | None
 
 
 def limit_memory(name: str, share: float) -> None:
-    """Limit this process to its share of a GPU's memory; from 1 on there is no limit.
-
-    So of several processes on a GPU, the one that needs too much runs out of memory.
-    """
+    """Limit this process to its share of a GPU's memory, so that others do not run out of it."""
     if name.startswith("cuda") and share < 1:
         torch.cuda.set_per_process_memory_fraction(share, name)
 
@@ -86,8 +72,7 @@ def limit_memory(name: str, share: float) -> None:
 class Device:
     """A CPU, without copies, or a GPU, which copies through pinned memory on its own stream.
 
-    A step's batch and weights travel to the GPU together while this thread continues; the
-    computation waits for them on the GPU.
+    A step's batch and weights travel while this thread continues; the computation waits on the GPU.
     """
 
     def __init__(self, name: str) -> None:

@@ -23,23 +23,17 @@ from raysync.training.worker.buffers import (
 class FlatModel:
     """Makes a module's parameters views of `weights`, and joins their gradients in `outgoing`.
 
-    `outgoing` (P + Q,) goes to the server: the gradient and the buffers behind it, laid out as in
-    `buffers`. The server keeps each live worker's latest buffers and never steps on them. From the
-    server come parameters and the mean of the live workers' buffers (P + Q,). A worker keeps its
-    own buffers (like DistributedDataParallel without broadcasting); evaluation uses the means.
+    `outgoing` (P + Q,), the gradient with the buffers behind it, goes to the server, which keeps
+    each live worker's buffers and never steps on them. From it come parameters and mean buffers (P
+    + Q,); a worker keeps its own buffers (like DistributedDataParallel without broadcasting).
 
     A vector has each parameter in turn, row by row, whatever the memory format of the module was.
+
+    Raises:
+        ConfigError: no parameter is trainable, one is not float32, or a buffer cannot travel.
     """
 
     def __init__(self, module: nn.Module, names: Sequence[str] | None = None) -> None:
-        """
-        Args:
-            module: on its final device.
-            names: of its trainable parameters in the whole network, if it is a part of one.
-
-        Raises:
-            ConfigError: no parameter is trainable, one is not float32, or a buffer cannot travel.
-        """
         self.module = module
         self._parameters = [
             parameter for parameter in module.parameters() if parameter.requires_grad
@@ -98,11 +92,7 @@ class FlatModel:
             parameter.grad = None
 
     def check_buffers(self) -> None:
-        """Check that forward passes have kept the layout of the buffers.
-
-        Raises:
-            ConfigError: one has another shape or type now, or is new; it is named.
-        """
+        """Refuse buffers of another layout after forward passes."""
         check_kept(self.module, self._buffers)
 
     @torch.no_grad()
@@ -120,10 +110,7 @@ class FlatModel:
         return self.layout.rows([buffer.read() for buffer in self._buffers])
 
     def read_weights(self, *parts: Tensor) -> None:
-        """Copy parameters from the parts of a vector (P + Q,), not the buffers.
-
-        No parts: they are in `weights` already.
-        """
+        """Copy parameters from the parts of a vector (P + Q,); without parts they are there."""
         offset = 0
         for part in parts:
             target = self.weights[offset : offset + len(part)]

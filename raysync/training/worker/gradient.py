@@ -41,11 +41,7 @@ class _Replica:
         self._spans: list[tuple[Any, Any]] = []
 
     def compute(self, parts: Sequence[BatchPart]) -> list[Tensor]:
-        """Leave the weighted gradient of some parts in `model.outgoing`; return the weighted
-        losses.
-
-        A GPU may still be computing the losses.
-        """
+        """Leave the weighted gradient of parts in `model.outgoing`; return their losses at once."""
         self._spans.clear()
         self.model.begin_gradient()
         losses = [self._add(batch, share) for batch, share in parts]
@@ -71,14 +67,11 @@ class _Replica:
 class GradientComputation:
     """Computes gradients on one or several devices.
 
-    Each device has a replica and an equal part of the batch; the gradients, weighted by samples,
-    are added before the push (LagTuner, section 5.1: workers of 4 GPUs). Without batch-norm this is
-    the gradient of the whole batch; batch-norm normalises each part by itself, like torch's
-    DataParallel. The push has the mean of the replicas' running statistics (the first's for types
-    without a mean); each replica continues with its own.
-
-    A `micro_batch` splits a device's part into smaller pieces, one after another: the same
-    gradient, in less memory.
+    Each device has a replica and an equal part of the batch, or smaller pieces of it with
+    `micro_batch`; the gradients, weighted by samples, are added before the push (LagTuner, section
+    5.1). This is the gradient of the whole batch, but batch-norm normalises each part by itself,
+    like torch's DataParallel. The push has the mean of the replicas' running statistics (the
+    first's for types without a mean); each replica continues with its own.
     """
 
     def __init__(
@@ -99,8 +92,6 @@ class GradientComputation:
             module: fresh; it is moved to the first device, and copied to the others.
             devices: in torch's names; `cpu` may occur several times.
             group: its precision, and whether torch compiles the loss (on one device only).
-            micro_batch: the most samples that a device computes at once; None: all.
-            fraction: the share of the gradient that `top-k` sends.
             draws_ahead: draw the next batch while a GPU computes; only for a computation of one
                 worker.
         """
@@ -136,31 +127,22 @@ class GradientComputation:
         self._threads = ThreadPoolExecutor(len(devices)) if len(devices) > 1 and apart else None
 
     def read_weights(self, parts: Sequence[Tensor]) -> None:
-        """Copy the server's parameters (P + Q,) to the first device, then to the others.
-
-        No parts: they are in the vector of `move_weights` already.
-        """
+        """Copy the server's parameters (P + Q,), if any, to the first device, then the others."""
         first, *others = self._replicas
         first.model.read_weights(*(first.device.upload(part) for part in parts))
         for replica in others:
             replica.model.copy_weights(first.model)
 
     def move_weights(self, vector: Tensor) -> None:
-        """Move the CPU's weights into the front of a vector (P + Q,).
-
-        Call it before any computation, since a model may keep views of its parameters.
-        """
+        """Move the CPU's weights into the front of a vector (P + Q,)."""
+        # before any computation: a model may keep views of its parameters
         self.model.move_weights(vector)
 
     def compute(self, reader: BatchReader, clock: int, batch_size: int) -> float:
-        """Run one batch forward and backward; return its mean loss.
+        """Run batch number `clock` forward and backward; return its mean loss.
 
-        Afterwards `outgoing` gives the gradient of the mean loss. The model's random draws
-        (dropout) are a function of (seed, slot, clock), like the batch.
-
-        Args:
-            clock: the number of the batch.
-            batch_size: at least the number of devices.
+        Then `outgoing` gives the gradient. The model's draws (dropout) are a function of (seed,
+        slot, clock).
         """
         assert batch_size >= len(self._replicas), (
             "a device without a sample would make the loss NaN, which reads as diverged"
@@ -218,21 +200,16 @@ class GradientComputation:
             replica.model.read_buffers(vector)
 
     def write_into(self, vector: Tensor) -> None:
-        """Write later gradients and buffers into a vector of this process's memory.
-
-        `compute` writes there directly on a CPU without encoding, else `outgoing` does.
-
-        Args:
-            vector: (P + Q,), or shorter in another format than float32.
-        """
+        """Write later results, (P + Q,) or shorter if encoded, into a vector on the host."""
         self._given = vector
+        # `compute` writes there directly, else `outgoing` does
         if self.wire.is_plain and not self._replicas[0].device.copies:
             self.model.write_into(vector)
 
     def outgoing(self) -> Tensor:
-        """Return the gradient with the buffers behind it as it travels, in host memory.
+        """Return the gradient and buffers as they travel, on the host, until the next `compute`.
 
-        Valid until the next `compute`. Call it once per batch: it updates `residual`.
+        Call it once per batch: it updates `residual`.
         """
         device = self._replicas[0].device
         given = None if device.copies else self._given

@@ -1,7 +1,4 @@
-"""Local steps: a worker's optimizer steps between two pushes, and the change they push.
-
-Shapes: P trainable parameters, Q float32 numbers of all buffers.
-"""
+"""Local steps: a worker's optimizer steps between two pushes, and the change they push."""
 
 from __future__ import annotations
 
@@ -22,11 +19,7 @@ from raysync.training.worker.not_finite import first_not_finite
 
 
 class LocalSteps:
-    """The local steps of one worker.
-
-    The computation may serve several workers in turn; the optimizer and its state are this worker's
-    alone.
-    """
+    """The steps of one worker, with its own optimizer; the computation may serve others, too."""
 
     def __init__(self, computation: GradientComputation, local: Local) -> None:
         self.device_s = 0.0
@@ -43,13 +36,8 @@ class LocalSteps:
     ) -> float:
         """Step from the computation's weights; leave x_pulled - x_local as the gradient.
 
-        Args:
-            batch: the number of the first one.
-            steps: one batch each; they end early at a value that is not finite.
-            progress: of the run, for the schedule of the learning rate.
-
-        Returns:
-            The mean loss of the steps.
+        Each step takes the next batch; they end early at a value that is not finite. Returns the
+        mean loss.
         """
         computation, model = self._computation, self._computation.model
         self._start.copy_(model.weights)

@@ -26,10 +26,8 @@ def first_not_finite(
     """Find the first value of a step that is not finite, in the order of computation.
 
     Args:
-        loss: of the batch; None: this part of the network has none.
-        gradient: (P,).
-        weights: (P,), before the step.
-        parameters: tile (P,).
+        loss: None: this part of the network has none.
+        parameters: tile `gradient` and `weights` (P,).
         batch: its clock and size.
         activations: the input from the previous part of the network.
     """

@@ -14,11 +14,7 @@ SINCE_AMPERE = ("tf32", "bf16")  # NVIDIA: from compute capability 8.0 on
 
 
 def refuse_unsupported(precision: str, device: str) -> None:
-    """Check that a device has a precision; CPUs have all, as they round nothing for tf32.
-
-    Raises:
-        ConfigError: it does not have it.
-    """
+    """Refuse a precision that a GPU lacks; CPUs have all, as they round nothing for tf32."""
     if precision not in SINCE_AMPERE or not device.startswith("cuda") or torch.version.hip:
         return
     capability = torch.cuda.get_device_capability(device)

@@ -2,8 +2,7 @@
 
 A push is the gradient, encoded by a codec unless in float32, and the buffers as they are, since a
 count of batches or a variance would not survive the rounding. Encoded vectors are float32 to
-transports and checkpoints. The server steps, and weights travel, in float32. P = trainable
-parameters, Q = buffers' numbers.
+transports and checkpoints; weights travel in float32. P: trainable parameters, Q: buffers.
 """
 
 from __future__ import annotations
@@ -23,20 +22,13 @@ FRACTION = 0.01  # the default of `top-k`
 class Wire:
     """Puts gradients into a format, in a part for each shard of the server.
 
-    With *error feedback* a worker adds to each push the encoding errors of its earlier ones (Seide
-    et al. 2014; Karimireddy et al. 2019).
+    *Error feedback* adds the encoding errors of earlier pushes (Seide et al. 2014; Karimireddy et
+    al. 2019).
     """
 
     def __init__(
         self, name: str, parameters: int, buffers: int, shards: int = 1, fraction: float = FRACTION
     ) -> None:
-        """
-        Args:
-            name: one of `FORMATS`.
-            parameters: P.
-            buffers: Q.
-            fraction: for `top-k`.
-        """
         self._codec = codec_of(name, fraction)
         self.is_plain = self._codec is None
         self._parts = list(_parts_of(parameters, buffers, shards))
@@ -57,7 +49,7 @@ class Wire:
         """Return a gradient with the buffers behind it, (P + Q,), as it travels.
 
         Args:
-            vector: on any device; itself the result if the format is float32.
+            vector: itself the result if the format is float32.
             out: (sum of the sizes,) on the same device; None: a reused vector.
             residual: (P,), the error of earlier pushes, which is added and updated; None: no error
                 feedback.
@@ -87,13 +79,7 @@ class Wire:
 
 
 def gradient_of(name: str, vector: Tensor, parameters: int, buffers: int) -> Tensor:
-    """Return the gradient (P,) of an encoded vector or part, in float32 or bfloat16, perhaps a
-    view.
-
-    Args:
-        parameters: P, of the part.
-        buffers: Q, of the part.
-    """
+    """Decode the gradient (P,) of a vector or part, in float32 or bfloat16, perhaps a view."""
     codec = codec_of(name, FRACTION)  # to decode, `top-k` needs no fraction
     if codec is None:
         return vector[:parameters]
