@@ -57,7 +57,7 @@ class Gossip:
         mixes = self._rounds % self._every == 0
         present = plan.replicas
         matrix = self._matrix[present][:, present]
-        matrix = matrix / matrix.sum(dim=1, keepdim=True)  # the shares of those that left
+        matrix = matrix / matrix.sum(dim=1, keepdim=True)  # without those that have left
         if mixes and self._mix == "grad":
             mixed = matrix @ torch.stack([vector[: self._size] for vector in vectors])  # (S, P)
             vectors = [

@@ -218,7 +218,7 @@ class Pipelined:
         return {"machine": self.machine.snapshot(), "taken": self._pipelines.taken}
 
     def load_state(
-        self, state: Mapping[str, Any], pushed: Mapping[Push, Step], kept: Mapping[str, bytes]
+        self, state: Mapping[str, Any], pushed: Mapping[Push, Step], saved: Mapping[str, bytes]
     ) -> None:
         self.machine.restore(state["machine"])
         self.machine.resume(self._backend.now)

@@ -145,7 +145,7 @@ class Pipelines:
         batch = counts.backwards + 1
         if counts.releases < batch:
             # not released for the iteration that ends with this batch; but a resumed run repeats
-            # the forward passes of completed iterations.
+            # the forward passes of completed iterations
             batch = counts.releases
             if not batch or counts.forwards >= self.schedule.forwards_before(stage, batch):
                 return None

@@ -46,8 +46,7 @@ class DecoupledPlan:
     shares: dict[int, float]  # stage -> share of a step's operations
     vector_bytes: dict[int, int]  # stage -> bytes of its parameters and buffers
     output_bytes: dict[StageId, float]
-    """Stage of a group -> bytes of its output, and of the returning gradient, for one sample in the
-    group's precision."""
+    """Stage of a group -> bytes per sample of its output, and of the returning gradient."""
     batches: int
     """The batches of the pool: enough for the workload, and equally many for each group."""
 

@@ -27,7 +27,7 @@ def collator(head: str, tokenizer: Any) -> Collate:
 
 
 class NextTokens:
-    """Makes samples without `labels` their own labels; the loss leaves out padding, not all equal
+    """Makes samples without `labels` their own; the loss leaves out padding, not all equal
     tokens.
     """
 

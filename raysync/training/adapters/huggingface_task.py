@@ -31,7 +31,7 @@ HEADS = {
     "sequence-classification": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
 }
-# their accuracy is measured
+# heads with an accuracy
 CLASSIFY = ("image-classification", "sequence-classification", "token-classification")
 # head -> peft's name, which makes peft train a fresh head beside the adapters
 LORA_TASKS = {
@@ -44,7 +44,7 @@ LORA_TASKS = {
 PARTS = ("train", "test", "validation")
 COLLATE = "collate_fn"
 IGNORED = -100  # transformers leave this label out of a loss
-# the folder of the base model below the adapters, if it was built from a configuration
+# folder of a base model built from a configuration, below the folder of its adapters
 BASE = "base"
 
 

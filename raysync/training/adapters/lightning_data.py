@@ -13,7 +13,7 @@ from raysync.users_code import users_code
 
 # part of the data -> the hook that returns its loader
 LOADERS = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}
-# change a batch
+# hooks that change a batch
 BATCH_HOOKS = ("on_after_batch_transfer", "on_before_batch_transfer", "transfer_batch_to_device")
 # prefixes of lightning's own modules, under both names of the library
 PACKAGES = ("lightning.", "pytorch_lightning.")

@@ -9,7 +9,7 @@ from torch import nn
 
 from raysync.errors import ConfigError, unknown_name
 
-# return several outputs in training unless `aux_logits` is false
+# models that return several outputs in training unless `aux_logits` is false
 AUXILIARY = ("googlenet", "inception_v3")
 
 

@@ -10,9 +10,7 @@ PADDING = 4  # black pixels around the image before the crop: He et al. (2016), 
 
 
 def crop_and_flip(images: Tensor, seed: int) -> Tensor:
-    """Shift images (N, C, H, W) by up to 4 pixels, filled with 0, and mirror half of them, at
-    random.
-    """
+    """Shift images (N, C, H, W) by up to 4 pixels, and mirror half of them, at random."""
     count, channels, height, width = images.shape
     random = torch.Generator().manual_seed(seed)
     top, left = torch.randint(0, 2 * PADDING + 1, (2, count), generator=random)

@@ -1,7 +1,7 @@
 """The file of a trained model: its `state_dict` as safetensors, and rebuilding a module from it.
 
-It runs no code, so it may come from a stranger. Its metadata hold the data's arguments of the
-model's function (`input_shape`, `classes`), so no data are needed to rebuild it.
+The file runs no code, so it may come from a stranger. Its metadata hold `input_shape` and
+`classes`, the arguments of the model's function, so that no data are needed to rebuild it.
 """
 
 from __future__ import annotations

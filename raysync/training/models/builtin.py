@@ -173,9 +173,7 @@ class ModelPlan:
         return getattr(self.source, "__name__", type(self.source).__name__)
 
     def build(self) -> nn.Module:
-        """Build a module from the present state of torch's generator, and check it on two
-        samples.
-        """
+        """Build a module from torch's present generator, and check it on two samples."""
         module = (
             copy.deepcopy(self.source)
             if isinstance(self.source, nn.Module)

@@ -9,8 +9,8 @@ from torch.nn.functional import pad, relu
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions with batch-norm, and a shortcut without parameters (He et al. 2016,
-    option A).
+    """Two 3x3 convolutions, batch-norm, and a shortcut without parameters (He et al. 2016, option
+    A).
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
@@ -32,9 +32,7 @@ class Block(nn.Module):
 
 
 def cifar_resnet(input_shape: tuple[int, ...], classes: int, *, blocks: int) -> nn.Module:
-    """Build a ResNet of 6n + 2 layers, n = `blocks` (He et al. 2016, "Deep Residual Learning",
-    4.2).
-    """
+    """Build a ResNet of 6n + 2 layers, n = `blocks` (He et al. 2016, section 4.2)."""
     layers: list[nn.Module] = [
         nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False),
         nn.BatchNorm2d(16),

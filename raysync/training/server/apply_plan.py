@@ -17,8 +17,8 @@ class ApplyPlan(Struct, frozen=True, omit_defaults=True, gc=False):
     staleness: list[int]  # versions between each push's weights and this update
     version: int  # after this update; a server that missed the one before refuses it
     weights: list[float] = []
-    """Weights in the mean (`combine: sum`: factors) that the paradigm sets; empty: samples. 0: no
-    part in it."""
+    """The paradigm's weights in the mean (`combine: sum`: factors); empty: samples. 0 excludes a
+    push."""
     members: int = 1  # workers that take part, for factors that depend on it
     replicas: list[int] = []
     """The replica of each push if replicas have optimizers of their own; else empty."""

@@ -71,8 +71,8 @@ class ModelServer:
             self.store.forget(worker)
 
     def statistics(self, worker: str) -> Tensor:
-        """Return the buffers of a worker's latest applied push or the initial ones, behind zeros,
-        (P + Q,).
+        """Return the buffers of a worker's latest applied push, or initial ones, behind zeros (P +
+        Q,).
         """
         with self._sound(self.version):
             return self.store.statistics(worker)

@@ -34,8 +34,8 @@ from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.wire import gradient_of
 
 NEXT_TO_0 = ulp(0.0)
-"""A momentum of 0 as a float32, but not for torch, which would leave the buffer unchanged at 0, and
-use an old direction when the momentum rises again."""
+"""A momentum that is 0 as a float32, but not for torch. At 0 torch would leave the buffer
+unchanged, and use an old direction when the momentum rises again."""
 
 
 @with_config(ConfigDict(strict=True, arbitrary_types_allowed=True))
@@ -114,13 +114,11 @@ class ParameterStore:
         self._project()  # requires a store of the whole model
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
-        """Do the first half of an update; return the gradient's norm if it is to be clipped, else
-        0.
+        """Do the first half of an update; return the gradient's norm if it is to be clipped.
 
         Args:
             vectors: K gradients with buffers, (P + Q,) or shorter if encoded, read until the second
-                half; then, if delays are compensated, the weights (P + Q,) that each was computed
-                on.
+                half; then, if delays are compensated, the weights (P + Q,) of each gradient.
         """
         if plan.phase != self._phase:
             self._phase, self._began = plan.phase, plan.progress

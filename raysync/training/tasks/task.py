@@ -87,7 +87,10 @@ class Task(ABC):
         """Return the samples to evaluate on."""
 
     def validation_set(self) -> Dataset[Any] | None:
-        """Return the samples for evaluations during training; None: the test set."""
+        """Return the samples for evaluations during training; None: the test set.
+
+        With them the test set is used once, at the end.
+        """
         return None
 
     def collate(self, samples: list[Any]) -> Any:
@@ -129,7 +132,7 @@ class Task(ABC):
         Returns:
             Name -> a number or a scalar tensor, the mean over the batch's samples; or an `Average`;
             or an object of torchmetrics, an attribute of the task that has been updated with this
-            batch. `loss` is added if it is not among them.
+            batch. `loss` is added if it is missing.
         """
         return {}
 

@@ -53,9 +53,7 @@ def _named(task: Task) -> Task:
 def task_of(
     experiment: Experiment, model: ModelSource | None, data: Labelled | None, task: object
 ) -> tuple[Task, Experiment]:
-    """Return the task of an experiment, and the experiment with the names of objects given
-    instead.
-    """
+    """Return the task of an experiment, and the experiment with the names of given objects."""
     if task is not None:
         return _given(experiment, task, model, data)
     if experiment.task is not None and experiment.names_a_task:

@@ -68,9 +68,7 @@ class Int8:
 
 
 class TopK:
-    """The largest magnitudes, and behind them their indices, 32 bits each (Aji and
-    Heafield 2017).
-    """
+    """The largest magnitudes, and behind them their indices of 32 bits (Aji and Heafield 2017)."""
 
     def __init__(self, fraction: float) -> None:
         self._fraction = fraction

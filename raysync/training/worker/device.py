@@ -46,9 +46,7 @@ def refuse_without_kernels(name: str) -> None:
 
 
 def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
-    """Whether a GPU of a capability (major, minor) runs code for one of torch's list; empty:
-    unknown.
-    """
+    """Whether a GPU of a capability (major, minor) runs code of torch's list; empty: unknown."""
     for name in built_for:
         kind, _, number = name.partition("_")
         built = divmod(int(number.rstrip("af")), 10)
