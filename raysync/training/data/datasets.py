@@ -34,10 +34,10 @@ def digits() -> Labelled:
 
 
 def diabetes() -> Labelled:
-    """scikit-learn's diabetes: the progress of 442 patients a year after ten measures, 88 for
-    testing.
+    """scikit-learn's diabetes: 442 patients' progress after ten measures, 88 for testing.
 
-    A regression; all numbers are standardised by the training set. Comes with raysync.
+    A regression on the next year; all numbers are standardised by the training set. Comes with
+    raysync.
     """
     from sklearn.datasets import load_diabetes
 
@@ -58,9 +58,7 @@ def synthetic(
     test: int = 2_000,
     noise: float = 64.0,
 ) -> Labelled:
-    """One random image a class with noise (standard deviation `noise` of 255): any size, no
-    download.
-    """
+    """One random image a class with noise (deviation `noise` of 255): any size, no download."""
     if min(classes, train, test, *shape) < 1 or noise < 0:
         raise ConfigError(
             "data synthetic: shape, classes, train and test must be at least 1, noise at least 0."

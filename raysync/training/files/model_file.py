@@ -57,7 +57,7 @@ def encoded(model: FlatModel, weights: Tensor, module: nn.Module, task: Task) ->
 
     Args:
         weights: parameters and buffers, (P + Q,).
-        module: names the tensors, which are those of `model`.
+        module: names the tensors, which it shares with `model`.
     """
     model.read_weights(weights)
     model.read_buffers(weights)
@@ -105,7 +105,7 @@ def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:
             raise ValueError(f"{OFFERED}: {metadata[OFFERED][:80]!r}")
     if offered is None:
         raise ConfigError(
-            f"{where}: the model {name} was given as a Python object, and cannot be built anew."
+            f"{where}: the model {name} was given as a Python object, and cannot be rebuilt."
             "\nBuild it yourself, and let it be filled: record.model(module)."
         )
     plan = ModelPlan(

@@ -77,7 +77,7 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Mod
         raise ConfigError(f"{where}: fills an nn.Module, not {type(module).__name__}.")
     own = module.state_dict()
     differ = [
-        f"{name} {tuple(tensors[name].shape)} in place of {tuple(tensor.shape)}"
+        f"{name} {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
         for name, tensor in own.items()
         if name in tensors and not is_lazy(tensor) and tensors[name].shape != tensor.shape
     ]

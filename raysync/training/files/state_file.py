@@ -53,7 +53,7 @@ def check_fits(what: str, saved: object, own: object) -> None:
     """Refuse a state whose `what` differs from this run's."""
     if saved != own:
         raise ConfigError(
-            f"{CHECKPOINT}: it does not fit this run: {what}: {reprlib.repr(saved)}, in place of"
+            f"{CHECKPOINT}: it does not fit this run: {what}: {reprlib.repr(saved)} instead of"
             f" {reprlib.repr(own)}."
         )
 

@@ -141,7 +141,7 @@ def _kind(experiment: Experiment, data: Labelled) -> str:
     if experiment.task is not None and experiment.task.name != kind:
         raise ConfigError(
             f"task: {experiment.task.name} does not go with the labels of {data.name}, which are"
-            f" those of a {kind}."
+            f" for a {kind}."
         )
     if experiment.task is not None and experiment.task.parameters:
         raise ConfigError(
