@@ -40,7 +40,7 @@ class ActorError(Exception):
         self.actor_id, self.reason = actor_id, reason
 
 
-class StartedAnew(Exception):
+class ProcessRestarted(Exception):
     """An actor was called in a process that Ray has started in place of one that died: it knows
     nothing of the run.
     """
@@ -61,7 +61,7 @@ def answers(method: Callable[Concatenate[A, M, P], R]) -> Callable[Concatenate[A
         try:
             own = cast(M, decode(message)) if isinstance(message, bytes) else message
             return method(actor, own, *args, **kwargs)
-        except (ActorError, StartedAnew):
+        except (ActorError, ProcessRestarted):
             raise
         except Exception as error:
             raise ActorError(_own_id(), reason(error)) from error

@@ -25,7 +25,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from raysync.cluster.actor_errors import WITH_ITS_NODE, ActorError, StartedAnew, death_reason
+from raysync.cluster.actor_errors import WITH_ITS_NODE, ActorError, ProcessRestarted, death_reason
 from raysync.cluster.actors.actor_spec import Place
 from raysync.cluster.calls import Delayed, FilesCall, RayCall, Spawned
 from raysync.cluster.clock import now_s
@@ -317,7 +317,7 @@ class RayBackend:
                 if name in self._servers:
                     self._dead.add(cause.actor_id)
                 return Failure("died", death_reason(cause), name, WITH_ITS_NODE in str(cause))
-            case StartedAnew():
+            case ProcessRestarted():
                 return Failure("died", reason(cause))
             case ObjectLostError():
                 return Failure("lost", "what it needs was lost with the node that held it")

@@ -376,7 +376,7 @@ class Session:
         plan, notices = choose(spec, sites, home)
         for notice in filter(None, notices):
             self._notify(notice)
-        for name, transport in plan.shown.items():
+        for name, transport in plan.transports.items():
             self.places[name] = replace(self.places[name], transport=transport)
         return plan
 
