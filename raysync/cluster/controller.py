@@ -1,8 +1,7 @@
-"""The controller actor: the driver of a run on Ray, whose process owns every gradient and all
-weights.
+"""The controller actor: the driver of a run on Ray. Its process owns all gradients and weights.
 
-What happened streams to the session, which alone writes the record, so this actor keeps no history;
-it tells the session at least every second that it is alive.
+Events stream to the session, which alone writes the record, so this actor keeps no history. It
+gives the session a sign of life at least every second.
 """
 
 from __future__ import annotations
@@ -36,52 +35,39 @@ from raysync.engine.topology import rosters_by_stage
 from raysync.record.collector import Collector
 from raysync.record.measures import Measures
 
-BESIDE = "beside"
-"""Ray's concurrency group of the calls that a controller takes while a run is under way."""
+BESIDE = "beside"  # Ray's concurrency group of calls during a run
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cast:
-    """The actors of a run, and where they sit."""
+    """The actors of a run, and their places."""
 
-    servers: Sequence[Any]
-    """Ray's handles, as of all actors."""
-    receivers: Sequence[Any]
-    """The receiver beside each server; None if the cluster is one node."""
+    servers: Sequence[Any]  # Ray's handles, as of all actors
+    receivers: Sequence[Any]  # one beside each server; None if the cluster is one node
     evaluator: Any
-    workers: Mapping[str, Any]
-    """Id of a worker -> its handle."""
-    names: Mapping[str, str]
-    """Ray's id of an actor -> its id here, of workers and servers."""
-    sites: Mapping[str, str]
-    """Id of a worker -> Ray's id of its node."""
-    server_sites: Sequence[str]
-    """Ray's id of the node of each server actor."""
+    workers: Mapping[str, Any]  # id of a worker -> its handle
+    names: Mapping[str, str]  # Ray's id of an actor -> its id here, of workers and servers
+    sites: Mapping[str, str]  # id of a worker -> Ray's id of its node
+    server_sites: Sequence[str]  # Ray's node id of each server actor
     group: PlacementGroup
-    """Where all actors sit."""
-    bundles: Mapping[str, int]
-    """Slot -> the index of the bundle that its workers sit in."""
+    bundles: Mapping[str, int]  # slot -> the index of its workers' bundle
+    # id of a server -> the indices of its shards' bundles
     server_bundles: Mapping[str, Sequence[int]]
-    """Id of a server -> the indices of the bundles that its shards sit in."""
-    setup: tuple[Any, Any]
-    """References to the `RunSpec` and the model, which each actor begins the run with."""
+    setup: tuple[Any, Any]  # references to the `RunSpec` and the model, for each actor's `reset`
+    # a reference to a mapping: slot of a worker, or kind of a server -> `ActorSpec` for restarts
     respawns: Any
-    """A reference to a mapping, slot of a worker or kind of a server -> the `ActorSpec` that starts
-    it anew."""
     transport: TransportPlan
-    """How the vectors of the run travel."""
 
 
 class Controller:
-    """It drives one run after another over the same actors."""
+    """Drives one run after another over the same actors."""
 
     def __init__(self, role: Role) -> None:
         self._role = role
         self._driver: Driver | None = None
         self._exporter = Exporter()
         self._watch: Watch | None = None
-        self._transport: Transport | None = None
-        """That of the latest run."""
+        self._transport: Transport | None = None  # of the latest run
         log_to_stderr(str(role))
 
     def __repr__(self) -> str:
@@ -90,13 +76,14 @@ class Controller:
     def run(
         self, spec: RunSpec, cast: Cast, checkpoint: Checkpoint | None
     ) -> Iterator[list[Line] | SavedModel | Checkpoint]:
-        """Train to the end of the workload, and report as it happens; the last line is an
-        `Ended`. The models that the run leaves come before that, and a checkpoint after its line.
+        """Train to the end of the workload, and yield reports; the last line is an `Ended`.
+
+        The run's models come before that, and a checkpoint after its line.
 
         Args:
             spec: of the run.
-            cast: its actors.
-            checkpoint: what it goes on from, without the files of the servers; None: it begins.
+            actors: of the run.
+            checkpoint: what it resumes from, without the files of the servers; None: it begins.
 
         Raises:
             RunLost: see `Driver.run`.
@@ -128,12 +115,12 @@ class Controller:
         gc.collect()
 
     def held_bytes(self) -> int:
-        """Return the memory of its node that the transport of the run before holds."""
+        """Return the memory of this node that the previous run's transport holds."""
         return self._transport.held_bytes if self._transport is not None else 0
 
     @ray.method(concurrency_group=BESIDE)  # type: ignore[untyped-decorator]
     def stop(self) -> None:
-        """Let the run under way end as `stopped`, after a last checkpoint."""
+        """Let the run in progress end as `stopped`, after a last checkpoint."""
         driver = self._driver  # once: `run` lets go of it in another thread
         if driver is not None:
             driver.stop()
@@ -153,7 +140,6 @@ def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | No
 def driver_of(
     spec: RunSpec, cast: Cast, checkpoint: Checkpoint | None, watch: Watch, transport: Transport
 ) -> Driver:
-    """Return the driver of a run, which has not begun."""
     experiment = spec.experiment
     respawns = ActorSpecs(cast.respawns)
     if any(
@@ -199,7 +185,6 @@ def driver_of(
 
 
 def writers_of(spec: RunSpec, cast: Cast) -> Writers:
-    """Return the actors that begin a run, with the sizes of what they write."""
     return Writers(
         sum(spec.vector_bytes.values()),
         sum(spec.push_bytes.values()),

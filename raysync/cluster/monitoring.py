@@ -1,23 +1,20 @@
-"""What actors tell of a run while it goes on: lines of a log, and metrics at Ray's endpoints.
+"""Logs and metrics of a running actor.
 
-Logs are quiet: a line for each thing that matters, with what it is about as fields of the record.
-Where Ray's own structured logging is on (`ray.init(logging_config=...)`), the records go through
-its handlers and the fields become keys of its JSON; otherwise a line of text goes to the actor's
-stderr, which the dashboard shows as its log.
+Logs are quiet: one line per important event, with its subject as fields of the record. If Ray's
+structured logging is on (`ray.init(logging_config=...)`), records go through its handlers and the
+fields become keys of its JSON; otherwise lines go to the actor's stderr, which the dashboard shows.
 
-Metrics are those of the registry, published through `ray.util.metrics`. What Ray 2.60 does
+Metrics are those of the registry, published through `ray.util.metrics`. Ray 2.60 behaves so
 (measured):
-    * A process tells its node's agent what has changed every `metrics_report_interval_ms` (10 s by
-      default), and once more when it ends, also by `ray.kill`: the last values of a short run are
-      not lost.
-    * A gauge that is not set again within two such intervals is gone from the endpoint. So the
-      gauges of a run that goes on are set again and again, and those of one that has ended, or was
-      killed, vanish by themselves.
+    * A process sends changes to its node's agent every `metrics_report_interval_ms` (10 s by
+    default), and when it ends, also by `ray.kill`: a short run's last values are not lost.
+    * A gauge that is not set again within two intervals vanishes from the endpoint. So a running
+    run sets its gauges repeatedly, and an ended one's vanish.
     * A counter stays until the agent ends. It takes no 0, so a series begins with a nanosecond.
-    * A metric that is made twice in a process is one, with the first description.
+    * A metric created twice in a process is one, with the first description.
     * NaN is not published.
     * The `_sum` of a histogram is made of the middles of its buckets: for means, divide the
-      counters of seconds and pushes.
+    counters of seconds and pushes.
 """
 
 from __future__ import annotations
@@ -39,15 +36,12 @@ from raysync.record.metrics_registry import REGISTRY, RunLabels
 
 LOGGER = "raysync"
 LINE = "%(asctime)s %(levelname)s %(actor)s at_s=%(at_s)s kind=%(kind)s %(message)s"
-TELL_EVERY_S = 1.0
-"""How long a server adds up its seconds: to tell Ray of each update took 40 to 80 of its 2,000 us a
-push (lenet)."""
-BEGINS = 1e-9
-"""What a counter begins with, since 0 is not published."""
+TELL_EVERY_S = 1.0  # a server adds up its seconds for so long: telling Ray of each update is slow
+BEGINS = 1e-9  # the first value of a counter, since 0 is not published
 
 
 def log_to_stderr(actor: str) -> None:
-    """Set up the log of an actor's process, before its first line.
+    """Set up the log of an actor's process.
 
     Args:
         actor: its role, without blanks.
@@ -65,7 +59,7 @@ def log_to_stderr(actor: str) -> None:
 def log_begin(
     paradigm: AnyParadigm, experiment: Experiment, workload_samples: int, labels: RunLabels | None
 ) -> None:
-    """Log that a run begins: its experiment (of a trial SWEEP/TRIAL) and the name of its record."""
+    """Log the beginning of a run: its experiment (of a trial SWEEP/TRIAL) and its record's name."""
     name = f"{labels.experiment}/{labels.run}" if labels else experiment.name
     parameters = ", ".join(f"{name}={value}" for name, value in paradigm.parameters().items())
     logging.getLogger(LOGGER).info(
@@ -81,7 +75,6 @@ def log_begin(
 
 
 def log_ready(model: str, devices: Sequence[str]) -> None:
-    """Log that a worker can begin."""
     logging.getLogger(LOGGER).info(
         "ready to train %s on %s",
         model,
@@ -103,9 +96,8 @@ def log_events(lines: Iterable[Line]) -> None:
 
 
 class Exporter:
-    """The metrics of this process.
-
-    The first error is logged, and ends the publishing for good: training goes on.
+    """The metrics of this process. The first error is logged, and ends publishing: training goes
+    on.
     """
 
     def __init__(self) -> None:
@@ -113,7 +105,7 @@ class Exporter:
         self._gave_up = False
 
     def publish(self, collect: Callable[[], Collected]) -> None:
-        """Tell Ray what `collect` returns; an error of that counts as one of Ray."""
+        """Publish what `collect` returns; its errors count as Ray's."""
         if self._gave_up:
             return
         try:
@@ -137,13 +129,13 @@ class Exporter:
 
 
 class UpdateSeconds:
-    """The seconds of a server's updates, counted where they are made: that costs no round trip."""
+    """The seconds of a server's updates, counted in its process to save round trips."""
 
     def __init__(self, exporter: Exporter, labels: RunLabels | None) -> None:
         """
         Args:
-            exporter: the one of the process.
-            labels: those of the run; None: nothing is published.
+            exporter: of the process.
+            labels: of the run; None: nothing is published.
         """
         self._exporter = exporter
         self._key = None if labels is None else ("raysync_server_update_seconds", labels.values)
@@ -165,9 +157,8 @@ class UpdateSeconds:
             self.tell()
 
     def tell(self) -> None:
-        """Publish the seconds that are not published yet.
-
-        A server calls it when it publishes weights, and so at the end of a run, too.
+        """Publish the seconds since the last time; called with every publication of weights, so at
+        the end too.
         """
         if self._key is not None and self._untold_s > 0:
             self._publish(self._untold_s)

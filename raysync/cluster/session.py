@@ -1,4 +1,4 @@
-"""A session owns the Ray connection and the actors; runs that follow one another keep them.
+"""A session owns the Ray connection and the actors, which successive runs reuse.
 
 torch is imported once per process, so the second run of a comparison starts at once.
 """
@@ -45,22 +45,18 @@ from raysync.record.metrics_registry import RunLabels
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
 
-SILENCE_S = 60.0
-"""The silence after which a controller counts as frozen: it reports about every second, even if
-nothing happens."""
-TEARDOWN_S = 10.0
-"""How long Ray may take to end the actors of a run: it takes some tenths of a second."""
+SILENCE_S = 60.0  # a longer silence means a frozen controller, which reports about every second
+TEARDOWN_S = 10.0  # for Ray to end the actors of a run
 
 
 class Session:
-    """The actors of runs that follow one another, as a context manager.
+    """The actors of successive runs, as a context manager.
 
     When it ends, actors, placement group and private cluster are gone.
     """
 
     resumes_exactly = False
-    rosters: Mapping[int, Roster] = MappingProxyType({})
-    """Those of a run are in its controller."""
+    rosters: Mapping[int, Roster] = MappingProxyType({})  # the controller has a run's rosters
 
     def __init__(
         self,
@@ -71,20 +67,19 @@ class Session:
     ) -> None:
         """
         Args:
-            notify: is told, in a sentence, what the user should know.
-            address: the cluster to join for experiments whose `cluster.address` is `auto`, as Ray's
-                RAY_ADDRESS names it; None: a private one.
-            within: the placement group to use, with the bundles of `placement.placed`; None: one is
-                made, and removed.
-            fork_server: the one that was started early for a private cluster; None: there is none.
+            notify: shows the user a sentence.
+            address: the cluster to join if `cluster.address` is `auto`, as RAY_ADDRESS names it;
+                None: a private one.
+            within: an existing placement group with the bundles of `placement.placed`; None: one is
+                created, and removed.
+            fork_server: started early for a private cluster; None: there is none.
         """
         self._notify = notify
         self._connection = Connection(notify, address, fork_server)
         self._within = within
+        # the actors of the latest run: `server-0`, `evaluator`, and the worker slots
         self.places: dict[str, Place] = {}
-        """Where the actors of the latest run sit: `server-0`, `evaluator`, and the worker slots."""
-        self.models: list[SavedModel] = []
-        """The models that the latest run left, which are there before its last report."""
+        self.models: list[SavedModel] = []  # of the latest run, complete before its last report
         self._actor_group: ActorGroup | None = None
         self._model: tuple[InitialModel, Any] | None = None
 
@@ -102,14 +97,13 @@ class Session:
         checkpoint: Checkpoint | None = None,
         history: Callable[[], Sequence[Line]] = tuple,
     ) -> Iterator[list[Line] | Checkpoint]:
-        """Train under a paradigm, and yield what happens, in order; the last line is an
-        `Ended`.
+        """Train under a paradigm, and yield events in order; the last line is an `Ended`.
 
         Args:
             training: what to train.
             paradigm: a fresh one.
-            labels: what names the run in logs and metrics; None: no metrics are published.
-            checkpoint: what the run goes on from; None: it begins.
+            labels: name the run in logs and metrics; None: no metrics are published.
+            checkpoint: what the run resumes from; None: it begins.
             history: not needed here.
 
         Raises:
@@ -148,16 +142,16 @@ class Session:
         assert ended is not None, "a run without an end"
 
     def stop(self) -> None:
-        """Let the run under way end as `stopped`, after a last checkpoint."""
+        """Let the run in progress end as `stopped`, after a last checkpoint."""
         assert self._actor_group is not None, "no run is under way"
         self._actor_group.controller.stop.remote()
 
     def await_reset(self, resets: Mapping[str, Any], busy_s: float = 0.0) -> None:
-        """Wait until the actors of a run have begun it: `places` is what their `reset` returns.
+        """Wait until the actors have begun a run, and set `places` to the results of their `reset`.
 
         Args:
             resets: name of an actor -> reference to its place.
-            busy_s: how long they may still be busy with the run before.
+            busy_s: how long they may still be busy with the previous run.
         """
         assert self._actor_group is not None, "a run without actors"
         try:
@@ -171,7 +165,7 @@ class Session:
         self.places = dict(zip(resets, places, strict=True))
 
     def close(self) -> None:
-        """Take down what this session started; Ray may be stuck, but not this."""
+        """End what this session started, even if Ray is stuck."""
         try:
             self._shutdown()
         finally:
@@ -185,9 +179,8 @@ class Session:
     ) -> tuple[ActorGroup, Cast]:
         """Return actors that have begun the run.
 
-        Kept ones that do not answer, which the end of the last run did not show, are replaced. New
-        ones of which a process died before the run has begun are started anew, as often, and as
-        soon, as `cluster.restarts` says of workers.
+        Reused actors that do not answer are replaced. New ones of which a process died before the
+        beginning of the run are restarted like workers, by `cluster.restarts`.
 
         Raises:
             RunFailed: they do not start.
@@ -250,10 +243,7 @@ class Session:
         return self._actor_group
 
     def _cores(self) -> dict[str, int]:
-        """Return node -> its cores.
-
-        A private node declares more CPUs to Ray where an experiment needs more.
-        """
+        """Return node -> its cores; a private node may declare more CPUs to Ray than it has."""
         declared = {
             node["NodeID"]: int(node["Resources"].get("CPU", 1))
             for node in within(ANSWER_S, ray.nodes)
@@ -265,11 +255,10 @@ class Session:
         }
 
     def _threads(self, experiment: Experiment) -> tuple[tuple[int, ...], bool, int | None]:
-        """Return the torch threads of the actors in each bundle, whether they may become more, and
-        those of a server if they differ.
+        """Return each bundle's torch threads, whether they may grow, and a server's if different.
 
-        On a cluster they are the CPUs of the bundle, or a fair share of its node's cores if that is
-        more; on a private one a fair share of the cores.
+        On a cluster these are the CPUs of the bundle, or a fair share of its node's cores if that
+        is more; on a private one a fair share of the cores.
         """
         asked, cores, private = plan(experiment), os.cpu_count() or 1, self._connection.private
         share = max(1, cores // len(asked.bundles))
@@ -287,7 +276,7 @@ class Session:
         spec: RunSpec,
         checkpoint: Checkpoint | None,
     ) -> Cast:
-        """Let all actors begin the run, each with its part of the spec."""
+        """Let all actors begin the run."""
         setup = ray.put(spec), self.shared(training.model)
         states = _server_files(spec, checkpoint)
         servers = [server_role(spec.first_server + index).kind for index in states]
@@ -353,10 +342,10 @@ class Session:
             )
 
     def _transport(self, actor_group: ActorGroup, spec: RunSpec) -> TransportPlan:
-        """Settle how the vectors of a run travel, and note it at the places of the actors.
+        """Choose the run's transport, and note it in the places of the actors.
 
         Raises:
-            ConfigError: the experiment demands what cannot be.
+            ConfigError: the cluster does not allow the transport that the experiment demands.
         """
         nodes = {name: place.node_id for name, place in self.places.items()}
         servers = [
@@ -397,7 +386,6 @@ class Session:
         return self._model[1]
 
     def _shutdown(self) -> None:
-        """End the actors, unless Ray is stuck."""
         if self._actor_group is None:
             return
         actor_group, self._actor_group = self._actor_group, None
@@ -408,16 +396,14 @@ class Session:
 
 
 def _was_killed(error: Exception) -> bool:
-    """Say whether an actor's process died by itself, and not by an error of its constructor."""
+    """Whether an actor's process died by itself, and not by an error of its constructor."""
     if not isinstance(error, ActorDiedError | ActorUnavailableError):
         return False
     return not error.actor_init_failed
 
 
 def _server_files(spec: RunSpec, checkpoint: Checkpoint | None) -> dict[int, tuple[Any, ...]]:
-    """Return number of a server actor -> a reference to its file in the checkpoint, if there is
-    one.
-    """
+    """Return number of a server actor -> a reference to its file in the checkpoint, if any."""
     if checkpoint is None:
         return {index: () for indices in spec.servers.values() for index in indices}
     return {
@@ -428,7 +414,7 @@ def _server_files(spec: RunSpec, checkpoint: Checkpoint | None) -> dict[int, tup
 
 
 def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkpoint]:
-    """Yield what a controller reports, to its end.
+    """Yield a controller's reports, to its end.
 
     Raises:
         RunLost: the controller died, or is silent, or has lost what the run cannot do without.
@@ -463,8 +449,8 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkp
 def server_threads(asked: Plan, cores: int) -> int:
     """Return the torch threads of each server where all actors share the cores.
 
-    While the servers make an update, at least the worker whose gradient they take waits for them:
-    they have its share of the cores as well as their own.
+    During an update at least the worker of the gradient waits: the servers use its cores as well as
+    their own.
     """
     shards = len(asked.servers)
     actors = shards + 1 + len(asked.workers)
@@ -472,20 +458,18 @@ def server_threads(asked: Plan, cores: int) -> int:
 
 
 def _is_loss(line: Line) -> bool:
-    """Say whether a worker left before its work was done.
+    """Whether a worker left before its work was done.
 
-    Even if it came back: the actor in its place belongs to the controller, and the group's handle
-    is that of the dead one. So the next run gets new actors.
+    Even if it was restarted: the controller owns the new actor, and the group's handle is of the
+    dead one. So the next run gets new actors.
     """
     return isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.done
 
 
 def _answer(method: Any, *arguments: Any) -> Any:
-    """Return what a method of an actor does."""
     return within(ANSWER_S, lambda: ray.get(method.remote(*arguments)))
 
 
 def _store_bytes(node_id: str) -> float:
-    """Return the size of the object store of a node."""
     [node] = [each for each in within(ANSWER_S, ray.nodes) if each["NodeID"] == node_id]
     return float(node["Resources"].get("object_store_memory", inf))

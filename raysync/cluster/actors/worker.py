@@ -204,8 +204,8 @@ class Worker:
 
     @answers
     def restore(self, message: RestoreCall, *parts: Payload) -> None:
-        """Load the buffers that this slot had at the interruption, from the end of a vector, in a
-        part a shard.
+        """Load the slot's buffers from before an interruption: the end of a vector, in a part a
+        shard.
         """
         assert self._computation is not None, "restore before reset"
         self._computation.gradient.read_buffers(torch.cat(incoming(*parts)))

@@ -203,9 +203,7 @@ class Channel:
         self._unanswered_bytes += size
 
     def _relay(self, call: PipedCall, data: bytes) -> bool:
-        """Send a call through the actor that makes its input; False: it waits for the input
-        instead.
-        """
+        """Send a call through the actor that makes its input; False: it waits for the input."""
         [need, *others] = call.needs
         if self not in need.dependents:
             need.dependents.append(self)
