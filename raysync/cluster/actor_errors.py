@@ -1,7 +1,5 @@
-"""Errors of an actor's own code.
-
-Ray passes the error of a failed call on to every call that takes one of its values, without the
-name of the actor. So an actor signs its errors.
+"""Errors of an actor's own code, which an actor signs: Ray passes on the error of a failed call
+to every call that takes one of its values, without the actor's id.
 """
 
 from __future__ import annotations
@@ -29,11 +27,6 @@ class ActorError(Exception):
     """An error of an actor's own code, as text: a user's exception may not be picklable."""
 
     def __init__(self, actor_id: str, reason: str) -> None:
-        """
-        Args:
-            actor_id: Ray's.
-            reason: the error's type and message.
-        """
         super().__init__(actor_id, reason)
         self.actor_id, self.reason = actor_id, reason
 

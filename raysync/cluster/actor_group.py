@@ -1,9 +1,4 @@
-"""The actors of an experiment: started in turns, kept between runs, killed together.
-
-An actor's process imports torch, which takes a core for seconds. If many do so at once on few
-cores, all are slow, and Ray declares those dead that do not register within a minute. So a node
-starts no more at once than it has cores.
-"""
+"""The actors of an experiment: started in turns, kept between runs, killed together."""
 
 from __future__ import annotations
 
@@ -80,11 +75,6 @@ class ActorGroup:
 
     def start(self, spec: RunSpec, cores: Mapping[str, int], notify: Callable[[str], None]) -> None:
         """Start the actors, each in its bundle.
-
-        Args:
-            spec: of the run.
-            cores: node -> how many it has.
-            notify: is told now and then how many workers are ready.
 
         Raises:
             RayError: one of them does not start.
@@ -218,22 +208,19 @@ def _given(threads: int | None) -> Threads | None:
 
 
 class Starting:
-    """Starts actors in order, each as soon as its node has a core for it."""
+    """Starts actors in order, each as soon as its node has a core for it.
+
+    An actor's process imports torch, which takes a core for seconds. Many at once on few cores
+    would all be slow, and Ray declares those dead that do not register within a minute.
+    """
 
     def __init__(
         self,
-        cores: Mapping[str, int],
-        nodes: list[str],
-        workers: int,
-        notify: Callable[[str], None],
+        cores: Mapping[str, int],  # node -> how many it has
+        nodes: list[str],  # of all actors to start
+        workers: int,  # how many of them are workers
+        notify: Callable[[str], None],  # is told now and then how many workers are ready
     ) -> None:
-        """
-        Args:
-            cores: node -> how many it has.
-            nodes: the node of each actor to start.
-            workers: how many of them are workers.
-            notify: is told now and then how many workers are ready.
-        """
         self._cores = cores
         self._workers, self._notify = workers, notify
         # ready reference of an actor -> its node, and whether it is a worker

@@ -38,21 +38,14 @@ class RayCall:
     def __init__(
         self,
         backend: Owner,
+        # references that are ready when it is done; the first has its answer
         report: Sequence[Any],
         *values: Parts,
-        upload: Upload | None = None,
-        leases: tuple[Lease, ...] = (),
+        upload: Upload | None = None,  # of its first value to a server; None: it is not a worker's
+        leases: tuple[Lease, ...] = (),  # the memory of its first value, if the driver lent any
+        # the leases of its inputs, held until it is known to be done
         reads: tuple[Lease, ...] = (),
     ) -> None:
-        """
-        Args:
-            backend: the backend that issued it.
-            report: references that are ready when the call is done; the first has its answer.
-            values: the parts of each value.
-            upload: the upload of its first value to a server; None: it is not a worker's.
-            leases: the memory of its first value, if the driver lent any.
-            reads: the leases of its inputs, held until it is known to be done.
-        """
         self.leases, self.reads = leases, reads
         self._backend, self._values = backend, values
         self.report, self.upload = report, upload

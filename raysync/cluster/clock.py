@@ -1,8 +1,4 @@
-"""Real time: the only file that reads a clock, sleeps, or limits the time of a call.
-
-Most Ray calls wait for ever for a frozen process, and in C++, where Ctrl-C is ignored. So a call
-runs in its own thread, and the caller waits in Python; a call that does not return is abandoned.
-"""
+"""Real time: the only file that reads a clock, sleeps, or limits the time of a call."""
 
 from __future__ import annotations
 
@@ -33,13 +29,7 @@ def sleep_s(seconds: float) -> None:
 
 
 def repeat(call: Callable[[], None], every_s: float, sooner: Event) -> None:
-    """Call a function now, and periodically, in a daemon thread.
-
-    Args:
-        call: must not raise.
-        every_s: the time between two calls.
-        sooner: triggers the next call at once.
-    """
+    """Call a function that never raises now, periodically, and when `sooner` is set."""
 
     def work() -> None:
         while True:
@@ -56,11 +46,11 @@ def is_stuck() -> bool:
 
 
 def within(limit_s: float, call: Callable[[], Result]) -> Result:
-    """Return the result of a call, with a timeout.
+    """Return the result of a call, with a timeout; the call must not raise `StopIteration`.
 
-    Args:
-        limit_s: the timeout.
-        call: may raise anything but `StopIteration`.
+    Most Ray calls wait for ever for a frozen process, and in C++, where Ctrl-C is ignored. So a
+    call runs in its own thread, and the caller waits in Python; a call that does not return is
+    abandoned.
 
     Raises:
         RaySystemError: the call wants this process to end.

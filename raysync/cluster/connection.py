@@ -66,17 +66,11 @@ class Connection:
 
     def __init__(
         self,
-        notify: Callable[[str], None],
-        address: str | None,
+        notify: Callable[[str], None],  # shows the user a sentence
+        address: str | None,  # to join where `cluster.address` is `auto`; None: a private cluster
+        # of a private cluster; None: it is started with the cluster, if it is to fork
         fork_server: ForkServer | None = None,
     ) -> None:
-        """
-        Args:
-            notify: shows the user a sentence.
-            address: the cluster to join where `cluster.address` is `auto`; None: a private one.
-            fork_server: forks the worker processes of a private cluster; None: it is started with
-                the cluster, if it is to fork.
-        """
         self.private = False  # whether the cluster was started here
         self._notify = notify
         self._address = address
@@ -86,11 +80,7 @@ class Connection:
         self._sigterm: Any = None
 
     def open(self, cluster: Cluster, cpus: float) -> None:
-        """Connect, unless connected.
-
-        Args:
-            cluster: says to which one.
-            cpus: the least CPUs that a private one declares.
+        """Connect, unless connected; a private cluster declares at least `cpus`.
 
         Raises:
             ConfigError: there is no such cluster.

@@ -1,8 +1,4 @@
-"""The controller actor: the driver of a run on Ray. Its process owns all gradients and weights.
-
-Events stream to the session, which alone writes the record, so this actor keeps no history. It
-gives the session a sign of life at least every second.
-"""
+"""The controller actor: the driver of a run on Ray. Its process owns all gradients and weights."""
 
 from __future__ import annotations
 
@@ -39,7 +35,7 @@ BESIDE = "beside"  # Ray's concurrency group of calls during a run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cast:
+class RunActors:
     """The actors of a run, and their places."""
 
     servers: Sequence[Any]  # Ray's handles, as of all actors
@@ -60,7 +56,10 @@ class Cast:
 
 
 class Controller:
-    """Drives one run after another over the same actors."""
+    """Drives one run after another over the same actors.
+
+    Events stream to the session, which alone writes the record; a sign of life comes every second.
+    """
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -74,16 +73,12 @@ class Controller:
         return str(self._role)
 
     def run(
-        self, spec: RunSpec, cast: Cast, checkpoint: Checkpoint | None
+        self, spec: RunSpec, actors: RunActors, checkpoint: Checkpoint | None
     ) -> Iterator[list[Line] | SavedModel | Checkpoint]:
         """Train to the end of the workload, and yield reports; the last line is an `Ended`.
 
-        The run's models come before that, and a checkpoint after its line.
-
-        Args:
-            spec: of the run.
-            actors: of the run.
-            checkpoint: what it resumes from, without the files of the servers; None: it begins.
+        The run's models come before that, and a checkpoint after its line. `checkpoint`, to resume
+        from, lacks the files of the servers.
 
         Raises:
             RunLost: see `Driver.run`.
@@ -91,10 +86,10 @@ class Controller:
         experiment, topology = spec.experiment, spec.topology
         log_begin(topology.paradigm, experiment, topology.workload_samples, spec.labels)
         collector = collector_of(spec, checkpoint)
-        self._watch = self._watch or NodeWatch(cast.group)  # all runs are in one placement group
-        transport = cast.transport.begin(writers_of(spec, cast), self._transport)
+        self._watch = self._watch or NodeWatch(actors.group)  # all runs are in one placement group
+        transport = actors.transport.begin(writers_of(spec, actors), self._transport)
         self._transport = transport
-        driver = self._driver = driver_of(spec, cast, checkpoint, self._watch, transport)
+        driver = self._driver = driver_of(spec, actors, checkpoint, self._watch, transport)
         assert isinstance(driver.backend, RayBackend), "a run on Ray"
         with closing(driver.backend):
             for lines in driver.run():
@@ -138,20 +133,24 @@ def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | No
 
 
 def driver_of(
-    spec: RunSpec, cast: Cast, checkpoint: Checkpoint | None, watch: Watch, transport: Transport
+    spec: RunSpec,
+    actors: RunActors,
+    checkpoint: Checkpoint | None,
+    watch: Watch,
+    transport: Transport,
 ) -> Driver:
     experiment = spec.experiment
-    respawns = ActorSpecs(cast.respawns)
+    respawns = ActorSpecs(actors.respawns)
     if any(
         isinstance(fault, Crash) and fault.rejoin_after_s is not None for fault in experiment.faults
     ):
         respawns.fetch()  # before the run begins, so that its planned comebacks are in time
     shards = {
         name: Shards(
-            [cast.servers[index] for index in indices],
+            [actors.servers[index] for index in indices],
             [f"server-{spec.first_server + index}" for index in indices],
-            [cast.server_sites[index] for index in indices],
-            [cast.receivers[index] for index in indices],
+            [actors.server_sites[index] for index in indices],
+            [actors.receivers[index] for index in indices],
             clips=experiment.update.clips,
             push_bytes=spec.push_bytes[name],
         )
@@ -159,13 +158,13 @@ def driver_of(
     }
     backend = RayBackend(
         servers=shards,
-        evaluator=cast.evaluator,
-        evaluator_setup=cast.setup,
-        workers=cast.workers,
+        evaluator=actors.evaluator,
+        evaluator_setup=actors.setup,
+        workers=actors.workers,
         respawns=respawns,
-        nodes=WorkerNodes(watch, cast.bundles, cast.server_bundles),
-        names=cast.names,
-        sites=cast.sites,
+        nodes=WorkerNodes(watch, actors.bundles, actors.server_bundles),
+        names=actors.names,
+        sites=actors.sites,
         upload_s=spec.upload_s,
         transport=transport,
         began_at=0.0 if checkpoint is None else checkpoint.at,
@@ -184,10 +183,10 @@ def driver_of(
     )
 
 
-def writers_of(spec: RunSpec, cast: Cast) -> Writers:
+def writers_of(spec: RunSpec, actors: RunActors) -> Writers:
     return Writers(
         sum(spec.vector_bytes.values()),
         sum(spec.push_bytes.values()),
-        {worker: actor_id(handle) for worker, handle in cast.workers.items()},
-        [actor_id(server) for server in cast.servers],
+        {worker: actor_id(handle) for worker, handle in actors.workers.items()},
+        [actor_id(server) for server in actors.servers],
     )

@@ -1,9 +1,7 @@
-"""Errors of a full object store.
+"""Errors of a full object store: the run resumes once there is space.
 
-Ray keeps gradients, weights and checkpoints in a node's object store. A full one is no error yet:
-Ray spills to disk whatever is not mapped (measured with Ray 2.60). Calls fail only if the disk is
-full, too. That is no error of user code: the run resumes from its checkpoint as soon as there is
-space, as often as `cluster.restarts` allows.
+Ray spills to disk whatever is not mapped, so calls only fail if the disk is full, too (Ray 2.60). That
+is no error of user code: the run resumes as often as `cluster.restarts` allows.
 """
 
 from __future__ import annotations

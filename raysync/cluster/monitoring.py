@@ -1,21 +1,4 @@
-"""Logs and metrics of a running actor.
-
-Logs are quiet: one line per important event, with its subject as fields of the record. If Ray's
-structured logging is on (`ray.init(logging_config=...)`), records go through its handlers and the
-fields become keys of its JSON; otherwise lines go to the actor's stderr, which the dashboard shows.
-
-Metrics are those of the registry, published through `ray.util.metrics`. Ray 2.60 behaves so
-(measured):
-    * A process sends changes to its node's agent every `metrics_report_interval_ms` (10 s by
-    default), and when it ends, also by `ray.kill`: a short run's last values are not lost.
-    * A gauge that is not set again within two intervals vanishes from the endpoint. So a running
-    run sets its gauges repeatedly, and an ended one's vanish.
-    * A counter stays until the agent ends. It takes no 0, so a series begins with a nanosecond.
-    * A metric created twice in a process is one, with the first description.
-    * NaN is not published.
-    * The `_sum` of a histogram is made of the middles of its buckets: for means, divide the
-    counters of seconds and pushes.
-"""
+"""Logs and metrics of a running actor."""
 
 from __future__ import annotations
 
@@ -41,13 +24,10 @@ BEGINS = 1e-9  # the first value of a counter, since 0 is not published
 
 
 def log_to_stderr(actor: str) -> None:
-    """Set up the log of an actor's process.
-
-    Args:
-        actor: its role, without blanks.
-    """
+    """Set up the log of an actor's process."""
     logger = logging.getLogger(LOGGER)
     logger.setLevel(logging.INFO)
+    # With `ray.init(logging_config=...)` records go through Ray's handlers instead, which write JSON.
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(
@@ -98,6 +78,12 @@ def log_events(lines: Iterable[Line]) -> None:
 class Exporter:
     """The metrics of this process. The first error is logged, and ends publishing: training goes
     on.
+
+    Behaviour of Ray 2.60 (measured): a process sends changes to its node's agent periodically, and
+    when it ends, also by `ray.kill`. A gauge that is not set again within two intervals vanishes,
+    so a running run sets its gauges repeatedly. A counter stays until the agent ends. NaN is not
+    published. A histogram's `_sum` is made of the middles of its buckets: for means, divide the
+    counters of seconds and pushes.
     """
 
     def __init__(self) -> None:
@@ -123,7 +109,7 @@ class Exporter:
             logging.getLogger(__name__).exception("no metrics from here on")
 
     def _metric(self, name: str) -> Any:
-        if name not in self._made:
+        if name not in self._made:  # a second one would be the same, with the first description
             self._made[name] = _make(name)
         return self._made[name]
 
@@ -132,11 +118,6 @@ class UpdateSeconds:
     """The seconds of a server's updates, counted in its process to save round trips."""
 
     def __init__(self, exporter: Exporter, labels: RunLabels | None) -> None:
-        """
-        Args:
-            exporter: of the process.
-            labels: of the run; None: nothing is published.
-        """
         self._exporter = exporter
         self._key = None if labels is None else ("raysync_server_update_seconds", labels.values)
         self._untold_s = 0.0

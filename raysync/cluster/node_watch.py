@@ -1,9 +1,4 @@
-"""The nodes of a run's workers: lost, draining, or free for a restart.
-
-Ray reschedules what a lost node held, and drains a node that its autoscaler, a cloud or `ray
-drain-node` is about to remove. It is polled every few seconds in a thread, so that nothing waits
-for a head that does not answer.
-"""
+"""The nodes of a run's workers: lost, draining, or free for a restart."""
 
 from __future__ import annotations
 
@@ -66,7 +61,12 @@ class Watch(Protocol):
 
 
 class NodeWatch:
-    """Polls Ray about the nodes of a placement group, as long as this process lives."""
+    """Polls Ray about the nodes of a placement group, as long as this process lives.
+
+    Ray reschedules what a lost node held, and drains a node that its autoscaler, a cloud or `ray
+    drain-node` is about to remove. A thread polls, so nothing waits for a head that does not
+    answer.
+    """
 
     def __init__(self, group: PlacementGroup) -> None:
         self._group = group
@@ -123,16 +123,10 @@ class WorkerNodes:
     def __init__(
         self,
         watch: Watch,
-        bundles: Mapping[str, int],
+        bundles: Mapping[str, int],  # slot -> the index of its workers' bundle
+        # id of a server -> the indices of its shards' bundles
         servers: Mapping[str, Sequence[int]] = NO_SERVERS,
     ) -> None:
-        """
-        Args:
-            watch: the source of views.
-            bundles: slot -> the index of its workers' bundle.
-            servers: id of a server -> the indices of its shards' bundles, the first also the
-                controller's.
-        """
         self._watch, self._bundles, self._servers = watch, bundles, servers
         self._starting: dict[str, str] = {}  # starting worker -> its node
         # workers and servers whose node drains, with the node

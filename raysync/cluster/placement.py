@@ -1,7 +1,6 @@
 """The placement of a run's actors: one placement group, checked before it is requested.
 
-Ray waits silently for resources or labels that will never come, and its placement groups have no
-fallback. So the label selectors are chosen here, by the nodes' total resources, not the free ones.
+Ray waits silently for resources or labels that will never come.
 """
 
 from __future__ import annotations
@@ -178,7 +177,8 @@ def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -
 def chosen(experiment: Experiment, nodes: Sequence[ClusterNode]) -> Plan:
     """Return the plan with the label selectors that the cluster can meet.
 
-    A group, in order, gets its first selector with which all bundles so far can be placed.
+    A group, in order, gets its first selector with which all bundles so far can be placed, by the
+    nodes' total resources, not the free ones: Ray's placement groups have no fallback.
     """
     whole = plan(experiment)
     bundles = list(whole.bundles)

@@ -10,10 +10,7 @@ LOOK_S = 1.0  # how long a node is observed
 
 
 def busy_cores(node: str) -> tuple[float, int]:
-    """Measure the busy cores of a node, by all its processes; return them, and its cores.
-
-    Args:
-        node: Ray's id of it.
+    """Measure how many of a node's cores are busy; return that, and all.
 
     Raises:
         TimeoutError: the node does not answer.

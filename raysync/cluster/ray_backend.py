@@ -1,12 +1,4 @@
-"""The Ray backend: an actor is a process, and a value is a reference to each of its parts.
-
-Only references and small answers pass through here, never a tensor. The *future* weights go into
-the next step, so a release costs no round trip. Gradients and weights are return values of actor
-calls, owned by this process: a gradient survives its worker. Return values are not nested: Ray
-would never free them (Ray 2.60, results below 100 KiB).
-
-The one blocking call is `ray.wait` on the watched calls, until the next scheduled event or report.
-"""
+"""The Ray backend: an actor is a process, and a value is a reference to each of its parts."""
 
 from __future__ import annotations
 
@@ -63,38 +55,32 @@ class _Watched:
 
 
 class RayBackend:
+    """The world of one run on Ray. Only references and small answers pass through it.
+
+    The *future* weights go into the next step, so a release costs no round trip. Gradients and
+    weights are return values owned by this process: a gradient survives its worker. They are not
+    nested in others, which Ray would never free (Ray 2.60, results below 100 KiB).
+    """
+
     computes = True
     delivers = True
 
     def __init__(
         self,
-        servers: Mapping[str, Shards],
-        evaluator: Any,
-        evaluator_setup: Sequence[Any],
-        workers: Mapping[str, Any],
+        servers: Mapping[str, Shards],  # id -> its shards
+        evaluator: Any,  # its handle; Ray may restart it
+        evaluator_setup: Sequence[Any],  # references to the arguments of its `reset`
+        workers: Mapping[str, Any],  # id -> handle
         respawns: Spawns,
         nodes: WorkerNodes,
-        names: Mapping[str, str],
+        names: Mapping[str, str],  # Ray's id of an actor -> its id here, of workers and servers
         *,
-        sites: Mapping[str, str],
+        sites: Mapping[str, str],  # worker -> Ray's id of its node
+        # the seconds of a slot's gradient over its emulated link
         upload_s: Callable[[str, StepFault], float],
         transport: Transport,
-        began_at: float = 0.0,
+        began_at: float = 0.0,  # the run's time at which it resumes, in seconds
     ) -> None:
-        """
-        Args:
-            servers: id -> its shards.
-            evaluator: handle of its actor, which Ray may restart.
-            evaluator_setup: references to the arguments of the evaluator's `reset`.
-            workers: id -> handle of its actor.
-            respawns: restarts workers and servers.
-            nodes: the nodes of the workers.
-            names: Ray's id of an actor -> its id here, of workers and servers.
-            sites: worker -> Ray's id of its node.
-            upload_s: returns the upload time of a slot's gradient over its emulated link.
-            transport: carries the vectors of the run.
-            began_at: the run's time at which it resumes, in seconds.
-        """
         self._transport = transport
         transport.attach(self._failure_by)
         self._sites, self._upload_s = dict(sites), upload_s

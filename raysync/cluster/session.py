@@ -23,7 +23,7 @@ from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
 from raysync.cluster.actors.actor_spec import Place, actor_group_name, server_role
 from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
-from raysync.cluster.controller import Cast
+from raysync.cluster.controller import RunActors
 from raysync.cluster.full_object_store import full_reason, is_full
 from raysync.cluster.layout import spec_of, worker_class
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
@@ -60,20 +60,13 @@ class Session:
 
     def __init__(
         self,
-        notify: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,  # shows the user a sentence
+        # to join where `cluster.address` is `auto`; None: a private cluster
         address: str | None = None,
+        # with the bundles of `placement.placed`; None: one is created, and removed
         within: PlacementGroup | None = None,
-        fork_server: ForkServer | None = None,
+        fork_server: ForkServer | None = None,  # started early for a private cluster
     ) -> None:
-        """
-        Args:
-            notify: shows the user a sentence.
-            address: the cluster to join if `cluster.address` is `auto`, as RAY_ADDRESS names it;
-                None: a private one.
-            within: an existing placement group with the bundles of `placement.placed`; None: one is
-                created, and removed.
-            fork_server: started early for a private cluster; None: there is none.
-        """
         self._notify = notify
         self._connection = Connection(notify, address, fork_server)
         self._within = within
@@ -92,19 +85,12 @@ class Session:
     def run(
         self,
         training: TrainingPlan,
-        paradigm: AnyParadigm,
-        labels: RunLabels | None = None,
-        checkpoint: Checkpoint | None = None,
-        history: Callable[[], Sequence[Line]] = tuple,
+        paradigm: AnyParadigm,  # a fresh one
+        labels: RunLabels | None = None,  # None: no metrics are published
+        checkpoint: Checkpoint | None = None,  # to resume from
+        history: Callable[[], Sequence[Line]] = tuple,  # not needed here
     ) -> Iterator[list[Line] | Checkpoint]:
         """Train under a paradigm, and yield events in order; the last line is an `Ended`.
-
-        Args:
-            training: what to train.
-            paradigm: a fresh one.
-            labels: name the run in logs and metrics; None: no metrics are published.
-            checkpoint: what the run resumes from; None: it begins.
-            history: not needed here.
 
         Raises:
             ConfigError: there is no such cluster, or it cannot hold the experiment; or the
@@ -147,7 +133,7 @@ class Session:
         self._actor_group.controller.stop.remote()
 
     def await_reset(self, resets: Mapping[str, Any], busy_s: float = 0.0) -> None:
-        """Wait until the actors have begun a run, and set `places` to the results of their `reset`.
+        """Wait for the actors' `reset`, and set `places` to the results.
 
         Args:
             resets: name of an actor -> reference to its place.
@@ -176,7 +162,7 @@ class Session:
 
     def _ready(
         self, training: TrainingPlan, spec: RunSpec, checkpoint: Checkpoint | None
-    ) -> tuple[ActorGroup, Cast]:
+    ) -> tuple[ActorGroup, RunActors]:
         """Return actors that have begun the run.
 
         Reused actors that do not answer are replaced. New ones of which a process died before the
@@ -275,7 +261,7 @@ class Session:
         training: TrainingPlan,
         spec: RunSpec,
         checkpoint: Checkpoint | None,
-    ) -> Cast:
+    ) -> RunActors:
         """Let all actors begin the run."""
         setup = ray.put(spec), self.shared(training.model)
         states = _server_files(spec, checkpoint)
@@ -306,7 +292,7 @@ class Session:
         if checkpoint is not None:
             workers |= checkpoint.workers
         places = self.places
-        return Cast(
+        return RunActors(
             servers=actor_group.servers,
             receivers=actor_group.receivers,
             evaluator=actor_group.evaluator,

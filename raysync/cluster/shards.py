@@ -42,28 +42,19 @@ class Shards:
 
     def __init__(
         self,
-        servers: Sequence[Any],
-        kinds: Sequence[str],
-        nodes: Sequence[str],
-        receivers: Sequence[Any],
+        servers: Sequence[Any],  # handles of the shards' actors
+        kinds: Sequence[str],  # server-0, server-1
+        nodes: Sequence[str],  # Ray's ids of their nodes
+        receivers: Sequence[Any],  # one beside each shard; None: all workers are on its node
         *,
+        # whether updates use the norm of the whole gradient, which the shards then exchange
         clips: bool,
-        push_bytes: int,
+        push_bytes: int,  # of a gradient; Ray sends small parts inside its messages
     ) -> None:
-        """
-        Args:
-            servers: handles of the shards' actors.
-            kinds: their kinds in the actor group: server-0, server-1.
-            nodes: Ray's ids of their nodes.
-            receivers: handle of the receiver beside each shard; None: all workers are on its node.
-            clips: whether updates use the norm of the whole gradient, which the shards then
-                exchange.
-            push_bytes: the size of a gradient; Ray sends small parts inside its messages.
-        """
         self.count = len(servers)
         self._servers, self._kinds = list(servers), kinds
         self._lives = [1] * len(servers)
-        self._anew: Sequence[int] = ()
+        self._restarted: Sequence[int] = ()
         self._receivers = list(zip(nodes, receivers, strict=True))
         self._is_inline = push_bytes / self.count + OVERHEAD_BYTES <= INLINE_BYTES
         self._tell_norms = clips and len(servers) > 1
@@ -77,9 +68,6 @@ class Shards:
     ) -> tuple[list[str], Parts]:
         """Restart dead shards with their parts of a snapshot.
 
-        All restart if they exchange norms: a shard whose update waits for a lost norm misses the
-        update.
-
         Args:
             dead: Ray's ids of dead actors; if none is a shard, all shards restart.
             base: the parts of the snapshot; None: their states at the beginning of the run.
@@ -89,10 +77,11 @@ class Shards:
             Ray's ids of the new actors, and references that are ready when they are.
         """
         everyone = range(self.count)
-        anew = [each for each in everyone if actor_id(self._servers[each]) in dead]
-        self._anew = list(everyone) if self._tell_norms or not anew else anew
+        restarted = [index for index in everyone if actor_id(self._servers[index]) in dead]
+        # All restart if they exchange norms: a shard that waits for a lost norm misses the update.
+        self._restarted = list(everyone) if self._tell_norms or not restarted else restarted
         ready = []
-        for index in self._anew:
+        for index in self._restarted:
             ray.kill(self._servers[index])
             self._lives[index] += 1
             state = () if base is None else (base[index],)
@@ -100,17 +89,17 @@ class Shards:
                 self._kinds[index], self._lives[index], *state
             )
             ready.append(place)
-        return [actor_id(self._servers[index]) for index in self._anew], tuple(ready)
+        return [actor_id(self._servers[index]) for index in self._restarted], tuple(ready)
 
     def repeat(
         self, message: Message, vectors: Sequence[Parts], into: Sequence[Remote] = ()
     ) -> list[Parts]:
         """Call only the shards restarted last; returns like `call`, but only their parts."""
-        return list(self._call(self._anew, message, vectors, into))
+        return list(self._call(self._restarted, message, vectors, into))
 
     def patched(self, parts: Parts, new: Parts) -> Parts:
         """Replace the parts of the shards restarted last."""
-        patch = dict(zip(self._anew, new, strict=True))
+        patch = dict(zip(self._restarted, new, strict=True))
         return tuple(patch.get(index, part) for index, part in enumerate(parts))
 
     def fetch(self, gradient: Parts, node: str | None) -> list[Any]:
@@ -134,12 +123,7 @@ class Shards:
     def call(
         self, message: Message, vectors: Sequence[Parts], into: Sequence[Remote] = ()
     ) -> tuple[Parts, ...]:
-        """Call every shard with its parts of the vectors.
-
-        Args:
-            message: the message.
-            vectors: the parts of each.
-            into: each shard's slot in shared memory for the weights that it publishes.
+        """Call every shard with its parts of the vectors, and perhaps its slot in shared memory.
 
         Returns:
             The references that are ready when it is done, and the parts of the resulting weights,

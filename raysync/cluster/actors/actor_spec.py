@@ -1,15 +1,4 @@
-"""The name, role, place and restart specification of an actor.
-
-The Ray dashboard, logs and `ray.get_actor` show these names:
-
-    raysync:unequal-3f2a91:controller         raysync:unequal-3f2a91:worker-3 (gtx1060-0)
-    raysync:unequal-3f2a91:server-0           raysync:unequal-3f2a91:worker-3 (gtx1060-0) #2
-
-The last is a restarted worker, in its second life; servers are named likewise. The middle names the
-actor group: the experiment (of a trial its sweep too, `SWEEP/00003`), and an id that is unique in a
-namespace shared by several jobs. It does not name a record, since a session keeps its actors for
-all runs of a comparison; the controller's log says which run is in progress.
-"""
+"""The name, role, place and restart specification of an actor."""
 
 from __future__ import annotations
 
@@ -22,7 +11,9 @@ import ray
 
 
 def actor_group_name(experiment: str) -> str:
-    """Return a new unique name, `raysync:NAME-ID`."""
+    """Return a new unique name, `raysync:NAME-ID`, for an experiment (of a trial SWEEP/00003)."""
+    # It names no record: a session keeps its actors for all runs of a comparison. The id keeps
+    # groups apart that share a namespace, such as those of two jobs.
     return f"raysync:{experiment}-{uuid4().hex[:6]}"
 
 
@@ -40,7 +31,13 @@ class Role:
         return int(self.kind.rpartition("-")[2])
 
     def name(self, actor_group: str) -> str:
-        """Return the actor's Ray name, unique in its namespace."""
+        """Return the actor's Ray name, unique in its namespace.
+
+            raysync:unequal-3f2a91:controller         raysync:unequal-3f2a91:worker-3 (gtx1060-0)
+            raysync:unequal-3f2a91:server-0           raysync:unequal-3f2a91:worker-3 (gtx1060-0) #2
+
+        The last is restarted, in its second life.
+        """
         slot = f" ({self.slot})" if self.slot not in ("", self.kind) else ""
         return f"{actor_group}:{self.kind}{slot}{self._again}"
 
@@ -88,14 +85,12 @@ class ActorSpec:
     state: tuple[Any, ...] = ()
 
     def spawn(self, life: int, *state: Any) -> tuple[Any, Any]:
-        """Start the actor's next life.
+        """Start the actor's next life; return its handle, and a reference to its `Place` once
+        ready.
 
         Args:
             life: its number.
             state: a reference to the state that a server begins with, instead of its first.
-
-        Returns:
-            Its handle, and a reference to its `Place`, ready when the actor is.
         """
         role = replace(self.role, life=life)
         options = self.options | {"name": role.name(self.actor_group)}
@@ -110,10 +105,6 @@ class ActorSpecs:
     """
 
     def __init__(self, reference: Any) -> None:
-        """
-        Args:
-            reference: to a mapping: slot of a worker, or kind of a server -> `ActorSpec`.
-        """
         self._reference = reference
         self._specs: Mapping[str, ActorSpec] | None = None
 

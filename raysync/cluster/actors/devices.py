@@ -16,11 +16,7 @@ from raysync.training.worker.precision import refuse_unsupported
 
 
 def here(devices: Sequence[str]) -> Place:
-    """Return the calling actor's place.
-
-    Args:
-        devices: its torch devices; GPUs are annotated with their models.
-    """
+    """Return the calling actor's place, with the models of its GPUs."""
     context = ray.get_runtime_context()
     named = [described(name) if name.startswith("cuda") else name for name in devices]
     return Place(
@@ -79,19 +75,14 @@ def ready_devices(group: WorkerGroup, replicas: int = 1) -> list[str]:
 
 
 def numbers_in_torch(given: Sequence[str], visible: int) -> list[int]:
-    """Convert Ray's GPU numbers to torch's.
-
-    Ray shows an actor only its own GPUs, which torch numbers from 0. With
-    RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES (images for serving models set it) torch sees all
-    GPUs of the node, under Ray's numbers.
-
-    Args:
-        given: Ray's names of them.
-        visible: the number of GPUs that torch sees.
+    """Convert Ray's GPU numbers to torch's; torch sees `visible` GPUs.
 
     Raises:
         ConfigError: torch does not see them all.
     """
+    # Ray shows an actor only its own GPUs, which torch numbers from 0. But with
+    # RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES (images for serving models set it) torch sees all
+    # GPUs of the node, under Ray's numbers.
     if len(given) == visible:
         return list(range(visible))
     if all(name.isdecimal() and int(name) < visible for name in given):

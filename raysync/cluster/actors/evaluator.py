@@ -106,12 +106,7 @@ class Evaluator:
 
     @answers
     def evaluate(self, message: EvaluateCall, *weights: Payload) -> dict[str, float]:
-        """Return the metrics of published weights: name -> value.
-
-        Args:
-            message: says whether the training is over.
-            weights: what the servers published, in a part a shard.
-        """
+        """Return the metrics of published weights: name -> value."""
         return self._ready.measure(self._assembly.vector(incoming(*weights)), message.is_last)
 
     @answers

@@ -1,11 +1,4 @@
-"""The receiver of a server, which brings gradients to the server's node.
-
-Ray brings the arguments of a call to the callee's node. The server itself cannot be called for
-that: a late argument holds up all later calls of a plain actor (Ray 2.60), so one slow link would
-delay everyone's updates. Nor can the controller wait, even on that node: while `ray.wait` fetches
-an object, it misses other answers. An asynchronous actor runs each call as soon as its own argument
-is there.
-"""
+"""The receiver of a server, which brings gradients to the server's node."""
 
 from __future__ import annotations
 
@@ -15,7 +8,13 @@ from raysync.cluster.actors.actor_spec import Role
 
 
 class Receiver:
-    """An actor beside a server that imports nothing heavy and computes nothing."""
+    """An actor beside a server that imports nothing heavy and computes nothing.
+
+    As it is asynchronous, each call runs as soon as its own argument is there. In a plain actor,
+    such as the server, a late argument holds up all later calls (Ray 2.60), so one slow link would
+    delay everyone's updates. Nor can the controller wait: while `ray.wait` fetches an object, it
+    misses other answers.
+    """
 
     def __init__(self, role: Role) -> None:
         self._role = role

@@ -69,12 +69,8 @@ class Server:
     def reset(
         self, spec: RunSpec, model: InitialModel, data: npt.NDArray[np.uint8] | None = None
     ) -> Place:
-        """Begin or resume a run.
-
-        Args:
-            spec: of the run.
-            model: the task, and its initial model.
-            data: the result of `snapshot`; None: fresh weights and a fresh optimizer.
+        """Begin or resume a run; `data` is the result of `snapshot`, None: fresh weights and
+        optimizer.
         """
         forget_run()
         store = _store(spec, self._role.number - spec.first_server, model)
@@ -114,12 +110,7 @@ class Server:
     @answers
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def publish(self, message: PublishCall, into: Remote | None = None) -> tuple[Payload, int]:
-        """Return the weights, or `into`, and their version.
-
-        Args:
-            message: names that version.
-            into: memory for the weights.
-        """
+        """Return the weights, or `into` with the weights, and their version."""
         self._seconds.tell()
         return self._published(message.version, message.replica, into), message.version
 
@@ -147,15 +138,9 @@ class Server:
     def snapshot(
         self, message: SnapshotCall, *arrived: Payload
     ) -> tuple[npt.NDArray[np.uint8], int]:
-        """Return its state as a safetensors file, and its version.
-
-        The file is an array: Ray copies `bytes` at each hop.
-
-        Args:
-            message: names the vectors to save, and the version that the model must have.
-            arrived: its parts of these vectors.
-        """
+        """Return its state as a safetensors file, with its parts of the vectors, and its version."""
         data = self._ready.snapshot(message.names, incoming(*arrived), message.version)
+        # an array: Ray copies `bytes` at each hop
         return np.frombuffer(data, np.uint8), message.version
 
     @answers

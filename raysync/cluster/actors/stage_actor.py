@@ -1,12 +1,4 @@
-"""The actor of one stage of a network that is cut.
-
-    forward(message, [weights], [x])        -> y                                for the next stage
-    backward(message, [weights], dy)        -> gradient, dx, report   the last stage: x, not dy
-
-Activations and their gradients are return values, passed from stage to stage as top-level
-references, not through the controller. An actor executes its calls in order, which is the order of
-the schedule.
-"""
+"""The workers of a network that is cut into stages."""
 
 from __future__ import annotations
 
@@ -45,6 +37,14 @@ Activation = npt.NDArray[Any]
 
 
 class StageActor:
+    """The actor of one stage. It executes its calls in order, which is the order of the schedule.
+
+        forward(message, [weights], [x])    -> y                                for the next stage
+        backward(message, [weights], dy)    -> gradient, dx, report       the last stage: x, not dy
+
+    Activations and their gradients are passed on as top-level references, not by the controller.
+    """
+
     def __init__(self, threads: Threads, role: Role) -> None:
         use_threads(threads)
         keep_freed_memory()
@@ -126,8 +126,7 @@ class StageActor:
 
         Args:
             message: names the batch, and the faults of the pass.
-            arrived: weights (P + Q,) if they are new, then the previous stage's activation; the
-                first stage has none.
+            arrived: weights (P + Q,) if new, then the previous stage's activation, if any.
         """
         with self._timed(message, 1 / 3, self._stage > 1):
             y = self._device.download(self._work.forward(message.batch, _tensors(arrived)))

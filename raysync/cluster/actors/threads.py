@@ -1,9 +1,4 @@
-"""The number of torch threads in an actor: as configured, or a fair share of its node's cores.
-
-Threads spin while they wait for one another, so an actor has at most as many as it has cores. A
-server's threads block (`fork_server.BLOCKING`), so it may have one for each core: at a barrier all
-workers wait meanwhile.
-"""
+"""The number of torch threads in an actor."""
 
 from __future__ import annotations
 
@@ -18,7 +13,12 @@ LEAST = 2**20  # the least elements worth a thread: waking one takes as long as 
 
 
 class Threads(NamedTuple):
-    """The threads of an actor, as far as they are known before its placement."""
+    """The threads of an actor, as far as they are known before its placement.
+
+    Threads spin while they wait for one another, so an actor has at most as many as it has cores. A
+    server's threads block (`fork_server.BLOCKING`), so it may use its whole node: at a barrier all
+    workers wait meanwhile.
+    """
 
     min_threads: int
     cores: int = 0  # of its node, as Ray counts them; 0: no more than `min_threads`
@@ -30,15 +30,9 @@ class Threads(NamedTuple):
         return max(1, self.min_threads, self._share(self.sharers))
 
     def of_update(self, gradients: int, size: int) -> int:
-        """Return the torch threads for an update in the calling server.
-
-        All workers of several gradients wait for the update; with one gradient only its worker
-        does, and the others need the cores.
-
-        Args:
-            gradients: their number.
-            size: the length of its vectors.
-        """
+        """Return the calling server's torch threads for an update of vectors of `size` numbers."""
+        # All workers of several gradients wait for the update; with one gradient only its worker
+        # does, and the others need the cores.
         most = max(self.here(), self._share(self.servers)) if gradients > 1 else self.here()
         return max(1, min(most, size // LEAST))
 
@@ -61,11 +55,6 @@ def fair_threads(
     """Give each bundle its minimum, or a fair share of its node's cores if that is more.
 
     Servers and workers compute in turns, so most of the time reserved cores are idle.
-
-    Args:
-        min_threads: the minimum of each bundle.
-        nodes: the node of each.
-        cores: node -> how many it has, as Ray counts them.
     """
     there = Counter(nodes)
     return tuple(
@@ -77,13 +66,7 @@ def fair_threads(
 def of_servers(
     threads: Sequence[Threads], nodes: Sequence[str], cores: Mapping[str, int]
 ) -> tuple[Threads, ...]:
-    """Let servers share the cores of their nodes for updates.
-
-    Args:
-        threads: each server's.
-        nodes: the node of each.
-        cores: node -> how many it has, as Ray counts them.
-    """
+    """Let servers share the cores of their nodes for updates."""
     there = Counter(nodes)
     return tuple(
         each._replace(cores=cores[node], servers=there[node])

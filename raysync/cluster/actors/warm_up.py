@@ -1,9 +1,7 @@
 """Warm-up steps before a run begins, whose results are discarded.
 
-The first steps of a process are slow: libraries and GPU kernels are loaded, and memory is touched
-or pinned. Actors are reused from one run of a comparison to the next, so only the first paradigm
-would pay. The warm-up has its own modules, and restores the random generators, so it does not
-change the results.
+The first steps of a process are slow (libraries, GPU kernels, memory), and actors are reused, so
+only the first paradigm of a comparison would pay.
 """
 
 from __future__ import annotations
@@ -24,14 +22,13 @@ _WARM: set[Any] = set()  # the keys that this process is warm for
 def warm_up(key: Any, make: Callable[[], Callable[[int], object]]) -> None:
     """Compute some steps, once per key and process.
 
-    Errors are ignored: the run fails alike, with the worker and the step known.
-
     Args:
         key: what is computed; equal keys run the same code.
-        make: called at most once; returns the step, which takes its number.
+        make: returns the step, which takes its number; it has its own modules.
     """
     if key in _WARM:
         return
+    # An error is ignored: the run fails alike, and then worker and step are known.
     with generators_restored(), suppress(Exception):
         step = make()
         for number in range(STEPS):

@@ -102,14 +102,11 @@ class Worker:
         service.run(self, meanwhile=self._draw_ahead)
 
     def _draw_ahead(self) -> None:
-        """Draw the next batch while the server updates.
-
-        Data sets that are not in memory are left to their loader processes: reading takes long, and
-        must count as time of a step.
-        """
+        """Draw the next batch while the server updates."""
         computation, reader = self._computation, self._reader
         assert computation is not None, "drawing before reset"
         assert reader is not None, "drawing before reset"
+        # Other samples are left to loader processes: reading takes long, and must show in a step.
         if reader.is_in_memory:
             computation.gradient.draw_ahead(reader)
 
@@ -147,15 +144,13 @@ class Worker:
 
         Args:
             message: names the batches, and the faults of the step.
-            weights: (P + Q,) from the server, in a part a shard; none: continue with the present
-                weights.
+            weights: (P + Q,), in a part a shard; none: continue with the present weights.
             into: memory for the gradient; None: it is returned.
 
         Returns:
-            The gradient with the buffers behind it, as it travels, in a part a shard, or the
-            handles of these parts; and the report. Its seconds include the emulated part, forward
-            and backward, on a CPU also drawing the batch unless drawn ahead, but no copies of
-            vectors.
+            The gradient with the buffers behind it, in a part a shard, or these parts' handles; and
+            the report. Its seconds include the emulated part, and on a CPU also drawing the batch
+            unless drawn ahead, but no copies of vectors.
         """
         computation, reader, pulled = self._computation, self._reader, self._pulled
         assert computation is not None, "step before reset"

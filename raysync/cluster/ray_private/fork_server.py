@@ -1,12 +1,7 @@
 """A process that has imported torch, from which a private cluster forks its worker processes.
 
-Importing torch in each actor takes most of the start on few cores. Here it is imported once, while
-Ray starts. Each process imports Ray itself: Ray's library reads the worker's environment as it is
-loaded.
-
-`python -m raysync.cluster.ray_private.fork_server FD FOLDER` is the server. It ends with the
-process that started it, however that ends, and removes the folder. It is optional: without it, a
-worker process imports for itself.
+`python -m raysync.cluster.ray_private.fork_server FD FOLDER` ends with its parent process, and
+removes the folder. It is optional: without it, a worker process imports for itself.
 """
 
 from __future__ import annotations
@@ -38,7 +33,8 @@ from raysync.cluster.ray_private.worker_process import RAYS_PROGRAM, SOCKET
 if TYPE_CHECKING:
     from raysync.config import Experiment
 
-# the modules that a worker process finds imported; none imports Ray
+# The modules that a worker process finds imported. None imports Ray, whose library reads the
+# environment of a worker as it is loaded.
 PRELOADED = (
     "raysync.engine.driver",
     "raysync.training.data.batch_reader",
@@ -123,10 +119,6 @@ class ForkServer:
 @contextmanager
 def started_early(experiment: Experiment, address: str | None) -> Iterator[ForkServer | None]:
     """Start the fork server of a private cluster while this process imports torch, too.
-
-    Args:
-        experiment: the experiment to run.
-        address: the cluster to join where `cluster.address` is `auto`; None: a private one.
 
     Yields:
         The server, for the session; None: there will be no private cluster, or it does not fork.

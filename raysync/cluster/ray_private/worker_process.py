@@ -1,8 +1,7 @@
 """The program that a private cluster starts for each Ray worker process.
 
-It asks the fork server for a process that has imported torch, hands over its arguments, environment
-and files, and exits. Without an answer, it becomes the worker process itself, as Ray's own program
-does. It runs once for each worker, so it imports only the standard library.
+It hands over to a fork of the fork server, or becomes the worker process itself. It runs once for
+each worker, so it imports only the standard library.
 """
 
 import os

@@ -76,13 +76,7 @@ def by_object_store(
 
 
 def store_notice(experiment: Experiment, vector_bytes: int, store_bytes: float) -> str:
-    """Warn of a run whose vectors may fill the object store of the server's node; "" if they fit.
-
-    Args:
-        experiment: the experiment, whose vectors are object references.
-        vector_bytes: the size of a gradient, and of the weights.
-        store_bytes: the size of the store on the server's node.
-    """
+    """Warn of a run whose vectors may fill the object store of the server's node; "" if they fit."""
     needed = needed_bytes(experiment, vector_bytes)
     if needed <= store_bytes:
         return ""

@@ -1,9 +1,4 @@
-"""The actor's side of a transport: conversion between tensors and payloads.
-
-A large part is a NumPy view of the flat float32 vector, which Ray shares without a copy within a
-node, unlike a torch tensor. A small one travels inside Ray's messages, where bytes save pickling.
-Arrived payloads are read-only.
-"""
+"""The actor's side of a transport: conversion between tensors and payloads."""
 
 from __future__ import annotations
 
@@ -33,6 +28,8 @@ def outgoing(vector: Tensor, sizes: Sequence[int] = ()) -> tuple[Payload, ...]:
     """
     cut = torch.split(vector, list(sizes) or [len(vector)])
     parts = [part.detach().cpu().numpy() for part in cut]
+    # Ray shares NumPy views within a node without a copy, unlike torch tensors. Small parts travel
+    # inside Ray's messages, where bytes save pickling.
     return tuple(part.tobytes() if part.nbytes <= INLINE_BYTES else part for part in parts)
 
 
@@ -58,14 +55,8 @@ class PulledWeights:
     def __init__(
         self, gradient: GradientComputation, vector_bytes: int, *, may_share: bool
     ) -> None:
-        """
-        Args:
-            gradient: computes on them.
-            vector_bytes: their size.
-            may_share: whether the step only reads them, on a CPU, so that no copy is needed.
-        """
         self._gradient, self._vector_bytes = gradient, vector_bytes
-        self._may_share = may_share
+        self._may_share = may_share  # on a CPU, and the step only reads them
         self._in_place: InPlace | None = None
 
     def read(self, weights: Sequence[Payload]) -> None:

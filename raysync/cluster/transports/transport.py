@@ -4,9 +4,7 @@
     transport   the driver's side: lends memory for vectors, and may carry calls itself
     remote      the actor's side: the handle of a vector outside the message
 
-A vector is either returned by its actor (object store), or written into a remote that the driver
-lends, and the remote is returned. A further transport is a file with these three, and a line in
-`choose.TRANSPORTS`.
+A further transport is a file with these three, and a line in `choose.TRANSPORTS`.
 """
 
 from __future__ import annotations
@@ -33,11 +31,7 @@ class InPlace(Protocol):
         """A tensor (P + Q,) to read and write, at a fixed address."""
 
     def show(self, weights: Sequence[object]) -> bool:
-        """Let `vector` show arrived weights until the next call; False: they must be copied there.
-
-        Args:
-            weights: their parts, as they have travelled.
-        """
+        """Let `vector` show arrived weights until the next call; False: they must be copied there."""
 
     def check(self) -> None:
         """Check, after a step, that the weights were not overwritten meanwhile."""
@@ -70,12 +64,7 @@ class Service(Protocol):
     """Calls that reach an actor by another way than Ray's."""
 
     def run(self, actor: object, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Execute calls until the driver says to leave, or is gone.
-
-        Args:
-            actor: has the methods.
-            meanwhile: called after each answer, before waiting for the next call.
-        """
+        """Execute calls until the driver says to leave; `meanwhile` is called after each answer."""
 
 
 MIB = 2**20
@@ -108,12 +97,7 @@ class IssuedCall(Call, Protocol):
     def failure_within(self, patience_s: float) -> Failure | None: ...
 
     def follow(self, again: IssuedCall, patched: Patch) -> None:
-        """Take over the results of a retry.
-
-        Args:
-            again: the same call, of the restarted shards only.
-            patched: merges their parts into the parts of this call.
-        """
+        """Take over the results of a retry, which calls only restarted shards."""
 
 
 Patch = Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]  # `Shards.patched`
@@ -154,12 +138,7 @@ class Transport(Protocol):
         """The memory of this node that it holds, also once the run is over."""
 
     def attach(self, failure_of: Callable[[Any], Failure | None]) -> None:
-        """Begin the run.
-
-        Args:
-            failure_of: returns the failure of a Ray reference that is ready; None: it has not
-                failed.
-        """
+        """Begin the run; `failure_of` returns the failure of a ready Ray reference, if any."""
 
     def room(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
         """Lend memory for a call's vector, one lease a shard; none: the vector is returned.
@@ -207,12 +186,7 @@ class TransportPlan(Protocol):
         """Slot, server or evaluator -> the transport that its record names, if not the default."""
 
     def begin(self, writers: Writers, before: Transport | None) -> Transport:
-        """Create the transport of a run.
-
-        Args:
-            writers: its actors.
-            before: the transport of the previous run, whose memory it may reuse.
-        """
+        """Create the transport of a run, which may reuse the memory of the previous one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,24 +1,7 @@
 """Calls over pipes: the hot calls to actors whose vectors are in shared memory.
 
-A Ray call costs far more processor time than one over a pipe. So steps, updates and publications
-whose inputs are handles travel over two pipes for each actor, and reads block: nothing polls or
-spins. All else stays with Ray: placement, deaths, and every other method.
-
-    serve       a method of the actor that executes what comes over its pipe, in order
-    LEAVE       a message that ends `serve`, so that a Ray call can run; the next `serve` is queued
-                behind that call. So all calls of an actor keep their order
-    relay       a call whose input another actor makes is sent to that actor, which forwards it
-                after its answer: a worker begins a step without waking the driver first
-
-Other calls wait in the driver's queue until their inputs are ready: if several actors make the
-inputs, the call that makes one has not been sent, or a pipe is full. All calls behind them wait
-too, as on Ray. If an input fails, so does the call.
-
-An actor may die before or after forwarding a call. If the input is ready, the call is sent again,
-and a duplicate is skipped (see `serving`); if not, it was not forwarded.
-
-An actor opens the driver's pipes through `/proc`, and reads the end of the pipe when the driver is
-gone. The driver learns of an actor's death from Ray: its `serve` fails.
+Steps, updates and publications whose inputs are handles travel over two pipes for each actor: a Ray
+call costs far more processor time. All else stays with Ray: deaths, and every other method.
 """
 
 from __future__ import annotations
@@ -141,15 +124,14 @@ class Relayed(NamedTuple):
 
 
 class Channel:
-    """The pipes to one actor, and the queue of its calls."""
+    """The pipes to one actor, and the queue of its calls, which keep their order, Ray calls
+    included.
+
+    An actor opens the driver's pipes through `/proc`, and its reads block. It reads the end of the
+    pipe when the driver is gone; the driver learns of its death from Ray: its `serve` fails.
+    """
 
     def __init__(self, channels: Channels, actor: Any, name: str) -> None:
-        """
-        Args:
-            channels: the channels of the run.
-            actor: its Ray handle.
-            name: its id.
-        """
         self.channels, self._actor, self.name = channels, actor, name
         self._files = read, self._requests, self.answers, write = (*os.pipe(), *os.pipe())
         self._ends = end_of(read), end_of(write)
@@ -203,11 +185,16 @@ class Channel:
         self._unanswered_bytes += size
 
     def _relay(self, call: PipedCall, data: bytes) -> bool:
-        """Send a call through the actor that makes its input; False: it waits for the input."""
+        """Send a call through the actor that makes its input; False: it waits for the input.
+
+        That actor forwards it after its answer, so a worker begins a step without waking the driver
+        first.
+        """
         [need, *others] = call.needs
         if self not in need.dependents:
             need.dependents.append(self)
         via = need.channel
+        # Several actors make the inputs, or the call that makes one is not sent, or a pipe is full.
         if others or not via.passes_on(need, self._end, data):
             return False
         self._relayed = Relayed(call, need, via, data)
@@ -264,7 +251,7 @@ class Channel:
             self.channels.pump(None)  # until all calls before it are sent
         if self.failure is not None:  # it died meanwhile, and its pipes are closed
             return issue()
-        send(self._requests, frame(LEAVE))
+        send(self._requests, frame(LEAVE))  # ends `serve`; the next is queued behind the Ray call
         self._serving, self._left_after = None, self._number
         issued = issue()
         self._serve()
@@ -304,10 +291,6 @@ class Channels:
     """The channels of a run, and the Ray references that its driver waits for."""
 
     def __init__(self, failure_of: Callable[[Any], Failure | None]) -> None:
-        """
-        Args:
-            failure_of: returns the failure of a Ray reference that is ready.
-        """
         # callbacks to call, with their arguments
         self.due: list[tuple[Callable[[Any], None], Any]] = []
         self._failure_of = failure_of

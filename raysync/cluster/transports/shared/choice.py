@@ -70,12 +70,7 @@ def _memory_of(node: ServerNode) -> Memory:
 def shared_plan(
     experiment: Experiment, vector_bytes: int, sites: Sites, memory: Memory
 ) -> tuple[SharedPlan | None, str]:
-    """Plan what can travel in shared memory, with the reason why not everything can, or "".
-
-    Args:
-        vector_bytes: the size of a gradient, and of the weights.
-        memory: on the node of the first server.
-    """
+    """Plan what can travel in shared memory, with the reason why not everything can, or ""."""
     home = next(iter(sites.servers.values()))
     elsewhere = [slot for slot, node in sites.workers.items() if node != home]
     needed = needed_bytes(experiment, vector_bytes)

@@ -1,13 +1,4 @@
-"""A worker's weights, used where the server has published them, without a copy.
-
-The parameters of a model keep one address for a whole run, also for a model that keeps views of
-them. Each pull maps the slot of the new weights at that address. The mapping is private: if a model
-writes to its weights, as one that clips them does, the page is copied for this process until the
-next pull.
-
-The driver leases the slot until it gives the worker other weights. The vector's stamp is compared
-before the steps on it and after each, so an overwritten vector is an error and never a number.
-"""
+"""A worker's weights, used where the server has published them, without a copy."""
 
 from __future__ import annotations
 
@@ -43,7 +34,13 @@ def is_worth_it(vector_bytes: int) -> bool:
 
 
 class WeightsInPlace:
-    """The pulled weights of a worker, at a fixed address."""
+    """The pulled weights of a worker, at a fixed address, also for models that keep views of them.
+
+    Each pull maps the slot of the new weights there, privately: pages that a model writes to are
+    copied, until the next pull. The driver leases the slot until the worker gets other weights. The
+    stamp is compared before the steps and after each, so an overwritten vector is an error, never a
+    number.
+    """
 
     def __init__(self, mappings: Mappings, vector_bytes: int) -> None:
         self._mappings, self._vector_bytes = mappings, vector_bytes
@@ -57,9 +54,6 @@ class WeightsInPlace:
 
     def show(self, weights: Sequence[object]) -> bool:
         """Map arrived weights at `vector` until the next call; False: they have to be copied there.
-
-        Args:
-            weights: their parts, as they have travelled.
 
         Raises:
             TornVector: they are not in their slot.

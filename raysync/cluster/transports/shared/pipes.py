@@ -1,8 +1,6 @@
-"""Messages over pipes between the processes of one machine.
+"""Messages over pipes between the processes of one machine, in frames: a length, and a pickle.
 
-A message is plain data (numbers, text, tuples, lists) in a frame: its length, and its pickle.
-`multiprocessing.Connection` is slower: it pickles in Python, and reads through a buffer. The pipes
-have no names: other processes open them through `/proc`.
+`multiprocessing.Connection` is slower: it pickles in Python, and reads through a buffer.
 """
 
 from __future__ import annotations
@@ -23,10 +21,7 @@ class End(NamedTuple):
     inode: int  # of the pipe: unique while it exists
 
     def open(self, mode: int) -> int:
-        """Open it in this process.
-
-        Args:
-            mode: `os.O_RDONLY` or `os.O_WRONLY`.
+        """Open it in this process, with `os.O_RDONLY` or `os.O_WRONLY`.
 
         Raises:
             OSError: the pipe, or the process that made it, is gone.

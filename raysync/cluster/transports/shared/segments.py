@@ -1,20 +1,7 @@
 """Vectors in memory that the processes of one node share.
 
-    segment     anonymous memory of the driver's process (`memfd_create`), which other processes of
-                the same user map through `/proc`. It has no name, so a crash leaks nothing: the kernel
-                frees it with the last process that maps it. It takes none of `/dev/shm`, whose
-                size containers limit
-    slot        memory for one vector in a segment; only one process ever writes it
-    lease       the right to a slot: nothing else is written there while anything holds it
-    handle      what a message carries: the location of a vector, and its stamp
-
 The driver alone allocates, so shared memory has no lock and no counter: a slot is free when its
-last lease is gone. A vector is valid once its writer has returned the handle. A process that dies
-while it writes never returns one; a frozen one that continues later writes into its own slots,
-which no other process gets.
-
-Each vector has a stamp, unique in its slot, in front of it. A reader compares it with its handle's,
-so a torn vector or another version is an error and never a number.
+last lease is gone. A vector is valid once its writer has returned the handle.
 """
 
 from __future__ import annotations
@@ -39,7 +26,11 @@ class TornVector(RuntimeError):
 
 
 class Handle(NamedTuple):
-    """The location of a vector, or of a part of one."""
+    """The location of a vector, or of a part of one, and its stamp.
+
+    A stamp, unique in its slot, is in front of each vector. Readers compare it with the handle's,
+    so a torn vector or another version is an error and never a number.
+    """
 
     process: int  # the process that owns the memory
     file: int  # its file descriptor there
@@ -59,7 +50,11 @@ class Handle(NamedTuple):
 
 
 class Segment:
-    """Anonymous memory, allocated by the page as it is first written."""
+    """Anonymous memory of the driver, which others of the same user map through `/proc`.
+
+    It has no name, so a crash leaks nothing: the kernel frees it with the last process that maps
+    it. It takes none of `/dev/shm`, whose size containers limit.
+    """
 
     def __init__(self, size: int) -> None:
         """
@@ -80,6 +75,8 @@ class Segment:
 
 
 class SlotLease:
+    """The right to a slot, which is free once nothing refers to the lease."""
+
     __slots__ = ("_pool", "_segment", "handle")
 
     def __init__(self, pool: Slots, segment: Segment, handle: Handle) -> None:
@@ -91,17 +88,15 @@ class SlotLease:
 
 
 class Slots:
-    """The slots of one writing process, all of one size; more are made on demand."""
+    """The slots of one writing process, each for one vector; more are made on demand.
+
+    A process that dies while it writes returns no handle; a frozen one that continues later writes
+    into its own slots, which no other process gets.
+    """
 
     def __init__(
         self, vector_bytes: int, segment_bytes: int = SEGMENT_BYTES, kind: type[Handle] = Handle
     ) -> None:
-        """
-        Args:
-            vector_bytes: the size of a vector.
-            segment_bytes: the least size of a segment.
-            kind: the class of the handles.
-        """
         lines = -(-vector_bytes // STAMP_BYTES)
         self._vector_bytes, self._slot_bytes = vector_bytes, (1 + lines) * STAMP_BYTES
         self._segment_bytes, self._kind = segment_bytes, kind
@@ -173,10 +168,6 @@ class Mappings:
     """
 
     def __init__(self, view: Callable[[memoryview], Any] = memoryview) -> None:
-        """
-        Args:
-            view: converts bytes to what is read and written.
-        """
         self._view = view
         self._maps: dict[tuple[int, int, int, bool], _Mapped] = {}
 

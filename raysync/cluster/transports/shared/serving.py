@@ -61,12 +61,6 @@ class Requests:
     """The calls of one actor, to execute or to relay."""
 
     def __init__(self, actor: Any, answers: int, last: int) -> None:
-        """
-        Args:
-            actor: has the methods.
-            answers: the file descriptor for answers.
-            last: the number of the last call before.
-        """
         self._actor, self._answers, self._last = actor, answers, last
         self._failed: set[int] = set()
         # pipe of another actor -> the file descriptor to write to it

@@ -1,12 +1,4 @@
-"""The transport in shared memory: who writes into which slots.
-
-Every writing process has its own slots (`segments`): a worker for its gradients in flight,
-buffered, or in the server's log; a server shard for its part of each version of the weights still
-needed. A restarted process gets new slots.
-
-The kernel allocates and zeroes a page at its first write, which costs several times as much as
-writing it. So actors keep their slots from run to run.
-"""
+"""The transport in shared memory: every writing process has its own slots."""
 
 from __future__ import annotations
 
@@ -31,7 +23,9 @@ def slots_of(vector_bytes: int) -> Slots:
 
 
 class SlotCache:
-    """The slots of actors, reused by the next run."""
+    """The slots of actors, reused by the next run: the first write of a page is several times as
+    slow.
+    """
 
     def __init__(self) -> None:
         # (Ray's id of the actor, size of a vector) -> the slots of its latest run
@@ -42,10 +36,8 @@ class SlotCache:
         return sum(segment.size for each in self._slots.values() for segment in each.segments)
 
     def begin(self, sizes: Mapping[str, int]) -> dict[str, Slots]:
-        """Return free slots for a run, and drop those that it does not need.
-
-        Args:
-            sizes: Ray's id of each actor -> the size of its vectors, in bytes.
+        """Return free slots for a run, and drop others; `sizes` has Ray's actor id -> bytes of a
+        vector.
         """
         open_slots = {key: slots for key, slots in self._slots.items() if not slots.is_closed}
         self._slots = {
