@@ -41,7 +41,7 @@ class ActorGroupSpec:
 
     worker: type  # the class of the workers
     # with the first label selector of each group; `ActorGroup.plan` has the chosen ones
-    asked: Plan
+    requested: Plan
     slots: tuple[str, ...]  # of the workers, as the journal calls them
     threads: tuple[int, ...]  # least torch threads of the actors in each bundle
     # whether actors may use more of their nodes' cores: not in a trial, which runs beside others
@@ -108,10 +108,12 @@ class ActorGroup:
         starting.finish()
 
     def _settle_threads(self, cores: Mapping[str, int]) -> None:
-        asked, servers = self.spec.threads, self.plan.servers
+        min_threads, servers = self.spec.threads, self.plan.servers
         spreads = self.spec.spreads
         self.threads = (
-            fair_threads(asked, self.nodes, cores) if spreads else tuple(map(Threads, asked))
+            fair_threads(min_threads, self.nodes, cores)
+            if spreads
+            else tuple(map(Threads, min_threads))
         )
         given = _given(self.spec.server_threads)
         self.server_threads = tuple(given or self.threads[index] for index in servers)

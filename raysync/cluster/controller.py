@@ -144,7 +144,7 @@ def driver_of(
     if any(
         isinstance(fault, Crash) and fault.rejoin_after_s is not None for fault in experiment.faults
     ):
-        respawns.fetch()  # before the run begins, so that its planned comebacks are in time
+        respawns.fetch()  # before the run begins, so that planned restarts are in time
     shards = {
         name: Shards(
             [actors.servers[index] for index in indices],

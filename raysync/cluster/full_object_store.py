@@ -1,7 +1,7 @@
 """Errors of a full object store: the run resumes once there is space.
 
-Ray spills to disk whatever is not mapped, so calls only fail if the disk is full, too (Ray 2.60). That
-is no error of user code: the run resumes as often as `cluster.restarts` allows.
+Ray 2.60 spills to disk whatever is not mapped, so calls only fail if the disk is full, too. That is
+no error of user code: the run resumes as often as `cluster.restarts` allows.
 """
 
 from __future__ import annotations

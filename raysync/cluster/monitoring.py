@@ -27,7 +27,7 @@ def log_to_stderr(actor: str) -> None:
     """Set up the log of an actor's process."""
     logger = logging.getLogger(LOGGER)
     logger.setLevel(logging.INFO)
-    # With `ray.init(logging_config=...)` records go through Ray's handlers instead, which write JSON.
+    # With `ray.init(logging_config=...)` records go to Ray's handlers, which write JSON.
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(

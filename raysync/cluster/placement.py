@@ -74,11 +74,11 @@ def plan(experiment: Experiment) -> Plan:
     """Return the bundles of an experiment, with the first label selector of each group."""
     cluster, groups = experiment.cluster, list(experiment.slots().values())
     workers = [Bundle(_of(group), _resources(group), group.label_selector) for group in groups]
-    asked = cluster.evaluator_gpus
-    host = _host_of_evaluator(groups) if asked is None else None
+    gpus = cluster.evaluator_gpus
+    host = _host_of_evaluator(groups) if gpus is None else None
     evaluators: list[Bundle] = []
     if host is None:
-        evaluators = [_bundle("the evaluator", CPU=cluster.evaluator_cpus, GPU=asked or 0)]
+        evaluators = [_bundle("the evaluator", CPU=cluster.evaluator_cpus, GPU=gpus or 0)]
     servers: list[Bundle] = []
     hosts = cluster.hosts(len(workers))
     for place in hosts:
@@ -92,7 +92,7 @@ def plan(experiment: Experiment) -> Plan:
         servers=tuple(range(len(servers))) if servers else tuple(first + place for place in hosts),
         evaluator=len(servers) if host is None else first + host,
         workers=tuple(range(first, first + len(workers))),
-        evaluator_gpus=(asked or 0.0)
+        evaluator_gpus=(gpus or 0.0)
         if host is None
         else min(EVALUATOR_SHARE, groups[host].gpus / 2),
         evaluator_cpus=cluster.evaluator_cpus if host is None else 0.0,
@@ -137,9 +137,9 @@ def total(parts: Iterable[Mapping[str, float]]) -> Amounts:
     return dict(everything)
 
 
-def covers(there: Mapping[str, float], asked: Mapping[str, float]) -> bool:
+def covers(available: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
     """Whether the available resources suffice."""
-    return all(there.get(name, 0) >= amount - 1e-9 for name, amount in asked.items())
+    return all(available.get(name, 0) >= amount - 1e-9 for name, amount in wanted.items())
 
 
 def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
@@ -163,10 +163,10 @@ def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -
         frozenset(index for index, node in enumerate(nodes) if node.holds(bundle))
         for bundle in bundles
     ]
-    asked: dict[frozenset[int], Counter[str]] = {held: Counter() for held in holders}
-    there = {held: total(nodes[index].resources for index in held) for held in asked}
+    demand: dict[frozenset[int], Counter[str]] = {held: Counter() for held in holders}
+    there = {held: total(nodes[index].resources for index in held) for held in demand}
     for bundle, held in zip(bundles, holders, strict=True):
-        for nodes_there, so_far in asked.items():
+        for nodes_there, so_far in demand.items():
             if held <= nodes_there:
                 so_far.update(bundle.resources)
                 if not held or not covers(there[nodes_there], so_far):
@@ -183,23 +183,23 @@ def chosen(experiment: Experiment, nodes: Sequence[ClusterNode]) -> Plan:
     whole = plan(experiment)
     bundles = list(whole.bundles)
     for group in experiment.workers:
-        mine = [index for index, bundle in enumerate(bundles) if bundle.owner == _of(group)]
-        settled = [bundle for bundle in bundles[: mine[-1] + 1] if bundle.owner != _of(group)]
+        indices = [index for index, bundle in enumerate(bundles) if bundle.owner == _of(group)]
+        settled = [bundle for bundle in bundles[: indices[-1] + 1] if bundle.owner != _of(group)]
         for labels in (group.label_selector, *group.fallback_label_selectors):
-            tried = [replace(bundles[index], labels=labels) for index in mine]
+            tried = [replace(bundles[index], labels=labels) for index in indices]
             if infeasible_reason([*settled, *tried], nodes) is None:
-                for index, bundle in zip(mine, tried, strict=True):
+                for index, bundle in zip(indices, tried, strict=True):
                     bundles[index] = bundle
                 break
     return replace(whole, bundles=tuple(bundles))
 
 
-def fallbacks(asked: Plan, made: Plan) -> dict[str, str]:
+def fallbacks(requested: Plan, final: Plan) -> dict[str, str]:
     """Return the owners of bundles with a fallback label selector -> that selector, as text."""
     return {
-        made_bundle.owner: _show_labels(made_bundle.labels)
-        for bundle, made_bundle in zip(asked.bundles, made.bundles, strict=True)
-        if bundle.labels != made_bundle.labels
+        final_bundle.owner: _show_labels(final_bundle.labels)
+        for bundle, final_bundle in zip(requested.bundles, final.bundles, strict=True)
+        if bundle.labels != final_bundle.labels
     }
 
 
@@ -210,33 +210,35 @@ def placed(experiment: Experiment) -> Plan:
         ConfigError: the cluster certainly cannot hold it.
     """
     nodes = _nodes()
-    made = chosen(experiment, nodes)
-    if owner := infeasible_reason(made.bundles, nodes):
+    final = chosen(experiment, nodes)
+    if owner := infeasible_reason(final.bundles, nodes):
         raise ConfigError(
-            f"cluster: {owner} does not fit. Asked: {_counted(made.bundles)}.\n"
+            f"cluster: {owner} does not fit. Asked: {_counted(final.bundles)}.\n"
             f"{_offer(nodes)}.{_hint(experiment, owner, nodes)}"
         )
-    return made
+    return final
 
 
-def asked_of_ray(made: Plan) -> dict[str, Any]:
+def asked_of_ray(final: Plan) -> dict[str, Any]:
     return {
-        "bundles": [bundle.resources for bundle in made.bundles],
+        "bundles": [bundle.resources for bundle in final.bundles],
         "strategy": "PACK",
-        "bundle_label_selector": [bundle.labels for bundle in made.bundles],
+        "bundle_label_selector": [bundle.labels for bundle in final.bundles],
     }
 
 
-def infeasible_together(made: Plan) -> str | None:
+def infeasible_together(final: Plan) -> str | None:
     """Explain why Ray cannot place the plan though nothing else runs; None: it can.
 
     `placed` does not detect this.
     """
-    group = placement_group(**asked_of_ray(made))
+    group = placement_group(**asked_of_ray(final))
     try:
         ready, _ = ray.wait([group.ready()], timeout=VERDICT_S)
         nodes = _nodes()
-        return _together(made.bundles, nodes) if not ready and _idle(made.bundles, nodes) else None
+        return (
+            _together(final.bundles, nodes) if not ready and _idle(final.bundles, nodes) else None
+        )
     finally:
         remove_placement_group(group)
 
@@ -266,8 +268,8 @@ def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
             deadline.
         TimeoutError: Ray is stuck.
     """
-    made = within(ANSWER_S, lambda: placed(experiment))
-    group = within(ANSWER_S, lambda: placement_group(**asked_of_ray(made), name=name))
+    final = within(ANSWER_S, lambda: placed(experiment))
+    group = within(ANSWER_S, lambda: placement_group(**asked_of_ray(final), name=name))
     deadline_s = experiment.cluster.placement_deadline_s
     try:
         within(deadline_s + ANSWER_S, lambda: ray.get(group.ready(), timeout=deadline_s))
@@ -275,11 +277,11 @@ def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
         within(ANSWER_S, lambda: remove_placement_group(group))
         if not isinstance(error, GetTimeoutError):
             raise
-        raise ConfigError(_late(made.bundles, _nodes(), deadline_s)) from None
-    return made, group
+        raise ConfigError(_late(final.bundles, _nodes(), deadline_s)) from None
+    return final, group
 
 
-# ---- what the user is told ----
+# ---- messages for the user ----
 
 
 def _hint(experiment: Experiment, owner: str, nodes: Sequence[ClusterNode]) -> str:
@@ -339,14 +341,14 @@ def _counted(bundles: Sequence[Bundle]) -> str:
 def _offer(nodes: Sequence[ClusterNode]) -> str:
     """List the nodes' resources; equal nodes are counted."""
     kinds = Counter(f"{_show(node.resources)}{_own(node.labels)}" for node in nodes)
-    shown = [f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.most_common(6)]
+    offers = [f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.most_common(6)]
     more = f"; and {len(kinds) - 6} other kinds" if len(kinds) > 6 else ""
-    return f"The cluster has {len(nodes)} node(s): {'; '.join(shown)}{more}"
+    return f"The cluster has {len(nodes)} node(s): {'; '.join(offers)}{more}"
 
 
 def _own(labels: Labels) -> str:
-    told = {label: value for label, value in labels.items() if label != "ray.io/node-id"}
-    return f" ({_show_labels(told)})" if told else ""
+    own_labels = {label: value for label, value in labels.items() if label != "ray.io/node-id"}
+    return f" ({_show_labels(own_labels)})" if own_labels else ""
 
 
 def _show_labels(labels: Labels) -> str:

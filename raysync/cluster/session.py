@@ -173,12 +173,12 @@ class Session:
         """
         restarts, attempts = spec.experiment.cluster.restarts, 0
         while True:
-            kept = self._actor_group
+            previous = self._actor_group
             try:
                 actor_group = self._actor_group_for(spec)
                 return actor_group, self._begin(actor_group, training, spec, checkpoint)
             except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
-                is_new = kept is None or self._actor_group is not kept
+                is_new = previous is None or self._actor_group is not previous
                 self._shutdown()
                 if is_new and (attempts >= restarts.attempts or not _was_killed(error)):
                     raise RunFailed(f"the actors did not start: {error}") from error
@@ -196,11 +196,11 @@ class Session:
 
     def _actor_group_for(self, spec: RunSpec) -> ActorGroup:
         experiment = spec.experiment
-        asked = plan(experiment)
+        requested = plan(experiment)
         threads, spreads, server_threads = self._threads(experiment)
         wanted = ActorGroupSpec(
             worker=worker_class(spec),
-            asked=asked,
+            requested=requested,
             slots=tuple(spec.slots),
             threads=threads,
             spreads=spreads,
@@ -221,7 +221,7 @@ class Session:
             else (placed(experiment), self._within)
         )
         self._actor_group = ActorGroup(name, wanted, chosen, group)
-        for owner, where in sorted(fallbacks(asked, chosen).items()):
+        for owner, where in sorted(fallbacks(requested, chosen).items()):
             self._notify(
                 f"{owner} runs where {where}: the cluster cannot hold it otherwise.".capitalize()
             )
@@ -246,13 +246,13 @@ class Session:
         On a cluster these are the CPUs of the bundle, or a fair share of its node's cores if that
         is more; on a private one a fair share of the cores.
         """
-        asked, cores, private = plan(experiment), os.cpu_count() or 1, self._connection.private
-        share = max(1, cores // len(asked.bundles))
+        requested, cores, private = plan(experiment), os.cpu_count() or 1, self._connection.private
+        share = max(1, cores // len(requested.bundles))
         threads = tuple(
             share if private else max(1, int(bundle.resources.get("CPU", 1)))
-            for bundle in asked.bundles
+            for bundle in requested.bundles
         )
-        servers = server_threads(asked, cores) if private else None
+        servers = server_threads(requested, cores) if private else None
         return threads, self._within is None, servers
 
     def _begin(
@@ -277,7 +277,7 @@ class Session:
             slot: worker.reset.remote(*setup)
             for slot, worker in zip(spec.slots, actor_group.workers, strict=True)
         }
-        # A kept worker may still compute its last step.
+        # A reused worker may still compute its last step.
         self.await_reset(resets, spec.experiment.cluster.step_deadline_s)
         self._tell_of_missing_gpus(spec)
         transport = self._transport(actor_group, spec)
@@ -432,14 +432,14 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkp
         yield report
 
 
-def server_threads(asked: Plan, cores: int) -> int:
+def server_threads(requested: Plan, cores: int) -> int:
     """Return the torch threads of each server where all actors share the cores.
 
     During an update at least the worker of the gradient waits: the servers use its cores as well as
     their own.
     """
-    shards = len(asked.servers)
-    actors = shards + 1 + len(asked.workers)
+    shards = len(requested.servers)
+    actors = shards + 1 + len(requested.workers)
     return max(1, cores * (shards + 1) // (shards * actors))
 
 

@@ -38,7 +38,7 @@ class Spawns(Protocol):
 
 
 class Shards:
-    """The shards of one server. Each executes all calls in order, so together they stay one model."""
+    """The shards of one server; each executes all calls in order, so they stay one model."""
 
     def __init__(
         self,

@@ -118,7 +118,7 @@ class Evaluator:
 
     @property
     def _ready(self) -> ModelEvaluation:
-        """The evaluation that `reset` made.
+        """The evaluation of the run.
 
         Raises:
             ProcessRestarted: Ray has restarted the process since `reset`.

@@ -82,7 +82,7 @@ class Server:
 
     @answers
     def combine(self, message: CombineCall, *arrived: Payload) -> float:
-        """Combine gradients, the first half of an update; return this shard's part of their norm."""
+        """Combine gradients, the first half of an update; return their norm in this shard."""
         self._use_threads_for(message.plan)
         with self._seconds.timed():
             return self._ready.combine(message.plan, incoming(*arrived))
@@ -138,7 +138,7 @@ class Server:
     def snapshot(
         self, message: SnapshotCall, *arrived: Payload
     ) -> tuple[npt.NDArray[np.uint8], int]:
-        """Return its state as a safetensors file, with its parts of the vectors, and its version."""
+        """Return its state, with its parts of the vectors, as a safetensors file; and its version."""
         data = self._ready.snapshot(message.names, incoming(*arrived), message.version)
         # an array: Ray copies `bytes` at each hop
         return np.frombuffer(data, np.uint8), message.version

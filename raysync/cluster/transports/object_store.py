@@ -76,7 +76,7 @@ def by_object_store(
 
 
 def store_notice(experiment: Experiment, vector_bytes: int, store_bytes: float) -> str:
-    """Warn of a run whose vectors may fill the object store of the server's node; "" if they fit."""
+    """Warn of a run whose vectors may fill the object store of the server's node; "" if not."""
     needed = needed_bytes(experiment, vector_bytes)
     if needed <= store_bytes:
         return ""

@@ -111,7 +111,7 @@ class Requests:
         for end, file in list(self._others.items()):
             poll = select.poll()
             poll.register(file, 0)
-            if poll.poll(0):  # an error, which is always told
+            if poll.poll(0):  # an error, which `poll` always reports
                 os.close(self._others.pop(end))
 
     def close(self) -> None:
