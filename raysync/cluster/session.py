@@ -135,9 +135,7 @@ class Session:
     def await_reset(self, resets: Mapping[str, Any], busy_s: float = 0.0) -> None:
         """Wait for the actors' `reset`, and set `places` to the results.
 
-        Args:
-            resets: name of an actor -> reference to its place.
-            busy_s: how long they may still be busy with the previous run.
+        The actors may still be busy with the previous run for `busy_s`.
         """
         assert self._actor_group is not None, "a run without actors"
         try:

@@ -103,11 +103,7 @@ class Shards:
         return tuple(patch.get(index, part) for index, part in enumerate(parts))
 
     def fetch(self, gradient: Parts, node: str | None) -> list[Any]:
-        """Bring each part of a gradient to the node of its shard.
-
-        Args:
-            gradient: its parts.
-            node: Ray's node id of the worker that computed it; None if unknown.
+        """Bring each part of a gradient from a worker's node, if known, to the node of its shard.
 
         Returns:
             The references to wait for; none if the parts are there, or travel inside the calls.

@@ -88,9 +88,7 @@ class ActorSpec:
         """Start the actor's next life; return its handle, and a reference to its `Place` once
         ready.
 
-        Args:
-            life: its number.
-            state: a reference to the state that a server begins with, instead of its first.
+        `state` refers to the state that a server begins with, instead of its first.
         """
         role = replace(self.role, life=life)
         options = self.options | {"name": role.name(self.actor_group)}

@@ -138,7 +138,7 @@ class Server:
     def snapshot(
         self, message: SnapshotCall, *arrived: Payload
     ) -> tuple[npt.NDArray[np.uint8], int]:
-        """Return its state, with its parts of the vectors, as a safetensors file; and its version."""
+        """Return its state and parts of vectors as a safetensors file, and its version."""
         data = self._ready.snapshot(message.names, incoming(*arrived), message.version)
         # an array: Ray copies `bytes` at each hop
         return np.frombuffer(data, np.uint8), message.version

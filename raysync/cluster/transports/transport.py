@@ -31,7 +31,7 @@ class InPlace(Protocol):
         """A tensor (P + Q,) to read and write, at a fixed address."""
 
     def show(self, weights: Sequence[object]) -> bool:
-        """Let `vector` show arrived weights until the next call; False: they must be copied there."""
+        """Let `vector` show arrived weights until the next call; False: copy them there."""
 
     def check(self) -> None:
         """Check, after a step, that the weights were not overwritten meanwhile."""
@@ -143,10 +143,7 @@ class Transport(Protocol):
     def room(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
         """Lend memory for a call's vector, one lease a shard; none: the vector is returned.
 
-        Args:
-            actor: its id.
-            message: the message of the call.
-            node: Ray's id of a worker's node; None: it is no worker, or not known.
+        `node` is Ray's id of a worker's node; None: it is no worker, or not known.
         """
 
     def call(self, request: CallRequest, by_ray: Callable[[], IssuedCall]) -> IssuedCall:

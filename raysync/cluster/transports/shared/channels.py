@@ -201,12 +201,8 @@ class Channel:
         return True
 
     def passes_on(self, need: PipedCall, end: tuple[int, ...], data: bytes) -> bool:
-        """Let this actor forward a frame after it has answered a call; False: it cannot.
-
-        Args:
-            need: the call.
-            end: the end of the other actor's pipe.
-            data: the frame.
+        """Let this actor forward a frame to another one's pipe, after its answer to `need`, if it
+        can.
         """
         if need.number <= self._left_after or self._relayed is not None:
             return False  # it would forward the frame before it comes to that call

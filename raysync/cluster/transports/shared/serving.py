@@ -88,7 +88,7 @@ class Requests:
     def _carried_out(
         self, message: Message, inputs: list[Any], into: Any
     ) -> tuple[Any, str | None]:
-        """Execute a call; return its answer without handles, which the driver has, and its error."""
+        """Execute a call; return its answer, without the handles, and its error."""
         options = {} if into is None else {"into": SharedVector(*into)}
         try:
             answer = getattr(self._actor, method_of(message))(
