@@ -66,7 +66,7 @@ class ActorGroup:
     controller: Any = None
     workers: list[Any] = field(default_factory=list)
     roles: list[Role] = field(default_factory=list)  # of the workers
-    # for the start of its actors, or of a run: those of a node take turns at its cores
+    # how long its actors may take to start, or to begin a run: those of a node share its cores
     start_deadline_s: float = START_DEADLINE_S
     nodes: list[str] = field(default_factory=list)  # Ray's node id of each bundle
     threads: tuple[Threads, ...] = ()  # torch threads of the actors in each bundle

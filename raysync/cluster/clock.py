@@ -12,8 +12,8 @@ from ray.exceptions import RaySystemError
 
 Result = TypeVar("Result")
 
-ANSWER_S = 20.0  # for answers that Ray has at hand
-SLICE_S = 1.0  # The caller waits in slices, so that its own suspension (Ctrl-Z) does not count.
+ANSWER_S = 20.0  # how long Ray may take to answer: it takes milliseconds
+SLICE_S = 1.0  # the caller waits in slices, so that its own suspension (Ctrl-Z) does not count
 
 LIMITED = "call within a limit"  # the name of the threads of such calls
 

@@ -36,7 +36,8 @@ from raysync.cluster.ray_private.fork_server import (
 from raysync.config import Cluster
 from raysync.errors import ConfigError, RunFailed
 
-# touched in a private object store before the first run: first touches are about ten times slower
+# How much of a private object store is touched before the first run: first touches are about ten
+# times slower.
 WARM_BYTES = 64 << 20
 # Ray's settings of a private cluster. Unused vectors are freed soon: with Ray's default of a second
 # the object store grows, on new pages, and rounds slow down. And a run survives the loss of the
@@ -46,9 +47,9 @@ PRIVATE_CONFIG = {
     "gcs_rpc_server_reconnect_timeout_s": 7 * 24 * 3600,
 }
 
-GONE_S = 5.0  # for killed processes to be gone
-ANSWER_S = 10.0  # for the cluster to accept a connection
-SHUTDOWN_S = 10.0  # for Ray to shut down, which takes two seconds
+GONE_S = 5.0  # how long killed processes may take to exit
+ANSWER_S = 10.0  # how long the cluster may take to accept a connection
+SHUTDOWN_S = 10.0  # how long Ray may take to shut down: it takes two seconds
 OF_RAY_CLIENT = (
     "is an address of Ray Client, through which nothing can be trained: submit a job with `ray job"
     " submit`, or, on a machine of the cluster's network, name its GCS, HOST:6379."
@@ -60,9 +61,7 @@ OF_JOBS = (
 
 
 class Connection:
-    """A connection that opens once. Closing it leaves an existing cluster alone, and ends a private
-    one.
-    """
+    """A connection that opens once; closing it ends a private cluster, and no other."""
 
     def __init__(
         self,

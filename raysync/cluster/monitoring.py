@@ -19,7 +19,8 @@ from raysync.record.metrics_registry import REGISTRY, RunLabels
 
 LOGGER = "raysync"
 LINE = "%(asctime)s %(levelname)s %(actor)s at_s=%(at_s)s kind=%(kind)s %(message)s"
-TELL_EVERY_S = 1.0  # a server adds up its seconds for so long: telling Ray of each update is slow
+# how long a server adds up its seconds: telling Ray of each update is slow
+TELL_EVERY_S = 1.0
 BEGINS = 1e-9  # the first value of a counter, since 0 is not published
 
 
@@ -76,8 +77,7 @@ def log_events(lines: Iterable[Line]) -> None:
 
 
 class Exporter:
-    """The metrics of this process. The first error is logged, and ends publishing: training goes
-    on.
+    """The metrics of this process; the first error is logged, and ends publishing, not training.
 
     Behaviour of Ray 2.60 (measured): a process sends changes to its node's agent periodically, and
     when it ends, also by `ray.kill`. A gauge that is not set again within two intervals vanishes,
@@ -138,9 +138,7 @@ class UpdateSeconds:
             self.tell()
 
     def tell(self) -> None:
-        """Publish the seconds since the last time; called with every publication of weights, so at
-        the end too.
-        """
+        """Publish new seconds; called with each publication of weights, so at the end too."""
         if self._key is not None and self._untold_s > 0:
             self._publish(self._untold_s)
             self._untold_s, self._told_at_s = 0.0, now_s()

@@ -18,7 +18,8 @@ from raysync.core.ids import WorkerId
 from raysync.engine.backend import Room
 
 LOOK_EVERY_S = 2.0
-# for Ray to reschedule a lost bundle; until then nobody knows whether there is space
+# How long Ray may take to reschedule a lost bundle, if there is space. Until then nobody knows
+# whether there is.
 PLACED_S = 5.0
 
 

@@ -22,7 +22,8 @@ from raysync.errors import ConfigError
 Amounts = dict[str, float]  # resource -> its amount
 Labels = dict[str, str]
 
-VERDICT_S = 2.0  # for Ray to place something where nothing else runs, which takes milliseconds
+# how long Ray may take to place something where nothing else runs: it takes milliseconds
+VERDICT_S = 2.0
 EVALUATOR_SHARE = 0.1  # the evaluator's default share of a worker's GPU
 # resources that cannot be requested: names of nodes, and of other placement groups
 RAYS_OWN = re.compile(r"node:|.*_group_([0-9]+_)?[0-9a-f]{36}$")

@@ -46,7 +46,7 @@ from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
 
 SILENCE_S = 60.0  # a longer silence means a frozen controller, which reports about every second
-TEARDOWN_S = 10.0  # for Ray to end the actors of a run
+TEARDOWN_S = 10.0  # how long Ray may take to end the actors of a run
 
 
 class Session:

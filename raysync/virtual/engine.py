@@ -35,8 +35,8 @@ from raysync.virtual.virtual_backend import ProcessEnd, VirtualBackend
 WORLD = "world"  # the one file in a checkpoint of a run in virtual time
 # The growth in objects that triggers a collection of the youngest. Python's default suits objects
 # that die soon; here an iteration's objects live until its push, so collections find nearly all in
-# use. So objects of a push must not be in reference cycles: then they are freed at once, and are not
-# in checkpoints, which have every live call.
+# use. So objects of a push must not be in reference cycles: then they are freed at once, and
+# are not in checkpoints, which have every live call.
 GARBAGE_OBJECTS = 500_000
 
 

@@ -69,9 +69,7 @@ class Server:
     def reset(
         self, spec: RunSpec, model: InitialModel, data: npt.NDArray[np.uint8] | None = None
     ) -> Place:
-        """Begin or resume a run; `data` is the result of `snapshot`, None: fresh weights and
-        optimizer.
-        """
+        """Begin or resume a run; `data` is from `snapshot`, None: fresh weights and optimizer."""
         forget_run()
         store = _store(spec, self._role.number - spec.first_server, model)
         self._model, self._size = ModelServer(store), len(store.publish(0))

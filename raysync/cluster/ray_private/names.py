@@ -14,9 +14,7 @@ def actor_id(actor: Any) -> str:
 
 
 def draining_nodes() -> Collection[str]:
-    """Return the nodes being drained, as Ray Train's own watcher does; none under a Ray that lacks
-    it.
-    """
+    """Return the nodes being drained, like Ray Train's watcher; none if this Ray cannot tell."""
     try:
         return frozenset(ray._private.state.state.get_draining_nodes())
     except AttributeError:

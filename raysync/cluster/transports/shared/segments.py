@@ -163,9 +163,7 @@ class _Mapped(NamedTuple):
 
 
 class Mappings:
-    """The segments mapped by this process, and cached views: creating a tensor is slow in a hot
-    call.
-    """
+    """The segments mapped by this process, with cached views: creating a tensor is slow."""
 
     def __init__(self, view: Callable[[memoryview], Any] = memoryview) -> None:
         self._view = view

@@ -23,9 +23,7 @@ def slots_of(vector_bytes: int) -> Slots:
 
 
 class SlotCache:
-    """The slots of actors, reused by the next run: the first write of a page is several times as
-    slow.
-    """
+    """The slots of actors, reused by the next run: the first write of a page is slow."""
 
     def __init__(self) -> None:
         # (Ray's id of the actor, size of a vector) -> the slots of its latest run
@@ -36,9 +34,7 @@ class SlotCache:
         return sum(segment.size for each in self._slots.values() for segment in each.segments)
 
     def begin(self, sizes: Mapping[str, int]) -> dict[str, Slots]:
-        """Return free slots for a run, and drop others; `sizes` has Ray's actor id -> bytes of a
-        vector.
-        """
+        """Return free slots for a run, and drop others; `sizes`: Ray's actor id -> vector bytes."""
         open_slots = {key: slots for key, slots in self._slots.items() if not slots.is_closed}
         self._slots = {
             key: open_slots[key].renewed() if key in open_slots else slots_of(key[1])
