@@ -199,6 +199,6 @@ class Worker:
 
     @answers
     def restore(self, message: RestoreCall, *parts: Payload) -> None:
-        """Load the slot's buffers from before an interruption, from the end of a vector in parts."""
+        """Load the slot's buffers from before an interruption, at the end of a vector in parts."""
         assert self._computation is not None, "restore before reset"
         self._computation.gradient.read_buffers(torch.cat(incoming(*parts)))

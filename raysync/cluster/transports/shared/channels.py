@@ -124,11 +124,11 @@ class Relayed(NamedTuple):
 
 
 class Channel:
-    """The pipes to one actor, and the queue of its calls, which keep their order, Ray calls
-    included.
+    """The pipes to one actor, and the queue of its calls, in order, Ray calls included.
 
     An actor opens the driver's pipes through `/proc`, and its reads block. It reads the end of the
-    pipe when the driver is gone; the driver learns of its death from Ray: its `serve` fails.
+    pipe when the driver is gone; the driver learns of its death from Ray: its `serve` fails. If an
+    input fails, so does the call.
     """
 
     def __init__(self, channels: Channels, actor: Any, name: str) -> None:
@@ -201,7 +201,7 @@ class Channel:
         return True
 
     def passes_on(self, need: PipedCall, end: tuple[int, ...], data: bytes) -> bool:
-        """Let this actor forward a frame to another's pipe after its answer to `need`, if it can."""
+        """Let this actor forward a frame to another's pipe after its answer to `need`; False: no."""
         if need.number <= self._left_after or self._relayed is not None:
             return False  # it would forward the frame before it comes to that call
         passed_on = frame((need.number, RELAY, end, data))
