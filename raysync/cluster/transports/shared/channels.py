@@ -201,7 +201,7 @@ class Channel:
         return True
 
     def passes_on(self, need: PipedCall, end: tuple[int, ...], data: bytes) -> bool:
-        """Let this actor forward a frame to another's pipe after its answer to `need`; False: no."""
+        """Let this actor forward a frame to another's pipe after answering `need`, if it can."""
         if need.number <= self._left_after or self._relayed is not None:
             return False  # it would forward the frame before it comes to that call
         passed_on = frame((need.number, RELAY, end, data))
