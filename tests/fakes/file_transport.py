@@ -85,7 +85,7 @@ class FilePlan:
     """What the session settles."""
 
     folder: Path
-    shown: dict = field(default_factory=dict)
+    transports: dict = field(default_factory=dict)
 
     def begin(self, writers, before):
         return FileTransport(self.folder, writers)

@@ -38,14 +38,14 @@ def chosen(transport, vector_bytes, sites, memory, store_bytes=2**40):
 def test_on_one_node_everything_is_shared(transport):
     plan, notices = chosen(transport, 1000, ALL_HERE, ENOUGH)
     shown = dict.fromkeys([*WORKERS, "server-0", "evaluator"], "shared-memory")
-    assert plan == SharedPlan("here", shares_weights=True, shown=shown)
+    assert plan == SharedPlan("here", shares_weights=True, transports=shown)
     assert notices == []
 
 
 def test_the_object_store_asks_for_nothing_and_says_if_it_is_small():
     plan, notices = chosen("object-ref", 10 * MIB, ALL_HERE, None)
     assert (plan, notices) == (ObjectStorePlan(), [])
-    assert plan.shown == {}
+    assert plan.transports == {}
     assert isinstance(plan.begin(Writers(4, 4, {}, ["S"]), None), ObjectStore)
     for transport in ("object-ref", "auto"):
         *_, notice = chosen(transport, 10 * MIB, ALL_HERE, Memory(False, 0), MIB)[1]
@@ -68,7 +68,7 @@ LITTLE = Memory(is_shared=True, available_bytes=100 * MIB)
 )
 def test_what_cannot_be_shared_is_an_object_reference_or_refused(sites, memory, shared, why):
     plan, [notice] = chosen("auto", 10 * MIB, sites, memory)
-    assert list(plan.shown) == shared
+    assert list(plan.transports) == shared
     assert isinstance(plan, SharedPlan) == bool(shared)
     assert not shared or not plan.shares_weights
     assert tells(notice, why)
