@@ -273,14 +273,20 @@ def _go_on(
     from raysync.running.resuming import prepare_to_resume
     from raysync.running.run import run_in
 
-    training, goes_on = prepare_to_resume(record, experiment, say)
+    training, resume_from = prepare_to_resume(record, experiment, say)
     choice = experiment.paradigm
     _announce(experiment)
     with engine_for(training.experiment, say, address, fork_server) as engine:
         with run_lines(experiment.timing == "only") as lines:
             watch = lines.follow(choice.label)
             done = run_in(
-                engine, training, choice, watch=watch, notify=say, goes_on=goes_on, diagnoses=True
+                engine,
+                training,
+                choice,
+                watch=watch,
+                notify=say,
+                resume_from=resume_from,
+                diagnoses=True,
             )
         summaries = {choice.label: [done.summary]}
         print_table(summaries, experiment, [experiment.seed], training.primary)
@@ -372,6 +378,6 @@ def _train_one(
         watch=watch,
         notify=say,
         comparison=comparison,
-        goes_on=None if former is None else resumption_of(former, training, say),
+        resume_from=None if former is None else resumption_of(former, training, say),
         diagnoses=diagnoses,
     )

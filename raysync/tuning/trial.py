@@ -27,7 +27,7 @@ from raysync.record.resumption import is_over
 from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, newest_record, trial_name
 from raysync.running.engines import Engine
-from raysync.running.recovery import GoesOn
+from raysync.running.recovery import ResumePoint
 from raysync.running.resuming import resumption_of
 from raysync.running.run import run_in
 from raysync.tracking.trackers import check_trackers
@@ -96,7 +96,7 @@ class Trials:
             }
         )
 
-    def goes_on(self, training: TrainingPlan) -> GoesOn | None:
+    def resume_from(self, training: TrainingPlan) -> ResumePoint | None:
         """Return where a trial goes on that began before; None: it begins.
 
         Raises:
@@ -180,7 +180,7 @@ def train(point: Point, trials: Trials) -> None:
         if experiment.trains:
             print(training.rate_in_force(experiment.paradigm))
         try:
-            goes_on = trials.goes_on(training)
+            resume_from = trials.resume_from(training)
             with _engine(trials, experiment) as engine:
                 run_in(
                     engine,
@@ -189,7 +189,7 @@ def train(point: Point, trials: Trials) -> None:
                     watch=TuneReports(timing_only=experiment.timing == "only").watch,
                     notify=print,
                     sweep=trials.name,
-                    goes_on=goes_on,
+                    resume_from=resume_from,
                 )
         finally:
             clean()  # the process can be killed, or serve many trials
