@@ -36,9 +36,8 @@ def run(
 ) -> RunRecord:
     """Train one experiment and return its record.
 
-    A cluster that Ray is connected to is used and left as it was, unless `cluster.address` says
-    otherwise: call `ray.init()` first, as in a Ray job. Without one, a private cluster is started
-    and stopped.
+    By default (`cluster.address: auto`), a cluster that Ray is connected to is used and left as it
+    was: call `ray.init()` first, as in a Ray job. Otherwise a private one is started and stopped.
 
     Args:
         experiment: a validated experiment, plain data as in an experiment file, or the path of one.
@@ -48,8 +47,7 @@ def run(
         task: a `raysync.Task`, with its own model and data.
         watch: receives the measures so far, a few times a second.
         notify: receives sentences that the user should read.
-        callbacks: objects with methods of `raysync.Callback`; an error in one of them fails the
-            run.
+        callbacks: objects with methods of `raysync.Callback`; an error in one fails the run.
 
     Raises:
         ConfigError: the experiment asks for something impossible.
