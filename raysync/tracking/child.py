@@ -1,4 +1,4 @@
-"""The program that calls a tracking library in its own process, see `process`."""
+"""The program that calls a tracking library in its own process."""
 
 from __future__ import annotations
 
