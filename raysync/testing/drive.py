@@ -51,9 +51,8 @@ class Drive:
     ) -> list[Decision]:
         """Send a worker's push.
 
-        By default it belongs to the iteration in flight, with its version, or the oldest that the
-        worker may have read. `samples` is the batch size of each of its steps, whose number a
-        release sets.
+        By default it belongs to the iteration in flight, and `base` is the oldest version that this
+        may have read. `samples` is the batch size of each step; a release sets the steps.
         """
         member = self.roster.live.get(worker)
         if clock is None or base is None:
