@@ -45,11 +45,12 @@ ALL_REDUCE = ParadigmChoice.model_validate(by_name(ALL_REDUCE_BASELINE))
 BUILT_IN_TASKS = ("classification", "language-model", "regression")
 GIVEN = "given:"  # the prefix of a task's name in the record of a run that got a Python object
 
+# name -> class: a `LibraryRun` for a library, else a `Sink`
 TRACKERS = {
     "tensorboard": "raysync.tracking.tensorboard:EventFile",
     "wandb": "raysync.tracking.wandb_run:WandbRun",
     "mlflow": "raysync.tracking.mlflow_run:MlflowRun",
-}  # name -> class: a `LibraryRun` for a library, else a `Sink`
+}
 
 
 def _listed(value: object) -> object:
@@ -215,13 +216,13 @@ class Experiment(Strict):
 
     @model_validator(mode="after")
     def _compared(self) -> Experiment:
+        # the default has an all-reduce if its time is known
         is_default = "paradigms" not in self.model_fields_set and self.worker_count > 1
         if is_default and self.engine == "virtual" and self.describes_all_reduce:
             first, *others = STANDARD_COMPARISON
             object.__setattr__(self, "paradigms", (first, ALL_REDUCE, *others))
         return self
 
-    # an all-reduce is compared by default if its time is known
     @model_validator(mode="after")
     def _distinct(self) -> Experiment:
         names = [group.name for group in self.workers]

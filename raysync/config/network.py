@@ -100,7 +100,7 @@ class Regions(Strict):
 
 
 class NetworkPhase(Strict):
-    """The settings that differ in one phase of a paradigm that switches; others keep their values."""
+    """The settings that differ in one phase of a switching paradigm; others keep their values."""
 
     link: Link | None = Field(None, description=AS_OUTSIDE)
     server_bandwidth_bytes_per_s: float | None = Field(None, gt=0, description=AS_OUTSIDE)

@@ -12,6 +12,7 @@ from raysync.config.experiment import Experiment
 from raysync.errors import ConfigError
 
 LONGEST_SHOWN = 100  # the most characters of a value in an error message
+# where and how the rest of the run is done, and not what it trains
 CHANGEABLE = (
     "stop",
     "checkpoint",
@@ -39,7 +40,7 @@ CHANGEABLE = (
     "track",
     "callbacks",
     "published",
-)  # where and how the rest of the run is done, and not what it trains
+)
 
 WORKERS = ("the number of workers (workers.*.count) and whole groups",)
 

@@ -184,7 +184,7 @@ Optimizer = Annotated[Named, BeforeValidator(by_name), PlainSerializer(_short)]
 
 
 class Phase(Strict):
-    """The settings that differ in one phase of a paradigm that switches; others keep their values."""
+    """The settings that differ in one phase of a switching paradigm; others keep their values."""
 
     lr: float | None = Field(None, gt=0, description=AS_OUTSIDE)
     momentum: float | None = Field(None, ge=0, lt=1, description=AS_OUTSIDE)

@@ -16,6 +16,7 @@ from raysync.errors import ConfigError, unknown_name
 # can hold. `trial` is the trial's number in the grid.
 Point = dict[str, Any]
 
+# settings that all trials share -> the reason
 NOT_VARIED = {
     "output": "the records of all trials are in the folder of the sweep",
     "name": "all trials have that of the sweep",
@@ -23,7 +24,7 @@ NOT_VARIED = {
     "switch_search": "only `raysync switch-search` uses it",
     "seeds": "a trial has one; vary `seed`",
     "paradigms": "a trial has one; vary `paradigm`",
-}  # settings that all trials share -> the reason
+}
 
 UNFOLDED = 2**30  # a width that no line reaches
 Exclusion = dict[str, tuple[Any, ...]]

@@ -10,6 +10,7 @@ from raysync.core.journal import Evaluation
 from raysync.core.metrics import LARGEST_EXPONENT, PERPLEXITY
 from raysync.record.measures import Measures
 
+# the measures that a report has beside the metrics of the evaluation
 REPORTED = (
     "progress",
     "seconds",
@@ -18,7 +19,7 @@ REPORTED = (
     "wait_fraction",
     "staleness_max",
     "lead_max",
-)  # the measures that a report has beside the metrics of the evaluation
+)
 
 
 class TuneReports:

@@ -17,13 +17,15 @@ from raysync.errors import ConfigError, unknown_name
 from raysync.tuning.grid import Point, space
 from raysync.tuning.trial_reports import REPORTED
 
+# these only let a trial run, or stop it
 SCHEDULERS: dict[str, Callable[..., TrialScheduler]] = {
     "asha": ASHAScheduler,
     "fifo": FIFOScheduler,
     "median_stopping_rule": MedianStoppingRule,
-}  # these only let a trial run, or stop it
+}
 PAUSES = "it pauses trials, and gives those that look better more work"
 CLONES = "it replaces the model and the settings of a trial on its way by another's"
+# schedulers and searchers that a sweep cannot have -> the reason
 REFUSED = {
     "bohb": PAUSES,
     "hb_bohb": PAUSES,
@@ -32,7 +34,7 @@ REFUSED = {
     "pbt": CLONES,
     "pbt_replay": CLONES,
     "resource_changing": "it changes the cluster of a trial on its way",
-}  # schedulers and searchers that a sweep cannot have -> the reason
+}
 SEARCHERS = sorted(set(SEARCH_ALG_IMPORT) - {"variant_generator", "random", *REFUSED})
 TUNE_METRICS = ("training_iteration", "time_total_s")  # added by Tune to a trial's reports
 SET_BY_SWEEP = {"metric", "mode", "space"}  # parameters of searchers and schedulers
