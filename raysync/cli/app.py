@@ -46,7 +46,7 @@ Trust = Annotated[
         help="With --resume: run what the record names, though this folder has not made it.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")]
 Processes = Annotated[int | None, typer.Option(min=1, max=1024, help="Default: one for each core.")]
 LinkOptions = Annotated[
     list[str],

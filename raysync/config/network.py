@@ -147,7 +147,7 @@ class Network(Strict):
         None,
         gt=0,
         description=(
-            "size of gradients and weights in place of the model's, which is then not built; only"
+            "size of gradients and weights instead of the model's, which is not built; only"
             " with timing: only, where groups say how long a step takes"
         ),
     )

@@ -46,7 +46,7 @@ class SwitchSearch(Strict):
     candidates_max: int = Field(
         5, ge=1, le=20, description="the most fractions that are tried: 1/2, 1/4, ..."
     )
-    known: Known | None = Field(None, description="with --recurring, in place of runs of `first`")
+    known: Known | None = Field(None, description="with --recurring, instead of runs of `first`")
     concurrent: int | None = Field(
         None,
         ge=1,

@@ -226,7 +226,7 @@ class OptimizerSettings(Strict):
     weight_decay: float = Field(
         0.0,
         ge=0,
-        description="weight decay, as the optimizer defines it, in place of its own default",
+        description="weight decay, as the optimizer defines it, instead of its own default",
     )
     no_decay: Literal["norm-and-bias"] | None = Field(
         None,

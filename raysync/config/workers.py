@@ -163,7 +163,7 @@ class WorkerGroup(Strict):
         None,
         gt=0,
         description=(
-            "emulation, in place of step_s: a step of b samples takes fixed_s + per_sample_s b at"
+            "emulation, instead of step_s: a step of b samples takes fixed_s + per_sample_s b at"
             " speed 1, and at least floor_s"
         ),
     )
