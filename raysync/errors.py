@@ -51,7 +51,7 @@ def unknown_name(
     name: object,
     allowed: Iterable[str],
     where: str = "",  # path of the setting in the experiment file: "workers[0].speed"
-    shown: Iterable[str] | None = None,  # for the message; None: `allowed`, sorted
+    listed: Iterable[str] | None = None,  # for the message; None: `allowed`, sorted
 ) -> ConfigError:
     """Create the error for a name that does not exist, with the nearest one that does."""
     names = sorted(allowed)
@@ -60,5 +60,5 @@ def unknown_name(
     location = f"{where}: " if where else ""
     return ConfigError(
         f"{location}unknown {what} {name!r}{hint}\nAllowed:"
-        f" {', '.join(names if shown is None else shown)}."
+        f" {', '.join(names if listed is None else listed)}."
     )

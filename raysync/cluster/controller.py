@@ -128,7 +128,7 @@ def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | No
         return None
     measures = Measures(topology.workload_samples, experiment.target, spec.primary)
     if checkpoint is not None:
-        measures.begin_behind(rosters_in(checkpoint.state["topology"]["machine"]), checkpoint.at)
+        measures.begin_at(rosters_in(checkpoint.state["topology"]["machine"]), checkpoint.at)
     return Collector(spec.labels, topology.paradigm.phase, measures)
 
 

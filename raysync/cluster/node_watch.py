@@ -15,7 +15,7 @@ from ray.util.placement_group import PlacementGroup, placement_group_table
 from raysync.cluster.clock import now_s, repeat
 from raysync.cluster.ray_private.names import draining_nodes
 from raysync.core.ids import WorkerId
-from raysync.engine.backend import Room
+from raysync.engine.backend import Availability
 
 LOOK_EVERY_S = 2.0
 # How long Ray may take to reschedule a lost bundle, if there is space. Until then nobody knows
@@ -136,7 +136,7 @@ class WorkerNodes:
         self._places: dict[str, dict[str, None]] = {}
         self._seen: NodeView | None = None
 
-    def room(self, worker: str) -> Room:
+    def availability(self, worker: str) -> Availability:
         # a node starts no more workers at once than it has cores
         view = self._watch.view
         if view is None or self._bundles[WorkerId(worker).slot] in view.placing:

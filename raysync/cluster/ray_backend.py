@@ -24,7 +24,7 @@ from raysync.cluster.node_watch import WorkerNodes
 from raysync.cluster.shards import Parts, ShardCall, Shards, Spawns
 from raysync.cluster.transports.transport import CallRequest, IssuedCall, Transport, Upload
 from raysync.core.ids import WorkerId
-from raysync.engine.backend import Failure, Room
+from raysync.engine.backend import Availability, Failure
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.event_queue import EventQueue
@@ -136,13 +136,13 @@ class RayBackend:
     def _request(self, actor: str, message: Message, inputs: Sequence[Any]) -> CallRequest:
         shards = self._servers.get(actor)
         handle = self._workers.get(actor) if shards is None else shards.first
-        room = self._transport.room(actor, message, self._sites.get(actor))
+        leases = self._transport.reserve(actor, message, self._sites.get(actor))
         upload = None
         if isinstance(message, StepCall):
             upload = Upload(actor, self._upload_s(WorkerId(actor).slot, message.fault))
         elif isinstance(message, BackwardCall):
             upload = Upload(actor, 0.0)
-        return CallRequest(actor, handle, message, inputs, room, upload)
+        return CallRequest(actor, handle, message, inputs, leases, upload)
 
     def _of_shards(self, request: CallRequest, call: ShardCall) -> RayCall:
         into = [lease.handle for lease in request.leases]
@@ -214,8 +214,8 @@ class RayBackend:
 
     # ---- actors ----
 
-    def room(self, worker: str) -> Room:
-        return self._nodes.room(worker)
+    def availability(self, worker: str) -> Availability:
+        return self._nodes.availability(worker)
 
     def watch_nodes(
         self, drained: Callable[[str], None], lost: Callable[[str, Sequence[str]], None]
@@ -253,7 +253,7 @@ class RayBackend:
         if actor == EVALUATOR:
             reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the process
             return RayCall(self, (reset.remote(*self._evaluator_setup),))
-        self._transport.restart(actor, "it is started anew")
+        self._transport.restart(actor, "it is restarted")
         dead = set() if freezes else self._dead
         state = base[0].parts if base else None
         ids, ready = self._servers[actor].restart(dead, state, self._respawns)

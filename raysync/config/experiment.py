@@ -397,7 +397,7 @@ class Experiment(Strict):
         for index, name in enumerate(names):
             if name not in TRACKERS:
                 where = f"track[{index}]"
-                raise unknown_name("tracker", name, TRACKERS, where=where, shown=TRACKERS)
+                raise unknown_name("tracker", name, TRACKERS, where=where, listed=TRACKERS)
             if name in names[:index]:
                 raise ValueError(f"{name} is listed twice")
         return choices
@@ -446,7 +446,7 @@ class Experiment(Strict):
         return self.timing == "with-gradients"
 
     @property
-    def kept_by_workers(self) -> tuple[str, ...]:
+    def worker_state(self) -> tuple[str, ...]:
         """The state, in words, that only the workers have from push to push."""
         states = []
         if self.local is not None and self.local.keeps_state:

@@ -378,4 +378,4 @@ def _check_workers(groups: Sequence[WorkerGroup], fault: Fault, where: str) -> N
                 f"{group}-0 to {group}-{count - 1}" if count > 1 else f"{group}-0"
                 for group, count in counts.items()
             ]
-            raise unknown_name("worker", name, allowed, where=where, shown=slots)
+            raise unknown_name("worker", name, allowed, where=where, listed=slots)

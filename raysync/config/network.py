@@ -86,7 +86,7 @@ class Regions(Strict):
     def index(self, name: str, where: str) -> int:
         """Return the number of a region; raise `ConfigError` for an unknown one."""
         if name not in self.names:
-            raise unknown_name("region", name, self.names, where=where, shown=self.names)
+            raise unknown_name("region", name, self.names, where=where, listed=self.names)
         return self.names.index(name)
 
     def between(self, source: str, target: str) -> Link | None:

@@ -18,7 +18,7 @@ class Checkpoint:
     # older weights that the driver still needs
     servers: Mapping[str, Sequence[bytes]]
     # worker -> the safetensors file of its own state: its optimizer, and its codec's residual
-    kept: Mapping[str, bytes] = field(default_factory=dict)
+    worker_files: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def workers(self) -> Mapping[str, str]:

@@ -131,7 +131,7 @@ def _named(names: list[str], stages: int, at: Sequence[str], model: str) -> list
     for item in at:
         if item not in names:
             raise unknown_name(
-                "place to cut", item, names[1:], where=f"model {model}", shown=names[1:]
+                "place to cut", item, names[1:], where=f"model {model}", listed=names[1:]
             )
     starts = [0, *(names.index(item) for item in at)]
     if any(later <= earlier for earlier, later in pairwise(starts)):

@@ -31,7 +31,7 @@ from raysync.decoupled.pipelines import Pass, Pipelines, StageId
 from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
-from raysync.engine.checkpointing import Cut
+from raysync.engine.checkpointing import ConsistentCut
 from raysync.engine.messages import BackwardCall, ForwardCall
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
 from raysync.engine.topology import Step, apply_plan, issued_at
@@ -210,7 +210,7 @@ class Pipelined:
         """Raise RunLost: no stage can be spared."""
         raise RunLost(f"{worker}: {why}, and its pipeline cannot go on without it")
 
-    def state(self, cut: Cut) -> dict[str, Any]:
+    def state(self, cut: ConsistentCut) -> dict[str, Any]:
         """Save the machines and counts; batches in flight are not saved."""
         for server, roster in zip(self.servers, self.rosters, strict=True):
             if roster.published < roster.version:

@@ -23,7 +23,7 @@ Value = Any
 
 # Whether a worker can start. none: its node is gone or about to go, and no other has a place so
 # far; busy: unknown yet, or its node must first start others.
-Room = Literal["free", "busy", "none"]
+Availability = Literal["free", "busy", "none"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +103,7 @@ class Backend(Protocol):
             TimeoutError: the call is still under way after `patience_s` seconds.
         """
 
-    def room(self, worker: str) -> Room: ...
+    def availability(self, worker: str) -> Availability: ...
 
     def watch_nodes(
         self, drained: Callable[[str], None], lost: Callable[[str, Sequence[str]], None]

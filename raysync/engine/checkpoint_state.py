@@ -118,7 +118,7 @@ def undamaged() -> Iterator[None]:
 
 
 @undamaged()
-def check_goes_on(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
+def check_resumable(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
     """Refuse a checkpoint whose driver's state cannot be restored.
 
     The paradigm is the run's, fresh; it is not changed.

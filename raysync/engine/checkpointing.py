@@ -28,7 +28,7 @@ Snapshot = tuple[Mapping[str, Any], Mapping[str, Sequence[bytes]]]
 
 
 @dataclass(slots=True)
-class Cut:
+class ConsistentCut:
     """The state of a run at one moment, with the values that servers and workers write down."""
 
     state: dict[str, Any] = field(default_factory=dict)  # the driver's, JSON-native
@@ -61,7 +61,7 @@ class Checkpointer:
         servers: Sequence[ParameterServer],
         experiment: Experiment,
         lines: Lines,
-        cut: Callable[[], Cut | None],
+        cut: Callable[[], ConsistentCut | None],
         former: Checkpoint | None = None,
     ) -> None:
         """
@@ -171,7 +171,7 @@ class Checkpointer:
         else:
             self._backend.schedule(at + self._deadline_s, self._miss_deadline, pending)
 
-    def _snapshot(self, server: ParameterServer, cut: Cut) -> Call:
+    def _snapshot(self, server: ParameterServer, cut: ConsistentCut) -> Call:
         named = cut.values.get(server.actor, [])
         return server.snapshot([name for name, _ in named], [value for _, value in named])
 
@@ -201,7 +201,7 @@ class Checkpointer:
         self._pending = None
         self.exists = True
         number, at, state = pending.number, pending.at, pending.state
-        self.done.append(Checkpoint(number, at, state, servers=files, kept=worker_files))
+        self.done.append(Checkpoint(number, at, state, servers=files, worker_files=worker_files))
 
     def _miss_deadline(self, pending: _Pending) -> None:
         if self._pending is pending:

@@ -35,7 +35,7 @@ from raysync.core.structs import to_native
 from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.backend import Backend, Failure
 from raysync.engine.checkpoint_state import OUTLIVED_S
-from raysync.engine.checkpointing import Checkpointer, Cut
+from raysync.engine.checkpointing import Checkpointer, ConsistentCut
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
@@ -157,7 +157,7 @@ class Driver:
             if not self.has_begun:
                 self.start()
             wait, is_report_due = self.backend.wait, self.backend.is_report_due
-            while self.goes_on:
+            while self.is_running:
                 wait()
                 if self._stopping.is_requested and self._stop_in_order():
                     break
@@ -239,7 +239,7 @@ class Driver:
                 " start it again, or another."
             )
 
-    def _cut(self) -> Cut | None:
+    def _cut(self) -> ConsistentCut | None:
         """Write the state down between two events; None: not now, or the run is over."""
         under_way = [
             worker
@@ -257,9 +257,9 @@ class Driver:
             return None
         return self._cut_with({worker: releases.get(worker) for worker in under_way})
 
-    def _cut_with(self, releases: Mapping[str, Release | None]) -> Cut:
+    def _cut_with(self, releases: Mapping[str, Release | None]) -> ConsistentCut:
         """Write the state down, with the known releases of computing workers."""
-        cut = Cut()
+        cut = ConsistentCut()
         for push, step in self._pushed.items():
             cut.keep(_push_name(push), step.server, step.call)
             if step.weights is not None:
@@ -301,7 +301,7 @@ class Driver:
             self._pushed[push] = Step(
                 convert(release, Release), samples, call, server, base, NO_REPORT
             )
-        self.topology.load_state(state["topology"], self._pushed, former.kept)
+        self.topology.load_state(state["topology"], self._pushed, former.worker_files)
         self._evaluations.load_state(state["evaluations"])
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
@@ -314,7 +314,7 @@ class Driver:
         self.members.go_on(state)
 
     @property
-    def goes_on(self) -> bool:
+    def is_running(self) -> bool:
         """Whether training, an evaluation, the saving of a model, or a last update is under way."""
         return (
             not self.status

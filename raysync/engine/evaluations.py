@@ -16,7 +16,7 @@ from raysync.config import START_DEADLINE_S, Experiment
 from raysync.core.journal import Evaluation
 from raysync.core.metrics import PrimaryMetric, refusal, value_of
 from raysync.engine.backend import Backend, Call, Failure
-from raysync.engine.checkpointing import Cut
+from raysync.engine.checkpointing import ConsistentCut
 from raysync.engine.kept_models import KeptModels, Weights
 from raysync.engine.lines import Lines
 from raysync.engine.messages import EvaluateCall, StateDictCall
@@ -139,7 +139,7 @@ class Evaluations:
                     break
         self._begin()
 
-    def state(self, cut: Cut) -> dict[str, Any]:
+    def state(self, cut: ConsistentCut) -> dict[str, Any]:
         """Return the checkpoint state, and let the snapshot keep the queued weights."""
 
         def keep(name: str, weights: Weights) -> None:
@@ -315,7 +315,7 @@ class Evaluations:
             repeated = (
                 "the model is saved then" if self._model_is_next else "its evaluation is repeated"
             )
-            self._lines.remark(f"The evaluator failed ({why}); it is started anew, and {repeated}.")
+            self._lines.remark(f"The evaluator failed ({why}); it is restarted, and {repeated}.")
             self._begin()
             return
         given_up = f"The evaluator failed {TRIES} times in a row ({why}) and is given up"

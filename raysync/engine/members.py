@@ -32,7 +32,7 @@ from raysync.errors import RunFailed
 #
 # Each attempt to start a worker is a life of its own, so no two are confused. An attempt fails if
 # the worker does not start, or is lost before its first push has arrived. A worker whose node goes
-# while it starts has not failed: it starts elsewhere, and waits for room as long as it takes.
+# while it starts has not failed: it starts elsewhere, and waits for resources as long as it takes.
 #
 # While fewer than `cluster.min_workers` are there, and enough are on their way back, the run waits:
 # decisions go on and are in the journal, but the calls of releases are held back. Running steps
@@ -74,7 +74,7 @@ class Rejoin:
     attempt: int  # in a row; 0: a planned return
     due_at: float  # it joins no sooner
     call: Call | None = None  # done when the worker is ready; None before its start
-    is_told: bool = False  # the journal says that it waits for room
+    is_told: bool = False  # the journal says that it waits for resources
 
     def again(self, attempt: int) -> Rejoin:
         return Rejoin(_next_life(self.worker), self.gone_at, attempt, self.due_at)
@@ -88,7 +88,7 @@ class Members:
         self._faults, self._inflight, self._lines = run.faults, run.inflight, run.lines
         self._has_faults = bool(experiment.faults)
         # lost with a worker's process, in words
-        self._own_state = " and ".join(experiment.kept_by_workers if experiment.trains else ())
+        self._own_state = " and ".join(experiment.worker_state if experiment.trains else ())
         self._restarts = experiment.cluster.restarts
         self._min_workers = experiment.cluster.min_workers
         self._lives: dict[str, str] = {}  # slot -> its present or latest worker
@@ -293,7 +293,7 @@ class Members:
         self._remove(worker, Report(why=why, restart_in_s=again_in_s))
         if again_in_s is None and (attempts := self._restarts.attempts) and not self._run.status:
             self._lines.remark(
-                f"{slot} was started anew {attempts} time{'s' * (attempts > 1)} in a row, and none"
+                f"{slot} was restarted {attempts} time{'s' * (attempts > 1)} in a row, and none"
                 " of its pushes arrived; the run goes on without it."
             )
         self._need_workers(f"the last was {worker}: {why}")
@@ -353,7 +353,7 @@ class Members:
         """Start a worker as soon as there is room for it."""
         if not self._is_expected(rejoin):
             return
-        if self._backend.room(rejoin.worker) != "free":
+        if self._backend.availability(rejoin.worker) != "free":
             self._tell_of_room(rejoin)
             self._backend.schedule(self._backend.now + LOOK_AGAIN_S, self._start, rejoin)
             return
@@ -365,13 +365,13 @@ class Members:
         self._backend.schedule(self._backend.now + START_DEADLINE_S, self._miss_deadline, rejoin)
 
     def _tell_of_room(self, rejoin: Rejoin) -> bool:
-        """Return whether a worker waits for room; remark it once."""
-        if self._backend.room(rejoin.worker) != "none":
+        """Return whether a worker waits for resources; remark it once."""
+        if self._backend.availability(rejoin.worker) != "none":
             return False
         if not rejoin.is_told:
             rejoin.is_told = True
             self._lines.remark(
-                f"{rejoin.worker} waits for room: Ray has no place for it so far; it joins as soon"
+                f"{rejoin.worker} waits for resources: Ray has no place for it so far; it joins as soon"
                 " as there is one."
             )
         return True
@@ -411,7 +411,7 @@ class Members:
         then = (
             "the run goes on without it"
             if again_in_s is None
-            else f"it is started anew in {again_in_s:g} s"
+            else f"it is restarted in {again_in_s:g} s"
         )
         self._lines.remark(f"{what}; {then}.")
         self._need_workers(what)

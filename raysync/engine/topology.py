@@ -19,7 +19,7 @@ from raysync.core.roster import Roster
 from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
-from raysync.engine.checkpointing import Cut
+from raysync.engine.checkpointing import ConsistentCut
 from raysync.engine.demands import NO_LOCAL_OPTIMIZER
 from raysync.engine.messages import LoadWorkerStateCall, RestoreCall, StepCall, WorkerStateCall
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
@@ -125,7 +125,7 @@ class Topology(Protocol):
             RunLost: the run cannot continue without it.
         """
 
-    def state(self, cut: Cut) -> dict[str, Any]:
+    def state(self, cut: ConsistentCut) -> dict[str, Any]:
         """Return the checkpoint state, JSON-native; the snapshot keeps its values."""
 
     def load_state(
@@ -138,7 +138,7 @@ class Topology(Protocol):
 
         Args:
             pushed: neither applied nor dropped, in the order of their arrival.
-            worker_files: as `Checkpoint.kept`.
+            worker_files: as `Checkpoint.worker_files`.
         """
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
@@ -198,7 +198,7 @@ class DataParallel:
         # of a release that names none
         self._local_steps = 1 if experiment.local is None else experiment.local.steps
         self._is_local = experiment.local is not None
-        self._keeps_worker_state = bool(experiment.kept_by_workers)
+        self._keeps_worker_state = bool(experiment.worker_state)
         self._faults = faults if experiment.faults else None
         self._known = KnownSteps(plan.groups, experiment, faults.at_step, plan.vector_bytes)
         self._compensates = experiment.update.delay_compensation is not None
@@ -277,7 +277,7 @@ class DataParallel:
         self._restored.pop(worker, None)
         self.server.forget(worker)
 
-    def state(self, cut: Cut) -> dict[str, Any]:
+    def state(self, cut: ConsistentCut) -> dict[str, Any]:
         if self.roster.published < self.roster.version:
             cut.keep(PUBLISHED, self.server, self.server.published)
         live = self.roster.live

@@ -154,7 +154,7 @@ def _class(name: str) -> type[AnyParadigm]:
         if name not in PARADIGMS:
             known = sorted([*PARADIGMS, *PRESETS])
             raise unknown_name(
-                "paradigm", name, known, shown=[*known, "or yours: package.module:Name"]
+                "paradigm", name, known, listed=[*known, "or yours: package.module:Name"]
             )
         return PARADIGMS[name]
     cls = load_reference(name, f"paradigm {name}")

@@ -110,7 +110,7 @@ def axis_of(text: str) -> Axis:
     name, _, span = text.partition("=")
     names = get_args(AxisName)
     if name not in names:
-        raise unknown_name("axis", name, names, where=where, shown=list(EXAMPLES.values()))
+        raise unknown_name("axis", name, names, where=where, listed=list(EXAMPLES.values()))
     match = RANGE.fullmatch(span.strip())
     if match is None:
         raise ConfigError(f"{where}: from where to where? As in {EXAMPLES[name]}.")

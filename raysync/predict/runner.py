@@ -90,7 +90,7 @@ def runner_for(plan: TrainingPlan, budget: Budget, processes: int, show: Show) -
     """Start a runner.
 
     Args:
-        plan: what is run; several processes load it anew, so it must be what its experiment names.
+        plan: what is run; several processes load it again, so it must be what its experiment names.
         budget: the time of it all.
         processes: one: this process.
         show: see `Show`.

@@ -124,7 +124,7 @@ def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, Mapping[str, Any], byt
         assert re.fullmatch(r"[\w.-]+", stem), f"{server!r} cannot be the name of a file"
         for shard, data in enumerate(shards):
             yield f"{stem}-{shard}.safetensors", {"server": server, "shard": shard}, data
-    for worker, data in checkpoint.kept.items():
+    for worker, data in checkpoint.worker_files.items():
         yield f"worker-{worker.replace('#', '.')}.safetensors", {"worker": worker}, data
 
 
@@ -199,7 +199,9 @@ def _verified(folder: Path) -> Checkpoint:
         file.worker: data[name] for name, file in manifest.files.items() if file.worker is not None
     }
     servers = _servers(manifest, data)
-    return Checkpoint(manifest.number, manifest.at, state, servers=servers, kept=worker_states)
+    return Checkpoint(
+        manifest.number, manifest.at, state, servers=servers, worker_files=worker_states
+    )
 
 
 def _servers(manifest: _Manifest, data: Mapping[str, bytes]) -> dict[str, list[bytes]]:

@@ -101,7 +101,7 @@ def _gone(workers: Sequence[str], report: Report) -> str:
     text = f"{', '.join(workers)} {are} gone ({'' if is_one else 'each: '}{why});"
     text += f" the run goes on without {them}"
     if report.restart_in_s is not None:
-        text += f", and starts {them} anew in {seconds(report.restart_in_s)}"
+        text += f", and restarts {them} in {seconds(report.restart_in_s)}"
     return text
 
 
@@ -158,7 +158,7 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
             values, "samples", "smallest", "largest", "before_s", "predicted_s"
         ):
             return (
-                f"{values['samples']:,} samples are divided anew: {values['smallest']:,} to"
+                f"{values['samples']:,} samples are divided again: {values['smallest']:,} to"
                 f" {values['largest']:,} a worker; longest iteration"
                 f" {seconds(values['predicted_s'])}, predicted {seconds(values['before_s'])}"
                 " without it"

@@ -74,7 +74,7 @@ class Follower:
         self._workers: dict[str, _WorkerRows] = {}  # all that ever joined
         self._open: dict[Push, PushRow] = {}  # incomplete rows
         self._former: dict[Push, int] = {}
-        """Push buffered before `begin_behind` -> its samples."""
+        """Push buffered before `begin_at` -> its samples."""
         self._uncounted: list[PushRow] = []  # not yet in the next two
         self._totals = WorkerTotals()
         self._outcomes: Counter[str] = Counter(applied=0, dropped=0, buffered=0)
@@ -94,7 +94,7 @@ class Follower:
         """Read the machine's own rosters, stage -> roster; they may be ahead of the lines."""
         self.rosters, self._follows = dict(rosters), False
 
-    def begin_behind(self, rosters: dict[int, Roster], at: float) -> None:
+    def begin_at(self, rosters: dict[int, Roster], at: float) -> None:
         """Follow a journal from a resumption on, as if the run had begun at 0.
 
         Earlier pushes get no rows, and totals of workers count from here. `rosters`, stage -> its

@@ -56,7 +56,7 @@ def lines_before(journal: Path, checkpoint: Checkpoint) -> list[Line]:
         return list(lines)
 
 
-def came_to(journal: Path) -> float:
+def end_of(journal: Path) -> float:
     """Return the latest time in a journal, in seconds since the run began, lost ones included."""
     with JournalFile(journal, errors="replace") as file:
         return max(_moments(file), default=0.0)

@@ -143,7 +143,7 @@ class RunStatus:
                 if entry.report.done:
                     doing = "done"
                 elif entry.report.restart_in_s is not None:
-                    why += ", is started anew"
+                    why += ", is restarted"
                 states[WorkerId(worker).slot] = WorkerState(worker, doing, at, why)
             case Pushed(at=at, worker=worker):
                 if entry.report.loss is not None:

@@ -106,21 +106,21 @@ class Uploader:
 
 @contextmanager
 def uploads(
-    record: Path, checkpoints: Path, notify: Callable[[str], None], *, goes_on: bool = False
+    record: Path, checkpoints: Path, notify: Callable[[str], None], *, is_resumed: bool = False
 ) -> Iterator[Callable[[Measures], None]]:
     """Upload a record and its checkpoints, which may be elsewhere; yield a `watch` of the run.
 
-    If it `goes_on`, the present files were downloaded.
+    If it `is_resumed`, the present files were downloaded.
     """
     with Uploader(record, notify) as uploader:
-        if goes_on:
+        if is_resumed:
             uploader.skip_what_is_there()
         if record in checkpoints.parents:
             yield uploader
             return
         what = "the folder of its checkpoints"
         with Uploader(checkpoints, notify, what, is_essential=False) as other:
-            if goes_on:
+            if is_resumed:
                 other.skip_what_is_there()
 
             def upload_both(measures: Measures) -> None:

@@ -157,7 +157,7 @@ class RecordWriter:
         began: datetime,
         places: Mapping[str, Any] | None = None,
         checkpoints: CheckpointWriter | None = None,
-        goes_on: Resumption | None = None,
+        resumed: Resumption | None = None,
         comparison: str = "",
         user_code: Mapping[str, Any] | None = None,
     ) -> None:
@@ -171,7 +171,7 @@ class RecordWriter:
             began: when the run was requested; `wall_seconds` begins there.
             places: actor -> where it ran.
             checkpoints: None: a writer that keeps two in the record.
-            goes_on: None: a new run.
+            resumed: None: a new run.
             comparison: the id, if the run belongs to one.
             user_code: as `user_code()` describes it.
         """
@@ -195,16 +195,16 @@ class RecordWriter:
             process["user_code"] = user_code
         if comparison:
             process["comparison"] = comparison
-        if goes_on is not None:
-            former = {key: goes_on.environment.get(key) for key in KEPT_ON_RESUME}
+        if resumed is not None:
+            former = {key: resumed.environment.get(key) for key in KEPT_ON_RESUME}
             process |= {key: value for key, value in former.items() if value is not None}
             process["resumed"] = environment()["started"]
         with self._keeping_failure():
             with completed(folder / CONFIG) as new:
                 new.write_text(config_yaml, encoding="utf-8")
             _write_json(folder / ENVIRONMENT, process)
-            if goes_on is not None:
-                self.resume(goes_on.checkpoint, exact=goes_on.exact)
+            if resumed is not None:
+                self.resume(resumed.checkpoint, exact=resumed.exact)
                 return
             self._open("w")
             head = header(paradigm, measures.workload_samples, about)

@@ -19,7 +19,7 @@ from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.event_text import tell
-from raysync.record.journal_cut import came_to, lines_before
+from raysync.record.journal_cut import end_of, lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.reader import RunRecord, load
@@ -82,7 +82,7 @@ class RecordedRun:
         else:
             checkpoint = for_workers_of(checkpoint, self._experiment)
             if isinstance(paradigm, Decoupled):
-                state = {**checkpoint.state, OUTLIVED_S: came_to(journal)}
+                state = {**checkpoint.state, OUTLIVED_S: end_of(journal)}
                 checkpoint = replace(checkpoint, state=state)
             history = partial(lines_before, journal, checkpoint)
             stream = self._engine.run(training, paradigm, self._labels, checkpoint, history)
@@ -101,7 +101,7 @@ class RecordedRun:
             make_folder(self._folder)
         with (
             uploads(
-                self._folder, self._checkpoints.folder, notify, goes_on=resume_from is not None
+                self._folder, self._checkpoints.folder, notify, is_resumed=resume_from is not None
             ) as upload,
             Observers(start, self._trackers, callbacks, notify) as observers,
             self._writer_of(measures, comparison) as self._writer,
@@ -138,7 +138,7 @@ class RecordedRun:
             began=self._began,
             places={name: asdict(place) for name, place in engine.places.items()},
             checkpoints=self._checkpoints,
-            goes_on=None
+            resumed=None
             if resume_from is None
             else resume_from.resumption(exact=engine.resumes_exactly),
             comparison=comparison,

@@ -105,7 +105,7 @@ class Conformance(RuleBasedStateMachine):
         self.has_switched = self.has_dropped_stale = False
         self.step_s = step_s  # slot -> seconds of its steps after the history
         self.is_whole = True  # no failure was found yet
-        self.goes_on = False  # after the history, the machine is no longer restored
+        self.is_over = False  # after the history, the machine is no longer restored
 
     # ---- what happens ----
 
@@ -175,7 +175,7 @@ class Conformance(RuleBasedStateMachine):
         """Let all workers go on after the history."""
         if not self.has_begun or not self.is_whole:
             return
-        self.goes_on = True
+        self.is_over = True
         self.machine = Machine.restore(self.machine.snapshot(), _guarded(self.fresh()))
         due: dict[str, float] = {}  # worker -> when its push arrives
         until = self.sent + PUSHES
@@ -208,7 +208,7 @@ class Conformance(RuleBasedStateMachine):
         """Feed an event to the machine and to its restored copy, and compare them."""
         self.is_whole = False
         before = self.machine.roster.version
-        if self.goes_on:
+        if self.is_over:
             self.check(self.machine.handle(event))
             self.is_whole = True
             return

@@ -253,7 +253,7 @@ def _shared_traces(experiment: Experiment) -> Iterator[str]:
 
 def _kept_by_workers(experiment: Experiment, parameters: int) -> Iterator[str]:
     """Warn of the size that worker state adds to checkpoints."""
-    if not experiment.kept_by_workers or experiment.checkpoint is None or not experiment.trains:
+    if not experiment.worker_state or experiment.checkpoint is None or not experiment.trains:
         return
     local = experiment.local
     vectors = int(experiment.cluster.wire.feeds_back)
@@ -261,7 +261,7 @@ def _kept_by_workers(experiment: Experiment, parameters: int) -> Iterator[str]:
         vectors += numbers_kept(local.update)
     size_mb = FLOAT_BYTES * vectors * parameters / 1e6
     yield (
-        f"Each checkpoint has {' and '.join(experiment.kept_by_workers)} of"
+        f"Each checkpoint has {' and '.join(experiment.worker_state)} of"
         f" {experiment.worker_count} workers: {experiment.worker_count} x {size_mb:.3g} MB at most."
     )
 

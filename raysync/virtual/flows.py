@@ -172,25 +172,25 @@ class Lane:
 def fair_rates(lanes: Sequence[Lane]) -> list[float]:
     """Return the max-min fair bytes per second of each flow of each lane."""
     rates = dict.fromkeys(lanes, 0.0)
-    room = {link: link.bytes_per_s for lane in lanes for link, _ in lane._links}
+    left = {link: link.bytes_per_s for lane in lanes for link, _ in lane._links}
     rising = list(lanes)
     while rising:
-        level, full = _first_full(rising, room)
+        level, full = _first_full(rising, left)
         stops = {lane for lane in rising if lane.limit <= level} or set(full.lanes)
         for lane in rising:
             if lane in stops:
                 rate = rates[lane] = min(lane.limit, level)
                 for link, parts in lane._links:
-                    room[link] -= parts * lane._weight * rate
+                    left[link] -= parts * lane._weight * rate
         rising = [lane for lane in rising if lane not in stops]
     return list(rates.values())
 
 
-def _first_full(lanes: Iterable[Lane], room: dict[FairLink, float]) -> tuple[float, FairLink]:
+def _first_full(lanes: Iterable[Lane], left: dict[FairLink, float]) -> tuple[float, FairLink]:
     """Return the rate to which flows can rise, and the link that is full then."""
     demand: dict[FairLink, float] = {}
     for lane in lanes:
         for link, parts in lane._links:
             demand[link] = demand.get(link, 0.0) + parts * lane._weight
-    full = min(demand, key=lambda link: room[link] / demand[link])
-    return room[full] / demand[full], full
+    full = min(demand, key=lambda link: left[link] / demand[link])
+    return left[full] / demand[full], full

@@ -17,7 +17,7 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from raysync.engine.backend import Failure, Room
+from raysync.engine.backend import Availability, Failure
 from raysync.engine.error_text import reason
 from raysync.engine.messages import Message, RestoreCall, StepReport
 from raysync.step_fault import NO_FAULT, StepFault
@@ -479,7 +479,7 @@ class VirtualBackend:
             raise TimeoutError(f"it is done at {call.at:g} s")
         return call.answer if isinstance(call.answer, Failure) else None
 
-    def room(self, worker: str) -> Room:
+    def availability(self, worker: str) -> Availability:
         return "free"
 
     def watch_nodes(

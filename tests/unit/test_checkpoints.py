@@ -520,7 +520,7 @@ def test_metrics_of_a_process_that_saw_only_the_rest(engine, tmp_path, name):
     lines = list(record.journal())
     cut = lines.index(of(record, Resumed)[0])
     measures = Measures(32 * 60)
-    measures.begin_behind(rosters_in(engine.former.state["machine"]), lines[cut].at)
+    measures.begin_at(rosters_in(engine.former.state["machine"]), lines[cut].at)
     collector = Collector(RunLabels("experiment", "run", name), "", measures)
     totals = Counter()
     for line in lines[cut + 1 :]:

@@ -76,7 +76,7 @@ def ran(driver, until=lambda: False):
     left = MOST_EVENTS
     if not driver.has_begun:
         driver.start()
-    while driver.goes_on and not until():
+    while driver.is_running and not until():
         left -= 1
         assert left, "it does not end"
         driver.backend.wait()

@@ -252,7 +252,7 @@ def test_a_cut_by_an_event_of_the_run():
 
     whole, again = begun(), begun()
     whole.start()
-    while whole.goes_on:
+    while whole.is_running:
         whole.backend.wait()
     [lines] = whole.run()
     [((state, data), count)] = taken

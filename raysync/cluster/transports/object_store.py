@@ -33,7 +33,7 @@ class ObjectStore:
 
     def attach(self, failure_of: Callable[[Any], Failure | None]) -> None: ...
 
-    def room(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
+    def reserve(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
         return ()
 
     def call(self, request: CallRequest, by_ray: Callable[[], IssuedCall]) -> IssuedCall:

@@ -140,7 +140,7 @@ class Transport(Protocol):
     def attach(self, failure_of: Callable[[Any], Failure | None]) -> None:
         """Begin the run; `failure_of` returns the failure of a ready Ray reference, if any."""
 
-    def room(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
+    def reserve(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
         """Lend memory for a call's vector, one lease a shard; none: the vector is returned.
 
         `node` is Ray's id of a worker's node; None: it is no worker, or not known.

@@ -97,7 +97,7 @@ def refuse_misplaced(buffers: Iterable[Persistent], parameters: Sequence[Tensor]
             raise _refusal(name, buffer, "is in the memory of a trainable parameter")
 
 
-def check_kept(module: nn.Module, buffers: Sequence[Persistent]) -> None:
+def check_buffers(module: nn.Module, buffers: Sequence[Persistent]) -> None:
     """Refuse a layout of buffers that forward passes have changed."""
     for buffer in buffers:
         buffer.read()

@@ -15,18 +15,18 @@ LEVELS = 127
 class Codec(Protocol):
     """Encodes vectors (N,) of float32 as shorter ones."""
 
-    def room(self, numbers: int) -> int:
+    def encoded_size(self, numbers: int) -> int:
         """Count the float32 numbers that N numbers take, encoded."""
 
     def encode(self, vector: Tensor, out: Tensor, seed: int) -> None:
-        """Encode (N,) into all of `out` (room,); the seed is of stochastic rounding."""
+        """Encode (N,) into all of `out` (encoded size,); the seed is of stochastic rounding."""
 
     def decode(self, encoded: Tensor, numbers: int) -> Tensor:
         """Return (N,) in float32 or bfloat16, perhaps as a view."""
 
 
 class Bf16:
-    def room(self, numbers: int) -> int:
+    def encoded_size(self, numbers: int) -> int:
         return -(-numbers // 2)
 
     def encode(self, vector: Tensor, out: Tensor, seed: int) -> None:
@@ -44,7 +44,7 @@ class Int8:
     Stochastic rounding makes the mean error 0 (QSGD, Alistarh et al. 2017).
     """
 
-    def room(self, numbers: int) -> int:
+    def encoded_size(self, numbers: int) -> int:
         return -(-numbers // BLOCK) + -(-numbers // 4)
 
     def encode(self, vector: Tensor, out: Tensor, seed: int) -> None:
@@ -73,7 +73,7 @@ class TopK:
     def __init__(self, fraction: float) -> None:
         self._fraction = fraction
 
-    def room(self, numbers: int) -> int:
+    def encoded_size(self, numbers: int) -> int:
         return 2 * self._count(numbers)
 
     def encode(self, vector: Tensor, out: Tensor, seed: int) -> None:

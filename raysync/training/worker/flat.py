@@ -14,7 +14,7 @@ from raysync.errors import ConfigError
 from raysync.training.server.parameter_groups import parameters_of
 from raysync.training.worker.buffers import (
     BufferLayout,
-    check_kept,
+    check_buffers,
     persistent_buffers,
     refuse_misplaced,
 )
@@ -93,7 +93,7 @@ class FlatModel:
 
     def check_buffers(self) -> None:
         """Refuse buffers of another layout after forward passes."""
-        check_kept(self.module, self._buffers)
+        check_buffers(self.module, self._buffers)
 
     @torch.no_grad()
     def write_gradient(self) -> None:

@@ -32,10 +32,14 @@ class Wire:
         self._codec = codec_of(name, fraction)
         self.is_plain = self._codec is None
         self._parts = list(_parts_of(parameters, buffers, shards))
-        self._rooms = [
-            part[0] if self._codec is None else self._codec.room(part[0]) for part in self._parts
+        self._encoded_sizes = [
+            part[0] if self._codec is None else self._codec.encoded_size(part[0])
+            for part in self._parts
         ]
-        self.sizes = [room + part[1] for room, part in zip(self._rooms, self._parts, strict=True)]
+        self.sizes = [
+            encoded + part[1]
+            for encoded, part in zip(self._encoded_sizes, self._parts, strict=True)
+        ]
         """The size of each part, in numbers of float32."""
         self._vector: Tensor | None = None
 
@@ -63,18 +67,18 @@ class Wire:
                 self._vector = torch.empty(sum(self.sizes), device=vector.device)
             out = self._vector
         begin = 0
-        for (parameters, buffers), room, part in zip(
-            self._parts, self._rooms, torch.split(out, self.sizes), strict=True
+        for (parameters, buffers), encoded, part in zip(
+            self._parts, self._encoded_sizes, torch.split(out, self.sizes), strict=True
         ):
             numbers, end = vector[begin : begin + parameters], begin + parameters
             if residual is not None:
                 left = residual[begin:end]
                 numbers = left.add_(numbers)
-            codec.encode(numbers, part[:room], seed)
+            codec.encode(numbers, part[:encoded], seed)
             if residual is not None:
-                left.sub_(codec.decode(part[:room], parameters))
+                left.sub_(codec.decode(part[:encoded], parameters))
             begin = end + buffers
-            part[room:].copy_(vector[end:begin])
+            part[encoded:].copy_(vector[end:begin])
         return out
 
 

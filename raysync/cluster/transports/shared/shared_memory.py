@@ -71,7 +71,7 @@ class SharedMemory:
         if len(self._weights) == 1:
             self._channels = Channels(failure_of)
 
-    def room(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
+    def reserve(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
         # A worker on another node than the servers returns its gradient.
         match message:
             case StepCall() if node == self._plan.node:
