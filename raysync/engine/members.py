@@ -371,8 +371,8 @@ class Members:
         if not rejoin.is_told:
             rejoin.is_told = True
             self._lines.remark(
-                f"{rejoin.worker} waits for resources: Ray has no place for it so far; it joins as soon"
-                " as there is one."
+                f"{rejoin.worker} waits for resources: Ray has no place for it so far; it joins as"
+                " soon as there is one."
             )
         return True
 
