@@ -7,6 +7,7 @@ measured. `tuned` chooses the learning rate of each arm from such rows, before t
 
 import csv
 import os
+import tempfile
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
@@ -15,11 +16,44 @@ from typing import Any
 
 import pandas as pd
 
+import raysync
+
 Trial = dict[str, Any]
 Train = Callable[[Trial], Trial]
 """Makes the run of a trial, and returns what was measured: the same names for each trial."""
 EXTENSIONS = 4
 """So often at most a grid of rates is extended beyond its edge."""
+TUNING_SEED, VALIDATION_SAMPLES = 100, 5000
+"""Of the runs that choose rates: their seed, and what they hold out of the training set."""
+LAST = 3
+"""What counts is the mean of so many evaluations at the end."""
+
+
+def trained(settings: Trial) -> raysync.RunRecord:
+    """Train in virtual time without a record on disk; with the tuning seed, on held-out samples.
+
+    A run that diverges counts, as one without a result.
+    """
+    if settings["seed"] == TUNING_SEED:
+        held_out = {"validation_samples": VALIDATION_SAMPLES}
+        settings = settings | {"data": held_out | settings["data"]}
+    with tempfile.TemporaryDirectory() as output:
+        record = raysync.run(settings | {"output": output})
+        assert record.summary["status"] in ("finished", "diverged"), record.summary
+        assert record.config
+        len(record.evaluations), len(record.pushes)  # all is read while the folder is there
+    return record
+
+
+def at_the_end(record: raysync.RunRecord) -> Trial:
+    """Return the mean loss and accuracy of the last evaluations; of a diverged run, the worst."""
+    evaluations = record.evaluations
+    if record.config.seed == TUNING_SEED:
+        evaluations = evaluations[evaluations.progress < 1]  # the one at the end is a test
+    if record.summary["status"] == "diverged":
+        return {"loss": float("inf"), "accuracy": 0.0}
+    last = evaluations.tail(LAST)
+    return {name: round(float(last[name].mean()), 6) for name in ("loss", "accuracy")}
 
 
 def run_all(train: Train, trials: Iterable[Trial], table: Path) -> pd.DataFrame:

@@ -1,8 +1,4 @@
-"""Randomness without a state: a number is hashed from (seed, purpose, slot, clock).
-
-So two paradigms meet the same batches and the same jitter whatever the order of their events, and a
-run on Ray draws the same numbers as a run in virtual time.
-"""
+"""Stateless randomness, hashed from (seed, purpose, slot, clock)."""
 
 from __future__ import annotations
 
@@ -13,8 +9,9 @@ _STANDARD_NORMAL = NormalDist()
 _from_bytes = int.from_bytes
 
 
+# So all paradigms and both engines meet the same batches and jitter, in any order of events.
 def hashed_seed(seed: int, purpose: str, slot: str = "", clock: int = 0) -> int:
-    """64 bits that depend on all four, for the generators of other libraries."""
+    """64 bits, for the generators of other libraries."""
     key = f"{seed}/{purpose}/{slot}/{clock}".encode()
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
 
@@ -25,24 +22,20 @@ def uniform(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:
 
 
 def begun_key(seed: int, purpose: str, slot: str = "") -> blake2b:
-    """Return what those three are to `uniform_at`: the hash of what the keys of all clocks begin
-    with.
-    """
+    """Return the hash prefix of (seed, purpose, slot), for `uniform_at`."""
     return blake2b(f"{seed}/{purpose}/{slot}/".encode(), digest_size=8)
 
 
 def uniform_at(begun: blake2b, clock: int) -> float:
-    """Draw what `uniform` draws, in half the time where a key serves for many clocks."""
+    """Draw the number of `uniform`, faster where one prefix serves many clocks."""
     key = begun.copy()
     key.update(b"%d" % clock)
     return ((_from_bytes(key.digest(), "big") >> 12) + 0.5) * 2.0**-52
 
 
 def standard_normal(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:
-    """Draw from the normal distribution with mean 0 and standard deviation 1."""
     return _STANDARD_NORMAL.inv_cdf(uniform(seed, purpose, slot, clock))
 
 
 def standard_normal_at(begun: blake2b, clock: int) -> float:
-    """Draw what `standard_normal` draws; see `uniform_at`."""
     return _STANDARD_NORMAL.inv_cdf(uniform_at(begun, clock))

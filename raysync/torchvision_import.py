@@ -1,11 +1,4 @@
-"""The import of torchvision where it and torch were built for different devices.
-
-The package index's torchvision is built for CUDA. Beside a CPU torch its import fails with
-"operator torchvision::nms does not exist": its compiled operators cannot be loaded, yet their
-Python side registers shapes for them. With the two schemas declared, everything that is plain
-Python works (models, transforms, datasets), and so do torchmetrics, timm and Lightning, which
-import torchvision.
-"""
+"""The import of torchvision where it and torch were built for different devices."""
 
 from __future__ import annotations
 
@@ -18,13 +11,18 @@ from importlib.machinery import ModuleSpec, PathFinder
 from types import ModuleType
 from typing import Any
 
+# The package index's torchvision is built for CUDA. Beside a CPU torch its import fails with
+# "operator torchvision::nms does not exist": its compiled operators cannot be loaded, yet their
+# Python side registers shapes for them. With the two schemas declared, everything that is plain
+# Python works (models, transforms, datasets), and so do torchmetrics, timm and Lightning, which
+# import torchvision.
 _SYMPTOM = "torchvision::nms"
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
 _kept: list[Any] = []  # schemas vanish with their Library
 
 
 def heal_torchvision() -> None:
-    """Let each later import of torchvision in this process declare the operators it misses."""
+    """Let later imports of torchvision in this process declare its missing operators."""
     sys.meta_path.insert(0, _Finder())
 
 
@@ -32,9 +30,6 @@ class _Finder(MetaPathFinder):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        """Return where torchvision is, with an execution that declares operators; None for any
-        other module.
-        """
         if fullname != "torchvision":
             return None
         spec = PathFinder.find_spec(fullname, path, target)

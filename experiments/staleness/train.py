@@ -11,7 +11,6 @@ own; then ten seeds are measured on the test set. Rows that are there are not ru
 import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
@@ -21,13 +20,11 @@ os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import yaml
-from trials import Trial, run_all, tuned
-
-import raysync
+from trials import TUNING_SEED, Trial, at_the_end, run_all, trained, tuned
 
 HERE = Path(__file__).parent
 COMMON: dict[str, Any] = yaml.safe_load((HERE / "staleness.yaml").read_text(encoding="utf-8"))
-SEEDS, TUNING_SEED = COMMON.pop("seeds"), 100
+SEEDS = COMMON.pop("seeds")
 DELAYS = (0, 1, 2, 4, 8)
 OPTIMIZERS: dict[str, tuple[dict[str, Any], float]] = {
     "sgd": ({}, 0.03),
@@ -40,8 +37,6 @@ OPTIMIZERS: dict[str, tuple[dict[str, Any], float]] = {
 FACTOR, RATES = 10**0.5, 5
 IMAGES: dict[str, Any] = {"model": "convnet", "batch_size": 32, "workload": {"samples": 65536}}
 TASKS = ("text", "images")
-LAST = 3
-"""What counts is the mean of so many evaluations at the end."""
 
 
 def settings_of(trial: Trial, data: Path) -> dict[str, Any]:
@@ -63,18 +58,8 @@ def settings_of(trial: Trial, data: Path) -> dict[str, Any]:
 
 def train(trial: Trial, data: Path) -> Trial:
     """Train; return what came out."""
-    with tempfile.TemporaryDirectory() as output:
-        record = raysync.run(settings_of(trial, data) | {"output": output})
-        assert record.summary["status"] in ("finished", "diverged"), record.summary
-        evaluations = record.evaluations
-        if trial["seed"] == TUNING_SEED:
-            evaluations = evaluations[evaluations.progress < 1]  # the one at the end is a test
-        last, diverged = evaluations.tail(LAST), record.summary["status"] == "diverged"
-        return {
-            "loss": float("inf") if diverged else round(float(last.loss.mean()), 6),
-            "accuracy": float("nan") if diverged else round(float(last.accuracy.mean()), 6),
-            "staleness": round(record.summary["staleness_mean"], 4),
-        }
+    record = trained(settings_of(trial, data))
+    return at_the_end(record) | {"staleness": round(record.summary["staleness_mean"], 4)}
 
 
 def arms() -> Iterator[Trial]:

@@ -10,7 +10,6 @@ run again.
 import argparse
 import os
 import sys
-import tempfile
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -21,20 +20,16 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
 import yaml
-from trials import Trial, run_all
-
-import raysync
+from trials import TUNING_SEED, Trial, at_the_end, run_all, trained
 
 HERE = Path(__file__).parent
 COMMON: dict[str, Any] = yaml.safe_load((HERE / "windows.yaml").read_text(encoding="utf-8"))
-SEEDS, TUNING_SEED = COMMON.pop("seeds"), 100
+SEEDS = COMMON.pop("seeds")
 RATES = (0.2, 0.1, 0.05, 0.025, 0.0125, 0.00625)
 """Of a push; an update of BSP is by n times as much."""
 POINT = 0.01
 """At the common rate both paradigms are this close to their best accuracy."""
 SHARES = (0.03125, 0.0625, 0.125, 0.25, 0.5)
-LAST = 3
-"""What counts is the mean of so many evaluations at the end, all at a hundredth of the rate."""
 
 
 def switched(first: str, then: str | list[str], fraction: float | list[float]) -> dict[str, Any]:
@@ -65,21 +60,12 @@ def train(trial: Trial, data: Path) -> Trial:
         "update": COMMON["update"] | {"lr": trial["lr"]},
         "data": COMMON["data"] | {"data_dir": str(data)},
     }
-    if trial["seed"] == TUNING_SEED:
-        settings["data"]["validation_samples"] = 5000
-    with tempfile.TemporaryDirectory() as output:
-        record = raysync.run(settings | {"output": output})
-        assert record.summary["status"] in ("finished", "diverged"), record.summary
-        evaluations = record.evaluations
-        if trial["seed"] == TUNING_SEED:
-            evaluations = evaluations[evaluations.progress < 1]  # the one at the end is a test
-        last, diverged = evaluations.tail(LAST), record.summary["status"] == "diverged"
-        return {
-            "accuracy": 0.1 if diverged else round(float(last.accuracy.mean()), 6),
-            "train_loss": round(float(record.pushes.loss.tail(500).mean()), 6),
-            "virtual_s": record.summary["seconds"],
-            "diverged": diverged,
-        }
+    record = trained(settings)
+    return at_the_end(record) | {
+        "train_loss": round(float(record.pushes.loss.tail(500).mean()), 6),
+        "virtual_s": record.summary["seconds"],
+        "diverged": record.summary["status"] == "diverged",
+    }
 
 
 def common_rate(tried: pd.DataFrame) -> float:

@@ -1,9 +1,4 @@
-"""Measure all groups of an experiment, one after the other, each in its own place.
-
-A group that says itself how long its steps take keeps that; of the others one worker computes
-batches of several sizes. Groups whose workers sit on one node share the measurement of the way to
-the server, and of the time to start.
-"""
+"""Measure all groups of an experiment, one after the other, each in its own place."""
 
 from __future__ import annotations
 
@@ -19,30 +14,26 @@ from raysync.running.engines import Engine
 from raysync.training.preparation import TrainingPlan
 
 BUSY = 0.25
-"""The share of a node's cores that other work may take, without a warning."""
+"""The share of a node's cores that other work may take before a warning."""
 BusyCores = Callable[[str], tuple[float, int]]
-"""It takes Ray's id of a node, and returns the cores that are busy there, and those that it has."""
+"""Takes Ray's id of a node; returns its busy cores and all of its cores."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredGroup:
-    """What was measured of a group of workers."""
-
     steps: StepTimes | None
-    """How long its steps take; None: the group says so itself."""
+    """None: the group emulates its steps, so its settings say how long they take."""
     links: Links
     start_s: float
-    """Seconds until a worker is ready that is started anew."""
+    """Seconds until a restarted worker is ready."""
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """What was measured of a cluster."""
-
     groups: Mapping[str, MeasuredGroup]
     updates: UpdateTimes
     sharing: Sharing | None
-    """How workers share the server's link; None: it has room for all."""
+    """None: the server's link has room for all workers."""
 
 
 def calibrate(
@@ -53,37 +44,35 @@ def calibrate(
 ) -> Measured:
     """Measure what the virtual engine needs for a training.
 
+    Groups on one node share the measurements of the link to the server and of the start.
+
     Args:
-        engine: a session of the Ray engine.
-        training: the training whose model, batch sizes and update are measured.
-        notify: is told, in a sentence, what the user should know.
-        busy_cores: tells how busy a node is while nothing is measured; None: it is not asked.
+        notify: receives sentences that the user should read.
+        busy_cores: reads the load of a node while no run is under way; None: no warnings.
 
     Raises:
         ConfigError: a group cannot be measured where it sits.
     """
     experiment, groups = training.experiment, {}
-    of_nodes: dict[str, tuple[Links, float]] = {}
+    by_node: dict[str, tuple[Links, float]] = {}
     for group in experiment.workers:
         notify(f"Measuring {group.name}.")
         steps = None if group.emulates_steps else step_times(engine, training, group)
         node = _node_of(engine, group) if steps is not None else ""
-        if not node or node not in of_nodes:
+        if not node or node not in by_node:
             links = links_of(engine, experiment, group, training.vector_bytes)
             node = _node_of(engine, group) or group.name
-            if node not in of_nodes:
-                of_nodes[node] = links, start_s_of(engine, experiment, group)
+            if node not in by_node:
+                by_node[node] = links, start_s_of(engine, experiment, group)
                 _warn(node, group, notify, busy_cores)
-        groups[group.name] = MeasuredGroup(steps, *of_nodes[node])
+        groups[group.name] = MeasuredGroup(steps, *by_node[node])
     alone = {name: measured.links for name, measured in groups.items()}
     sharing = sharing_of(engine, experiment, alone, training.vector_bytes)
     return Measured(groups, update_times(training.vector_bytes, experiment.update), sharing)
 
 
 def _node_of(engine: Engine, group: WorkerGroup) -> str:
-    """Return Ray's id of the node where the group's worker sat in the latest run; "" if there is
-    none.
-    """
+    """Return Ray's id of the node of the group's worker in the latest run, or ""."""
     place = engine.places.get(f"{group.name}-0")
     return "" if place is None else str(place.node_id)
 

@@ -1,16 +1,7 @@
-"""Measure what lies between a group of workers and the server, and how long a worker takes to
-start.
+"""Measure the link between a group's worker and the server, and the start of a worker.
 
-Runs of one worker of the group in its own place, under ASP, with models that take no time:
-
-    latency_s, bandwidth    from the time between Release and Pushed that is not computing:
-                            2 x (latency + bytes / bandwidth) + update, for a small vector and for
-                            the model's (at least 4 MB: differences of smaller ones drown in noise)
-    start_s                 from a worker that crashes and is started anew
-
-So latency has the meaning that the virtual engine gives it: half of what an iteration costs beside
-computing and the server's work, including calls and the controller's share. The small vector is an
-object of its own if the model's is, since Ray takes longer for that than for what fits a message.
+The runs have one worker, ASP, and a model that computes in no time. A latency here has the meaning
+of the virtual engine: half of an iteration's cost beside computing and the server's work.
 """
 
 from __future__ import annotations
@@ -37,62 +28,50 @@ from raysync.running.run import run_in
 from raysync.training.data.data_set import Labelled, data_set
 from raysync.training.preparation import prepare
 
-MESSAGE_BYTES = 4_000
-"""The size of a vector that travels inside a message."""
-OBJECT_BYTES = 400_000
-"""The size of a small vector that is an object of its own."""
+MESSAGE_BYTES = 4_000  # fits into a message
+OBJECT_BYTES = 400_000  # too large for a message, so it goes through Ray's object store
 LARGE_BYTES = 4_000_000
 ITERATIONS = 300
 FEWEST = 12
 LONGEST_S = 10.0
-"""How long the iterations may take together, unless there are few."""
+"""The limit of all iterations together, unless there are only the `FEWEST`."""
 STARTS = 3
-"""How often a worker is started anew."""
 WARM = 1 / 6
-"""The part of the pushes that does not count, because caches and the object store are cold."""
+"""The share of the first pushes that are left out: caches and the object store are cold."""
 ALIKE = 1.1
-"""Two ways are alike if their latencies and bandwidths differ by at most this factor."""
+"""Links are alike if their latencies and bandwidths differ by at most this factor."""
 
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """The way between a worker and the server."""
-
     latency_s: float
     bandwidth_bytes_per_s: float | None
-    """The bandwidth; None: a large vector takes no longer than a small one."""
+    """None: a large vector takes no longer than a small one."""
 
     def has_more_latency(self, other: Links) -> bool:
-        """Whether its latency is longer than the other's."""
         return self.latency_s > ALIKE * other.latency_s
 
     def has_less_bandwidth(self, other: Links) -> bool:
-        """Whether its bandwidth is less than the other's."""
         rate, top = self.bandwidth_bytes_per_s, other.bandwidth_bytes_per_s
         return rate is not None and (top is None or ALIKE * rate < top)
 
 
 def best_of(links: Collection[Links]) -> Links:
-    """Return a way that is as good as the best of some, in latency and in bandwidth."""
-    rates = [each.bandwidth_bytes_per_s for each in links]
+    """Combine the lowest latency and the highest bandwidth."""
+    rates = [link.bandwidth_bytes_per_s for link in links]
     known = [rate for rate in rates if rate is not None]
     return Links(
-        min(each.latency_s for each in links), None if len(known) < len(rates) else max(known)
+        min(link.latency_s for link in links), None if len(known) < len(rates) else max(known)
     )
 
 
 def links_of(
     engine: Engine, experiment: Experiment, group: WorkerGroup, vector_bytes: int
 ) -> Links:
-    """Measure the way between a group's node and the server.
-
-    Args:
-        engine: a session of the Ray engine.
-        experiment: says where the server sits, and what an update is.
-        group: the workers.
-        vector_bytes: the size of the model's gradient.
-    """
-    large_bytes = max(vector_bytes, LARGE_BYTES)
+    """Measure the link between a group's node and the server, for a gradient of `vector_bytes`."""
+    # between Release and Pushed: 2 x (latency + bytes / bandwidth) + update
+    large_bytes = max(vector_bytes, LARGE_BYTES)  # differences of smaller ones drown in noise
+    # an object takes Ray longer than a message, so the small vector travels as the model's does
     small_bytes = MESSAGE_BYTES if vector_bytes <= INLINE_BYTES else OBJECT_BYTES
     small_s, large_s = (
         _between_s(engine, experiment, group, size) - update_s(size, 1, Update())
@@ -105,9 +84,8 @@ def links_of(
 
 
 def start_s_of(engine: Engine, experiment: Experiment, group: WorkerGroup) -> float:
-    """Measure the seconds from a crash until the worker has joined again: a median. That is its
-    process, the import of torch, and a model so small that it takes no time.
-    """
+    """Measure the median seconds from a crash until the worker has joined again."""
+    # a new process, the import of torch, and a negligible model
     slot = f"{group.name}-0"
     crashes = [
         {"kind": "crash", "worker": slot, "at_clock": clock, "rejoin_after_s": 0}
@@ -124,9 +102,7 @@ def start_s_of(engine: Engine, experiment: Experiment, group: WorkerGroup) -> fl
 def _between_s(
     engine: Engine, experiment: Experiment, group: WorkerGroup, vector_bytes: int
 ) -> float:
-    """Measure the seconds between Release and Pushed that are not computing, for a model of that
-    size: a median.
-    """
+    """Measure the median seconds of an iteration, from Release to Pushed, without computing."""
     between_s, iterations = 0.0, FEWEST
     while iterations:
         with run_of(engine, experiment, [(group, 1)], vector_bytes, iterations) as record:
@@ -149,10 +125,9 @@ def run_of(
     paradigm: str = "asp",
     step_s: float | None = None,
 ) -> Iterator[RunRecord]:
-    """Run so many workers of groups with a model of that size, and yield the record while there is
-    one.
+    """Run workers of some groups in their places, and yield the record while its folder exists.
 
-    They sit where the groups' workers sit, and compute as fast as they can, or for `step_s`.
+    Each group has the given number of workers; `step_s` None: they compute as fast as they can.
     """
     features = max(1, vector_bytes // 40 - 1)
     with TemporaryDirectory() as folder:
@@ -178,6 +153,7 @@ def run_of(
         yield run_in(engine, training, described.paradigm)
 
 
+# settings that place a group's workers
 PLACE = {
     "name",
     "cpus",
@@ -188,15 +164,12 @@ PLACE = {
     "fallback_label_selectors",
     "resources",
 }
-"""The settings of a group that say where its workers sit."""
 
 
 def _placed(group: WorkerGroup) -> dict[str, Any]:
-    """Return one worker in the place of a group, which emulates nothing."""
     return group.model_dump(mode="json", include=PLACE)
 
 
 def _noise(features: int) -> Labelled:
-    """Return a few samples of that many features."""
     x, y = np.zeros((10, features), np.float32), np.arange(10)
     return data_set("noise", (x, y), (x, y), classes=10)

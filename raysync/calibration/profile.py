@@ -1,4 +1,4 @@
-"""Write what was measured as a cluster profile."""
+"""Write the measurements as a cluster profile."""
 
 from __future__ import annotations
 
@@ -11,13 +11,12 @@ from raysync.config.yaml_reading import write_yaml
 
 
 def profile(experiment: Experiment, measured: Measured, about: str) -> str:
-    """Return the text of a profile: all groups of the experiment, with what was measured where they
-    set nothing themselves, and the network.
+    """Return a profile's text: the experiment's groups, as measured, and the network.
 
-    The network's link is the best that was measured; a group whose way is longer has the rest of it
-    as a link of its own.
+    What a group sets itself stays. The network has the best link; a group with a longer one has the
+    difference as a link of its own.
     """
-    best = best_of([each.links for each in measured.groups.values()])
+    best = best_of([group.links for group in measured.groups.values()])
     link = {"latency_s": best.latency_s, "bandwidth_bytes_per_s": best.bandwidth_bytes_per_s}
     network: dict[str, Any] = {
         "link": {name: _rounded(value) for name, value in link.items() if value is not None},
@@ -33,7 +32,6 @@ def profile(experiment: Experiment, measured: Measured, about: str) -> str:
 
 
 def _settings(group: WorkerGroup, measured: MeasuredGroup, best: Links) -> dict[str, Any]:
-    """Return the settings of a group; what it sets itself stays."""
     settings = group.model_dump(mode="json", exclude_defaults=True, exclude={"name", "count"})
     found: dict[str, Any] = {"start_s": _rounded(measured.start_s)}
     if measured.steps is not None:
@@ -52,7 +50,7 @@ def _settings(group: WorkerGroup, measured: MeasuredGroup, best: Links) -> dict[
 
 
 def _beyond(links: Links, best: Links) -> dict[str, float]:
-    """Return what a way has beyond the best."""
+    """Return the extra latency and the lower bandwidth of a link, compared with the best."""
     beyond = {}
     if links.has_more_latency(best):
         beyond["latency_s"] = _rounded(links.latency_s - best.latency_s)
@@ -62,5 +60,4 @@ def _beyond(links: Links, best: Links) -> dict[str, float]:
 
 
 def _rounded(value: float) -> float:
-    """Round to three digits: the measurement is no more precise."""
-    return float(f"{value:.3g}")
+    return float(f"{value:.3g}")  # a measurement is no more precise

@@ -1,10 +1,8 @@
-"""Measure how workers share the link of the server: what it carries, and how unequal their shares
-are.
+"""Measure the capacity of the server's link, and how unequally workers share it.
 
-In a run under BSP all pulls begin at once, with each Release, and all pushes soon one after
-another. The link is full until the last has come, so it carries all of their bytes in that time;
-and from when each push began and had come follow the weights of their shares, as the virtual engine
-means them (`network.share_sigma`).
+Under BSP all pulls begin together, and all pushes nearly so. The link is full until the last one
+ends, so it carries all of their bytes in that time. The begin and the end of each transfer give the
+weight of its share (`network.share_sigma`).
 """
 
 from __future__ import annotations
@@ -24,24 +22,20 @@ from raysync.core.ids import WorkerId
 from raysync.running.engines import Engine
 
 ROUNDS = 14
-WARM = 2
-"""The number of first rounds that do not count: connections are new."""
+WARM = 2  # first rounds, left out: connections are new
 PASSES = 50
 FULL = 0.9
-"""The link of the server binds if it carries less than this part of what those of the workers do
-together."""
+"""The server's link binds if it carries less than this share of the workers' links together."""
 
 Span = tuple[float, float, float]
-"""The part of a vector that is transferred, and when that began and had come, in seconds."""
+"""The part of a vector that a transfer carries, and its begin and end in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sharing:
-    """How transfers share the link of a server."""
-
     bytes_per_s: float
     sigma: float
-    """The standard deviation of the logarithms of their weights."""
+    """The standard deviation of the logarithms of the transfers' weights."""
 
 
 def sharing_of(
@@ -50,15 +44,13 @@ def sharing_of(
     """Measure how the workers share the link of a server.
 
     Args:
-        engine: a session of the Ray engine.
-        experiment: says where servers and workers sit.
-        links: group -> the way from one of its workers alone; only the groups with the best count,
-            since a slower link of their own would limit the others' shares.
+        links: group -> the link of one of its workers alone. Only groups with the best bandwidth
+            take part: a slower link of their own would limit the others' shares.
         vector_bytes: the size of the model's gradient.
 
     Returns:
-        None if it binds nobody: all are on one node, or have the link of the server to themselves
-        as far as can be seen. A link that the workers of one node share is taken for the server's.
+        None if the link does not bind: all are on one node, or it has room for all. A link that the
+            workers of one node share counts as the server's.
     """
     best = best_of(links.values())
     groups = [
@@ -70,8 +62,13 @@ def sharing_of(
     pulls, pushes = _transfers(engine, experiment, groups, links, size, own)
     if not pulls:
         return None
-    servers, ways = experiment.cluster.server_shards, [each for each in (pulls, pushes) if each]
-    rate = max(median(size / servers * _per_s(spans) for spans in rounds) for rounds in ways)
+    servers, directions = (
+        experiment.cluster.server_shards,
+        [rounds for rounds in (pulls, pushes) if rounds],
+    )
+    rate = max(
+        median(size / servers * _vectors_per_s(spans) for spans in rounds) for rounds in directions
+    )
     if own is not None and rate > FULL * len(pulls[0]) / servers * own:
         return None
     if not pushes:  # latencies keep them apart
@@ -87,7 +84,7 @@ def _transfers(
     size: int,
     own: float | None,
 ) -> tuple[list[list[Span]], list[list[Span]]]:
-    """Return the pulls and the pushes of each round of some groups, without their latencies."""
+    """Return the pulls and the pushes of each round, without their latencies."""
     workers = [(group, group.count) for group in groups]
     # Pulls are over before pushes begin, which their acknowledgements would slow down.
     step_s = size / own if own is not None else None
@@ -116,10 +113,10 @@ def _parts_away(engine: Engine, experiment: Experiment, slots: Sequence[str]) ->
 
 
 def weights_of(spans: Sequence[Span]) -> list[float]:
-    """Return the relative weights with which transfers shared a link that they filled.
+    """Return the relative weights of transfers that filled a link.
 
     Args:
-        spans: of each, which all were on the link together for some time.
+        spans: the transfers, which all overlapped for some time.
     """
     # A transfer of weight w takes as long as one of weight 1 would take for 1/w of its bytes. How
     # much that is depends on the weights, so they are found by iteration.
@@ -144,20 +141,19 @@ def weights_of(spans: Sequence[Span]) -> list[float]:
 def _rounds(
     clock: pd.Series, parts: pd.Series, begin_s: pd.Series, end_s: pd.Series
 ) -> list[list[Span]]:
-    """Return the transfers of each round in which all were on the link together."""
+    """Return the transfers of each round in which all of them overlapped."""
     table = pd.DataFrame({"part": parts, "begin": begin_s, "end": end_s})
     table = table[table.part > 0]
     rounds = [
-        list(zip(each.part, each.begin, each.end, strict=True)) for _, each in table.groupby(clock)
+        list(zip(rows.part, rows.begin, rows.end, strict=True)) for _, rows in table.groupby(clock)
     ]
     return [
         spans
         for spans in rounds
-        if len(spans) > 1 and max(each[1] for each in spans) < min(each[2] for each in spans)
+        if len(spans) > 1 and max(span[1] for span in spans) < min(span[2] for span in spans)
     ]
 
 
-def _per_s(spans: Sequence[Span]) -> float:
-    """Return how many vectors have passed in a second."""
+def _vectors_per_s(spans: Sequence[Span]) -> float:
     parts, begins, ends = zip(*spans, strict=True)
     return float(sum(parts) / (max(ends) - min(begins)))

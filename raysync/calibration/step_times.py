@@ -1,12 +1,4 @@
-"""Measure what a group's worker takes for a batch, at several sizes: in its own place, on its own
-device, in its own precision.
-
-    seconds(b) = max(floor_s, fixed_s + per_sample_s b)
-
-The line is fitted to the medians by least squares of relative errors, with coefficients that are
-not negative (`scipy.optimize.nnls`). A GPU takes the same time for all small batches: as many of
-the smallest sizes are taken for the floor as makes the fit better by a half, if any.
-"""
+"""Measure a worker's steps at several batch sizes, in its place and on its device."""
 
 from __future__ import annotations
 
@@ -26,40 +18,40 @@ from raysync.running.run import run_in
 from raysync.training.preparation import TrainingPlan, prepare
 
 FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""The batch sizes that are measured, in that of the group."""
-WARM, STEPS = 3, 17
-"""The first steps, which do not count, and those that do."""
+"""Batch sizes to measure, as multiples of the group's."""
+WARM, STEPS = 3, 17  # steps left out, steps that count
 BETTER = 0.5
-"""A floor must leave at most this share of the error of the line alone."""
+"""A floor must leave at most this share of the line's error."""
 TOLERATED = 0.02
-"""The relative error of the line alone that needs no floor."""
+"""A line with a smaller relative error needs no floor."""
 OUT_OF_MEMORY = "out of memory"
 CLOSE = 1.1
-"""The search for the most samples ends where the least that failed is at most this many times the
-most that did not."""
+"""The search for the largest batch ends when the smallest failure is this close, as a ratio."""
 
 
 @dataclass(frozen=True, slots=True)
 class StepTimes:
-    """What a worker takes for a batch."""
-
     seconds: Mapping[int, float]
     """Batch size -> the median of its steps."""
     fixed_s: float
     per_sample_s: float
     floor_s: float
     sigma: float
-    """The spread: the standard deviation of the logarithm of a step's time."""
+    """The standard deviation of the logarithm of a step's time."""
     max_batch: int | None = None
-    """The largest batch whose step did not fail for want of memory; None: it was not looked for."""
+    """The largest batch that fits into memory; None: not searched."""
 
     def at(self, size: int) -> float:
-        """Return the fitted seconds of a batch."""
         return max(self.floor_s, self.fixed_s + self.per_sample_s * size)
 
 
 def fitted(steps: Mapping[int, Sequence[float]], max_batch: int | None = None) -> StepTimes:
-    """Fit what a worker takes to the seconds of its steps, by batch size."""
+    """Fit `max(floor_s, fixed_s + per_sample_s * batch)` to the seconds of steps, by batch size.
+
+    The line minimises squared relative errors of the medians, with coefficients that are not
+    negative. A GPU takes the same time for all small batches: the floor covers the number of
+    smallest sizes that fits best, if that halves the error.
+    """
     sizes = sorted(steps)
     medians = {size: median(steps[size]) for size in sizes}
     tolerated = len(sizes) * TOLERATED**2
@@ -85,9 +77,7 @@ def fitted(steps: Mapping[int, Sequence[float]], max_batch: int | None = None) -
 def _line(
     medians: Mapping[int, float], rising: Sequence[int], flat: Sequence[int]
 ) -> tuple[float, float, float]:
-    """Fit the fixed time and that of a sample to the rising sizes; the floor is that of the flat
-    ones.
-    """
+    """Fit a line to the rising sizes; the floor is the mean of the flat ones."""
     seconds = np.array([medians[size] for size in rising])
     matrix = np.stack([np.ones(len(rising)), np.array(rising)], axis=1) / seconds[:, None]
     (fixed_s, per_sample_s), _ = nnls(matrix, np.ones(len(rising)))
@@ -98,7 +88,6 @@ def _line(
 def _error(
     medians: Mapping[int, float], fixed_s: float, per_sample_s: float, floor_s: float
 ) -> float:
-    """Return the sum of squares of relative errors."""
     return sum(
         (max(floor_s, fixed_s + per_sample_s * size) / seconds - 1) ** 2
         for size, seconds in medians.items()
@@ -106,7 +95,6 @@ def _error(
 
 
 def sizes_of(batch_size: int, group: WorkerGroup, train_samples: int) -> list[int]:
-    """Return the batch sizes to measure, rising: about five around that of the group."""
     most = min(train_samples, group.max_batch or train_samples)
     sizes = {max(group.devices, min(most, round(batch_size * factor))) for factor in FACTORS}
     return sorted(sizes)
@@ -116,7 +104,7 @@ def step_times(engine: Engine, training: TrainingPlan, group: WorkerGroup) -> St
     """Measure a group's steps.
 
     Raises:
-        ConfigError: it has GPUs, and this torch sees none; or no batch fits into its memory.
+        ConfigError: it has GPUs and this torch sees none, or no batch fits into its memory.
     """
     samples = sum(len(shard) for shard in training.shards.values())
     batch_size = group.batch_size or training.experiment.batch_size
@@ -147,9 +135,7 @@ def _most(
     failed: int | None,
     samples: int,
 ) -> int:
-    """Find the largest batch that fits, by doubling and halving; the whole training set is the
-    most that is tried.
-    """
+    """Find the largest batch that fits, at most the training set, by doubling and bisection."""
     while failed is None and fits < samples:
         size = min(2 * fits, samples)
         if _steps(engine, experiment, group, size, count=1) is None:
@@ -168,7 +154,7 @@ def _most(
 def _steps(
     engine: Engine, experiment: Experiment, group: WorkerGroup, size: int, count: int = STEPS
 ) -> list[float] | None:
-    """Return the seconds of the steps of one worker of a group; None if its memory is too small."""
+    """Return the seconds of the steps of one worker, or None if its memory is too small."""
     with TemporaryDirectory() as folder:
         described = _alone(experiment, group, size, WARM + count, folder)
         try:
@@ -195,7 +181,7 @@ def _check_device(engine: Engine, group: WorkerGroup) -> None:
 def _alone(
     experiment: Experiment, group: WorkerGroup, size: int, iterations: int, folder: str
 ) -> Experiment:
-    """Return the experiment with one worker of a group, which emulates nothing."""
+    """Reduce the experiment to one worker of a group that emulates nothing."""
     silent = {
         "step_s": None,
         "per_sample_s": None,
@@ -228,7 +214,6 @@ def _alone(
 
 
 def describe(name: str, times: StepTimes) -> Iterator[str]:
-    """Yield what a person should read of a group's steps."""
     measured = ", ".join(f"{size}: {1000 * s:.3g}" for size, s in times.seconds.items())
     floor = f", at least {1000 * times.floor_s:.3g} ms" if times.floor_s else ""
     yield (

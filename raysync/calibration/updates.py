@@ -1,4 +1,4 @@
-"""Measure what an update takes the server: in this process, with one thread."""
+"""Measure the server's update in this process, with one thread."""
 
 from __future__ import annotations
 
@@ -17,21 +17,20 @@ GRADIENTS = 8
 
 @dataclass(frozen=True, slots=True)
 class UpdateTimes:
-    """What an update takes: a fixed time, and one for each gradient that it reads."""
+    """A fixed time, and one for each gradient that the update reads."""
 
     update_s: float
     bytes_per_s: float
 
 
 def update_times(vector_bytes: int, update: Update) -> UpdateTimes:
-    """Measure updates of one and of eight gradients of that size."""
     one_s, eight_s = (update_s(vector_bytes, count, update) for count in (1, GRADIENTS))
     reading_s = max(1e-9, (eight_s - one_s) / (GRADIENTS - 1))
     return UpdateTimes(max(0.0, one_s - reading_s), vector_bytes / reading_s)
 
 
 def update_s(vector_bytes: int, gradients: int, update: Update) -> float:
-    """Measure the seconds of one update of a store, with one thread: a median."""
+    """Measure the median seconds of one update."""
     size = vector_bytes // 4
     store = ParameterStore(torch.zeros(size), size, update)
     vectors = [torch.full((size,), 1e-6) for _ in range(gradients)]

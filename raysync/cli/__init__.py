@@ -1,8 +1,4 @@
-"""The command line: `raysync run`, `compare`, `sweep`, `switch-search`, `report`, `advise`,
-`whatif`, `export`, `dashboards`, `list` and more.
-
-One file a group of commands.
-"""
+"""The command line: one file a group of commands."""
 
 from __future__ import annotations
 
@@ -32,6 +28,7 @@ from raysync.cli.stop_signals import stoppable
 from raysync.config.secret_masking import masked
 from raysync.errors import ConfigError, RunFailed
 
+# in `raysync --help`; typer alone lists commands in the order of their imports
 ORDER = (
     "run",
     "compare",
@@ -47,8 +44,6 @@ ORDER = (
     "watch",
     "replay",
 )
-"""The order of the commands in `raysync --help`. Without it, typer lists them in the order in which
-their files are imported."""
 
 app.registered_commands.sort(
     key=lambda command: ORDER.index(command.name or getattr(command.callback, "__name__", ""))
@@ -64,7 +59,7 @@ def main(commands: typer.Typer = app) -> None:
     except SystemExit as end:
         clock = sys.modules.get("raysync.cluster.clock")
         if clock is not None and clock.is_stuck():
-            # Ray's threads would crash the process at its end: the status is to be the run's.
+            # Ray's threads would crash the process at its end, and lose the run's exit status.
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(end.code if isinstance(end.code, int) else int(end.code is not None))

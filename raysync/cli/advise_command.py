@@ -92,15 +92,15 @@ def advise(
     options = SearchOptions(60 * budget_minutes, seeds, processes, paradigms_in(paradigm))
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output {output}: it is a file; name a folder.")
-    asked = load_experiment(file, settings)
-    way = exchange_of(
+    experiment = load_experiment(file, settings)
+    exchanged = exchange_of(
         model_bytes=1,  # the experiment has a model
         links=link,
         nodes=nodes,
         exchanges=exchange,
-        ranks=list(asked.slots()),
+        ranks=list(experiment.slots()),
     )
-    world = _world(asked, steps, way)
+    world = _world(experiment, steps, exchanged)
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
     with Progress(
         *columns, console=errors, transient=True, disable=not errors.is_terminal
@@ -124,29 +124,28 @@ def advise(
     )
 
 
-def _world(asked: Experiment, steps: list[str], exchange: Exchange | None) -> World:
-    """Return what is simulated; step times that nothing gives are measured."""
+def _world(experiment: Experiment, steps: list[str], exchange: Exchange | None) -> World:
+    """Return the world to simulate; unknown step times are measured."""
     from raysync.predict.step_times.rank_step_times import read
     from raysync.predict.world import needs_calibration, world_of
 
     if steps:
-        return world_of(asked, steps=read(steps), exchange=exchange)
-    if groups := needs_calibration(asked):
+        return world_of(experiment, steps=read(steps), exchange=exchange)
+    if groups := needs_calibration(experiment):
         say(f"Measuring {', '.join(groups)}, since nothing says how long a step takes ...")
-        return world_of(asked, profile=_measured(asked), exchange=exchange)
-    return world_of(asked, exchange=exchange)
+        return world_of(experiment, profile=_measured(experiment), exchange=exchange)
+    return world_of(experiment, exchange=exchange)
 
 
-def _measured(asked: Experiment) -> dict[str, Any]:
-    """Calibrate, and return the settings of the profile."""
+def _measured(experiment: Experiment) -> dict[str, Any]:
     from raysync import calibration
     from raysync.cluster.probes import busy_cores
     from raysync.config.yaml_reading import read_yaml
     from raysync.running.engines import engine_for
     from raysync.training.preparation import prepare
 
-    with engine_for(asked, say, os.environ.get("RAY_ADDRESS")) as engine:
-        measured = calibration.calibrate(engine, prepare(asked), say, busy_cores)
-    settings = read_yaml(calibration.profile(asked, measured, "measured"), "what was measured")
+    with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
+        measured = calibration.calibrate(engine, prepare(experiment), say, busy_cores)
+    settings = read_yaml(calibration.profile(experiment, measured, "measured"), "what was measured")
     assert isinstance(settings, dict), "a profile that is no mapping"
     return {name: settings[name] for name in ("workers", "network")}

@@ -1,4 +1,4 @@
-"""What all commands share: the application, their common arguments, and what they do first."""
+"""The application, the commands' common arguments, and their common first steps."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ Trust = Annotated[
         help="With --resume: run what the record names, though this folder has not made it.",
     ),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON in place of the table.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")]
 Processes = Annotated[int | None, typer.Option(min=1, max=1024, help="Default: one for each core.")]
 LinkOptions = Annotated[
     list[str],
@@ -81,7 +81,7 @@ OptionalFile = Annotated[
 
 
 def load_experiment(file: Path | None, settings: Sequence[str]) -> Experiment:
-    """Load an experiment file, or the one that comes with raysync."""
+    """Load an experiment file, by default the one that comes with raysync."""
     if file is not None:
         return config.load(file, settings)
     with as_file(files("raysync") / "comparison.yaml") as path:
@@ -89,14 +89,12 @@ def load_experiment(file: Path | None, settings: Sequence[str]) -> Experiment:
 
 
 def prepare_tune() -> None:
-    """Set the environment that Ray Tune reads when it is imported: its newer output cannot be
-    silenced, and shows no settings.
-    """
+    # Ray Tune reads it when imported; its newer output cannot be silenced, and shows no settings
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
 
 
 def say_that_ray_starts(experiment: Experiment, what: str) -> None:
-    """Announce the half minute in which processes start and nothing else is printed."""
+    """Announce the start of processes, in which nothing else is printed for half a minute."""
     joins = experiment.cluster.address not in ("auto", "local") or (
         experiment.cluster.address == "auto" and "RAY_ADDRESS" in os.environ
     )
@@ -104,26 +102,19 @@ def say_that_ray_starts(experiment: Experiment, what: str) -> None:
 
 
 def with_engine(settings: Sequence[str], engine: str | None) -> list[str]:
-    """Append `--engine` to the overrides, if it is given."""
     return [*settings, *([f"engine={engine}"] if engine else [])]
 
 
 def check_trust(*, trust: bool, resume: str | None) -> None:
-    """Refuse `--trust` without a record.
-
-    Raises:
-        ConfigError: it is given without `--resume`.
-    """
     if trust and resume is None:
         raise ConfigError("--trust: only with --resume; an experiment file is trusted in any case.")
 
 
 def warn_of_the_jobs_folder(experiment: Experiment) -> None:
-    """Warn if a Ray job would lose its records: a relative folder lies in Ray's copy of the working
-    directory, which Ray removes when it needs the space.
-    """
+    """Warn if a Ray job would lose its records."""
     output = experiment.output
-    # set for the driver of a job (Ray 2.60)
+    # Set for the driver of a job (Ray 2.60). A relative folder is in Ray's copy of the working
+    # directory, which Ray removes when it needs the space.
     in_a_job = "job_submission_id" in os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
     if in_a_job and not is_uri(output) and not Path(output).expanduser().is_absolute():
         say(

@@ -30,8 +30,8 @@ def calibrate(
     file: OptionalFile = None,
     settings: Settings = [],  # noqa: B006
 ) -> None:
-    """Measure each group of workers in its own place for an experiment's model, and write a profile
-    for the virtual engine (a few minutes).
+    """Measure each group of workers in its own place, and write a profile for the virtual engine (a
+    few minutes).
     """
     from raysync import calibration
     from raysync.cluster.probes import busy_cores
@@ -57,7 +57,6 @@ def calibrate(
 
 
 def _tell(experiment: Experiment, measured: Measured) -> None:
-    """Print what was measured."""
     from raysync.calibration.step_times import describe
 
     for group in experiment.workers:

@@ -1,6 +1,4 @@
-"""`raysync dashboards`: write the files with which Prometheus and Grafana show raysync's runs on a
-Ray cluster, and check what a Prometheus knows of them.
-"""
+"""`raysync dashboards`: write files for Prometheus and Grafana, and check a Prometheus."""
 
 from __future__ import annotations
 
@@ -26,12 +24,11 @@ from raysync.errors import ConfigError
 from raysync.record.metrics_registry import REGISTRY
 
 RAY_FOLDER = "/tmp/ray"
-"""Where Ray keeps its sessions, unless `ray start --temp-dir` says otherwise."""
+"""Ray's sessions are here, unless `ray start --temp-dir` says otherwise."""
 DISCOVERY = "prom_metrics_service_discovery.json"
 """Ray's list of its endpoints in that folder, always up to date."""
 BOARDS = "grafana/dashboards"
-SCRAPE_S = 10
-"""The interval at which Ray's processes report."""
+SCRAPE_S = 10  # between reports of Ray's processes
 TIMEOUT_S = 10
 ALL_SERIES = '{__name__=~"ray_raysync_.+"}'
 
@@ -100,12 +97,12 @@ def dashboards(
 
 @dataclass(frozen=True)
 class MonitoredCluster:
-    """The parts of a Ray cluster's configuration that Prometheus and Grafana need."""
+    """The parts of a Ray cluster's configuration for Prometheus and Grafana."""
 
     discovery: dict[str, Any]
-    """How Prometheus finds Ray's endpoints: part of its scrape configuration."""
+    """The discovery of Ray's endpoints, a part of a scrape configuration."""
     boards: Path | None
-    """Folder of Ray's own dashboards, where this machine has them."""
+    """The folder of Ray's own dashboards, if this machine has them."""
 
 
 def _cluster(ray: str, token: Path | None) -> MonitoredCluster:
@@ -156,7 +153,7 @@ def _write(folder: Path, prometheus: str, cluster: MonitoredCluster) -> None:
 
 
 def _files(folder: Path, prometheus: str, cluster: MonitoredCluster) -> dict[str, str]:
-    """Return path in the folder -> text of the file."""
+    # path in the folder -> text
     return {
         "prometheus.yml": _yaml(
             {
@@ -178,9 +175,6 @@ def _files(folder: Path, prometheus: str, cluster: MonitoredCluster) -> dict[str
 
 
 def _grafana_ini(folder: Path) -> str:
-    """Configure Grafana with its files in that folder. Dashboards are shown without a login, as in
-    Ray's own settings.
-    """
     settings = ConfigParser(interpolation=None)
     settings.read_dict(
         {
@@ -189,6 +183,7 @@ def _grafana_ini(folder: Path) -> str:
                 "logs": folder / "data" / "log",
                 "provisioning": folder / "provisioning",
             },
+            # without a login, as in Ray's own settings
             "auth.anonymous": {"enabled": "true", "org_role": "Viewer"},
             "security": {"allow_embedding": "true"},  # in the Ray dashboard
         }
@@ -199,12 +194,11 @@ def _grafana_ini(folder: Path) -> str:
 
 
 def _data_source(prometheus: str) -> dict[str, Any]:
-    """Configure the data source under the name that the Ray dashboard expects."""
     return {
         "apiVersion": 1,
         "datasources": [
             {
-                "name": "Prometheus",
+                "name": "Prometheus",  # the Ray dashboard expects this name
                 "type": "prometheus",
                 "url": prometheus,
                 "access": "proxy",
@@ -216,7 +210,6 @@ def _data_source(prometheus: str) -> dict[str, Any]:
 
 
 def _providers(ours: Path, rays: Path | None) -> dict[str, Any]:
-    """List the folders of dashboards that Grafana reads periodically."""
     folders = {"raysync": ours, "Ray": rays}
     return {
         "apiVersion": 1,
@@ -233,11 +226,7 @@ def _yaml(settings: dict[str, Any]) -> str:
 
 
 def check_url(url: str, option: str) -> str:
-    """Return an address without a slash at its end.
-
-    Raises:
-        ConfigError: it is no address.
-    """
+    """Remove the slash at an address's end; refuse what is no address."""
     try:
         parts = urlsplit(url)
         is_address = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
@@ -249,8 +238,7 @@ def check_url(url: str, option: str) -> str:
 
 
 def known(url: str) -> tuple[set[str], list[str]]:
-    """Ask a Prometheus which metrics of the registry it has, by name in the registry, and of which
-    runs.
+    """Ask a Prometheus for its raysync metrics, by registry name, and for its runs.
 
     Raises:
         ConfigError: there is no Prometheus at that address, or it has none of the metrics.
@@ -270,7 +258,6 @@ def known(url: str) -> tuple[set[str], list[str]]:
 
 
 def _label_values(url: str, label: str) -> list[str]:
-    """Ask for the values of a label in raysync's series."""
     answer = _get(f"{url}/api/v1/label/{label}/values?{urlencode({'match[]': ALL_SERIES})}", url)
     values = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(values, list):

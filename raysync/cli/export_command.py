@@ -17,12 +17,9 @@ from raysync.record.reader import RunRecord, load
 from raysync.record.storage import completed
 
 SAFETENSORS, TORCH = (".safetensors",), (".pt", ".pth")
-"""The suffixes of the formats."""
 
 
 class Which(StrEnum):
-    """The models that a record may have."""
-
     final = "final"
     best = "best"
 
@@ -72,11 +69,7 @@ def export(
 
 
 def _write_folder(record: RunRecord, which: Which, folder: Path) -> None:
-    """Write the folder that `from_pretrained` of transformers, or of peft, reads.
-
-    Raises:
-        ConfigError: the model is not one of Hugging Face.
-    """
+    """Write a folder for `from_pretrained` of transformers or peft."""
     from raysync.training.adapters.huggingface_task import HuggingFaceTask
     from raysync.training.tasks.task_loading import load_task
 
@@ -94,11 +87,7 @@ def _write_folder(record: RunRecord, which: Which, folder: Path) -> None:
 
 
 def _check(file: Path, force: bool) -> None:
-    """Check the file before a record is read, perhaps from far away.
-
-    Raises:
-        ConfigError: no format has that suffix, or the file cannot be written there.
-    """
+    """Check the file before a record is read, perhaps from far away."""
     suffixes = (*SAFETENSORS, *TORCH)
     if file.suffix not in ("", *suffixes):
         raise ConfigError(f"{file}: the name of the file must end in {' or '.join(suffixes)}.")

@@ -20,8 +20,6 @@ from raysync.results.grouping import workers_text
 
 
 class ListKind(StrEnum):
-    """The kinds of things that `raysync list` can list."""
-
     paradigms = "paradigms"
     models = "models"
     datasets = "datasets"
@@ -51,9 +49,9 @@ def list_(
     for name, thing in _shelf(kind).items():
         parameters = signature(thing).parameters.values()
         settings = [
-            f"{each.name}={_default(thing, each)}"
-            for each in parameters
-            if each.default is not each.empty
+            f"{parameter.name}={_default(thing, parameter)}"
+            for parameter in parameters
+            if parameter.default is not parameter.empty
         ]
         cells = [
             name,
@@ -86,7 +84,7 @@ def _shelf(kind: ListKind) -> Mapping[str, Callable[..., Any]]:
 
 
 def _default(thing: Callable[..., Any], parameter: Parameter) -> str:
-    """Show the default of a parameter; of a dataclass's field, the value that its factory makes."""
+    """Return a parameter's default; of a dataclass's field, the value of its factory."""
     factories = (
         {field.name: field.default_factory for field in fields(thing)}
         if is_dataclass(thing)
@@ -113,9 +111,7 @@ def _list_clusters() -> None:
 
 
 def _sizes(measure: bool) -> dict[str, dict[str, str]]:
-    """Return the columns of `list models` for each model: the shape of a sample, the number of
-    parameters and, if measured, the milliseconds of a step.
-    """
+    """Return the columns for each model: sample shape, parameters, milliseconds of a step."""
     from raysync.training.models.builtin import MODELS, listed
     from raysync.training.models.cost import STEP_BATCH, measured_device, on_random_samples, step_s
     from raysync.training.worker.flat import FlatModel

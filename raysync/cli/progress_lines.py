@@ -1,4 +1,4 @@
-"""The progress lines that commands show while runs, or trials under Ray Tune, go on."""
+"""The progress lines of runs, and of trials under Ray Tune."""
 
 from __future__ import annotations
 
@@ -28,30 +28,27 @@ if TYPE_CHECKING:
     from raysync.tuning.progress import SweepProgress
 
 SHOW_EVERY_S = 0.1
-"""The shortest time between two changes of a progress line: some of its figures cost time in
-proportion to the workers."""
+"""Between two updates of a line: some figures take time in proportion to the workers."""
 
 
 class RunLines:
-    """A progress line for each run; without a terminal (in the log of a job), a printed line at
-    each tenth of the work and at the end.
-    """
+    """A progress line for each run; without a terminal, printed at each tenth and at the end."""
 
     def __init__(
         self, console: VisibleConsole, progress: Progress, timing_only: bool = False
     ) -> None:
         """
         Args:
-            console: prints where there is no terminal.
+            console: prints without a terminal.
             progress: draws the lines on a terminal.
-            timing_only: nothing is learned, so show nothing about the model.
+            timing_only: no model is trained, so none is described.
         """
         self._console = console
         self._progress = progress
         self._timing_only = timing_only
 
     def follow(self, label: str) -> Callable[[Measures], None]:
-        """Add a line, and return a `watch` that keeps it up to date."""
+        """Add a line, and return a `watch` that updates it."""
         task = self._progress.add_task(escape(label), total=1.0, facts="starting")
         is_terminal, tenths, shown_s = self._console.is_terminal, 0, 0.0
 
@@ -73,9 +70,7 @@ class RunLines:
 
 
 def facts_of(measures: Measures, *, timing_only: bool) -> str:
-    """Describe how good the model is, how fast it learns, and which share of their time the workers
-    wait.
-    """
+    """Describe a run's quality, throughput and wait share."""
     rate = rate_text(measures.throughput_samples_per_s)
     pace = f"{rate:>6} samples/s │ wait {measures.wait_fraction:3.0%}"
     if timing_only:
@@ -87,7 +82,6 @@ def facts_of(measures: Measures, *, timing_only: bool) -> str:
 
 @contextmanager
 def run_lines(timing_only: bool = False) -> Iterator[RunLines]:
-    """Show progress lines below the log; see `RunLines`."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(bar_width=8),
@@ -104,15 +98,9 @@ def run_lines(timing_only: bool = False) -> Iterator[RunLines]:
 
 
 class TrialsLine:
-    """One progress line for the trials of a sweep, on the terminal while its `with` block runs;
-    without a terminal, a printed line at each tenth of the trials.
-    """
+    """A progress line for a sweep's trials; without a terminal, printed at each tenth."""
 
-    def __init__(self, *, hidden: bool) -> None:
-        """
-        Args:
-            hidden: show nothing, because Ray Tune prints its own table.
-        """
+    def __init__(self, *, hidden: bool) -> None:  # if Ray Tune prints its own table
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
@@ -138,12 +126,11 @@ class TrialsLine:
         self._progress.stop()
 
     def begin(self, what: str, count: int, before: int = 0) -> None:
-        """Show a new line, in place of the one for earlier trials.
+        """Show a new line instead of the one for earlier trials.
 
         Args:
-            what: describes the trials.
-            count: the number of all trials.
-            before: how many of these an earlier call has finished.
+            count: all trials.
+            before: the part of these that an earlier call has finished.
         """
         if self._line is not None:
             self._progress.remove_task(self._line)
@@ -151,7 +138,6 @@ class TrialsLine:
         self._count, self._before, self._tenths = count, before, 10 * before // count
 
     def show(self, status: SweepProgress) -> None:
-        """Bring the line up to date."""
         assert self._line is not None, "nothing has begun"
         done = self._before + status.done
         facts = f"{done} done, {status.running} running, {status.failed} failed"

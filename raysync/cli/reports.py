@@ -1,4 +1,4 @@
-"""`raysync report`: turns records into a page, Markdown, pictures or a trace."""
+"""`raysync report`: turn records into a page, Markdown, pictures or a trace."""
 
 from __future__ import annotations
 
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
 
 class Format(StrEnum):
-    """The formats of a report."""
-
     html = "html"
     md = "md"
     png = "png"
@@ -90,9 +88,7 @@ def report(
 
 
 def _default_output(collection: Collection, kind: Format) -> Path:
-    """Return where a report goes without --output: into the first folder that was named, or that of
-    the only run.
-    """
+    """Return the report's place in the first folder, or in the folder of the only run."""
     names = {Format.html: "report.html", Format.png: "report", Format.trace: "trace.json"}
     only_run = kind is Format.trace
     folder = collection.runs[0].record.path if only_run else collection.paths[0]
@@ -120,7 +116,7 @@ def _write(collection: Collection, kind: Format, path: Path, median: bool) -> No
 
 
 def _check_output(output: Path | None, kind: Format) -> None:
-    """Check --output before anything is read: a mistake must not cost a minute."""
+    # before anything is read: a mistake must not cost a minute
     if output is None:
         return
     if not output.absolute().parent.is_dir():

@@ -1,4 +1,4 @@
-"""What `raysync watch` shows of a run: progress, a table of the workers, and the latest events."""
+"""The view of a run in `raysync watch`: progress, a table of the workers, the latest events."""
 
 from __future__ import annotations
 
@@ -21,27 +21,24 @@ from raysync.record.event_text import EventText, seconds
 from raysync.record.measures import OF_LABELS
 from raysync.record.run_status import RunStatus, WorkerRow
 
+# of the table of workers, between the name and the state
 NUMBERS = ("clock", "lead", "pushes", "wait", "stale-\nness", "\nmax")
-"""Columns of the table of workers, between the name and the state."""
 FEWER = ((60, ("wait",)), (100, ("clock", "lead", "wait", "stale-\nness")))
-"""Columns of the terminal -> the columns of the table on a narrower one: what a worker does, and
-why, says more than the others."""
+"""Columns of the terminal -> columns of the table, if narrower: a worker's state says most."""
 UNKNOWN = "-"
 LONGEST_LEFT_S = 1e9
-"""An estimate of the time left that is longer than this is not shown: the run has just begun."""
-FRAME_LINES = 5
-"""Lines of the table of workers beside the workers themselves."""
+"""A longer estimate of the time left is not shown: the run has just begun."""
+FRAME_LINES = 5  # of the table, beside the workers
 
 
 @dataclass(frozen=True)
 class Facts:
-    """A line of facts; it is broken between two of them where it would be too long."""
+    """A line of facts, broken between two of them if it is too long."""
 
     facts: Sequence[str]
     style: str = ""
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw the facts; rich calls this."""
         line = self.facts[0]
         for fact in self.facts[1:]:
             if cell_len(longer := f"{line} │ {fact}") <= options.max_width:
@@ -54,21 +51,18 @@ class Facts:
 
 @dataclass(frozen=True)
 class RunView:
-    """The whole view; it fits itself to the terminal."""
+    """The whole view, fitted to the terminal."""
 
     status: RunStatus
-    paradigm: str
-    """The paradigm's label in tables."""
-    about: Mapping[str, Any]
-    """The description of the run in the journal's header."""
-    remark: str = ""
-    """What to say about a run that has become quiet, or is still being read."""
+    paradigm: str  # its label in tables
+    about: Mapping[str, Any]  # from the journal's header
+    remark: str = ""  # on a run that has become quiet, or is still being read
     height: int | None = None
-    """Lines of the terminal: workers and events take one line each, so that nothing jumps, and as
-    many are shown as fit; None: everything."""
+    """Lines of the terminal. Workers and events take one line each, so that nothing jumps, and as
+    many are shown as fit; None: all.
+    """
 
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        """Draw the view; rich calls this."""
         head: list[RenderableType] = [
             Facts(title(self.paradigm, self.about), "bold"),
             _progress(self.status, self.about, is_quiet=bool(self.remark)),
@@ -88,7 +82,7 @@ class RunView:
 
 
 def title(paradigm: str, about: Mapping[str, Any]) -> list[str]:
-    """Name the paradigm, the model and its data, the number of workers, the seed and the engine."""
+    """List the paradigm, the model and its data, the workers, the seed and the engine."""
     what = [f"{about[key]}" for key in ("model", "dataset") if about.get(key)]
     more = [
         " on ".join(what),
@@ -98,7 +92,7 @@ def title(paradigm: str, about: Mapping[str, Any]) -> list[str]:
 
 
 def state_of(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) -> str:
-    """Say how the run has ended; or how long it has taken, and how long it will still take."""
+    """Describe the end of the run, or its time so far and the estimate of the rest."""
     measures = status.measures
     if measures.ended is not None:
         error = f": {measures.ended.error}" if measures.ended.error else ""

@@ -1,10 +1,9 @@
-"""Stop a command on Ctrl-C, SIGTERM (`kill`, `ray job stop`) or SIGHUP (the terminal is closed).
+"""Stop a command on Ctrl-C, SIGTERM (`kill`, `ray job stop`) or SIGHUP (a closed terminal).
 
-The first signal ends the command in good order: a run that takes checkpoints takes a last one,
-records are completed, actors and a private cluster are shut down. A second Ctrl-C ends it at once,
-whatever it waits for. A handler in Python could miss that one: handlers run in the main thread,
-once the call of Ray that it is in returns, which may be never. So a thread reads the numbers of
-signals, which Python writes to a pipe.
+The first signal ends the command in good order: a last checkpoint, complete records, and the
+shutdown of actors and a private cluster. A second Ctrl-C ends it at once. Python's handlers run in
+the main thread, after the call of Ray that it is in, which may never return. So a thread reads the
+second signal from Python's wakeup pipe.
 """
 
 from __future__ import annotations
@@ -21,14 +20,13 @@ from typing import Any, NoReturn
 from raysync.running.stop_request import ask
 
 TOGETHER_S = 0.3
-"""Signals that are so close to each other count as one: `timeout`, for example, sends its signal to
-the process and to its group."""
+"""Signals this close count as one: `timeout` signals the process and then its group."""
 STOPS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @contextmanager
 def stoppable() -> Iterator[None]:
-    """Handle signals as the file's docstring says; outside of the main thread, do nothing."""
+    """Handle signals as the module says; outside the main thread, do nothing."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -56,13 +54,10 @@ def stoppable() -> Iterator[None]:
 
 
 class _Leave:
-    """The handler of the signals that end the command: the first one raises, at once or when the
-    run has taken a last checkpoint, and the others do nothing.
-    """
+    """The handler of stop signals: the first one raises, at once or after a last checkpoint."""
 
     def __init__(self) -> None:
-        self.number: int | None = None
-        """The number of the first signal; None before it."""
+        self.number: int | None = None  # of the first signal
 
     def __call__(self, number: int, _: object) -> None:
         if self.number is not None:
@@ -82,7 +77,7 @@ def _raise(number: int) -> NoReturn:
 
 
 def _leave_the_terminal() -> None:
-    """Redirect the output away from a terminal that is closed: writing to it would raise."""
+    """Redirect the output of a closed terminal: writing to it would raise."""
     nowhere = os.open(os.devnull, os.O_WRONLY)
     for fd in (1, 2):
         if os.isatty(fd):
@@ -104,15 +99,15 @@ def _await_the_second(reader: int) -> None:
 
 
 def _descendants() -> list[Any]:
-    """Return the processes that this one started, and those that they started."""
     import psutil  # slow to import
 
     return list(psutil.Process().children(recursive=True))
 
 
 def _end(descendants: list[Any], status: int) -> None:
-    """End the process and its descendants at once. Those at the first signal are passed in, because
-    the parents of some may have gone since.
+    """End the process and its descendants at once.
+
+    The descendants at the first signal are passed in: some may have lost their parents since.
     """
     import psutil
 

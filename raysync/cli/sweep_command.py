@@ -119,7 +119,6 @@ def any_failed(table: pd.DataFrame) -> bool:
 
 
 def _answer(record: SweepRecord) -> None:
-    """Which paradigm, in each scenario."""
     from raysync.results.collection import collect
     from raysync.results.ranking import rank_all
     from raysync.results.sentences import answer, overall

@@ -86,18 +86,18 @@ def switch_search(
 def _print_table(plan: SearchPlan, result: SearchResult, first: str) -> None:
     target = plan.search.target.replace("_", "\n")
     table = plain_table("fraction", "runs", target, "passes", "seconds", f"of {first}\nalone")
-    for each in (result.first, *result.candidates):
-        is_first = each is result.first
-        whys = Counter(training.why for training in each.trainings if training.why)
-        name = f"1 ({first} alone)" if is_first else f"{each.fraction:g}"
-        seconds = result.first_seconds if is_first else each.seconds
+    for candidate in (result.first, *result.candidates):
+        is_first = candidate is result.first
+        whys = Counter(training.why for training in candidate.trainings if training.why)
+        name = f"1 ({first} alone)" if is_first else f"{candidate.fraction:g}"
+        seconds = result.first_seconds if is_first else candidate.seconds
         table.add_row(
             " ".join([name, *(f"[red]{count} {why}[/red]" for why, count in whys.items())]),
-            str(len(each.trainings) or "known"),
-            _value(plan, result.value if is_first else each.value),
-            "" if is_first else PASSES[each.passes],
+            str(len(candidate.trainings) or "known"),
+            _value(plan, result.value if is_first else candidate.value),
+            "" if is_first else PASSES[candidate.passes],
             "-" if seconds is None else seconds_text(seconds),
-            _number(result.ratio(each), ".3f"),
+            _number(result.ratio(candidate), ".3f"),
         )
     console.print(table)
 
@@ -128,7 +128,6 @@ def _costs(result: SearchResult, first: str) -> str:
 
 
 def _value(plan: SearchPlan, value: float | None) -> str:
-    """Return a value of the target as text."""
     return _number(value, ".2%" if plan.search.metric == "accuracy" else ".4g")
 
 

@@ -1,6 +1,4 @@
-"""The table at the end of `run` and `compare`: the report's measures, narrow enough for a
-terminal.
-"""
+"""The table at the end of `run` and `compare`, narrow enough for a terminal."""
 
 from __future__ import annotations
 
@@ -35,15 +33,16 @@ if TYPE_CHECKING:
 
 
 def seconds_form(value: float) -> str:
-    """Show one decimal; of less than a second, two digits."""
+    """One decimal; below a second, two digits."""
     return ",.1f" if value >= 0.95 or not value else ".2g"
 
 
 def rate_form(value: float) -> str:
-    """Show whole numbers; of less than ten a second, two digits."""
+    """Whole numbers; below ten a second, two digits."""
     return ",.0f" if value >= 9.95 or not value else ".2g"
 
 
+# key of a measure -> its heading and form; others are left out
 NARROW: dict[str, tuple[str, Form]] = {
     "throughput_samples_per_s": ("samples\nper s", rate_form),
     "busy_fraction": ("com-\npute", lambda _: ".0%"),
@@ -54,23 +53,21 @@ NARROW: dict[str, tuple[str, Form]] = {
     "staleness_max": ("\nmax", lambda _: ".0f"),
     "lead_max": ("lead\nmax", lambda _: ".0f"),
 }
-"""Key of a measure of every run -> its heading and its form here; others are not shown."""
 SHOWN_WITH = {
     "busy_fraction": ("transfer_fraction", "server_fraction"),
     "transfer_fraction": ("transfer_fraction",),
     "server_fraction": ("server_fraction",),
 }
-"""Key of a measure -> those of which some run has to have a share for it to be shown: without
-transfer and server, computing is what waiting leaves."""
+"""Key of a measure -> shares, of which some run must have one for the measure to be shown.
+
+Without transfer and server, computing is what waiting leaves.
+"""
 LEAST_SHARE = 0.005
-NARROWEST = 7
-"""The characters of a line of a heading."""
+NARROWEST = 7  # characters of a line of a heading
 
 
 def plain_table(first: str, *headings: str) -> Table:
-    """Return an empty table: of names, which are folded where they are long, and of numbers, which
-    are never cut.
-    """
+    """Create an empty table: names are folded if they are long, numbers are never cut."""
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
     table.add_column(first, overflow="fold", min_width=14)
     for heading in headings:
@@ -79,12 +76,12 @@ def plain_table(first: str, *headings: str) -> Table:
 
 
 def print_answer(answer: Answer) -> None:
-    """Print what a command has found: in words, in tables, and what it rests on."""
+    """Print an answer: sentences, tables, and its basis."""
     for sentence in answer.sentences:
         console.print_plain(sentence)
     for table in answer.tables:
         columns = [column for column in table.columns if not column.only_in_pages]
-        headings = (fill(each.heading, NARROWEST, break_long_words=False) for each in columns)
+        headings = (fill(column.heading, NARROWEST, break_long_words=False) for column in columns)
         printed = plain_table(escape(table.first), *map(escape, headings))
         for label, row in table.rows.items():
             cells = [label, *((column.brief or column.show)(row) for column in columns)]
@@ -104,9 +101,7 @@ def print_table(
 
     Args:
         rows: paradigm -> the summary of each seed's run; None for a run that failed.
-        experiment: the experiment that was run.
-        seeds: the seeds, as many as each row has summaries.
-        metric: the metric that the models are judged by.
+        metric: of the models' quality.
     """
     results = result_columns(experiment, metric)
     others = [
@@ -134,16 +129,12 @@ def print_table(
 
 def _says_something(key: str, rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> bool:
     runs = [summary for summaries in rows.values() for summary in summaries if summary]
-    shares = [summary.get(each) or 0.0 for summary in runs for each in SHOWN_WITH.get(key, ())]
+    shares = [summary.get(share) or 0.0 for summary in runs for share in SHOWN_WITH.get(key, ())]
     return key not in SHOWN_WITH or max(shares, default=0.0) >= LEAST_SHARE
 
 
 def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
-    """Print where the time of each paradigm went, by its first seed of which that is known.
-
-    Args:
-        rows: as for `print_table`.
-    """
+    """Print where the time of each paradigm went, by its first seed with a diagnosis."""
     from raysync.results.sentences import said_of  # it imports the statistics
 
     for text in said_of(rows):
@@ -151,19 +142,15 @@ def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> No
 
 
 def print_divergences(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
-    """Print what was the first number that is not finite, of each paradigm's first run with one.
-
-    Args:
-        rows: as for `print_table`.
-    """
+    """Print the first number that is not finite, of each paradigm's first run with one."""
     for label, summaries in rows.items():
-        found = [each["error"] for each in summaries if each and each["status"] == "diverged"]
+        found = [run["error"] for run in summaries if run and run["status"] == "diverged"]
         if found:
             console.print_plain(f"{label}: diverged: {found[0]}.")
 
 
 def result_columns(experiment: Experiment, metric: PrimaryMetric) -> list[Measure]:
-    """Return the columns that say how good the model became, and how soon it met the target."""
+    """Return the columns of the model's quality, and of the time to the target."""
     if experiment.timing == "only":
         return [replace(WHOLE_WORK, form=seconds_form)]
     success = Success(metric, experiment.target)
@@ -178,19 +165,15 @@ def result_columns(experiment: Experiment, metric: PrimaryMetric) -> list[Measur
 
 
 def seconds_text(value: float) -> str:
-    """Return seconds as the table shows them."""
     return format(value, seconds_form(value))
 
 
 def rate_text(value: float) -> str:
-    """Return a rate as the table shows it."""
     return format(value, rate_form(value))
 
 
 def title(experiment: Experiment, seeds: Sequence[int]) -> str:
-    """Say what was trained, on which workers and how often; and what `±` means, where there are
-    several seeds.
-    """
+    """Describe the training, the workers and the seeds, and what `±` means with several."""
     repeats = f"seed {seeds[0]}"
     if len(seeds) > 1:
         repeats = f"mean ± half of the 95% interval over seeds {', '.join(map(str, seeds))}"
@@ -198,14 +181,7 @@ def title(experiment: Experiment, seeds: Sequence[int]) -> str:
 
 
 def cell(values: Sequence[float | None], form: Form, *, interval: bool) -> str:
-    """Return the mean over the seeds, with half of its interval, and how many of them have a value,
-    where some have none.
-
-    Args:
-        values: one a seed; None where there is none.
-        form: of the column.
-        interval: whether the interval is shown.
-    """
+    """Format the mean over the seeds, its interval, and how many have a value, if not all."""
     if len(values) == 1:
         return "-" if values[0] is None else format(values[0], form(values[0]))
     from raysync.results.statistics import estimate  # scipy takes its time to import

@@ -176,10 +176,10 @@ def _announce(experiment: Experiment) -> None:
 def _settings_to_resume(
     comparison: Comparison, file: Path | None, settings: Sequence[str]
 ) -> Experiment:
-    """Return what the rest of a comparison trains.
+    """Return the settings of the rest of a comparison.
 
     Raises:
-        ConfigError: a setting changed that cannot; or a run of it still goes on.
+        ConfigError: a setting changed that cannot, or one of its runs is still active.
     """
     first = comparison.any
     source = first.path / CONFIG if file is None else file
@@ -201,9 +201,7 @@ def _train(
     seeds: Sequence[int],
     comparison: Comparison | None = None,
 ) -> None:
-    """Train each paradigm with each seed in one session, and print the table and the path of the
-    records.
-    """
+    """Train each paradigm with each seed in one session, and print the results."""
     address = os.environ.get("RAY_ADDRESS")
     with started_early(experiment, address) as fork_server:
         _train_in_session(experiment, choices, seeds, comparison, address, fork_server)
@@ -257,7 +255,7 @@ def _train_in_session(
 
 
 def _resume(run: str, file: Path | None, settings: Sequence[str], *, trust: bool) -> None:
-    """Go on with a run, and print what its training printed."""
+    """Resume a run, and print its results."""
     record = trusted(newest(run), trust=trust)
     source = record.path / "config.yaml" if file is None else file
     experiment = config.load(source, settings, recorded=True)
@@ -273,14 +271,20 @@ def _go_on(
     from raysync.running.resuming import prepare_to_resume
     from raysync.running.run import run_in
 
-    training, goes_on = prepare_to_resume(record, experiment, say)
+    training, resume_from = prepare_to_resume(record, experiment, say)
     choice = experiment.paradigm
     _announce(experiment)
     with engine_for(training.experiment, say, address, fork_server) as engine:
         with run_lines(experiment.timing == "only") as lines:
             watch = lines.follow(choice.label)
             done = run_in(
-                engine, training, choice, watch=watch, notify=say, goes_on=goes_on, diagnoses=True
+                engine,
+                training,
+                choice,
+                watch=watch,
+                notify=say,
+                resume_from=resume_from,
+                diagnoses=True,
             )
         summaries = {choice.label: [done.summary]}
         print_table(summaries, experiment, [experiment.seed], training.primary)
@@ -291,7 +295,7 @@ def _go_on(
 
 
 def _say_where_the_model_is(records: Sequence[RunRecord | None]) -> None:
-    """Print the path of the trained model, if there was only one run and it left one."""
+    """Print the path of the trained model of a single run, if there is one."""
     [record, *others] = records
     if record is not None and not others and (record.path / MODEL_FILES["final"]).is_file():
         console.print_plain(f"Model: {display_name(record.model_file())}")
@@ -340,7 +344,7 @@ def _train_all(
 
 
 def _rates(training: TrainingPlan, choices: Sequence[ParadigmChoice]) -> Iterator[str]:
-    """Yield the learning rates in force, once for those paradigms that have the same."""
+    """Yield the learning rates in force, once for paradigms with the same rate."""
     labels: dict[str, list[str]] = {}
     for choice in choices if training.experiment.trains else ():
         labels.setdefault(training.rate_in_force(choice), []).append(choice.label)
@@ -357,11 +361,7 @@ def _train_one(
     comparison: str,
     diagnoses: bool,
 ) -> RunRecord:
-    """Train, from where an earlier record stands if there is one, and return the record.
-
-    Raises:
-        RunFailed: the run has failed.
-    """
+    """Train one run, or resume its earlier record."""
     from raysync.running.resuming import resumption_of
     from raysync.running.run import run_in
 
@@ -372,6 +372,6 @@ def _train_one(
         watch=watch,
         notify=say,
         comparison=comparison,
-        goes_on=None if former is None else resumption_of(former, training, say),
+        resume_from=None if former is None else resumption_of(former, training, say),
         diagnoses=diagnoses,
     )

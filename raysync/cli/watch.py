@@ -1,4 +1,4 @@
-"""`raysync watch`: show a run in the terminal, as it goes on or as it ended."""
+"""`raysync watch`: show a run in the terminal, live or after its end."""
 
 from __future__ import annotations
 
@@ -33,15 +33,14 @@ from raysync.record.uploader import COPY_EVERY_S
 
 JOURNAL = "journal.jsonl"
 POLL_S = 0.25
-LINES = 2_000
-"""Lines of the journal that are read between two updates of the view: they take some tenths of a
-second."""
+LINES = 2_000  # of the journal between two updates of the view, which take tenths of a second
 QUIET_S = 20.0
-"""A run that has written nothing for this long is called quiet: a step of a large model can last
-that long. Behind a URI, twice the time between uploads is added."""
+"""A run is quiet after this silence: a step of a large model can take as long.
+
+Behind a URI, twice the time between uploads is added.
+"""
 GIVEN_UP_S = 1800.0
-"""A run that has written nothing for this long is no longer waited for: by default, every deadline
-of a run has passed by then."""
+"""Watching ends after this silence: by default, every deadline of a run has passed by then."""
 
 Folder = Annotated[
     str,
@@ -70,11 +69,7 @@ def watch(run: Folder, once: Once = False) -> None:
 
 
 def newest(location: Location) -> RunRecord:
-    """Return the record at a location, or, of several below it, the one that began last.
-
-    Raises:
-        ConfigError: no record is there.
-    """
+    """Return the record at a location, or the latest of several below it."""
     if is_uri(location):
         return load(_newest_uri(location))
     folder = Path(location)
@@ -100,7 +95,7 @@ def newest(location: Location) -> RunRecord:
 
 
 def _changed_at(path: Path) -> float:
-    """Return when a file was changed; long ago if it has been removed meanwhile, or never was."""
+    """Return the time of a file's last change; long ago if it is gone."""
     try:
         return path.stat().st_mtime
     except OSError:
@@ -108,13 +103,12 @@ def _changed_at(path: Path) -> float:
 
 
 def _newest_uri(uri: Location) -> Location:
-    """Return the URI of a record itself, or, of several below it, that of the latest: their names
-    begin with a time.
-    """
+    """Return the URI of a record, or of the latest below it."""
     if JOURNAL in listdir(uri):
         return uri
     records = find(uri, JOURNAL)
     if records:
+        # names of records begin with a time
         return max(records, key=lambda record: str(record).partition("?")[0].rpartition("/")[2])
     raise ConfigError(
         f"{uri}: neither the record of a run (no {JOURNAL} in it), nor a folder of such records."
@@ -122,9 +116,7 @@ def _newest_uri(uri: Location) -> Location:
 
 
 class Watcher:
-    """Reads a record and shows it, until the run has ended, was killed, or has been silent for
-    `GIVEN_UP_S`.
-    """
+    """Shows a record until the run has ended, was killed, or was silent for `GIVEN_UP_S`."""
 
     def __init__(
         self,
@@ -136,10 +128,8 @@ class Watcher:
     ) -> None:
         """
         Args:
-            record: the record to watch.
             journal: its journal, from the beginning.
             console: a terminal shows a view that changes, anything else gets lines.
-            sleep: waits that many seconds.
             now: returns seconds since 1970, the clock of modification times.
         """
         self._record, self._journal, self._console = record, journal, console
@@ -147,19 +137,13 @@ class Watcher:
         is_remote = is_copy(record.path)
         self._poll_s = COPY_EVERY_S if is_remote else POLL_S
         self._quiet_s = QUIET_S + 2 * COPY_EVERY_S if is_remote else QUIET_S
-        self._status: RunStatus | None = None
-        """None until the journal's header is written."""
+        self._status: RunStatus | None = None  # until the journal's header is written
         self._is_killed = False
         self._has_caught_up = True
-        self._unreachable = ""
-        """Why the URI cannot be reached at the moment."""
+        self._unreachable = ""  # why the URI cannot be reached at the moment
 
     def run(self, *, once: bool = False) -> None:
-        """Show the run until its end; the last view stays.
-
-        Args:
-            once: only print the current status.
-        """
+        """Show the run until its end, or only its current status; the last view stays."""
         if once or self._console.is_terminal:
             self._status = closed_status(self._record)
         if self._status is not None:
@@ -206,7 +190,7 @@ class Watcher:
         return lines.follow(self._paradigm)
 
     def _read(self, *, once: bool = False) -> Iterator[list[EventText]]:
-        """Read on as long as more can come, and yield the events of each part."""
+        """Read until no more can come, and yield the events of each part."""
         more, waits = True, False
         while more:
             # checked before reading, so that a writer that is gone has written all that is read
@@ -234,14 +218,14 @@ class Watcher:
                 self._sleep(self._poll_s)
 
     def _follow_a_resumption(self) -> None:
-        """Begin again if the journal was cut off, and now goes on from a checkpoint."""
+        """Begin again if the journal was cut off, and now continues from a checkpoint."""
         if self._journal.is_replaced:
             self._journal.begin_again()
             self._status = None
             self._record = RunRecord(self._record.path)
 
     def _download(self) -> None:
-        """Bring the copy of a URI up to date; if that fails, the next call tries again."""
+        """Update the copy of a URI; after a failure, the next call tries again."""
         try:
             download(self._record.path, without=[CHECKPOINTS])
             self._unreachable = ""
@@ -265,7 +249,6 @@ class Watcher:
 
     @property
     def _silence_s(self) -> float:
-        """Seconds since the journal was last written to."""
         return self._now() - (self._record.path / JOURNAL).stat().st_mtime
 
     @property
@@ -275,16 +258,12 @@ class Watcher:
         return bool(self._is_killed or self._unreachable or self._silence_s > self._quiet_s)
 
     def _writer_is_gone(self) -> bool:
-        """Say whether the writer closed the record, or was a process of this machine that no longer
-        exists.
-        """
+        """Whether the writer closed the record, or is a lost process of this machine."""
         return self._is_closed or writer_is_gone(self._record) or False
 
     @property
     def _is_closed(self) -> bool:
-        """Whether the run has left its summary, which is written after the last line of the
-        journal.
-        """
+        """Whether the run has a summary, which follows the journal's last line."""
         return RunRecord(self._record.path).complete  # a new object: a record caches what it reads
 
     def _view(self, height: int | None = None) -> Group | RunView:

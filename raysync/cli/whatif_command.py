@@ -17,8 +17,7 @@ from raysync.errors import ConfigError
 if TYPE_CHECKING:
     from raysync.predict.step_times.rank_step_times import RankStepTimes
 
-LARGEST = 2**31
-"""A bound for numbers of steps and samples that are counted."""
+LARGEST = 2**31  # a bound for numbers of steps and samples
 
 
 @app.command()
@@ -174,7 +173,7 @@ def _read(files: list[str], event: str | None) -> RankStepTimes:
 
 
 def _gradient_bytes(size: str | None, model: str | None, times: RankStepTimes) -> int | None:
-    """Return the bytes of a gradient; None: nothing says them."""
+    """Return the bytes of a gradient; None: unknown."""
     from raysync.predict.exchange import model_bytes_of, size_of
 
     if size is not None and model is not None:
@@ -185,7 +184,6 @@ def _gradient_bytes(size: str | None, model: str | None, times: RankStepTimes) -
 
 
 def _check(output: Path | None) -> None:
-    """Refuse a file that cannot be written, before the work."""
     if output is None:
         return
     if output.suffix not in (".html", ".md"):

@@ -1,3 +1,1 @@
-"""The Ray backend: real actors, real seconds. Nothing here decides anything, and nothing carries
-decisions out.
-"""
+"""The Ray engine: real actors, real seconds. It makes and carries out no decisions."""

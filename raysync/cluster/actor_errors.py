@@ -1,7 +1,5 @@
-"""Errors of an actor's own code.
-
-Where a call fails, Ray passes its error on to every call that takes one of its values, and does not
-tell whose it was. So an actor signs its own.
+"""Errors of an actor's own code, which an actor signs: Ray passes on the error of a failed call
+to every call that takes one of its values, without the actor's id.
 """
 
 from __future__ import annotations
@@ -16,8 +14,8 @@ from ray.exceptions import RayActorError, RayError, RayTaskError
 from raysync.engine.error_text import ran_out_of_memory, reason
 from raysync.engine.messages import Message, decode
 
+# how Ray 2.60 reports the death of an actor with its node
 WITH_ITS_NODE = "because its node has died"
-"""What Ray says of an actor whose node it knows to be gone (Ray 2.60)."""
 
 A = TypeVar("A")
 M = TypeVar("M", bound=Message)
@@ -26,34 +24,24 @@ R = TypeVar("R")
 
 
 class ActorError(Exception):
-    """What an actor's own code raised, as text: an exception of a user's need not be
-    pickled then.
-    """
+    """An error of an actor's own code, as text: a user's exception may not be picklable."""
 
     def __init__(self, actor_id: str, reason: str) -> None:
-        """
-        Args:
-            actor_id: Ray's.
-            reason: the error's type and message.
-        """
         super().__init__(actor_id, reason)
         self.actor_id, self.reason = actor_id, reason
 
 
-class StartedAnew(Exception):
-    """An actor was called in a process that Ray has started in place of one that died: it knows
-    nothing of the run.
-    """
+class ProcessRestarted(Exception):
+    """An actor was called in a process that Ray has restarted: it knows nothing of the run."""
 
     def __init__(self, reason: str = "its process died, and another was started in its place"):
         super().__init__(reason)  # which Ray gives back to it when it unpickles it
 
 
 def answers(method: Callable[Concatenate[A, M, P], R]) -> Callable[Concatenate[A, M | bytes, P], R]:
-    """Let a method take its message also as it travels, and raise what the actor's own code raises
-    as an `ActorError`.
+    """Let a method also take an encoded message, and raise its errors as `ActorError`.
 
-    It stands outside `ray.method`: Ray looks at the innermost function.
+    Applied outside `ray.method`: Ray looks at the innermost function.
     """
 
     @wraps(method)
@@ -61,7 +49,7 @@ def answers(method: Callable[Concatenate[A, M, P], R]) -> Callable[Concatenate[A
         try:
             own = cast(M, decode(message)) if isinstance(message, bytes) else message
             return method(actor, own, *args, **kwargs)
-        except (ActorError, StartedAnew):
+        except (ActorError, ProcessRestarted):
             raise
         except Exception as error:
             raise ActorError(_own_id(), reason(error)) from error
@@ -70,23 +58,19 @@ def answers(method: Callable[Concatenate[A, M, P], R]) -> Callable[Concatenate[A
 
 
 def _own_id() -> str:
-    """Return Ray's id of this actor; empty outside of Ray, which to ask would start it."""
+    # Outside of Ray the id is empty: `get_runtime_context` would start Ray.
     actor_id = ray.get_runtime_context().get_actor_id() if ray.is_initialized() else None
     return actor_id or ""
 
 
 def start_reason(error: RayError) -> str:
-    """Return why actors did not start: that of memory in a few lines, others with the traceback of
-    the actor.
-    """
+    """Return why actors did not start: the actor's traceback, or a few lines if memory ran out."""
     cause = error.cause if isinstance(error, RayTaskError) else None
     return reason(cause) if cause is not None and ran_out_of_memory(cause) else str(error)
 
 
 def death_reason(error: RayActorError) -> str:
-    """Return why an actor is gone: one line of Ray's many, unless its own code kept it from
-    starting.
-    """
+    """Return one line of Ray's message, unless the actor's own code kept it from starting."""
     if error.actor_init_failed:
         return reason(error)
     lines = [line for line in str(error).splitlines() if line and not line.startswith("\t")]

@@ -1,9 +1,4 @@
-"""The actors of an experiment: started in turns, kept between runs, killed together.
-
-An actor's process imports torch, which takes a core for seconds. Where many do so at once on few
-cores, none is ready before all are, and Ray takes those for dead that do not register within a
-minute, and starts others in their place. So a node starts no more at once than it has cores.
-"""
+"""The actors of an experiment: started in turns, kept between runs, killed together."""
 
 from __future__ import annotations
 
@@ -32,34 +27,26 @@ from raysync.cluster.ray_private.fork_server import BLOCKING
 from raysync.cluster.run_spec import RunSpec
 from raysync.config import START_DEADLINE_S, WorkerGroup
 
-TELL_EVERY_S = 5.0
-"""How often the user is told how many workers are ready."""
+TELL_EVERY_S = 5.0  # how often the user is told how many workers are ready
+# The controller's environment. Ray frees in one thread what it allocates in another: with glibc's
+# many arenas the process would grow with each push.
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
-"""The environment of the controller. Ray allocates in one thread what it frees in another: with
-glibc's many arenas the process grew by 110 to 250 bytes a push, all of it free memory; with one it
-levels off."""
+# the environment of a server, which shares its cores with workers
 BLOCKING_THREADS = {"env_vars": BLOCKING}
-"""The environment of a server, which shares its cores with workers."""
 
 
 @dataclass(frozen=True)
 class ActorGroupSpec:
-    """What an actor group is started for: the next run with an equal one keeps the actors."""
+    """The specification of an actor group: the next run with an equal one reuses the actors."""
 
-    worker: type
-    """The class of the workers."""
-    asked: Plan
-    """The plan with the first label selector of each group; `ActorGroup.plan` has the chosen
-    ones."""
-    slots: tuple[str, ...]
-    """The slots of the workers, as the journal calls them."""
-    threads: tuple[int, ...]
-    """The torch threads of the actors in each bundle, at least."""
+    worker: type  # the class of the workers
+    # with the first label selector of each group; `ActorGroup.plan` has the chosen ones
+    requested: Plan
+    slots: tuple[str, ...]  # of the workers, as the journal calls them
+    threads: tuple[int, ...]  # least torch threads of the actors in each bundle
+    # whether actors may use more of their nodes' cores: not in a trial, which runs beside others
     spreads: bool
-    """Whether actors may have more threads, where their nodes have more cores: not in a trial, as
-    others run beside it."""
-    server_threads: int | None
-    """The torch threads of a server; None: as many as the others of its bundle have."""
+    server_threads: int | None  # torch threads of a server; None: like the others of its bundle
     task_events: bool
 
 
@@ -67,38 +54,27 @@ class ActorGroupSpec:
 class ActorGroup:
     """The actors of an experiment in their placement group."""
 
+    # `raysync:NAME-ID`, the prefix of its actors' names, and the name of the placement group
     name: str
-    """`raysync:NAME-ID`, the beginning of its actors' names; also that of their placement group."""
     spec: ActorGroupSpec
     plan: Plan
     group: PlacementGroup
     servers: list[Any] = field(default_factory=list)
+    # one beside each server; None if the cluster is one node
     receivers: list[Any] = field(default_factory=list)
-    """The receiver beside each server; None if the cluster is one node."""
     evaluator: Any = None
     controller: Any = None
     workers: list[Any] = field(default_factory=list)
-    roles: list[Role] = field(default_factory=list)
-    """The roles of the workers."""
+    roles: list[Role] = field(default_factory=list)  # of the workers
+    # how long its actors may take to start, or to begin a run: those of a node share its cores
     start_deadline_s: float = START_DEADLINE_S
-    """How long its actors may take to start, or to begin a run; those of a node take turns at its
-    cores."""
-    nodes: list[str] = field(default_factory=list)
-    """Ray's id of the node of each bundle."""
-    threads: tuple[Threads, ...] = ()
-    """The torch threads of the actors in each bundle."""
-    server_threads: tuple[Threads, ...] = ()
-    """The threads of each server."""
-    whole: bool = True
-    """False once an actor was lost: then the next run gets new ones."""
+    nodes: list[str] = field(default_factory=list)  # Ray's node id of each bundle
+    threads: tuple[Threads, ...] = ()  # torch threads of the actors in each bundle
+    server_threads: tuple[Threads, ...] = ()  # of each server
+    whole: bool = True  # False once an actor was lost: the next run gets new ones
 
     def start(self, spec: RunSpec, cores: Mapping[str, int], notify: Callable[[str], None]) -> None:
         """Start the actors, each in its bundle.
-
-        Args:
-            spec: of the run.
-            cores: node -> how many it has.
-            notify: is told now and then how many workers are ready.
 
         Raises:
             RayError: one of them does not start.
@@ -132,11 +108,12 @@ class ActorGroup:
         starting.finish()
 
     def _settle_threads(self, cores: Mapping[str, int]) -> None:
-        """Settle how many torch threads each actor has."""
-        asked, servers = self.spec.threads, self.plan.servers
+        min_threads, servers = self.spec.threads, self.plan.servers
         spreads = self.spec.spreads
         self.threads = (
-            fair_threads(asked, self.nodes, cores) if spreads else tuple(map(Threads, asked))
+            fair_threads(min_threads, self.nodes, cores)
+            if spreads
+            else tuple(map(Threads, min_threads))
         )
         given = _given(self.spec.server_threads)
         self.server_threads = tuple(given or self.threads[index] for index in servers)
@@ -145,7 +122,7 @@ class ActorGroup:
             self.server_threads = of_servers(self.server_threads, on, cores)
 
     def _start_servers(self, starting: Starting, spec: RunSpec, *, is_one_node: bool) -> None:
-        """Start the servers, and a receiver beside each; where all is one node nothing comes."""
+        """Start the servers, and a receiver beside each unless all actors are on one node."""
         cpus = spec.experiment.cluster.server_cpus
         for number, index in enumerate(self.plan.servers):
             role, node = server_role(spec.first_server + number), self.nodes[index]
@@ -189,7 +166,6 @@ class ActorGroup:
         }
 
     def worker_spec(self, number: int, group: WorkerGroup, setup: tuple[Any, Any]) -> ActorSpec:
-        """Return what starts the n-th worker anew, of that group of the experiment."""
         index, role = self.plan.workers[number], self.roles[number]
         options = self.options(role, index, group.cpus, self.plan.gpus(number, group))
         return ActorSpec(
@@ -204,7 +180,6 @@ class ActorGroup:
     def server_spec(
         self, number: int, spec: RunSpec, setup: tuple[Any, Any], state: tuple[Any, ...]
     ) -> ActorSpec:
-        """Return what starts the n-th server anew, which begins with that state."""
         index, role = self.plan.servers[number], server_role(spec.first_server + number)
         cpus = spec.experiment.cluster.server_cpus
         options = self.options(role, index, cpus) | {"runtime_env": BLOCKING_THREADS}
@@ -220,7 +195,6 @@ class ActorGroup:
         )
 
     def shutdown(self, *, keeps_group: bool) -> None:
-        """Kill the actors, and remove their placement group unless it stays."""
         actors = (self.controller, *self.workers, self.evaluator, *self.receivers, *self.servers)
         for actor in actors:
             if actor is not None:
@@ -236,36 +210,31 @@ def _given(threads: int | None) -> Threads | None:
 
 
 class Starting:
-    """It starts actors one after the other, each as soon as its node has a core for it."""
+    """Starts actors in order, each as soon as its node has a core for it.
+
+    An actor's process imports torch, which takes a core for seconds. Many at once on few cores
+    would all be slow, and Ray declares those dead that do not register within a minute.
+    """
 
     def __init__(
         self,
-        cores: Mapping[str, int],
-        nodes: list[str],
-        workers: int,
-        notify: Callable[[str], None],
+        cores: Mapping[str, int],  # node -> how many it has
+        nodes: list[str],  # of all actors to start
+        workers: int,  # how many of them are workers
+        notify: Callable[[str], None],  # is told now and then how many workers are ready
     ) -> None:
-        """
-        Args:
-            cores: node -> how many it has.
-            nodes: the nodes of all actors that will be started here.
-            workers: how many of them are workers.
-            notify: is told now and then how many workers are ready.
-        """
         self._cores = cores
         self._workers, self._notify = workers, notify
+        # ready reference of an actor -> its node, and whether it is a worker
         self._under_way: dict[Any, tuple[str, bool]] = {}
-        """A reference that is ready when the actor is -> its node, and whether it is a worker."""
         self._ready = 0
         self._told_s = now_s()
         most = max(ceil(count / cores[node]) for node, count in Counter(nodes).items())
+        # START_DEADLINE_S is for one actor; those of a node take turns
         self.deadline_s = START_DEADLINE_S * most
-        """How long all of them may take to do what one may do within the start deadline: a node's
-        take turns."""
 
     def start(self, node: str, make: Callable[[], Any], *, is_worker: bool = False) -> Any:
-        """Call `make`, which asks Ray for an actor, once the node has room for it; returns the
-        actor.
+        """Start an actor with `make` once its node has a free core.
 
         Raises:
             RayError: an actor before it did not start.
@@ -278,7 +247,7 @@ class Starting:
         return actor
 
     def finish(self) -> None:
-        """Wait until all are ready; raises what `start` does."""
+        """Wait until all are ready; raises like `start`."""
         while self._under_way:
             self._await_one()
 

@@ -1,4 +1,4 @@
-"""Calls of Ray's, as the driver sees them: a report to wait for, and references to values."""
+"""Ray calls, as the driver sees them: a report to wait for, and references to values."""
 
 from __future__ import annotations
 
@@ -16,21 +16,18 @@ from raysync.engine.backend import Failure
 
 
 class Owner(Protocol):
-    """What a call asks the backend that issued it."""
+    """The backend that issued a call."""
 
     @property
     def now(self) -> float: ...
 
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None: ...
 
-    def call_back(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
-        """Call back once the report of a call is there."""
+    def call_back(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None: ...
 
-    def failure_of(self, error: RayError) -> Failure:
-        """Say what an error of Ray's means."""
+    def failure_of(self, error: RayError) -> Failure: ...
 
-    def started(self, worker: str, place: Place) -> None:
-        """Take note of where a worker sits that was spawned, and is ready."""
+    def started(self, worker: str, place: Place) -> None: ...
 
 
 class RayCall:
@@ -41,21 +38,14 @@ class RayCall:
     def __init__(
         self,
         backend: Owner,
+        # references that are ready when it is done; the first has its answer
         report: Sequence[Any],
         *values: Parts,
-        upload: Upload | None = None,
-        leases: tuple[Lease, ...] = (),
+        upload: Upload | None = None,  # of its first value to a server; None: it is not a worker's
+        leases: tuple[Lease, ...] = (),  # the memory of its first value, if the driver lent any
+        # the leases of its inputs, held until it is known to be done
         reads: tuple[Lease, ...] = (),
     ) -> None:
-        """
-        Args:
-            backend: knows whose error it is.
-            report: references that are there when the call is done; the first has its answer.
-            values: the parts of each value that it leaves behind.
-            upload: how its first value travels to a server; None: it is not a worker's.
-            leases: what its first value is in, if the driver lent that.
-            reads: what its inputs are in, which is held until it is known to be done.
-        """
         self.leases, self.reads = leases, reads
         self._backend, self._values = backend, values
         self.report, self.upload = report, upload
@@ -72,7 +62,6 @@ class RayCall:
 
     @property
     def is_done(self) -> bool:
-        """Whether all of its report is there."""
         references = list(self.report)
         ready, _ = ray.wait(references, num_returns=len(references), timeout=0, fetch_local=False)
         return len(ready) == len(references)
@@ -97,12 +86,12 @@ class RayCall:
 
     @property
     def parts(self) -> Parts:
-        """The parts of the value that the call stands for."""
+        """The parts of its first value."""
         return self._values[0]
 
 
 class Delayed(RayCall):
-    """The time that a value takes over an emulated link: nothing is called."""
+    """The transfer time of a value over an emulated link; no actor is called."""
 
     __slots__ = ("at",)
 
@@ -112,7 +101,6 @@ class Delayed(RayCall):
 
     @property
     def is_done(self) -> bool:
-        """Whether its time has come."""
         return self.at <= self._backend.now
 
     @override
@@ -126,7 +114,7 @@ class Delayed(RayCall):
 
 
 class FilesCall(RayCall):
-    """A call that leaves files; its answer is the list of them, one of each shard of a server."""
+    """A call that returns files, one of each shard of a server; its answer is their list."""
 
     __slots__ = ()
 
@@ -140,7 +128,7 @@ class FilesCall(RayCall):
 
 
 class Spawned(RayCall):
-    """The start of a worker; its answer, the `Place`, has Ray's id of its actor."""
+    """The start of a worker; its answer is the `Place`."""
 
     __slots__ = ("_worker",)
 

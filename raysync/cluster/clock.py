@@ -1,9 +1,4 @@
-"""Real time: the only file that reads a clock or sleeps, and that limits how long a call may take.
-
-Ray has few limits: most of its calls wait for ever for a process that is frozen. They wait in C++,
-where Ctrl-C is not heard either. So a call runs in a thread of its own, and the caller waits for
-that thread in Python; a call that does not come back is left alone.
-"""
+"""Real time: the only file that reads a clock, sleeps, or limits the time of a call."""
 
 from __future__ import annotations
 
@@ -17,14 +12,10 @@ from ray.exceptions import RaySystemError
 
 Result = TypeVar("Result")
 
-ANSWER_S = 20.0
-"""How long Ray may take to answer what it knows: it takes milliseconds."""
-SLICE_S = 1.0
-"""The length of one wait: the caller waits several times, so that the time in which it was itself
-suspended (Ctrl-Z) does not count."""
+ANSWER_S = 20.0  # how long Ray may take to answer: it takes milliseconds
+SLICE_S = 1.0  # the caller waits in slices, so that its own suspension (Ctrl-Z) does not count
 
-LIMITED = "call within a limit"
-"""The name of the threads of such calls."""
+LIMITED = "call within a limit"  # the name of the threads of such calls
 
 
 def now_s() -> float:
@@ -33,21 +24,12 @@ def now_s() -> float:
 
 
 def sleep_s(seconds: float) -> None:
-    """Do nothing for that long: for the emulation of slow workers, and for a controller that only
-    waits for a timer.
-    """
     if seconds > 0:
         time.sleep(seconds)
 
 
 def repeat(call: Callable[[], None], every_s: float, sooner: Event) -> None:
-    """Call it now, and again and again, in a thread that ends with this process.
-
-    Args:
-        call: must not raise.
-        every_s: the time between two calls.
-        sooner: once it is set, the next call is made at once.
-    """
+    """Call a function that never raises now, periodically, and when `sooner` is set."""
 
     def work() -> None:
         while True:
@@ -59,20 +41,20 @@ def repeat(call: Callable[[], None], every_s: float, sooner: Event) -> None:
 
 
 def is_stuck() -> bool:
-    """Say whether a call is still under way whose time is limited, or was."""
+    """Whether a limited call has not returned yet."""
     return any(thread.name == LIMITED for thread in enumerate_threads())
 
 
 def within(limit_s: float, call: Callable[[], Result]) -> Result:
-    """Return what a call returns, if it comes back in time.
+    """Return the result of a call, with a timeout; the call must not raise `StopIteration`.
 
-    Args:
-        limit_s: how long it may take.
-        call: may raise anything but `StopIteration`.
+    Most Ray calls wait for ever for a frozen process, and in C++, where Ctrl-C is ignored. So a
+    call runs in its own thread, and the caller waits in Python; a call that does not return is
+    abandoned.
 
     Raises:
         RaySystemError: the call wants this process to end.
-        TimeoutError: the call did not come back.
+        TimeoutError: the call did not return.
     """
     future: Future[Result] = Future()
 

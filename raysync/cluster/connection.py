@@ -1,4 +1,4 @@
-"""The connection to a Ray cluster: one that is there, or a private one on this machine."""
+"""The connection to a Ray cluster: an existing one, or a private one on this machine."""
 
 from __future__ import annotations
 
@@ -36,24 +36,20 @@ from raysync.cluster.ray_private.fork_server import (
 from raysync.config import Cluster
 from raysync.errors import ConfigError, RunFailed
 
+# How much of a private object store is touched before the first run: first touches are about ten
+# times slower.
 WARM_BYTES = 64 << 20
-"""How much of a private object store is touched before the first run: first touches are about ten
-times slower."""
+# Ray's settings of a private cluster. Unused vectors are freed soon: with Ray's default of a second
+# the object store grows, on new pages, and rounds slow down. And a run survives the loss of the
+# GCS, which by default ends its driver after a minute.
 PRIVATE_CONFIG = {
     "free_objects_period_milliseconds": 50,
     "gcs_rpc_server_reconnect_timeout_s": 7 * 24 * 3600,
 }
-"""The settings of a private cluster. Vectors that nothing needs any more are freed soon: with Ray's
-default, a second, the object store holds all that a second brings: with 25 million parameters five
-times as much memory, always new pages, slower rounds. And a run goes on without the GCS: by
-default, its driver is ended a minute after the GCS has gone."""
 
-GONE_S = 5.0
-"""How long processes may take to be gone once they are killed."""
-ANSWER_S = 10.0
-"""How long the cluster may take to accept a connection."""
-SHUTDOWN_S = 10.0
-"""How long Ray may take to shut down: it takes two seconds."""
+GONE_S = 5.0  # how long killed processes may take to exit
+ANSWER_S = 10.0  # how long the cluster may take to accept a connection
+SHUTDOWN_S = 10.0  # how long Ray may take to shut down: it takes two seconds
 OF_RAY_CLIENT = (
     "is an address of Ray Client, through which nothing can be trained: submit a job with `ray job"
     " submit`, or, on a machine of the cluster's network, name its GCS, HOST:6379."
@@ -65,38 +61,25 @@ OF_JOBS = (
 
 
 class Connection:
-    """It opens once. Closing it leaves a cluster that was there as it was, and takes down a private
-    one.
-    """
+    """A connection that opens once; closing it ends a private cluster, and no other."""
 
     def __init__(
         self,
-        notify: Callable[[str], None],
-        address: str | None,
+        notify: Callable[[str], None],  # shows the user a sentence
+        address: str | None,  # to join where `cluster.address` is `auto`; None: a private cluster
+        # of a private cluster; None: it is started with the cluster, if it is to fork
         fork_server: ForkServer | None = None,
     ) -> None:
-        """
-        Args:
-            notify: is told, in a sentence, what the user should know.
-            address: the cluster to join where `cluster.address` is `auto`; None: a private one.
-            fork_server: forks the worker processes of a private one that is to fork them; None: it
-                is started with the cluster.
-        """
-        self.private = False
-        """Whether the cluster was started here."""
+        self.private = False  # whether the cluster was started here
         self._notify = notify
         self._address = address
         self._connected = False
         self._fork_server = fork_server
+        # the handler of SIGTERM from before Ray's; None: unknown, or left alone
         self._sigterm: Any = None
-        """The handler of SIGTERM from before Ray's; None: it is unknown, or was left alone."""
 
     def open(self, cluster: Cluster, cpus: float) -> None:
-        """Connect, if that is not done yet.
-
-        Args:
-            cluster: says which one.
-            cpus: the CPUs that a private one must declare at least.
+        """Connect, unless connected; a private cluster declares at least `cpus`.
 
         Raises:
             ConfigError: there is no such cluster.
@@ -187,10 +170,10 @@ class Connection:
             self._init(address="local", _system_config=PRIVATE_CONFIG, **options)
 
     def _init(self, **options: Any) -> None:
-        """Call `ray.init`, and leave SIGTERM to the handler that had it.
+        """Call `ray.init`, and restore the handler of SIGTERM.
 
-        Ray takes it twice: by a handler in Python that leaves with a status of its own, and by one
-        in C++ that prints a stack trace, and aborts a process that is not gone three seconds later.
+        Ray replaces it twice: by a handler in Python that exits with its own status, and by one in
+        C++ that prints a stack trace, and aborts after three seconds.
         """
         if threading.current_thread() is threading.main_thread():
             self._sigterm = signal.getsignal(signal.SIGTERM)
@@ -214,18 +197,17 @@ class Connection:
 
 
 def in_a_line(error: Exception) -> str:
-    """Return what an error says, without the line breaks that Ray's have."""
+    """Return an error's message without line breaks, of which Ray's have many."""
     return " ".join(str(error).split()) or type(error).__name__
 
 
 def _leave(number: int, _: object) -> None:
-    """End this process as Ctrl-C does, so that records are completed."""
+    """Exit as on Ctrl-C, so that records are completed."""
     raise SystemExit(128 + number)
 
 
 def knock(address: str) -> None:
-    """Find out what answers at the address, if it has host and port: Ray itself would try for
-    minutes (2.60).
+    """Check what answers at HOST:PORT: Ray itself would try for minutes (2.60).
 
     Raises:
         ConfigError: nothing answers, or something that is not Ray.
@@ -251,10 +233,10 @@ def knock(address: str) -> None:
 
 
 def private_processes(fork_server: ForkServer | None) -> list[psutil.Process]:
-    """List the processes of Ray that this process started, and all that those started.
+    """List the Ray processes that this process started, and their descendants.
 
-    A child is Ray's own by its command line, which is of Ray's folder; the user's children are left
-    out. The worker processes are those of the fork server.
+    A child is Ray's if its command line contains Ray's folder; the user's children are left out.
+    Worker processes are children of the fork server.
     """
     folder = str(Path(ray.__file__).parent)
     own = [child for child in psutil.Process().children() if folder in " ".join(_command(child))]
@@ -265,7 +247,7 @@ def private_processes(fork_server: ForkServer | None) -> list[psutil.Process]:
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
-    """End processes at once, frozen ones too; those that are gone already are no matter."""
+    """Kill processes, also frozen ones; missing ones are ignored."""
     killed = list(processes)
     for process in killed:
         with suppress(psutil.Error):

@@ -1,9 +1,4 @@
-"""The controller actor: the driver of a run on Ray, whose process owns every gradient and all
-weights.
-
-What happened streams to the session, which alone writes the record, so this actor keeps no history;
-it tells the session at least every second that it is alive.
-"""
+"""The controller actor: the driver of a run on Ray. Its process owns all gradients and weights."""
 
 from __future__ import annotations
 
@@ -36,67 +31,54 @@ from raysync.engine.topology import rosters_by_stage
 from raysync.record.collector import Collector
 from raysync.record.measures import Measures
 
-BESIDE = "beside"
-"""Ray's concurrency group of the calls that a controller takes while a run is under way."""
+BESIDE = "beside"  # Ray's concurrency group of calls during a run
 
 
 @dataclass(frozen=True, kw_only=True)
-class Cast:
-    """The actors of a run, and where they sit."""
+class RunActors:
+    """The actors of a run, and their places."""
 
-    servers: Sequence[Any]
-    """Ray's handles, as of all actors."""
-    receivers: Sequence[Any]
-    """The receiver beside each server; None if the cluster is one node."""
+    servers: Sequence[Any]  # Ray's handles, as of all actors
+    receivers: Sequence[Any]  # one beside each server; None if the cluster is one node
     evaluator: Any
-    workers: Mapping[str, Any]
-    """Id of a worker -> its handle."""
-    names: Mapping[str, str]
-    """Ray's id of an actor -> its id here, of workers and servers."""
-    sites: Mapping[str, str]
-    """Id of a worker -> Ray's id of its node."""
-    server_sites: Sequence[str]
-    """Ray's id of the node of each server actor."""
+    workers: Mapping[str, Any]  # id of a worker -> its handle
+    names: Mapping[str, str]  # Ray's id of an actor -> its id here, of workers and servers
+    sites: Mapping[str, str]  # id of a worker -> Ray's id of its node
+    server_sites: Sequence[str]  # Ray's node id of each server actor
     group: PlacementGroup
-    """Where all actors sit."""
-    bundles: Mapping[str, int]
-    """Slot -> the index of the bundle that its workers sit in."""
+    bundles: Mapping[str, int]  # slot -> the index of its workers' bundle
+    # id of a server -> the indices of its shards' bundles
     server_bundles: Mapping[str, Sequence[int]]
-    """Id of a server -> the indices of the bundles that its shards sit in."""
-    setup: tuple[Any, Any]
-    """References to the `RunSpec` and the model, which each actor begins the run with."""
+    setup: tuple[Any, Any]  # references to the `RunSpec` and the model, for each actor's `reset`
+    # a reference to a mapping: slot of a worker, or kind of a server -> `ActorSpec` for restarts
     respawns: Any
-    """A reference to a mapping, slot of a worker or kind of a server -> the `ActorSpec` that starts
-    it anew."""
     transport: TransportPlan
-    """How the vectors of the run travel."""
 
 
 class Controller:
-    """It drives one run after another over the same actors."""
+    """Drives one run after another over the same actors.
+
+    Events stream to the session, which alone writes the record; a sign of life comes every second.
+    """
 
     def __init__(self, role: Role) -> None:
         self._role = role
         self._driver: Driver | None = None
         self._exporter = Exporter()
         self._watch: Watch | None = None
-        self._transport: Transport | None = None
-        """That of the latest run."""
+        self._transport: Transport | None = None  # of the latest run
         log_to_stderr(str(role))
 
     def __repr__(self) -> str:
         return str(self._role)
 
     def run(
-        self, spec: RunSpec, cast: Cast, checkpoint: Checkpoint | None
+        self, spec: RunSpec, actors: RunActors, checkpoint: Checkpoint | None
     ) -> Iterator[list[Line] | SavedModel | Checkpoint]:
-        """Train to the end of the workload, and report as it happens; the last line is an
-        `Ended`. The models that the run leaves come before that, and a checkpoint after its line.
+        """Train to the end of the workload, and yield reports; the last line is an `Ended`.
 
-        Args:
-            spec: of the run.
-            cast: its actors.
-            checkpoint: what it goes on from, without the files of the servers; None: it begins.
+        The run's models come before that, and a checkpoint after its line. `checkpoint`, to resume
+        from, lacks the files of the servers.
 
         Raises:
             RunLost: see `Driver.run`.
@@ -104,10 +86,10 @@ class Controller:
         experiment, topology = spec.experiment, spec.topology
         log_begin(topology.paradigm, experiment, topology.workload_samples, spec.labels)
         collector = collector_of(spec, checkpoint)
-        self._watch = self._watch or NodeWatch(cast.group)  # all runs are in one placement group
-        transport = cast.transport.begin(writers_of(spec, cast), self._transport)
+        self._watch = self._watch or NodeWatch(actors.group)  # all runs are in one placement group
+        transport = actors.transport.begin(writers_of(spec, actors), self._transport)
         self._transport = transport
-        driver = self._driver = driver_of(spec, cast, checkpoint, self._watch, transport)
+        driver = self._driver = driver_of(spec, actors, checkpoint, self._watch, transport)
         assert isinstance(driver.backend, RayBackend), "a run on Ray"
         with closing(driver.backend):
             for lines in driver.run():
@@ -128,12 +110,12 @@ class Controller:
         gc.collect()
 
     def held_bytes(self) -> int:
-        """Return the memory of its node that the transport of the run before holds."""
+        """Return the memory of this node that the previous run's transport holds."""
         return self._transport.held_bytes if self._transport is not None else 0
 
     @ray.method(concurrency_group=BESIDE)  # type: ignore[untyped-decorator]
     def stop(self) -> None:
-        """Let the run under way end as `stopped`, after a last checkpoint."""
+        """Let the run in progress end as `stopped`, after a last checkpoint."""
         driver = self._driver  # once: `run` lets go of it in another thread
         if driver is not None:
             driver.stop()
@@ -146,26 +128,29 @@ def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | No
         return None
     measures = Measures(topology.workload_samples, experiment.target, spec.primary)
     if checkpoint is not None:
-        measures.begin_behind(rosters_in(checkpoint.state["topology"]["machine"]), checkpoint.at)
+        measures.begin_at(rosters_in(checkpoint.state["topology"]["machine"]), checkpoint.at)
     return Collector(spec.labels, topology.paradigm.phase, measures)
 
 
 def driver_of(
-    spec: RunSpec, cast: Cast, checkpoint: Checkpoint | None, watch: Watch, transport: Transport
+    spec: RunSpec,
+    actors: RunActors,
+    checkpoint: Checkpoint | None,
+    watch: Watch,
+    transport: Transport,
 ) -> Driver:
-    """Return the driver of a run, which has not begun."""
     experiment = spec.experiment
-    respawns = ActorSpecs(cast.respawns)
+    respawns = ActorSpecs(actors.respawns)
     if any(
         isinstance(fault, Crash) and fault.rejoin_after_s is not None for fault in experiment.faults
     ):
-        respawns.fetch()  # before the run begins, so that its planned comebacks are in time
+        respawns.fetch()  # before the run begins, so that planned restarts are in time
     shards = {
         name: Shards(
-            [cast.servers[index] for index in indices],
+            [actors.servers[index] for index in indices],
             [f"server-{spec.first_server + index}" for index in indices],
-            [cast.server_sites[index] for index in indices],
-            [cast.receivers[index] for index in indices],
+            [actors.server_sites[index] for index in indices],
+            [actors.receivers[index] for index in indices],
             clips=experiment.update.clips,
             push_bytes=spec.push_bytes[name],
         )
@@ -173,13 +158,13 @@ def driver_of(
     }
     backend = RayBackend(
         servers=shards,
-        evaluator=cast.evaluator,
-        evaluator_setup=cast.setup,
-        workers=cast.workers,
+        evaluator=actors.evaluator,
+        evaluator_setup=actors.setup,
+        workers=actors.workers,
         respawns=respawns,
-        nodes=WorkerNodes(watch, cast.bundles, cast.server_bundles),
-        names=cast.names,
-        sites=cast.sites,
+        nodes=WorkerNodes(watch, actors.bundles, actors.server_bundles),
+        names=actors.names,
+        sites=actors.sites,
         upload_s=spec.upload_s,
         transport=transport,
         began_at=0.0 if checkpoint is None else checkpoint.at,
@@ -198,11 +183,10 @@ def driver_of(
     )
 
 
-def writers_of(spec: RunSpec, cast: Cast) -> Writers:
-    """Return the actors that begin a run, with the sizes of what they write."""
+def writers_of(spec: RunSpec, actors: RunActors) -> Writers:
     return Writers(
         sum(spec.vector_bytes.values()),
         sum(spec.push_bytes.values()),
-        {worker: actor_id(handle) for worker, handle in cast.workers.items()},
-        [actor_id(server) for server in cast.servers],
+        {worker: actor_id(handle) for worker, handle in actors.workers.items()},
+        [actor_id(server) for server in actors.servers],
     )

@@ -1,10 +1,7 @@
-"""What becomes of a run when an object store is full.
+"""Errors of a full object store: the run resumes once there is space.
 
-Ray keeps gradients, weights and checkpoints in the object store of a node. A full one is no error
-yet: Ray writes what nobody maps to disk, and puts further objects there (measured with Ray 2.60 and
-a store of 80 MB that was mapped whole: the first of them took 2 s, the next as long as before).
-Only where the disk is full, too, a call fails. That is nobody's code: the run goes on from its
-checkpoint as soon as there is room, as often as `cluster.restarts` allows.
+Ray 2.60 spills to disk whatever is not mapped, so calls only fail if the disk is full, too. That is
+no error of user code: the run resumes as often as `cluster.restarts` allows.
 """
 
 from __future__ import annotations
@@ -18,13 +15,13 @@ from raysync.cluster.clock import ANSWER_S, within
 
 
 def is_full(error: BaseException | None) -> bool:
-    """Say whether an error means that an object found no room."""
+    """Whether an error means that an object found no space."""
     cause = error.cause if isinstance(error, RayTaskError) else error
     return isinstance(cause, ObjectStoreFullError | OutOfDiskError)
 
 
 def full_reason() -> str:
-    """Say that an object store is full, and how large those of the cluster are."""
+    """Describe a full object store, with the sizes of the cluster's stores."""
     sizes: list[float] = []
     with suppress(TimeoutError):
         sizes = within(ANSWER_S, _sizes)

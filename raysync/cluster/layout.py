@@ -20,8 +20,7 @@ def spec_of(
     """Return the spec of a run.
 
     Raises:
-        ConfigError: the network cannot be cut as the paradigm says, or a setting does
-            not go with it.
+        ConfigError: the network cannot be cut as the paradigm says, or a setting does not fit it.
     """
     experiment, primary = training.experiment, training.primary
     if isinstance(paradigm, Decoupled):
@@ -56,5 +55,4 @@ def spec_of(
 
 
 def worker_class(spec: RunSpec) -> type:
-    """Return the class of the run's workers."""
     return StageActor if spec.is_pipelined else Worker

@@ -1,24 +1,4 @@
-"""What actors tell of a run while it goes on: lines of a log, and metrics at Ray's endpoints.
-
-Logs are quiet: a line for each thing that matters, with what it is about as fields of the record.
-Where Ray's own structured logging is on (`ray.init(logging_config=...)`), the records go through
-its handlers and the fields become keys of its JSON; otherwise a line of text goes to the actor's
-stderr, which the dashboard shows as its log.
-
-Metrics are those of the registry, published through `ray.util.metrics`. What Ray 2.60 does
-(measured):
-    * A process tells its node's agent what has changed every `metrics_report_interval_ms` (10 s by
-      default), and once more when it ends, also by `ray.kill`: the last values of a short run are
-      not lost.
-    * A gauge that is not set again within two such intervals is gone from the endpoint. So the
-      gauges of a run that goes on are set again and again, and those of one that has ended, or was
-      killed, vanish by themselves.
-    * A counter stays until the agent ends. It takes no 0, so a series begins with a nanosecond.
-    * A metric that is made twice in a process is one, with the first description.
-    * NaN is not published.
-    * The `_sum` of a histogram is made of the middles of its buckets: for means, divide the
-      counters of seconds and pushes.
-"""
+"""Logs and metrics of a running actor."""
 
 from __future__ import annotations
 
@@ -39,21 +19,16 @@ from raysync.record.metrics_registry import REGISTRY, RunLabels
 
 LOGGER = "raysync"
 LINE = "%(asctime)s %(levelname)s %(actor)s at_s=%(at_s)s kind=%(kind)s %(message)s"
+# how long a server adds up its seconds: telling Ray of each update is slow
 TELL_EVERY_S = 1.0
-"""How long a server adds up its seconds: to tell Ray of each update took 40 to 80 of its 2,000 us a
-push (lenet)."""
-BEGINS = 1e-9
-"""What a counter begins with, since 0 is not published."""
+BEGINS = 1e-9  # the first value of a counter, since 0 is not published
 
 
 def log_to_stderr(actor: str) -> None:
-    """Set up the log of an actor's process, before its first line.
-
-    Args:
-        actor: its role, without blanks.
-    """
+    """Set up the log of an actor's process."""
     logger = logging.getLogger(LOGGER)
     logger.setLevel(logging.INFO)
+    # With `ray.init(logging_config=...)` records go to Ray's handlers, which write JSON.
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(
@@ -65,7 +40,7 @@ def log_to_stderr(actor: str) -> None:
 def log_begin(
     paradigm: AnyParadigm, experiment: Experiment, workload_samples: int, labels: RunLabels | None
 ) -> None:
-    """Log that a run begins: its experiment (of a trial SWEEP/TRIAL) and the name of its record."""
+    """Log the beginning of a run: its experiment (of a trial SWEEP/TRIAL) and its record's name."""
     name = f"{labels.experiment}/{labels.run}" if labels else experiment.name
     parameters = ", ".join(f"{name}={value}" for name, value in paradigm.parameters().items())
     logging.getLogger(LOGGER).info(
@@ -81,7 +56,6 @@ def log_begin(
 
 
 def log_ready(model: str, devices: Sequence[str]) -> None:
-    """Log that a worker can begin."""
     logging.getLogger(LOGGER).info(
         "ready to train %s on %s",
         model,
@@ -103,9 +77,13 @@ def log_events(lines: Iterable[Line]) -> None:
 
 
 class Exporter:
-    """The metrics of this process.
+    """The metrics of this process; the first error is logged, and ends publishing, not training.
 
-    The first error is logged, and ends the publishing for good: training goes on.
+    Behaviour of Ray 2.60 (measured): a process sends changes to its node's agent periodically, and
+    when it ends, also by `ray.kill`. A gauge that is not set again within two intervals vanishes,
+    so a running run sets its gauges repeatedly. A counter stays until the agent ends. NaN is not
+    published. A histogram's `_sum` is made of the middles of its buckets: for means, divide the
+    counters of seconds and pushes.
     """
 
     def __init__(self) -> None:
@@ -113,7 +91,7 @@ class Exporter:
         self._gave_up = False
 
     def publish(self, collect: Callable[[], Collected]) -> None:
-        """Tell Ray what `collect` returns; an error of that counts as one of Ray."""
+        """Publish what `collect` returns; its errors count as Ray's."""
         if self._gave_up:
             return
         try:
@@ -131,20 +109,15 @@ class Exporter:
             logging.getLogger(__name__).exception("no metrics from here on")
 
     def _metric(self, name: str) -> Any:
-        if name not in self._made:
+        if name not in self._made:  # a second one would be the same, with the first description
             self._made[name] = _make(name)
         return self._made[name]
 
 
 class UpdateSeconds:
-    """The seconds of a server's updates, counted where they are made: that costs no round trip."""
+    """The seconds of a server's updates, counted in its process to save round trips."""
 
     def __init__(self, exporter: Exporter, labels: RunLabels | None) -> None:
-        """
-        Args:
-            exporter: the one of the process.
-            labels: those of the run; None: nothing is published.
-        """
         self._exporter = exporter
         self._key = None if labels is None else ("raysync_server_update_seconds", labels.values)
         self._untold_s = 0.0
@@ -165,10 +138,7 @@ class UpdateSeconds:
             self.tell()
 
     def tell(self) -> None:
-        """Publish the seconds that are not published yet.
-
-        A server calls it when it publishes weights, and so at the end of a run, too.
-        """
+        """Publish new seconds; called with each publication of weights, so at the end too."""
         if self._key is not None and self._untold_s > 0:
             self._publish(self._untold_s)
             self._untold_s, self._told_at_s = 0.0, now_s()

@@ -1,10 +1,4 @@
-"""What becomes of the nodes that the workers of a run sit on: which are gone, which will be taken
-away, and which can take a worker that comes back.
-
-Ray knows: it places what a lost node held on another that has room, and drains a node that its
-autoscaler, a cloud or `ray drain-node` is about to take away. It is asked every few seconds in a
-thread of its own, so that nothing waits for a head that does not answer.
-"""
+"""The nodes of a run's workers: lost, draining, or free for a restart."""
 
 from __future__ import annotations
 
@@ -21,37 +15,34 @@ from ray.util.placement_group import PlacementGroup, placement_group_table
 from raysync.cluster.clock import now_s, repeat
 from raysync.cluster.ray_private.names import draining_nodes
 from raysync.core.ids import WorkerId
-from raysync.engine.backend import Room
+from raysync.engine.backend import Availability
 
 LOOK_EVERY_S = 2.0
+# How long Ray may take to reschedule a lost bundle, if there is space. Until then nobody knows
+# whether there is.
 PLACED_S = 5.0
-"""How long Ray may take to place anew what a lost node held: it takes less than a second where
-there is room. Until then nobody knows whether there is."""
 
 
 @dataclass(frozen=True)
 class NodeView:
-    """What Ray knew of the nodes at a moment."""
+    """Ray's knowledge of the nodes at one time."""
 
+    # Index of a bundle of the placement group -> Ray's id of its node; "": Ray has found none yet.
+    # Empty: nothing is known.
     bundles: Mapping[int, str]
-    """Index of a bundle of the placement group -> Ray's id of its node; "": Ray has found none
-    yet. Without any, nothing is known."""
-    cores: Mapping[str, int]
-    """Node that is alive -> how many cores it has."""
-    draining: Collection[str] = ()
-    """The nodes that will be taken away."""
+    cores: Mapping[str, int]  # live node -> how many cores it has
+    draining: Collection[str] = ()  # nodes that will be removed
+    # node -> its address, also of lost ones
     addresses: Mapping[str, str] = field(default_factory=dict)
-    """Node -> its address, also of those that are gone."""
-    placing: Collection[int] = ()
-    """The bundles without a node for which Ray may still find one."""
+    placing: Collection[int] = ()  # bundles without a node for which Ray may still find one
 
     def has_left(self, node: str) -> bool:
-        """Say whether no worker can start on the node any more."""
+        """Whether no worker can start on the node any more."""
         return node not in self.cores or node in self.draining
 
     @property
     def without_node(self) -> Collection[int]:
-        """The bundles whose node is gone, and that Ray has not placed anew."""
+        """The bundles of lost nodes that Ray has not rescheduled."""
         return [index for index, node in self.bundles.items() if node not in self.cores]
 
 
@@ -60,31 +51,34 @@ NO_SERVERS: Mapping[str, Sequence[int]] = {}
 
 
 class Watch(Protocol):
-    """What asks for views: a `NodeWatch`."""
+    """The source of views: a `NodeWatch`."""
 
     @property
     def view(self) -> NodeView | None:
-        """The latest view; None while it is being asked for."""
+        """The latest view; None while a new one is awaited."""
 
     def refresh(self) -> None:
-        """Ask for a new view at once: what the latest one says may no longer hold."""
+        """Request a new view at once: the latest may be stale."""
 
 
 class NodeWatch:
-    """It asks Ray about the nodes of a placement group, as long as this process lives."""
+    """Polls Ray about the nodes of a placement group, as long as this process lives.
+
+    Ray reschedules what a lost node held, and drains a node that its autoscaler, a cloud or `ray
+    drain-node` is about to remove. A thread polls, so nothing waits for a head that does not
+    answer.
+    """
 
     def __init__(self, group: PlacementGroup) -> None:
         self._group = group
         self.view: NodeView | None = None
-        """The latest view; None while it is being asked for."""
+        # bundle without a node -> when that was first seen
         self._without_since_s: dict[int, float] = {}
-        """Bundle without a node -> when that was seen first."""
         self._refreshed, self._lock = 0, Lock()
         self._sooner, self._has_failed = Event(), False
         repeat(self._look, LOOK_EVERY_S, self._sooner)
 
     def refresh(self) -> None:
-        """Ask for a new view at once: what the latest one says may no longer hold."""
         with self._lock:
             self._refreshed += 1
             self.view = None
@@ -108,7 +102,6 @@ class NodeWatch:
 
 
 def view_of(group: PlacementGroup) -> NodeView:
-    """Ask Ray for what it knows now."""
     bundles, nodes = placement_group_table(group)["bundles_to_node_id"], ray.nodes()
     return NodeView(
         bundles,
@@ -119,7 +112,7 @@ def view_of(group: PlacementGroup) -> NodeView:
 
 
 def _cores(node: Mapping[str, Any]) -> int:
-    """Return how many cores a node has; the one of a private cluster may declare more."""
+    # a private cluster's node may declare more cores than it has
     declared = max(1, int(node["Resources"].get("CPU", 1)))
     is_here = node["NodeID"] == ray.get_runtime_context().get_node_id()
     return min(declared, os.cpu_count() or 1) if is_here else declared
@@ -131,27 +124,20 @@ class WorkerNodes:
     def __init__(
         self,
         watch: Watch,
-        bundles: Mapping[str, int],
+        bundles: Mapping[str, int],  # slot -> the index of its workers' bundle
+        # id of a server -> the indices of its shards' bundles
         servers: Mapping[str, Sequence[int]] = NO_SERVERS,
     ) -> None:
-        """
-        Args:
-            watch: asks for views of the nodes.
-            bundles: slot -> the index of the bundle that its workers sit in.
-            servers: id of a server -> the indices of those that its shards sit in, of which the
-                first has the controller, too.
-        """
         self._watch, self._bundles, self._servers = watch, bundles, servers
-        self._starting: dict[str, str] = {}
-        """Worker that is starting -> its node."""
+        self._starting: dict[str, str] = {}  # starting worker -> its node
+        # workers and servers whose node drains, with the node
         self._reported: set[tuple[str, str | None]] = set()
-        """The workers and servers whose nodes are known to be drained, with the node."""
+        # node -> the servers, and the slots of the workers, that have been there
         self._places: dict[str, dict[str, None]] = {}
-        """Node -> the servers, and the slots of the workers, that have sat there."""
         self._seen: NodeView | None = None
 
-    def room(self, worker: str) -> Room:
-        """See `Backend.room`; a node starts no more workers at once than it has cores."""
+    def availability(self, worker: str) -> Availability:
+        # a node starts no more workers at once than it has cores
         view = self._watch.view
         if view is None or self._bundles[WorkerId(worker).slot] in view.placing:
             return "busy"
@@ -164,17 +150,14 @@ class WorkerNodes:
         return "free" if starting < view.cores[node] else "busy"
 
     def starts(self, worker: str) -> None:
-        """Take in that a worker is being started."""
         view = self._watch.view
         if view is not None and (node := self._node_of(worker, view)) is not None:
             self._starting[worker] = node
 
     def started(self, worker: str) -> None:
-        """Take in that a worker is ready."""
         self._starting.pop(worker, None)
 
     def lost(self, worker: str) -> None:
-        """Take in that a worker is gone, perhaps with its node."""
         self._starting.pop(worker, None)
         self._watch.refresh()
 
@@ -184,9 +167,7 @@ class WorkerNodes:
         drained: Callable[[str], None],
         lost: Callable[[str, Sequence[str]], None],
     ) -> None:
-        """Tell of the nodes of the servers, and of those of the workers: see
-        `Backend.watch_nodes`.
-        """
+        """Report drained and lost nodes: see `Backend.watch_nodes`."""
         view = self._watch.view
         if view is None or view is self._seen:
             return
@@ -208,7 +189,6 @@ class WorkerNodes:
                 drained(actor)
 
     def _report_lost(self, view: NodeView, lost: Callable[[str, Sequence[str]], None]) -> None:
-        """Tell of the nodes that are gone since the view before."""
         if not view.cores:
             return  # nothing is known
         for node in [each for each in self._places if each not in view.cores]:

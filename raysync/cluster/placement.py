@@ -1,8 +1,6 @@
-"""Where the actors of a run go: one placement group, checked before it is asked for.
+"""The placement of a run's actors: one placement group, checked before it is requested.
 
-Ray itself waits silently for resources or labels that will never come, and its placement groups
-know no fallback: the choice among a group's label selectors is made here, by what the nodes have in
-total, not by what is free just now.
+Ray waits silently for resources or labels that will never come.
 """
 
 from __future__ import annotations
@@ -21,46 +19,39 @@ from raysync.cluster.clock import ANSWER_S, within
 from raysync.config import Experiment, WorkerGroup
 from raysync.errors import ConfigError
 
-Amounts = dict[str, float]
-"""Resource -> how much of it."""
+Amounts = dict[str, float]  # resource -> its amount
 Labels = dict[str, str]
 
+# how long Ray may take to place something where nothing else runs: it takes milliseconds
 VERDICT_S = 2.0
-"""How long Ray may take to place something where nothing else runs: it takes milliseconds."""
-EVALUATOR_SHARE = 0.1
-"""The share of a worker's GPU that the evaluator has by default."""
+EVALUATOR_SHARE = 0.1  # the evaluator's default share of a worker's GPU
+# resources that cannot be requested: names of nodes, and of other placement groups
 RAYS_OWN = re.compile(r"node:|.*_group_([0-9]+_)?[0-9a-f]{36}$")
-"""Resources that cannot be asked for: those that name nodes or other placement groups."""
+# the least amount: no bundle may be empty, and an accelerator type is requested by a trace of it
 LEAST = 0.001
-"""The least of a resource: no bundle may be empty, and an accelerator type is named by asking for a
-little of it."""
 
 
 @dataclass(frozen=True)
 class Bundle:
-    """Resources that are asked for as one piece, on one node."""
+    """Resources requested as one piece, on one node."""
 
     owner: str
     resources: Amounts
-    labels: Labels = field(default_factory=dict)
-    """The label selector."""
+    labels: Labels = field(default_factory=dict)  # the label selector
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The bundles of a run, and which of them each actor sits in."""
+    """The bundles of a run, and the bundle of each actor."""
 
     bundles: tuple[Bundle, ...]
+    # Indices of bundles, as of all actors. The controller is with the first server, and needs no
+    # resources.
     servers: tuple[int, ...]
-    """Indices of bundles, as of all actors. The controller sits with the first; it needs no
-    resources of its own."""
     evaluator: int
     workers: tuple[int, ...]
-    evaluator_gpus: float = 0.0
-    """The share of a GPU that the evaluator has. In a worker's bundle it is taken from that
-    worker's."""
-    evaluator_cpus: float = 0.0
-    """0 in a worker's bundle: the node may have no CPU to spare."""
+    evaluator_gpus: float = 0.0  # In a worker's bundle it is taken from that worker's GPU.
+    evaluator_cpus: float = 0.0  # 0 in a worker's bundle: the node may have no CPU to spare.
 
     def gpus(self, number: int, group: WorkerGroup) -> float:
         """Return the GPUs of the n-th worker, which is of that group."""
@@ -70,13 +61,13 @@ class Plan:
 
 @dataclass(frozen=True)
 class ClusterNode:
-    """What a node of the cluster has in total."""
+    """A node's total resources."""
 
     resources: Amounts
     labels: Labels
 
     def holds(self, bundle: Bundle) -> bool:
-        """Say whether the bundle would fit here if nothing else were here."""
+        """Whether the bundle fits on the empty node."""
         return covers(self.resources, bundle.resources) and matches(self.labels, bundle.labels)
 
 
@@ -84,11 +75,11 @@ def plan(experiment: Experiment) -> Plan:
     """Return the bundles of an experiment, with the first label selector of each group."""
     cluster, groups = experiment.cluster, list(experiment.slots().values())
     workers = [Bundle(_of(group), _resources(group), group.label_selector) for group in groups]
-    asked = cluster.evaluator_gpus
-    host = _host_of_evaluator(groups) if asked is None else None
+    gpus = cluster.evaluator_gpus
+    host = _host_of_evaluator(groups) if gpus is None else None
     evaluators: list[Bundle] = []
     if host is None:
-        evaluators = [_bundle("the evaluator", CPU=cluster.evaluator_cpus, GPU=asked or 0)]
+        evaluators = [_bundle("the evaluator", CPU=cluster.evaluator_cpus, GPU=gpus or 0)]
     servers: list[Bundle] = []
     hosts = cluster.hosts(len(workers))
     for place in hosts:
@@ -102,7 +93,7 @@ def plan(experiment: Experiment) -> Plan:
         servers=tuple(range(len(servers))) if servers else tuple(first + place for place in hosts),
         evaluator=len(servers) if host is None else first + host,
         workers=tuple(range(first, first + len(workers))),
-        evaluator_gpus=(asked or 0.0)
+        evaluator_gpus=(gpus or 0.0)
         if host is None
         else min(EVALUATOR_SHARE, groups[host].gpus / 2),
         evaluator_cpus=cluster.evaluator_cpus if host is None else 0.0,
@@ -110,8 +101,9 @@ def plan(experiment: Experiment) -> Plan:
 
 
 def _host_of_evaluator(groups: Sequence[WorkerGroup]) -> int | None:
-    """Return the worker whose GPU the evaluator shares by default, so that evaluations of a large
-    model do not outlast the training; None: there is none. Of several GPUs Ray gives no part.
+    """Choose the worker that shares its GPU with the evaluator by default; None: there is none.
+
+    So evaluations of a large model do not outlast the training. Ray cannot split several GPUs.
     """
     return next((index for index, group in enumerate(groups) if 0 < group.gpus <= 1), None)
 
@@ -140,23 +132,19 @@ def _bundle(owner: str, **resources: float) -> Bundle:
 
 
 def total(parts: Iterable[Mapping[str, float]]) -> Amounts:
-    """Return the sum of resources."""
     everything: Counter[str] = Counter()
     for part in parts:
         everything.update(part)
     return dict(everything)
 
 
-def covers(there: Mapping[str, float], asked: Mapping[str, float]) -> bool:
-    """Say whether the resources are at least those that are asked for."""
-    return all(there.get(name, 0) >= amount - 1e-9 for name, amount in asked.items())
+def covers(available: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+    """Whether the available resources suffice."""
+    return all(available.get(name, 0) >= amount - 1e-9 for name, amount in wanted.items())
 
 
 def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
-    """Say whether a node's labels meet a label selector.
-
-    As Ray has it, a label that is missing meets every `!`.
-    """
+    """Whether a node's labels meet a label selector; as in Ray, a missing label meets every `!`."""
     return all(_meets(labels.get(label), condition) for label, condition in selector.items())
 
 
@@ -167,20 +155,19 @@ def _meets(value: str | None, condition: str) -> bool:
 
 
 def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> str | None:
-    """Name what can certainly not be placed; None: nothing is certain.
+    """Name what certainly cannot be placed; None: nothing is certain.
 
-    That is a bundle that no node holds; and one with which the bundles that only certain nodes hold
-    ask for more than those nodes have together. A None is no proof: how bundles share nodes is for
-    Ray to find out.
+    That is a bundle that no node holds, or one with which the bundles restricted to certain nodes
+    exceed those nodes' total. None is no proof: only Ray decides how bundles share nodes.
     """
     holders = [
         frozenset(index for index, node in enumerate(nodes) if node.holds(bundle))
         for bundle in bundles
     ]
-    asked: dict[frozenset[int], Counter[str]] = {held: Counter() for held in holders}
-    there = {held: total(nodes[index].resources for index in held) for held in asked}
+    demand: dict[frozenset[int], Counter[str]] = {held: Counter() for held in holders}
+    there = {held: total(nodes[index].resources for index in held) for held in demand}
     for bundle, held in zip(bundles, holders, strict=True):
-        for nodes_there, so_far in asked.items():
+        for nodes_there, so_far in demand.items():
             if held <= nodes_there:
                 so_far.update(bundle.resources)
                 if not held or not covers(there[nodes_there], so_far):
@@ -191,73 +178,74 @@ def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -
 def chosen(experiment: Experiment, nodes: Sequence[ClusterNode]) -> Plan:
     """Return the plan with the label selectors that the cluster can meet.
 
-    For each group, in their order, that is the first selector with which all bundles so far can be
-    placed.
+    A group, in order, gets its first selector with which all bundles so far can be placed, by the
+    nodes' total resources, not the free ones: Ray's placement groups have no fallback.
     """
     whole = plan(experiment)
     bundles = list(whole.bundles)
     for group in experiment.workers:
-        mine = [index for index, bundle in enumerate(bundles) if bundle.owner == _of(group)]
-        settled = [bundle for bundle in bundles[: mine[-1] + 1] if bundle.owner != _of(group)]
+        indices = [index for index, bundle in enumerate(bundles) if bundle.owner == _of(group)]
+        settled = [bundle for bundle in bundles[: indices[-1] + 1] if bundle.owner != _of(group)]
         for labels in (group.label_selector, *group.fallback_label_selectors):
-            tried = [replace(bundles[index], labels=labels) for index in mine]
+            tried = [replace(bundles[index], labels=labels) for index in indices]
             if infeasible_reason([*settled, *tried], nodes) is None:
-                for index, bundle in zip(mine, tried, strict=True):
+                for index, bundle in zip(indices, tried, strict=True):
                     bundles[index] = bundle
                 break
     return replace(whole, bundles=tuple(bundles))
 
 
-def fallbacks(asked: Plan, made: Plan) -> dict[str, str]:
-    """Return what was placed by another label selector than the first -> that selector, as text."""
+def fallbacks(requested: Plan, final: Plan) -> dict[str, str]:
+    """Return the owners of bundles with a fallback label selector -> that selector, as text."""
     return {
-        made_bundle.owner: _show_labels(made_bundle.labels)
-        for bundle, made_bundle in zip(asked.bundles, made.bundles, strict=True)
-        if bundle.labels != made_bundle.labels
+        final_bundle.owner: _show_labels(final_bundle.labels)
+        for bundle, final_bundle in zip(requested.bundles, final.bundles, strict=True)
+        if bundle.labels != final_bundle.labels
     }
 
 
 def placed(experiment: Experiment) -> Plan:
-    """Return the plan of an experiment on the cluster as it is.
+    """Return the plan of an experiment on the present cluster.
 
     Raises:
         ConfigError: the cluster certainly cannot hold it.
     """
     nodes = _nodes()
-    made = chosen(experiment, nodes)
-    if owner := infeasible_reason(made.bundles, nodes):
+    final = chosen(experiment, nodes)
+    if owner := infeasible_reason(final.bundles, nodes):
         raise ConfigError(
-            f"cluster: {owner} does not fit. Asked: {_counted(made.bundles)}.\n"
+            f"cluster: {owner} does not fit. Asked: {_counted(final.bundles)}.\n"
             f"{_offer(nodes)}.{_hint(experiment, owner, nodes)}"
         )
-    return made
+    return final
 
 
-def asked_of_ray(made: Plan) -> dict[str, Any]:
-    """Return the arguments of Ray's `placement_group` for a plan."""
+def asked_of_ray(final: Plan) -> dict[str, Any]:
     return {
-        "bundles": [bundle.resources for bundle in made.bundles],
+        "bundles": [bundle.resources for bundle in final.bundles],
         "strategy": "PACK",
-        "bundle_label_selector": [bundle.labels for bundle in made.bundles],
+        "bundle_label_selector": [bundle.labels for bundle in final.bundles],
     }
 
 
-def infeasible_together(made: Plan) -> str | None:
-    """Say why Ray cannot place the plan though nothing else runs; None: it can.
+def infeasible_together(final: Plan) -> str | None:
+    """Explain why Ray cannot place the plan though nothing else runs; None: it can.
 
-    What `placed` lets pass need not fit together.
+    `placed` does not detect this.
     """
-    group = placement_group(**asked_of_ray(made))
+    group = placement_group(**asked_of_ray(final))
     try:
         ready, _ = ray.wait([group.ready()], timeout=VERDICT_S)
         nodes = _nodes()
-        return _together(made.bundles, nodes) if not ready and _idle(made.bundles, nodes) else None
+        return (
+            _together(final.bundles, nodes) if not ready and _idle(final.bundles, nodes) else None
+        )
     finally:
         remove_placement_group(group)
 
 
 def _idle(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> bool:
-    """Say whether all resources are free that the bundles ask for."""
+    """Whether all resources that the bundles request are free."""
     there, free = total(node.resources for node in nodes), ray.available_resources()
     return all(
         free.get(name, 0) >= there.get(name, 0) for bundle in bundles for name in bundle.resources
@@ -265,7 +253,7 @@ def _idle(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> bool:
 
 
 def cpus(experiment: Experiment) -> float:
-    """Return the CPUs that a cluster needs for the experiment, at least."""
+    """Return the least CPUs of a cluster for the experiment."""
     return total(bundle.resources for bundle in plan(experiment).bundles).get("CPU", 1)
 
 
@@ -274,15 +262,15 @@ def _nodes() -> list[ClusterNode]:
 
 
 def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
-    """Return the plan of an experiment on the cluster as it is, and its placement group, ready.
+    """Return the plan of an experiment on the present cluster, and its ready placement group.
 
     Raises:
         ConfigError: the cluster cannot hold it, or has no place for it within the placement
             deadline.
         TimeoutError: Ray is stuck.
     """
-    made = within(ANSWER_S, lambda: placed(experiment))
-    group = within(ANSWER_S, lambda: placement_group(**asked_of_ray(made), name=name))
+    final = within(ANSWER_S, lambda: placed(experiment))
+    group = within(ANSWER_S, lambda: placement_group(**asked_of_ray(final), name=name))
     deadline_s = experiment.cluster.placement_deadline_s
     try:
         within(deadline_s + ANSWER_S, lambda: ray.get(group.ready(), timeout=deadline_s))
@@ -290,11 +278,11 @@ def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
         within(ANSWER_S, lambda: remove_placement_group(group))
         if not isinstance(error, GetTimeoutError):
             raise
-        raise ConfigError(_late(made.bundles, _nodes(), deadline_s)) from None
-    return made, group
+        raise ConfigError(_late(final.bundles, _nodes(), deadline_s)) from None
+    return final, group
 
 
-# ---- what the user is told ----
+# ---- messages for the user ----
 
 
 def _hint(experiment: Experiment, owner: str, nodes: Sequence[ClusterNode]) -> str:
@@ -352,16 +340,16 @@ def _counted(bundles: Sequence[Bundle]) -> str:
 
 
 def _offer(nodes: Sequence[ClusterNode]) -> str:
-    """List what the nodes have; nodes that are alike are counted."""
+    """List the nodes' resources; equal nodes are counted."""
     kinds = Counter(f"{_show(node.resources)}{_own(node.labels)}" for node in nodes)
-    shown = [f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.most_common(6)]
+    offers = [f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.most_common(6)]
     more = f"; and {len(kinds) - 6} other kinds" if len(kinds) > 6 else ""
-    return f"The cluster has {len(nodes)} node(s): {'; '.join(shown)}{more}"
+    return f"The cluster has {len(nodes)} node(s): {'; '.join(offers)}{more}"
 
 
 def _own(labels: Labels) -> str:
-    told = {label: value for label, value in labels.items() if label != "ray.io/node-id"}
-    return f" ({_show_labels(told)})" if told else ""
+    own_labels = {label: value for label, value in labels.items() if label != "ray.io/node-id"}
+    return f" ({_show_labels(own_labels)})" if own_labels else ""
 
 
 def _show_labels(labels: Labels) -> str:

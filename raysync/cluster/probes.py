@@ -1,5 +1,3 @@
-"""Ask a node of the cluster how busy it is."""
-
 from __future__ import annotations
 
 import psutil
@@ -8,15 +6,11 @@ from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from raysync.cluster.clock import ANSWER_S, within
 
-LOOK_S = 1.0
-"""How long a node is watched."""
+LOOK_S = 1.0  # how long a node is observed
 
 
 def busy_cores(node: str) -> tuple[float, int]:
-    """Return the cores that are busy on a node, by all that runs there, and those that it has.
-
-    Args:
-        node: Ray's id of it.
+    """Measure how many of a node's cores are busy; return that, and all.
 
     Raises:
         TimeoutError: the node does not answer.

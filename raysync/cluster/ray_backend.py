@@ -1,14 +1,4 @@
-"""The Ray backend: an actor is a process, a call is an actor call, and a value is a reference to
-each of its parts.
-
-References and small answers pass through here, never a tensor. The *future* weights go into the
-next step, so a release costs no extra round trip. Gradients and weights are return values of actor
-calls, owned by the process of this backend: a gradient survives the worker that made it. Nothing is
-nested in a return value, which Ray would never free (Ray 2.60, results below 100 KiB).
-
-The one blocking call is `ray.wait` on what is watched, with a timeout at the next thing that is
-scheduled, or that a report is due.
-"""
+"""The Ray backend: an actor is a process, and a value is a reference to each of its parts."""
 
 from __future__ import annotations
 
@@ -25,7 +15,7 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from raysync.cluster.actor_errors import WITH_ITS_NODE, ActorError, StartedAnew, death_reason
+from raysync.cluster.actor_errors import WITH_ITS_NODE, ActorError, ProcessRestarted, death_reason
 from raysync.cluster.actors.actor_spec import Place
 from raysync.cluster.calls import Delayed, FilesCall, RayCall, Spawned
 from raysync.cluster.clock import now_s
@@ -34,7 +24,7 @@ from raysync.cluster.node_watch import WorkerNodes
 from raysync.cluster.shards import Parts, ShardCall, Shards, Spawns
 from raysync.cluster.transports.transport import CallRequest, IssuedCall, Transport, Upload
 from raysync.core.ids import WorkerId
-from raysync.engine.backend import Failure, Room
+from raysync.engine.backend import Availability, Failure
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.event_queue import EventQueue
@@ -49,74 +39,61 @@ from raysync.engine.messages import (
 )
 from raysync.step_fault import StepFault
 
-REPORT_EVERY_S = 0.25
-"""How often the session is told what happened."""
+REPORT_EVERY_S = 0.25  # how often events are reported to the session
+# how often an idle process reports: the session takes a longer silence for a failure
 SIGN_OF_LIFE_S = 1.0
-"""How often this process gives a sign of life while nothing happens: the session takes a longer
-silence for a failure."""
 
 
 @dataclass(slots=True)
 class _Watched:
-    """What is called back when a call is done."""
+    """A callback for the end of a call."""
 
     then: Callable[[Any], None]
     argument: Any
-    missing: int
-    """The number of references of the call that are not there yet."""
+    missing: int  # how many of the call's references are not ready yet
     call: RayCall
 
 
 class RayBackend:
-    """The world of one run on Ray."""
+    """The world of one run on Ray. Only references and small answers pass through it.
+
+    The *future* weights go into the next step, so a release costs no round trip. Gradients and
+    weights are return values owned by this process: a gradient survives its worker. They are not
+    nested in others, which Ray would never free (Ray 2.60, results below 100 KiB).
+    """
 
     computes = True
     delivers = True
 
     def __init__(
         self,
-        servers: Mapping[str, Shards],
-        evaluator: Any,
-        evaluator_setup: Sequence[Any],
-        workers: Mapping[str, Any],
+        servers: Mapping[str, Shards],  # id -> its shards
+        evaluator: Any,  # its handle; Ray may restart it
+        evaluator_setup: Sequence[Any],  # references to the arguments of its `reset`
+        workers: Mapping[str, Any],  # id -> handle
         respawns: Spawns,
         nodes: WorkerNodes,
-        names: Mapping[str, str],
+        names: Mapping[str, str],  # Ray's id of an actor -> its id here, of workers and servers
         *,
-        sites: Mapping[str, str],
+        sites: Mapping[str, str],  # worker -> Ray's id of its node
+        # the seconds of a slot's gradient over its emulated link
         upload_s: Callable[[str, StepFault], float],
         transport: Transport,
-        began_at: float = 0.0,
+        began_at: float = 0.0,  # the run's time at which it resumes, in seconds
     ) -> None:
-        """
-        Args:
-            servers: id -> its shards.
-            evaluator: handle of its actor, which Ray may restart.
-            evaluator_setup: references to the arguments of the evaluator's `reset`.
-            workers: id -> handle of its actor.
-            respawns: starts the workers and servers that come back.
-            nodes: knows what becomes of the workers' nodes.
-            names: Ray's id of an actor -> its id here, of workers and servers.
-            sites: worker -> Ray's id of its node.
-            upload_s: says how long the gradient of a slot takes over its emulated link.
-            transport: carries the vectors of the run.
-            began_at: the time, in seconds since the run began, at which it goes on.
-        """
         self._transport = transport
         transport.attach(self._failure_by)
         self._sites, self._upload_s = dict(sites), upload_s
         self._servers, self._evaluator, self._evaluator_setup = servers, evaluator, evaluator_setup
         self._workers = dict(workers)
         self._respawns, self._nodes, self._names = respawns, nodes, dict(names)
-        self._dead: set[str] = set()
-        """Ray's ids of servers that are known to be dead."""
+        self._dead: set[str] = set()  # Ray's ids of dead servers
         self._drained: Callable[[str], None] = lambda actor: None
         self._node_lost: Callable[[str, Sequence[str]], None] = lambda node, actors: None
         self._parts = max(shards.count for shards in servers.values())
-        self._methods: dict[tuple[str, str], Any] = {}
-        """(worker, method) -> Ray's remote method."""
+        self._methods: dict[tuple[str, str], Any] = {}  # (worker, method) -> Ray's remote method
+        # reference -> the calls that wait for it, the oldest first
         self._watched: dict[Any, list[_Watched]] = {}
-        """Reference -> the calls that wait for it, the oldest first."""
         self._queue = EventQueue()
         self._reported_s = now_s()
         self._began_s = self._reported_s - began_at
@@ -131,7 +108,7 @@ class RayBackend:
         self._queue.schedule(at, happens, argument)
 
     def wait(self) -> None:
-        """See `Backend.wait`; it takes no longer than until a report is due."""
+        # no longer than until a report is due
         report_at_s = self._reported_s + REPORT_EVERY_S - self._began_s
         if report_at_s <= self.now:  # nothing to report then: it is a sign of life that is due
             report_at_s = self._reported_s + SIGN_OF_LIFE_S - self._began_s
@@ -159,23 +136,21 @@ class RayBackend:
     def _request(self, actor: str, message: Message, inputs: Sequence[Any]) -> CallRequest:
         shards = self._servers.get(actor)
         handle = self._workers.get(actor) if shards is None else shards.first
-        room = self._transport.room(actor, message, self._sites.get(actor))
+        leases = self._transport.reserve(actor, message, self._sites.get(actor))
         upload = None
         if isinstance(message, StepCall):
             upload = Upload(actor, self._upload_s(WorkerId(actor).slot, message.fault))
         elif isinstance(message, BackwardCall):
             upload = Upload(actor, 0.0)
-        return CallRequest(actor, handle, message, inputs, room, upload)
+        return CallRequest(actor, handle, message, inputs, leases, upload)
 
     def _of_shards(self, request: CallRequest, call: ShardCall) -> RayCall:
-        """Call the shards of a server, all or some."""
         into = [lease.handle for lease in request.leases]
         report, *values = call(request.message, _parts(request), into)
         kind = FilesCall if isinstance(request.message, SnapshotCall) else RayCall
         return kind(self, report, *values, leases=request.leases, reads=request.reads)
 
     def _of_actor(self, request: CallRequest) -> RayCall:
-        """Call a worker or the evaluator."""
         method = method_of(request.message)
         remote = (
             getattr(self._evaluator, method).remote
@@ -211,18 +186,16 @@ class RayBackend:
         call.watch(then, argument)
 
     def call_back(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
-        """Call back once the report of a call of Ray's is there."""
         watched = _Watched(then, argument, len(call.report), call)
         for reference in call.report:
             self._watched.setdefault(reference, []).append(watched)
             self._transport.expect(reference)
 
     def late_s(self, value: Any) -> float:
-        """See `Backend.late_s`: what comes is not foreseen here."""
         return 0.0
 
     def deliver(self, value: Any, actor: str) -> tuple[RayCall, ...]:
-        """See `Backend.deliver`; the time of an emulated link runs beside the real way."""
+        # an emulated link runs in parallel to the real transfer
         upload = value.upload
         assert upload is not None, "only gradients are delivered"
         fetched = self._servers[actor].fetch(value.parts, self._sites.get(upload.worker))
@@ -231,8 +204,7 @@ class RayBackend:
             return (Delayed(self, self.now + upload.emulated_s), *calls)
         return calls
 
-    def enter_phase(self, phase: str) -> None:
-        """See `Backend.enter_phase`: the network is the real one."""
+    def enter_phase(self, phase: str) -> None: ...
 
     def is_done(self, call: IssuedCall) -> bool:
         return call.is_done
@@ -242,8 +214,8 @@ class RayBackend:
 
     # ---- actors ----
 
-    def room(self, worker: str) -> Room:
-        return self._nodes.room(worker)
+    def availability(self, worker: str) -> Availability:
+        return self._nodes.availability(worker)
 
     def watch_nodes(
         self, drained: Callable[[str], None], lost: Callable[[str, Sequence[str]], None]
@@ -258,7 +230,6 @@ class RayBackend:
         return Spawned(self, (ready,), worker)
 
     def started(self, worker: str, place: Place) -> None:
-        """Take note of where an actor sits that was spawned, and is ready."""
         self._names[place.actor_id] = worker
         self._sites[worker] = place.node_id
         self._nodes.started(worker)
@@ -267,7 +238,7 @@ class RayBackend:
         self.schedule(at, self._end, worker)
 
     def kill(self, actor: str) -> None:
-        """See `Backend.kill`; Ray then starts the evaluator anew, and no other."""
+        # Ray restarts the evaluator by itself, and no other actor
         if actor == EVALUATOR:
             ray.kill(self._evaluator, no_restart=False)
         else:
@@ -282,7 +253,7 @@ class RayBackend:
         if actor == EVALUATOR:
             reset = self._evaluator.reset.options(max_task_retries=-1)  # it waits for the process
             return RayCall(self, (reset.remote(*self._evaluator_setup),))
-        self._transport.restart(actor, "it is started anew")
+        self._transport.restart(actor, "it is restarted")
         dead = set() if freezes else self._dead
         state = base[0].parts if base else None
         ids, ready = self._servers[actor].restart(dead, state, self._respawns)
@@ -295,7 +266,7 @@ class RayBackend:
     def repeat(
         self, lost: IssuedCall | None, server: str, message: Message, inputs: Sequence[Any] = ()
     ) -> IssuedCall:
-        """See `Backend.repeat`: only the shards that were started anew are called."""
+        # only restarted shards are called
         shards, request = self._servers[server], self._request(server, message, inputs)
         again = self._transport.call(request, lambda: self._of_shards(request, shards.repeat))
         if request.reads:
@@ -307,7 +278,7 @@ class RayBackend:
         return again
 
     def failure_of(self, error: RayError) -> Failure:
-        """Say what a Ray error means, which may be that of a call whose values were waited for."""
+        """Convert a Ray error, which may be of an earlier call whose values the call needs."""
         cause: Exception = error.cause if isinstance(error, RayTaskError) else error
         if is_full(cause):
             return Failure("other", full_reason())
@@ -317,7 +288,7 @@ class RayBackend:
                 if name in self._servers:
                     self._dead.add(cause.actor_id)
                 return Failure("died", death_reason(cause), name, WITH_ITS_NODE in str(cause))
-            case StartedAnew():
+            case ProcessRestarted():
                 return Failure("died", reason(cause))
             case ObjectLostError():
                 return Failure("lost", "what it needs was lost with the node that held it")
@@ -326,11 +297,9 @@ class RayBackend:
         return Failure("raised" if isinstance(error, RayTaskError) else "other", reason(cause))
 
     def close(self) -> None:
-        """Let the actors go: they are ready for the next run."""
         self._transport.close()
 
     def _failure_by(self, reference: Any) -> Failure | None:
-        """Return how a reference that is there has failed; None: it has not."""
         try:
             ray.get(reference)
         except RayError as error:
@@ -363,5 +332,4 @@ def _nothing(_: None) -> None:
 
 
 def _parts(request: CallRequest) -> list[Parts]:
-    """Return the parts of each input."""
     return [each if isinstance(each, tuple) else each.parts for each in request.inputs]

@@ -1,4 +1,4 @@
-"""What the actors of a run must know: put into the object store once; each takes its own part."""
+"""What all actors of a run know, stored once in the object store."""
 
 from __future__ import annotations
 
@@ -19,20 +19,14 @@ from raysync.training.data.batches import Batches
 class RunSpec:
     """One run on Ray. It needs no torch, which the controller does without."""
 
-    experiment: Experiment
-    """The experiment as its actors are placed: each stage of a cut network has a server."""
+    experiment: Experiment  # as its actors are placed: each stage of a cut network has a server
     topology: DataParallelPlan | PipelinedPlan
-    """Who computes what, under which paradigm."""
-    batches: Mapping[str, Batches]
-    """Slot of a worker, as the journal calls it -> its batches."""
-    vector_bytes: Mapping[str, int]
-    """Id of a server -> the bytes of its weights."""
-    push_bytes: Mapping[str, int]
-    """Id of a server -> the bytes of a gradient for it."""
-    primary: PrimaryMetric
-    """The metric that the task's models are judged by."""
+    batches: Mapping[str, Batches]  # slot of a worker, as the journal calls it -> its batches
+    vector_bytes: Mapping[str, int]  # id of a server -> the bytes of its weights
+    push_bytes: Mapping[str, int]  # id of a server -> the bytes of a gradient for it
+    primary: PrimaryMetric  # by which the task's models are judged
+    # name the run in logs and metrics; None: no metrics are published
     labels: RunLabels | None = None
-    """What names the run in logs and metrics; None: no metrics are published."""
 
     @property
     def is_pipelined(self) -> bool:
@@ -45,12 +39,11 @@ class RunSpec:
         return list(self.batches)
 
     def group(self, slot: str) -> WorkerGroup:
-        """Return the description of a worker's device."""
         return self.topology.group(slot)
 
     @property
     def servers(self) -> Mapping[str, Sequence[int]]:
-        """Id of a server -> which of the server actors are its shards."""
+        """Id of a server -> the indices of its shards among the server actors."""
         count = self.experiment.cluster.server_shards
         if self.is_pipelined:
             return {server_of(index + 1): [index] for index in range(count)}
@@ -62,12 +55,12 @@ class RunSpec:
         return 1 if self.is_pipelined else 0
 
     def upload_s(self, slot: str, fault: StepFault) -> float:
-        """Return the seconds that a gradient takes over its worker's emulated link."""
+        """Return the seconds of a gradient's upload over its worker's emulated link."""
         return one_way_s(self.group(slot).link, self.push_bytes[SERVER], fault)
 
     @property
     def keeps_actors_after(self) -> Sequence[str]:
-        """How the run must have ended for its actors to be good for the next.
+        """The endings after which the next run can reuse the actors.
 
         Otherwise stages may wait for neighbours, with passes of the old run.
         """
@@ -75,5 +68,5 @@ class RunSpec:
 
     @property
     def published_as(self) -> RunLabels | None:
-        """The labels of the metrics that actors publish; None: they publish none."""
+        """The labels of the actors' metrics; None: they publish none."""
         return self.labels if self.experiment.cluster.metrics else None

@@ -1,4 +1,4 @@
-"""A session owns the Ray connection and the actors; runs that follow one another keep them.
+"""A session owns the Ray connection and the actors, which successive runs reuse.
 
 torch is imported once per process, so the second run of a comparison starts at once.
 """
@@ -23,7 +23,7 @@ from raysync.cluster.actor_group import ActorGroup, ActorGroupSpec
 from raysync.cluster.actors.actor_spec import Place, actor_group_name, server_role
 from raysync.cluster.clock import ANSWER_S, sleep_s, within
 from raysync.cluster.connection import Connection
-from raysync.cluster.controller import Cast
+from raysync.cluster.controller import RunActors
 from raysync.cluster.full_object_store import full_reason, is_full
 from raysync.cluster.layout import spec_of, worker_class
 from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
@@ -38,53 +38,41 @@ from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
-from raysync.engine.checkpoint_state import check_goes_on, files_of
+from raysync.engine.checkpoint_state import check_resumable, files_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, RunLost
 from raysync.record.metrics_registry import RunLabels
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.preparation import TrainingPlan
 
-SILENCE_S = 60.0
-"""The silence after which a controller counts as frozen: it reports about every second, even if
-nothing happens."""
-TEARDOWN_S = 10.0
-"""How long Ray may take to end the actors of a run: it takes some tenths of a second."""
+SILENCE_S = 60.0  # a longer silence means a frozen controller, which reports about every second
+TEARDOWN_S = 10.0  # how long Ray may take to end the actors of a run
 
 
 class Session:
-    """The actors of runs that follow one another, as a context manager.
+    """The actors of successive runs, as a context manager.
 
     When it ends, actors, placement group and private cluster are gone.
     """
 
     resumes_exactly = False
-    rosters: Mapping[int, Roster] = MappingProxyType({})
-    """Those of a run are in its controller."""
+    rosters: Mapping[int, Roster] = MappingProxyType({})  # the controller has a run's rosters
 
     def __init__(
         self,
-        notify: Callable[[str], None] = lambda text: None,
+        notify: Callable[[str], None] = lambda text: None,  # shows the user a sentence
+        # to join where `cluster.address` is `auto`; None: a private cluster
         address: str | None = None,
+        # with the bundles of `placement.placed`; None: one is created, and removed
         within: PlacementGroup | None = None,
-        fork_server: ForkServer | None = None,
+        fork_server: ForkServer | None = None,  # started early for a private cluster
     ) -> None:
-        """
-        Args:
-            notify: is told, in a sentence, what the user should know.
-            address: the cluster to join for experiments whose `cluster.address` is `auto`, as Ray's
-                RAY_ADDRESS names it; None: a private one.
-            within: the placement group to use, with the bundles of `placement.placed`; None: one is
-                made, and removed.
-            fork_server: the one that was started early for a private cluster; None: there is none.
-        """
         self._notify = notify
         self._connection = Connection(notify, address, fork_server)
         self._within = within
+        # the actors of the latest run: `server-0`, `evaluator`, and the worker slots
         self.places: dict[str, Place] = {}
-        """Where the actors of the latest run sit: `server-0`, `evaluator`, and the worker slots."""
-        self.models: list[SavedModel] = []
-        """The models that the latest run left, which are there before its last report."""
+        self.models: list[SavedModel] = []  # of the latest run, complete before its last report
         self._actor_group: ActorGroup | None = None
         self._model: tuple[InitialModel, Any] | None = None
 
@@ -97,20 +85,12 @@ class Session:
     def run(
         self,
         training: TrainingPlan,
-        paradigm: AnyParadigm,
-        labels: RunLabels | None = None,
-        checkpoint: Checkpoint | None = None,
-        history: Callable[[], Sequence[Line]] = tuple,
+        paradigm: AnyParadigm,  # a fresh one
+        labels: RunLabels | None = None,  # None: no metrics are published
+        checkpoint: Checkpoint | None = None,  # to resume from
+        history: Callable[[], Sequence[Line]] = tuple,  # not needed here
     ) -> Iterator[list[Line] | Checkpoint]:
-        """Train under a paradigm, and yield what happens, in order; the last line is an
-        `Ended`.
-
-        Args:
-            training: what to train.
-            paradigm: a fresh one.
-            labels: what names the run in logs and metrics; None: no metrics are published.
-            checkpoint: what the run goes on from; None: it begins.
-            history: not needed here.
+        """Train under a paradigm, and yield events in order; the last line is an `Ended`.
 
         Raises:
             ConfigError: there is no such cluster, or it cannot hold the experiment; or the
@@ -119,7 +99,7 @@ class Session:
             RunLost: the controller died, or something else that the run cannot do without.
         """
         if checkpoint is not None:
-            check_goes_on(checkpoint, paradigm)
+            check_resumable(checkpoint, paradigm)
         spec = spec_of(training, paradigm, labels)
         self._connection.open(spec.experiment.cluster, cpus(spec.experiment))
         actor_group, begun = self._ready(training, spec, checkpoint)
@@ -148,16 +128,14 @@ class Session:
         assert ended is not None, "a run without an end"
 
     def stop(self) -> None:
-        """Let the run under way end as `stopped`, after a last checkpoint."""
+        """Let the run in progress end as `stopped`, after a last checkpoint."""
         assert self._actor_group is not None, "no run is under way"
         self._actor_group.controller.stop.remote()
 
     def await_reset(self, resets: Mapping[str, Any], busy_s: float = 0.0) -> None:
-        """Wait until the actors of a run have begun it: `places` is what their `reset` returns.
+        """Wait for the actors' `reset`, and set `places` to the results.
 
-        Args:
-            resets: name of an actor -> reference to its place.
-            busy_s: how long they may still be busy with the run before.
+        The actors may still be busy with the previous run for `busy_s`.
         """
         assert self._actor_group is not None, "a run without actors"
         try:
@@ -171,7 +149,7 @@ class Session:
         self.places = dict(zip(resets, places, strict=True))
 
     def close(self) -> None:
-        """Take down what this session started; Ray may be stuck, but not this."""
+        """End what this session started, even if Ray is stuck."""
         try:
             self._shutdown()
         finally:
@@ -182,24 +160,23 @@ class Session:
 
     def _ready(
         self, training: TrainingPlan, spec: RunSpec, checkpoint: Checkpoint | None
-    ) -> tuple[ActorGroup, Cast]:
+    ) -> tuple[ActorGroup, RunActors]:
         """Return actors that have begun the run.
 
-        Kept ones that do not answer, which the end of the last run did not show, are replaced. New
-        ones of which a process died before the run has begun are started anew, as often, and as
-        soon, as `cluster.restarts` says of workers.
+        Reused actors that do not answer are replaced. New ones of which a process died before the
+        beginning of the run are restarted like workers, by `cluster.restarts`.
 
         Raises:
             RunFailed: they do not start.
         """
         restarts, attempts = spec.experiment.cluster.restarts, 0
         while True:
-            kept = self._actor_group
+            previous = self._actor_group
             try:
                 actor_group = self._actor_group_for(spec)
                 return actor_group, self._begin(actor_group, training, spec, checkpoint)
             except (ActorDiedError, ActorUnavailableError, TimeoutError) as error:
-                is_new = kept is None or self._actor_group is not kept
+                is_new = previous is None or self._actor_group is not previous
                 self._shutdown()
                 if is_new and (attempts >= restarts.attempts or not _was_killed(error)):
                     raise RunFailed(f"the actors did not start: {error}") from error
@@ -210,18 +187,18 @@ class Session:
                 wait_s = restarts.wait_s(attempts)
                 attempts += 1
                 self._notify(
-                    "A process died before the run had begun; all actors are started anew in"
+                    "A process died before the run had begun; all actors are restarted in"
                     f" {wait_s:g} s."
                 )
                 sleep_s(wait_s)
 
     def _actor_group_for(self, spec: RunSpec) -> ActorGroup:
         experiment = spec.experiment
-        asked = plan(experiment)
+        requested = plan(experiment)
         threads, spreads, server_threads = self._threads(experiment)
         wanted = ActorGroupSpec(
             worker=worker_class(spec),
-            asked=asked,
+            requested=requested,
             slots=tuple(spec.slots),
             threads=threads,
             spreads=spreads,
@@ -242,7 +219,7 @@ class Session:
             else (placed(experiment), self._within)
         )
         self._actor_group = ActorGroup(name, wanted, chosen, group)
-        for owner, where in sorted(fallbacks(asked, chosen).items()):
+        for owner, where in sorted(fallbacks(requested, chosen).items()):
             self._notify(
                 f"{owner} runs where {where}: the cluster cannot hold it otherwise.".capitalize()
             )
@@ -250,10 +227,7 @@ class Session:
         return self._actor_group
 
     def _cores(self) -> dict[str, int]:
-        """Return node -> its cores.
-
-        A private node declares more CPUs to Ray where an experiment needs more.
-        """
+        """Return node -> its cores; a private node may declare more CPUs to Ray than it has."""
         declared = {
             node["NodeID"]: int(node["Resources"].get("CPU", 1))
             for node in within(ANSWER_S, ray.nodes)
@@ -265,19 +239,18 @@ class Session:
         }
 
     def _threads(self, experiment: Experiment) -> tuple[tuple[int, ...], bool, int | None]:
-        """Return the torch threads of the actors in each bundle, whether they may become more, and
-        those of a server if they differ.
+        """Return each bundle's torch threads, whether they may grow, and a server's if different.
 
-        On a cluster they are the CPUs of the bundle, or a fair share of its node's cores if that is
-        more; on a private one a fair share of the cores.
+        On a cluster these are the CPUs of the bundle, or a fair share of its node's cores if that
+        is more; on a private one a fair share of the cores.
         """
-        asked, cores, private = plan(experiment), os.cpu_count() or 1, self._connection.private
-        share = max(1, cores // len(asked.bundles))
+        requested, cores, private = plan(experiment), os.cpu_count() or 1, self._connection.private
+        share = max(1, cores // len(requested.bundles))
         threads = tuple(
             share if private else max(1, int(bundle.resources.get("CPU", 1)))
-            for bundle in asked.bundles
+            for bundle in requested.bundles
         )
-        servers = server_threads(asked, cores) if private else None
+        servers = server_threads(requested, cores) if private else None
         return threads, self._within is None, servers
 
     def _begin(
@@ -286,8 +259,8 @@ class Session:
         training: TrainingPlan,
         spec: RunSpec,
         checkpoint: Checkpoint | None,
-    ) -> Cast:
-        """Let all actors begin the run, each with its part of the spec."""
+    ) -> RunActors:
+        """Let all actors begin the run."""
         setup = ray.put(spec), self.shared(training.model)
         states = _server_files(spec, checkpoint)
         servers = [server_role(spec.first_server + index).kind for index in states]
@@ -302,7 +275,7 @@ class Session:
             slot: worker.reset.remote(*setup)
             for slot, worker in zip(spec.slots, actor_group.workers, strict=True)
         }
-        # A kept worker may still compute its last step.
+        # A reused worker may still compute its last step.
         self.await_reset(resets, spec.experiment.cluster.step_deadline_s)
         self._tell_of_missing_gpus(spec)
         transport = self._transport(actor_group, spec)
@@ -317,7 +290,7 @@ class Session:
         if checkpoint is not None:
             workers |= checkpoint.workers
         places = self.places
-        return Cast(
+        return RunActors(
             servers=actor_group.servers,
             receivers=actor_group.receivers,
             evaluator=actor_group.evaluator,
@@ -353,10 +326,10 @@ class Session:
             )
 
     def _transport(self, actor_group: ActorGroup, spec: RunSpec) -> TransportPlan:
-        """Settle how the vectors of a run travel, and note it at the places of the actors.
+        """Choose the run's transport, and note it in the places of the actors.
 
         Raises:
-            ConfigError: the experiment demands what cannot be.
+            ConfigError: the cluster does not allow the transport that the experiment demands.
         """
         nodes = {name: place.node_id for name, place in self.places.items()}
         servers = [
@@ -376,7 +349,7 @@ class Session:
         plan, notices = choose(spec, sites, home)
         for notice in filter(None, notices):
             self._notify(notice)
-        for name, transport in plan.shown.items():
+        for name, transport in plan.transports.items():
             self.places[name] = replace(self.places[name], transport=transport)
         return plan
 
@@ -397,7 +370,6 @@ class Session:
         return self._model[1]
 
     def _shutdown(self) -> None:
-        """End the actors, unless Ray is stuck."""
         if self._actor_group is None:
             return
         actor_group, self._actor_group = self._actor_group, None
@@ -408,16 +380,14 @@ class Session:
 
 
 def _was_killed(error: Exception) -> bool:
-    """Say whether an actor's process died by itself, and not by an error of its constructor."""
+    """Whether an actor's process died by itself, and not by an error of its constructor."""
     if not isinstance(error, ActorDiedError | ActorUnavailableError):
         return False
     return not error.actor_init_failed
 
 
 def _server_files(spec: RunSpec, checkpoint: Checkpoint | None) -> dict[int, tuple[Any, ...]]:
-    """Return number of a server actor -> a reference to its file in the checkpoint, if there is
-    one.
-    """
+    """Return number of a server actor -> a reference to its file in the checkpoint, if any."""
     if checkpoint is None:
         return {index: () for indices in spec.servers.values() for index in indices}
     return {
@@ -428,7 +398,7 @@ def _server_files(spec: RunSpec, checkpoint: Checkpoint | None) -> dict[int, tup
 
 
 def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkpoint]:
-    """Yield what a controller reports, to its end.
+    """Yield a controller's reports, to its end.
 
     Raises:
         RunLost: the controller died, or is silent, or has lost what the run cannot do without.
@@ -460,32 +430,30 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkp
         yield report
 
 
-def server_threads(asked: Plan, cores: int) -> int:
+def server_threads(requested: Plan, cores: int) -> int:
     """Return the torch threads of each server where all actors share the cores.
 
-    While the servers make an update, at least the worker whose gradient they take waits for them:
-    they have its share of the cores as well as their own.
+    During an update at least the worker of the gradient waits: the servers use its cores as well as
+    their own.
     """
-    shards = len(asked.servers)
-    actors = shards + 1 + len(asked.workers)
+    shards = len(requested.servers)
+    actors = shards + 1 + len(requested.workers)
     return max(1, cores * (shards + 1) // (shards * actors))
 
 
 def _is_loss(line: Line) -> bool:
-    """Say whether a worker left before its work was done.
+    """Whether a worker left before its work was done.
 
-    Even if it came back: the actor in its place belongs to the controller, and the group's handle
-    is that of the dead one. So the next run gets new actors.
+    Even if it was restarted: the controller owns the new actor, and the group's handle is of the
+    dead one. So the next run gets new actors.
     """
     return isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.done
 
 
 def _answer(method: Any, *arguments: Any) -> Any:
-    """Return what a method of an actor does."""
     return within(ANSWER_S, lambda: ray.get(method.remote(*arguments)))
 
 
 def _store_bytes(node_id: str) -> float:
-    """Return the size of the object store of a node."""
     [node] = [each for each in within(ANSWER_S, ray.nodes) if each["NodeID"] == node_id]
     return float(node["Resources"].get("object_store_memory", inf))

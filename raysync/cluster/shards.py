@@ -1,4 +1,4 @@
-"""One parameter server, whose vectors come in as many parts as it has shards."""
+"""One parameter server, whose vectors are split into a part for each shard."""
 
 from __future__ import annotations
 
@@ -22,84 +22,66 @@ from raysync.engine.messages import (
     method_of,
 )
 
-OVERHEAD_BYTES = 4096
-"""A bound above what pickling adds to the bytes of a vector."""
+OVERHEAD_BYTES = 4096  # a bound above what pickling adds to the bytes of a vector
 
-Parts = tuple[Any, ...]
-"""References to the parts of one vector, one a shard."""
+Parts = tuple[Any, ...]  # references to the parts of one vector, one a shard
 
 
+# `Shards.call`, or `Shards.repeat`
 ShardCall = Callable[[Message, Sequence[Parts], Sequence[Remote]], Sequence[Parts]]
-"""`Shards.call`, or `Shards.repeat`."""
 
 
 class Spawns(Protocol):
-    """What starts servers anew: `actor_spec.ActorSpecs`."""
+    """The source of restarted servers: `actor_spec.ActorSpecs`."""
 
     def spawn(self, name: str, life: int, *state: Any) -> tuple[Any, Any]: ...
 
 
 class Shards:
-    """It sends each call to every shard. Each works its calls off in their order, so together they
-    stay one model.
-    """
+    """The shards of one server; each executes all calls in order, so they stay one model."""
 
     def __init__(
         self,
-        servers: Sequence[Any],
-        kinds: Sequence[str],
-        nodes: Sequence[str],
-        receivers: Sequence[Any],
+        servers: Sequence[Any],  # handles of the shards' actors
+        kinds: Sequence[str],  # server-0, server-1
+        nodes: Sequence[str],  # Ray's ids of their nodes
+        receivers: Sequence[Any],  # one beside each shard; None: all workers are on its node
         *,
+        # whether updates use the norm of the whole gradient, which the shards then exchange
         clips: bool,
-        push_bytes: int,
+        push_bytes: int,  # of a gradient; Ray sends small parts inside its messages
     ) -> None:
-        """
-        Args:
-            servers: handles of the shards' actors, in their order.
-            kinds: what they are in their actor group: server-0, server-1.
-            nodes: Ray's ids of their nodes.
-            receivers: handle of the receiver beside each shard; None: nothing comes from elsewhere.
-            clips: whether updates look at the norm of the whole gradient, which the shards then
-                tell each other.
-            push_bytes: the size of a gradient; Ray sends small parts along with its messages.
-        """
         self.count = len(servers)
         self._servers, self._kinds = list(servers), kinds
         self._lives = [1] * len(servers)
-        self._anew: Sequence[int] = ()
-        """The shards that were started anew last."""
+        self._restarted: Sequence[int] = ()
         self._receivers = list(zip(nodes, receivers, strict=True))
         self._is_inline = push_bytes / self.count + OVERHEAD_BYTES <= INLINE_BYTES
         self._tell_norms = clips and len(servers) > 1
 
     @property
     def first(self) -> Any:
-        """The handle of the first shard."""
         return self._servers[0]
 
     def restart(
         self, dead: Collection[str], base: Parts | None, spawns: Spawns
     ) -> tuple[list[str], Parts]:
-        """Start shards anew in the place of those that are gone, with their parts of a snapshot.
-
-        All begin anew where they tell each other norms: one whose update waits for a norm that is
-        lost misses the update.
+        """Restart dead shards with their parts of a snapshot.
 
         Args:
-            dead: Ray's ids of the actors that are known to be dead; if none of them is a shard, all
-                shards begin anew.
-            base: the parts of the snapshot; None: they begin with what they began the run with.
+            dead: Ray's ids of dead actors; if none is a shard, all shards restart.
+            base: the parts of the snapshot; None: their states at the beginning of the run.
             spawns: starts them.
 
         Returns:
-            Ray's ids of the new actors, and references that are there when they are ready.
+            Ray's ids of the new actors, and references that are ready when they are.
         """
         everyone = range(self.count)
-        anew = [each for each in everyone if actor_id(self._servers[each]) in dead]
-        self._anew = list(everyone) if self._tell_norms or not anew else anew
+        restarted = [index for index in everyone if actor_id(self._servers[index]) in dead]
+        # All restart if they exchange norms: a shard that waits for a lost norm misses the update.
+        self._restarted = list(everyone) if self._tell_norms or not restarted else restarted
         ready = []
-        for index in self._anew:
+        for index in self._restarted:
             ray.kill(self._servers[index])
             self._lives[index] += 1
             state = () if base is None else (base[index],)
@@ -107,33 +89,24 @@ class Shards:
                 self._kinds[index], self._lives[index], *state
             )
             ready.append(place)
-        return [actor_id(self._servers[index]) for index in self._anew], tuple(ready)
+        return [actor_id(self._servers[index]) for index in self._restarted], tuple(ready)
 
     def repeat(
         self, message: Message, vectors: Sequence[Parts], into: Sequence[Remote] = ()
     ) -> list[Parts]:
-        """Call those shards that were started anew last; returns what `call` does, but only their
-        parts.
-        """
-        return list(self._call(self._anew, message, vectors, into))
+        """Call only the shards restarted last; returns like `call`, but only their parts."""
+        return list(self._call(self._restarted, message, vectors, into))
 
     def patched(self, parts: Parts, new: Parts) -> Parts:
-        """Return the parts with new ones in the place of those of the shards that were started anew
-        last.
-        """
-        patch = dict(zip(self._anew, new, strict=True))
+        """Replace the parts of the shards restarted last."""
+        patch = dict(zip(self._restarted, new, strict=True))
         return tuple(patch.get(index, part) for index, part in enumerate(parts))
 
     def fetch(self, gradient: Parts, node: str | None) -> list[Any]:
-        """Bring each part of a gradient to the node of its shard.
-
-        Args:
-            gradient: its parts.
-            node: Ray's id of the node of the worker that computed it; None if it is unknown.
+        """Bring each part of a gradient from a worker's node, if known, to the node of its shard.
 
         Returns:
-            The references that are there once it has come; none if nothing has to be brought: the
-            parts are already there, or travel with the calls that need them.
+            The references to wait for; none if the parts are there, or travel inside the calls.
         """
         if self._is_inline:
             return []
@@ -146,17 +119,11 @@ class Shards:
     def call(
         self, message: Message, vectors: Sequence[Parts], into: Sequence[Remote] = ()
     ) -> tuple[Parts, ...]:
-        """Call every shard with its parts of the vectors.
-
-        Args:
-            message: what they are called for.
-            vectors: the parts of each.
-            into: the slot of each shard for the weights that it publishes, if they are to be in
-                shared memory.
+        """Call every shard with its parts of the vectors, and perhaps its slot in shared memory.
 
         Returns:
-            The references that are there when it is done, and the parts of the weights that it
-            leaves behind, if any.
+            The references that are ready when it is done, and the parts of the resulting weights,
+            if any.
         """
         return self._call(range(self.count), message, vectors, into)
 
@@ -167,7 +134,6 @@ class Shards:
         vectors: Sequence[Parts],
         into: Sequence[Remote],
     ) -> tuple[Parts, ...]:
-        """Call some of the shards; see `call`."""
         parts = list(zip(*vectors, strict=True)) or [()] * self.count
         if self._tell_norms and isinstance(message, ApplyCall):
             message, parts = self._with_norms(message, parts)
@@ -187,10 +153,7 @@ class Shards:
     def _with_norms(
         self, message: ApplyCall, parts: Sequence[Parts]
     ) -> tuple[ApplyCall, list[Parts]]:
-        """Let each shard combine its gradients; returns what the shards are sent for the update.
-
-        That is the norms of all shards in place of the gradients.
-        """
+        """Let each shard combine its gradients; return the update with all norms as its inputs."""
         assert message.plan is not None, "an update without its details"
         data = encode(CombineCall(message.plan))
         norms = tuple(

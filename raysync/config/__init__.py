@@ -1,8 +1,7 @@
-"""The experiment file: the model, its data, the workers and the paradigm. The description of every
-field has its meaning and unit.
+"""The settings of an experiment file; each field's description has its meaning and unit.
 
-`load` reads YAML, applies a cluster profile and `--set` overrides, and validates; every mistake
-becomes a `ConfigError` with the path of the setting.
+`load` reads YAML, applies a cluster profile and `--set` overrides, and validates; every mistake is
+a `ConfigError` with the path of the setting.
 """
 
 from __future__ import annotations

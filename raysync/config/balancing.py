@@ -1,5 +1,6 @@
-"""What a paradigm that sizes batches needs to know of the workers: it becomes a part of the
-paradigm's parameters, so that the header of a journal has all that a replay needs.
+"""The worker groups as parameters of a paradigm that sizes batches.
+
+So the header of a journal has all that a replay needs.
 """
 
 from __future__ import annotations
@@ -15,12 +16,10 @@ Groups = dict[str, dict[str, int | float]]
 
 
 def described(groups: Sequence[WorkerGroup], batch_size: int, smallest_batch: int = 1) -> Groups:
-    """Describe the worker groups: group -> its batch size, its limits, and the times that are not
-    in proportion to the batch.
+    """Describe groups by batch size, limits, and the times that a batch does not lengthen.
 
     Args:
-        groups: of the experiment.
-        batch_size: in samples, of the groups that have none of their own.
+        batch_size: the default of groups without their own.
         smallest_batch: the fewest samples that a device can compute at once.
     """
     described: Groups = {}
@@ -39,17 +38,14 @@ def described(groups: Sequence[WorkerGroup], batch_size: int, smallest_batch: in
 
 
 def informed(name: str, parameters: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
-    """Return the parameters of a paradigm, completed with the worker groups where it is told of
-    them, or where one that it names is.
+    """Add the worker groups to the parameters of a paradigm, or of one inside, that takes them.
 
     Args:
-        name: the name of the paradigm.
-        parameters: as the user gave them; what `workers` there says of a group counts, the rest
-            is completed.
+        parameters: the user's; what its `workers` says of a group takes precedence.
         groups: see `described`.
 
     Raises:
-        ConfigError: a `workers` of the user's own names a group that is not there.
+        ConfigError: a `workers` of the user's own names an unknown group.
     """
     completed = {
         key: _informed_spec(value, groups) if key in NAMES_A_PARADIGM else value
@@ -62,9 +58,10 @@ def informed(name: str, parameters: Mapping[str, Any], groups: Groups) -> dict[s
 
 
 def _completed(own: object, groups: Groups, where: str) -> object:
-    """Return the groups as the experiment describes them, and as the user does in the parameter."""
-    if not isinstance(own, Mapping) or not all(isinstance(each, Mapping) for each in own.values()):
-        return own  # for the paradigm to refuse
+    if not isinstance(own, Mapping) or not all(
+        isinstance(group, Mapping) for group in own.values()
+    ):
+        return own  # the paradigm refuses it
     for group in own:
         if group not in groups:
             raise unknown_name("worker group", group, groups, where=where)
@@ -72,11 +69,10 @@ def _completed(own: object, groups: Groups, where: str) -> object:
 
 
 def _informed_spec(spec: object, groups: Groups) -> object:
-    """Return what names a paradigm, or several, completed likewise."""
     if isinstance(spec, str):
         return {"name": spec, ABOUT_WORKERS: groups} if is_told_of_workers(spec) else spec
     if isinstance(spec, list | tuple):
-        return [_informed_spec(each, groups) for each in spec]
+        return [_informed_spec(inner, groups) for inner in spec]
     if isinstance(spec, Mapping) and isinstance(name := spec.get("name"), str):
         return informed(name, spec, groups)
     return spec

@@ -23,22 +23,19 @@ from raysync.paradigms.class_loading import NotTrusted, not_trusted
 from raysync.paradigms.registry import called
 
 MOST_S = 1e9
-"""The longest time, some thirty years: sums of such times stay exact to a microsecond."""
+"""About 30 years: sums of such times stay exact to a microsecond."""
 MOST_WHOLE, MOST = 10**15, 1e30
-"""The largest whole number and the largest other one: no product of two of them overflows what
-computes with it. Seeds and what is counted out in memory have bounds of their own."""
-MOST_SAMPLES = 10_000_000
-"""The largest batch, whose indices are in memory at once."""
+"""The largest numbers: no product of two overflows later. Seeds and counts that take memory have
+their own bounds.
+"""
+MOST_SAMPLES = 10_000_000  # the indices of a batch are in memory at once
+# control characters but tab and line feed, in any text of a setting
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
-"""Control characters but tab and line feed: no name, path or text of a setting has them."""
-Repeats = Annotated[int, Field(ge=1, le=10_000)]
-"""How often something is done or drawn, all of it kept in memory."""
+Repeats = Annotated[int, Field(ge=1, le=10_000)]  # a number of repeats or draws, all in memory
 
 
 class Strict(BaseModel):
-    """A block of settings: unknown settings are refused, numbers are finite and have bounds, and
-    nothing can be changed afterwards.
-    """
+    """A block of settings: frozen, without unknown settings, and with finite, bounded numbers."""
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, allow_inf_nan=False, ser_json_inf_nan="constants"
@@ -58,30 +55,22 @@ OF_SEEDS = ("seed", "seeds")
 
 
 def _check_bounds(value: Any, most: float) -> None:
-    """Refuse a number that is too large, or that a list has in it.
-
-    Raises:
-        ValueError: the message has the bounds.
-    """
     if isinstance(value, tuple):
-        for each in value:
-            _check_bounds(each, most)
+        for item in value:
+            _check_bounds(item, most)
     elif isinstance(value, int | float):
         bound = min(most, MOST_WHOLE) if isinstance(value, int) else most
         if not -bound <= value <= bound:
-            shown = f"{value:g}" if abs(value) < MOST**2 else "a number without bounds"
-            raise ValueError(f"must be from {-bound:g} to {bound:g}; got {shown}")
+            text = f"{value:g}" if abs(value) < MOST**2 else "a number without bounds"
+            raise ValueError(f"must be from {-bound:g} to {bound:g}; got {text}")
 
 
 def check_plain(value: object, path: str = "") -> None:
-    """Refuse texts and whole numbers that no setting can have, of whatever kind it is.
+    """Refuse control characters and integers above 64 bits in a setting of any kind.
 
     Args:
         value: plain data, as of an experiment file.
-        path: of the setting that has it.
-
-    Raises:
-        ValueError: a text has control characters, or a number more than 64 bits.
+        path: the setting's path, for the `ValueError`.
     """
     where = f"{path}: " if path else ""
     if isinstance(value, str) and (found := FORBIDDEN.search(value)):
@@ -89,12 +78,12 @@ def check_plain(value: object, path: str = "") -> None:
     if isinstance(value, int) and not -(2**63) <= value < 2**63:
         raise ValueError(f"{where}a whole number has at most 64 bits; got a number without bounds")
     if isinstance(value, Mapping):
-        for key, each in value.items():
+        for key, item in value.items():
             check_plain(key, path)
-            check_plain(each, f"{path}.{key}" if path else str(key))
+            check_plain(item, f"{path}.{key}" if path else str(key))
     elif isinstance(value, list | tuple):
-        for index, each in enumerate(value):
-            check_plain(each, f"{path}[{index}]")
+        for index, item in enumerate(value):
+            check_plain(item, f"{path}[{index}]")
 
 
 class Named(BaseModel):
@@ -111,7 +100,7 @@ class Named(BaseModel):
 
 
 def by_name(value: object) -> object:
-    """Expand the short form: `ssp` stands for `{name: ssp}`."""
+    """Expand the short form `ssp` to `{name: ssp}`."""
     return {"name": value} if isinstance(value, str) else value
 
 
@@ -124,13 +113,13 @@ def _label(name: str, parameters: Mapping[str, Any]) -> str:
 def value_text(value: object) -> str:
     """Format a setting for labels: 0.1 + 0.2 as 0.3, a choice with its parameters in brackets."""
     if isinstance(value, Mapping) and isinstance(value.get("name"), str):
-        return _label(value["name"], {key: each for key, each in value.items() if key != "name"})
+        return _label(value["name"], {key: item for key, item in value.items() if key != "name"})
     if isinstance(value, float):
-        return f"{value:.9g}"  # 17 digits would say no more; with 6, draws could become one arm
+        return f"{value:.9g}"  # with 6 digits, different draws could get the same label
     if isinstance(value, list | tuple):
         return f"[{', '.join(map(_inner_text, value))}]"
     if isinstance(value, Mapping):
-        items = (f"{key!r}: {_inner_text(each)}" for key, each in value.items())
+        items = (f"{key!r}: {_inner_text(item)}" for key, item in value.items())
         return f"{{{', '.join(items)}}}"
     return str(value)
 
@@ -140,8 +129,9 @@ def _inner_text(value: object) -> str:
 
 
 class ParadigmChoice(Named):
-    """A synchronisation paradigm. In a record that is not trusted, a paradigm of the user's own is
-    known only by its name.
+    """A synchronisation paradigm.
+
+    In an untrusted record, a paradigm of the user's own is known only by its name.
     """
 
     _only_named: bool = PrivateAttr(False)
@@ -156,20 +146,17 @@ class ParadigmChoice(Named):
 
     @property
     def can_be_made(self) -> bool:
-        """Whether `make` works: not if a record that is not trusted names a class of the user's
-        own.
-        """
+        """Whether `make` works: not for a user's own class in an untrusted record."""
         return not self._only_named
 
     def make(self, parameters: Mapping[str, Any] | None = None) -> paradigm.AnyParadigm:
         """Create a fresh paradigm; `Experiment.make` creates one that knows its workers.
 
         Args:
-            parameters: in place of those that were given.
+            parameters: replace the given ones.
 
         Raises:
-            ConfigError: the paradigm is not registered, and comes from a record that is not
-                trusted; or a parameter is not allowed.
+            ConfigError: the class comes from an untrusted record, or a parameter is not allowed.
         """
         if self._only_named:
             raise not_trusted(f"the paradigm {self.label}")
@@ -177,7 +164,7 @@ class ParadigmChoice(Named):
 
     @property
     def label(self) -> str:
-        """The label in tables and folders: the name and the parameters that were given."""
+        """The label in tables and folders: the name and the given parameters."""
         return _label(self.name, self.parameters)
 
 

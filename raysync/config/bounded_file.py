@@ -1,4 +1,4 @@
-"""Read a file whole within a bound, whatever lies behind its name."""
+"""Read plain files within a bound of memory."""
 
 from __future__ import annotations
 
@@ -11,11 +11,9 @@ from typing import BinaryIO
 
 from raysync.errors import ConfigError
 
-PACKED = ".gz"
-"""The suffix, in small or capital letters, of what is unpacked."""
+PACKED = ".gz"  # in small or capital letters
 PARQUET = ".parquet"
-TABLES = (".csv", ".tsv", PARQUET)
-"""The suffixes of tables, which may be in capital letters; `.gz` may follow them."""
+TABLES = (".csv", ".tsv", PARQUET)  # may be in capital letters, and `.gz` may follow
 KINDS = {
     stat.S_IFDIR: "a folder",
     stat.S_IFIFO: "a pipe",
@@ -26,14 +24,13 @@ KINDS = {
 
 
 def read_bytes(path: Path, limit: int) -> bytes:
-    """Read the bytes of a plain file; one that is called `.gz` is unpacked.
+    """Read the bytes of a plain file; `.gz` is unpacked.
 
     Args:
-        path: of the file.
-        limit: the most bytes, those of an unpacked file too.
+        limit: the most bytes, also after unpacking.
 
     Raises:
-        ConfigError: there is no such file, it cannot be read, is no plain file or too large.
+        ConfigError: the file is missing, unreadable, too large or not plain.
     """
     try:
         with open_plain(path) as file:
@@ -59,8 +56,8 @@ def open_plain(path: Path) -> BinaryIO:
     """Open a plain file to read its bytes.
 
     Raises:
-        OSError: there is no such file, or it cannot be read.
-        ConfigError: it is no plain file.
+        OSError: it is missing or unreadable.
+        ConfigError: it is not plain.
     """
     # a pipe without a writer would hold up an ordinary open()
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
@@ -73,11 +70,7 @@ def open_plain(path: Path) -> BinaryIO:
 
 
 def read_text(path: Path, limit: int) -> str:
-    """Read a text in UTF-8, as `read_bytes` reads a file; a byte-order mark is left out.
-
-    Raises:
-        ConfigError: see `read_bytes`; or it is no text.
-    """
+    """Read a text in UTF-8 without its byte-order mark; raise `ConfigError` as `read_bytes`."""
     try:
         text = read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -86,11 +79,7 @@ def read_text(path: Path, limit: int) -> str:
 
 
 def path_of(name: str | Path) -> Path:
-    """Return the path that a user wrote, with the folder of a user in place of `~`.
-
-    Raises:
-        ConfigError: there is no such user.
-    """
+    """Expand `~` in a user's path; raise `ConfigError` if there is no such user."""
     try:
         return Path(name).expanduser()
     except RuntimeError as error:
@@ -102,10 +91,10 @@ def _without_waiting(name: str, flags: int) -> int:
 
 
 def is_table(path: Path) -> bool:
-    """Say whether a file is a table, by its name."""
+    """Recognise a table by its name."""
     return table_suffix(path) in TABLES
 
 
 def table_suffix(path: Path) -> str:
-    """Return the suffix of a file in small letters, without `.gz`."""
+    """Return the lower-case suffix of a file, without `.gz`."""
     return Path(path.name.lower().removesuffix(PACKED)).suffix

@@ -1,4 +1,4 @@
-"""When checkpoints of a run are taken, and where they go."""
+"""When a run takes checkpoints, and where they go."""
 
 from __future__ import annotations
 
@@ -11,16 +11,12 @@ from raysync.config.base import Strict
 
 
 def folder_or_uri(value: object) -> Path | str:
-    """Return a folder as a path, and a URI as text.
-
-    Raises:
-        ValueError: it is neither.
-    """
+    """Return a folder as a path, and a URI as text; raise `ValueError` otherwise."""
     if not isinstance(value, str | Path) or not str(value):
         raise ValueError(f"a folder, or a URI such as s3://bucket/runs; got {value!r}")
     if "://" in str(value):
         return str(value)
-    # pyarrow takes such a path for a URI, and a Path makes one slash of two
+    # pyarrow takes a path with a colon for a URI, and a Path makes one slash of two
     if ":" in str(value).partition("/")[0]:
         raise ValueError(
             "a URI is text with ://, such as s3://bucket/runs; a folder has no colon in its"
@@ -30,9 +26,7 @@ def folder_or_uri(value: object) -> Path | str:
 
 
 def is_absolute(location: object) -> bool:
-    """Say whether a location is a folder of one machine: neither a URI nor relative, nor below the
-    home of whoever runs it.
-    """
+    """Whether a location is one machine's folder, not a URI, relative, or below the home."""
     return "://" not in str(location) and Path(str(location)).is_absolute()
 
 
@@ -41,7 +35,7 @@ def _or_none(value: object) -> Path | str | None:
 
 
 class Checkpointing(Strict):
-    """Take checkpoints, from which a run that was lost can go on: `raysync run --resume RUN`. Give
+    """Take checkpoints, from which a lost run can go on: `raysync run --resume RUN`. Give
     `every_s`, `every_progress`, or both.
     """
 

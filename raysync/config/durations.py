@@ -1,4 +1,4 @@
-"""Step times of workers, in seconds: what a trace, a table or a profile comes to."""
+"""Step times of workers, in seconds, from traces, tables and profiles."""
 
 from __future__ import annotations
 
@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from statistics import fmean
 
 Numbers = tuple[float, ...]
-Steps = dict[str, Numbers]
-"""Rank -> the seconds of its steps, in their order."""
+Steps = dict[str, Numbers]  # rank -> seconds of its steps, in order
 
 
 def by_number(name: str) -> list[tuple[int, str]]:
@@ -19,14 +18,10 @@ def by_number(name: str) -> list[tuple[int, str]]:
 
 
 def steps_of(trace: Numbers | tuple[Numbers, ...], number: int, count: int) -> tuple[Numbers, int]:
-    """Return the step times of a group's worker, and the index of its first one.
+    """Return a worker's step times, and the index of its first one.
 
-    Args:
-        trace: of the group. One list is shared: the n-th of N workers begins n/N of the way
-            through. Of several, each worker has its own, from its first one on: so the workers'
-            steps stay side by side.
-        number: the number of the worker in its group.
-        count: the number of the group's workers.
+    Workers share a single list: the n-th of N begins n/N of the way through. Of several lists, each
+    worker has its own, from its start, so the workers' steps stay side by side.
     """
     if trace and isinstance(trace[0], tuple):
         return trace[number], 0
@@ -34,10 +29,10 @@ def steps_of(trace: Numbers | tuple[Numbers, ...], number: int, count: int) -> t
 
 
 def middle(traces: Sequence[Numbers]) -> Numbers:
-    """Return, of several workers' step times, those whose mean is in the middle."""
+    """Return the step times of the worker whose mean is the median."""
     return sorted(traces, key=fmean)[len(traces) // 2]
 
 
 def is_shared(trace: Numbers | tuple[Numbers, ...], count: int) -> bool:
-    """Say whether several workers share one list of step times."""
+    """Whether several workers share one list of step times."""
     return bool(trace) and count > 1 and not isinstance(trace[0], tuple)

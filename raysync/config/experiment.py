@@ -1,4 +1,4 @@
-"""The settings of an experiment file, and what must hold between them."""
+"""The settings of an experiment file, and the rules between them."""
 
 from __future__ import annotations
 
@@ -38,26 +38,22 @@ from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms import ALL_REDUCE_BASELINE, COMPARED, DEFAULT_PARADIGM
 
 STANDARD_COMPARISON = tuple(ParadigmChoice.model_validate(by_name(spec)) for spec in COMPARED)
+# compared on the virtual engine if links between workers are described, so that it has a time
 ALL_REDUCE = ParadigmChoice.model_validate(by_name(ALL_REDUCE_BASELINE))
-"""A part of the standard comparison where it is known what it takes: on the virtual engine, if the
-links between workers are described."""
 
+# any `model` and `data` go with these; `training.tasks.supervised` has them
 BUILT_IN_TASKS = ("classification", "language-model", "regression")
-"""The tasks that go with any `model` and `data`; `training.tasks.supervised` has them."""
-GIVEN = "given:"
-"""How the name of a task begins in the record of a run that got it as a Python object."""
+GIVEN = "given:"  # the prefix of a task's name in the record of a run that got a Python object
 
+# name -> class: a `LibraryRun` for a library, else a `Sink`
 TRACKERS = {
     "tensorboard": "raysync.tracking.tensorboard:EventFile",
     "wandb": "raysync.tracking.wandb_run:WandbRun",
     "mlflow": "raysync.tracking.mlflow_run:MlflowRun",
 }
-"""Name of a tracker -> its class: of a library, a `LibraryRun`; otherwise a `Sink`."""
-"""Trackers by name; `raysync.tracking` has them."""
 
 
 def _listed(value: object) -> object:
-    """Expand the short form: one choice stands for a list of it."""
     return [value] if isinstance(value, str | dict) else value
 
 
@@ -220,7 +216,7 @@ class Experiment(Strict):
 
     @model_validator(mode="after")
     def _compared(self) -> Experiment:
-        """Compare with an all-reduce by default, where its seconds are known."""
+        # the default has an all-reduce if its time is known
         is_default = "paradigms" not in self.model_fields_set and self.worker_count > 1
         if is_default and self.engine == "virtual" and self.describes_all_reduce:
             first, *others = STANDARD_COMPARISON
@@ -274,7 +270,7 @@ class Experiment(Strict):
                 continue
             try:
                 why = self.make(choice).infeasible_reason(self.worker_count)
-            except ConfigError as error:  # they do not go with the workers
+            except ConfigError as error:  # its parameters do not fit the workers
                 why = str(error).removeprefix("paradigm ").removesuffix(".")
                 raise ValueError(f"{where}: {why}") from error
             if why:
@@ -382,9 +378,7 @@ class Experiment(Strict):
         return self
 
     def server_hosts(self) -> dict[str, WorkerGroup]:
-        """Return the slots that servers are placed with -> their groups; empty if they are apart
-        from workers.
-        """
+        """Return the servers' slots -> their groups; empty if servers are apart from workers."""
         slots = list(self.slots().items())
         return dict(slots[host] for host in self.cluster.hosts(len(slots)))
 
@@ -403,7 +397,7 @@ class Experiment(Strict):
         for index, name in enumerate(names):
             if name not in TRACKERS:
                 where = f"track[{index}]"
-                raise unknown_name("tracker", name, TRACKERS, where=where, shown=TRACKERS)
+                raise unknown_name("tracker", name, TRACKERS, where=where, listed=TRACKERS)
             if name in names[:index]:
                 raise ValueError(f"{name} is listed twice")
         return choices
@@ -428,19 +422,19 @@ class Experiment(Strict):
 
     @property
     def names_a_task(self) -> bool:
-        """Whether the task is the user's own, with a model and data of its own."""
+        """Whether the task is the user's own, with its own model and data."""
         return self.task is not None and self.task.name not in BUILT_IN_TASKS
 
     @property
     def subject(self) -> str:
-        """What is trained, in a few words: `mlp on digits`, or the name of the user's own task."""
+        """A short name of what is trained: `mlp on digits`, or the name of the user's own task."""
         if self.task is not None and self.names_a_task:
             return self.task.name.removeprefix(GIVEN)
         return f"{self.model.name} on {self.data.name}"
 
     @property
     def named_metrics(self) -> dict[str, str]:
-        """The metrics that evaluations must have: the path of the setting -> its metric."""
+        """Setting -> the metric that evaluations must have for it."""
         named = {} if self.target is None else {"target.metric": self.target.metric}
         if self.stop is not None and self.stop.metric is not None:
             named["stop.metric"] = self.stop.metric
@@ -452,27 +446,28 @@ class Experiment(Strict):
         return self.timing == "with-gradients"
 
     @property
-    def kept_by_workers(self) -> tuple[str, ...]:
-        """What workers keep from push to push that nobody else has, in words."""
-        kept = []
+    def worker_state(self) -> tuple[str, ...]:
+        """The state, in words, that only the workers have from push to push."""
+        states = []
         if self.local is not None and self.local.keeps_state:
-            kept.append("the optimizer's state")
+            states.append("the optimizer's state")
         if self.cluster.wire.feeds_back:
-            kept.append("the error feedback of pushes")
-        return tuple(kept)
+            states.append("the error feedback of pushes")
+        return tuple(states)
 
     @property
     def has_links(self) -> bool:
-        """Whether it is described what lies between workers."""
+        """Whether links between workers are described."""
         return any(
             link != Link() for link in (self.network.link, *(group.link for group in self.workers))
         )
 
     @property
     def describes_all_reduce(self) -> bool:
-        """Whether it is described how long an all-reduce takes: by the workers' own links. Over
-        links of nodes and between regions it is not computed, and not where gradients travel in
-        another format than they are added in.
+        """Whether an all-reduce has a known time, from the workers' own links.
+
+        It has none over links of nodes and regions, or if gradients travel in another format than
+        they are added in.
         """
         shares = self.network.nodes or self.network.regions is not None
         is_plain = self.cluster.wire.is_plain
@@ -480,7 +475,7 @@ class Experiment(Strict):
 
     @property
     def worker_count(self) -> int:
-        """The number of workers in all groups."""
+        """The workers of all groups."""
         return sum(group.count for group in self.workers)
 
     def slots(self) -> dict[str, WorkerGroup]:
@@ -488,20 +483,17 @@ class Experiment(Strict):
         return slots_in(self.workers)
 
     def make(self, choice: ParadigmChoice, smallest_batch: int = 1) -> AnyParadigm:
-        """Create a fresh paradigm for the workers of this experiment.
+        """Create a fresh paradigm for the workers of this experiment; raise `ConfigError` as its
+        choice.
 
         Args:
-            choice: names it.
             smallest_batch: the fewest samples that a device can compute at once.
-
-        Raises:
-            ConfigError: see `ParadigmChoice.make`.
         """
         groups = described(self.workers, self.batch_size, smallest_batch)
         return choice.make(informed(choice.name, choice.parameters, groups))
 
     def batch_size_of(self, slot: str) -> int:
-        """Return the samples of an iteration of the worker in a slot."""
+        """Return the samples of an iteration of a slot's worker."""
         name = Slot(slot).group
         [group] = [group for group in self.workers if group.name == name]
         return group.batch_size or self.batch_size
@@ -513,13 +505,11 @@ class Experiment(Strict):
 
     @property
     def global_batch(self) -> int:
-        """The samples of one iteration of every worker."""
+        """The samples of one iteration of all workers."""
         return sum(group.count * (group.batch_size or self.batch_size) for group in self.workers)
 
     def named_batch_sizes(self) -> Iterator[tuple[str, int, tuple[WorkerGroup, ...]]]:
-        """Yield every batch size that a setting gives: the path of the setting, the size, and the
-        groups that it holds for.
-        """
+        """Yield the path of each batch-size setting, the size, and its groups."""
         silent = tuple(group for group in self.workers if group.batch_size is None)
         yield "batch_size", self.batch_size, silent
         for group in self.workers:
@@ -532,13 +522,11 @@ class Experiment(Strict):
                     yield f"paradigm {paradigm.name}: {parameter}", size, self.workers
 
     def slots_of(self, names: tuple[str, ...]) -> list[str]:
-        """Return the slots that the `workers` of a fault names, by slot or group; an empty list
-        names all.
-        """
+        """Return the slots that a fault's `workers` names, by slot or group; no name: all."""
         return slots_named(self.workers, names)
 
     def workload_samples(self, train_samples: int) -> int:
-        """Return the size of the workload in samples, for a training set of that size."""
+        """Return the workload in samples, for a training set of this size."""
         work = self.workload
         if work.epochs is not None:
             return max(1, round(work.epochs * train_samples))
@@ -548,13 +536,13 @@ class Experiment(Strict):
         return work.iterations_per_worker * self.global_batch
 
     def plain(self) -> dict[str, Any]:
-        """Return the resolved experiment as plain data, with the settings of its profile, for
-        records and trackers. Secrets in URIs are masked, because these are passed on.
+        """Return the resolved experiment as plain data, with its profile's settings and masked
+        secrets.
         """
         settings = self.model_dump(mode="json", exclude={"profile"})
         tracked = [
-            {key: masked(value) if isinstance(value, str) else value for key, value in each.items()}
-            for each in settings["track"]
+            {key: masked(value) if isinstance(value, str) else value for key, value in one.items()}
+            for one in settings["track"]
         ]
         if self.checkpoint is not None and self.checkpoint.output is not None:
             settings["checkpoint"]["output"] = masked(settings["checkpoint"]["output"])
@@ -562,13 +550,13 @@ class Experiment(Strict):
 
     @property
     def recorded(self) -> Experiment:
-        """The experiment as the record of its run has it: a record is where it is, and may be
-        copied, so an absolute `output` is left out. What is run from there goes below the folder
-        in which it is started.
+        """The experiment as its run's record has it, without an absolute `output`.
+
+        A record can be copied; a run from there writes below the folder in which it is started.
         """
         default = type(self).model_fields["output"].default
         return self.model_copy(update={"output": default}) if is_absolute(self.output) else self
 
     def to_yaml(self) -> str:
-        """Write the experiment as a file that `load` takes; see `plain`."""
+        """Write the experiment as a file that `load` reads; see `plain`."""
         return write_yaml(self.plain())

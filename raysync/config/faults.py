@@ -1,7 +1,7 @@
 """The faults that a run injects: slow-downs, latency, crashes, kills.
 
-A kind is a class: its settings, what it does to a step, and what it needs of an engine. When it
-acts on which workers, `emulation.fault_plan` says for every kind alike.
+A class has a kind's settings, its effect on a step, and its needs of an engine;
+`emulation.fault_plan` schedules all kinds.
 """
 
 from __future__ import annotations
@@ -21,17 +21,13 @@ from raysync.errors import unknown_name
 from raysync.randomness import standard_normal, uniform
 from raysync.step_fault import StepFault
 
-Draws = Callable[[int], float]
-"""Number of a draw -> its value, the same whenever it is asked for."""
+Draws = Callable[[int], float]  # the number of a draw -> its value, always the same
 
 
 class _Fault(Strict):
-    needs: ClassVar[tuple[Capability, ...]] = ()
-    """What the topology must be capable of."""
-    adds_latency: ClassVar[bool] = False
-    """Whether it makes the way between worker and server longer."""
-    varies: ClassVar[bool] = True
-    """Whether its effect changes within a window."""
+    needs: ClassVar[tuple[Capability, ...]] = ()  # of the topology
+    adds_latency: ClassVar[bool] = False  # between worker and server
+    varies: ClassVar[bool] = True  # within a window
 
     @property
     @abstractmethod
@@ -56,8 +52,7 @@ class _Selection(_Fault):
 
 
 class _Windows(_Selection):
-    """The windows in which a fault affects its workers: by the run's seconds, or by the worker's
-    clock.
+    """The windows in which a fault affects its workers: by seconds, or by the worker's clock.
 
     By clock, a fault meets the same steps under every paradigm; by seconds, the same stretch of
     time. A step is affected if its Release lies in a window. Without `times` and `mean_gap` there
@@ -121,13 +116,13 @@ class _Windows(_Selection):
 
     @property
     def by_clock(self) -> bool:
-        """Whether start, lasts, mean_gap and end are clocks; otherwise they are seconds."""
+        """Whether start, lasts, mean_gap and end are clocks instead of seconds."""
         clocks = (self.start_clock, self.lasts_clocks, self.mean_gap_clocks, self.end_clock)
         return any(value is not None for value in clocks)
 
     @property
     def start(self) -> float:
-        """When the first window can begin, in seconds or clocks."""
+        """The earliest beginning of a window, in seconds or clocks."""
         return self.start_s or self.start_clock or 0
 
     @property
@@ -142,7 +137,7 @@ class _Windows(_Selection):
 
     @property
     def end(self) -> float | None:
-        """When the last window can begin, in seconds or clocks."""
+        """The latest beginning of a window, in seconds or clocks."""
         return self.end_s or self.end_clock
 
     def draws(self, seed: int, purpose: str, slot: str) -> Draws:
@@ -151,13 +146,7 @@ class _Windows(_Selection):
 
     @abstractmethod
     def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
-        """Return what it does to a step within a window.
-
-        Args:
-            draws: see `draws`.
-            clock: the iteration.
-            at: its release, in seconds since the run began.
-        """
+        """Return the effect on a step within a window, released `at` seconds into the run."""
 
 
 class SlowDown(_Windows):
@@ -176,9 +165,7 @@ class SlowDown(_Windows):
 
 
 class Latency(_Windows):
-    """Make each way between worker and server take longer (Sync-Switch, section VI-C3: 10 ms and
-    30 ms).
-    """
+    """Lengthen each way between worker and server (Sync-Switch, section VI-C3: 10 ms and 30 ms)."""
 
     adds_latency: ClassVar[bool] = True
     varies: ClassVar[bool] = False
@@ -192,11 +179,11 @@ class Latency(_Windows):
 
 
 class Drift(_Windows):
-    """Add a latency that drifts, as in unstable networks, the first future work of LagTuner
-    (section 7).
+    """Add a drifting latency, as in unstable networks, the first future work of LagTuner (section
+    7).
 
-    The latency added to each way drifts between 0 and `added_s`: it is interpolated linearly
-    between uniform draws, one every `period`.
+    The latency of each way is interpolated linearly between uniform draws from 0 to `added_s`, one
+    every `period`.
     """
 
     adds_latency: ClassVar[bool] = True
@@ -218,9 +205,8 @@ class Drift(_Windows):
 class SpeedDrift(_Windows):
     """Let the speed of workers drift, as on machines that others use or that get hot.
 
-    The logarithm of the factor on the duration of a step is a random walk: 0 at first, a normal
-    step every `period`, interpolated linearly, and reflected where the factor reaches `most` and
-    1 / `most`.
+    The logarithm of a step's factor is a random walk from 0 with a normal step every `period`,
+    interpolated linearly, and reflected where the factor reaches `most` and 1 / `most`.
     """
 
     kind: Literal["speed-drift"] = Field(description="the kind of this fault")
@@ -237,8 +223,9 @@ class SpeedDrift(_Windows):
     def _one_period(self) -> SpeedDrift:
         return _with_one_period(self)
 
+    @override
     def draws(self, seed: int, purpose: str, slot: str) -> Draws:
-        """Return where the walk is after so many steps."""
+        """Return the walk's position after each number of steps."""
         free, limit = [0.0], log(self.most)
 
         def reflected(number: int) -> float:
@@ -264,7 +251,6 @@ def _with_one_period(fault: Drifting) -> Drifting:
 
 
 def _drift(fault: Drift | SpeedDrift, draws: Draws, clock: int, at: float) -> float:
-    """Interpolate between the draws before and after a moment."""
     key = at / fault.period_s if fault.period_s is not None else clock / (fault.period_clocks or 1)
     number = int(key)
     before, after = draws(number), draws(number + 1)
@@ -272,8 +258,8 @@ def _drift(fault: Drift | SpeedDrift, draws: Draws, clock: int, at: float) -> fl
 
 
 class Crash(_Fault):
-    """Take a worker away, at the beginning of an iteration or at a time, as planned: it comes back
-    if and when the fault says so. Not under `decoupled`, where no stage can be spared.
+    """Remove a worker at the beginning of an iteration or at a time; it comes back if and when the
+    fault says so. Not under `decoupled`, which needs every stage.
     """
 
     needs: ClassVar[tuple[Capability, ...]] = (Capability.LEAVE,)
@@ -303,12 +289,11 @@ class Crash(_Fault):
 
 
 class Kill(_Selection):
-    """Kill the process of a worker, which the run learns of as of any other death: it comes back by
-    `cluster.restarts`, or stays gone.
+    """Kill the process of a worker, which the run notices as any other death. The worker comes back
+    by `cluster.restarts`, or stays gone.
 
-    A worker is spared that is not there at that moment. Under `decoupled` the run goes back to its
-    newest checkpoint, and meets no kill again that it had come to. Draws are hashed as those of
-    windows are.
+    A worker that is absent at that moment is spared. Under `decoupled` the run resumes its newest
+    checkpoint, and repeats no kill. Draws are hashed as for windows.
     """
 
     kind: Literal["kill"] = Field(description="the kind of this fault")
@@ -349,7 +334,7 @@ class Kill(_Selection):
 
     @property
     def start(self) -> float:
-        """The seconds since the run began before which no kill comes."""
+        """The earliest second of a kill, since the run began."""
         return self.at_s or self.start_s or 0
 
     @property
@@ -359,7 +344,7 @@ class Kill(_Selection):
 
     @property
     def end(self) -> float | None:
-        """The seconds since the run began after which no kill comes."""
+        """The latest second of a kill, since the run began."""
         return self.end_s
 
 
@@ -368,11 +353,10 @@ Fault = Annotated[WindowedFault | Crash | Kill, Field(discriminator="kind")]
 
 
 def check_fault_targets(faults: Sequence[Fault], groups: Sequence[WorkerGroup]) -> None:
-    """Check that what faults name exists, and is as many as they ask for.
+    """Check that faults name existing workers, and not more than there are.
 
     Raises:
-        ConfigError: there is no such worker or group.
-        ValueError: a fault asks for more workers than there are.
+        ConfigError, ValueError: for an unknown name, or too large a count.
     """
     for index, fault in enumerate(faults):
         where = f"faults[{index}]"
@@ -390,8 +374,8 @@ def _check_workers(groups: Sequence[WorkerGroup], fault: Fault, where: str) -> N
     allowed = set(slots_in(groups)) | (set() if isinstance(fault, Crash) else set(counts))
     for name in fault.named:
         if name not in allowed:
-            shown = [
+            slots = [
                 f"{group}-0 to {group}-{count - 1}" if count > 1 else f"{group}-0"
                 for group, count in counts.items()
             ]
-            raise unknown_name("worker", name, allowed, where=where, shown=shown)
+            raise unknown_name("worker", name, allowed, where=where, listed=slots)

@@ -17,43 +17,42 @@ from raysync.config.traces import resolve
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 
-MOST_BYTES = 1 << 24
-"""The largest experiment file that is read; that of a record has the numbers of its traces."""
-LONGEST_SHOWN = 300
-"""The most characters of a value that an error message shows; a list can have thousands."""
+MOST_BYTES = 1 << 24  # a record's file has the numbers of its traces
+LONGEST_SHOWN = 300  # the most characters of a value in an error message
 
 
+# the files beside a recorded experiment, of a run or a sweep
 OF_RECORDS = ("journal.jsonl", "origin.yaml")
-"""The files beside an experiment that was recorded, with a run or a sweep."""
 
 
 def load(path: Path, overrides: Iterable[str] = (), *, recorded: bool = False) -> Experiment:
     """Read an experiment file.
 
     Args:
-        path: the path of a YAML file. The traces that it names are relative to its folder.
-        overrides: `a.b=value`; the value is YAML. An item of a list is named by its index,
+        path: a YAML file. The traces that it names are relative to its folder.
+        overrides: `a.b=value` in YAML. An item of a list is named by its index,
             `workers.0.speed=0.5`, or all of them by a star: `workers.*.speed=0.5`.
-        recorded: whether the file is read as that of a record. Otherwise the absolute folders of a
-            record that a run writes to are left out: whoever runs it anew has their own.
+        recorded: keep a record's absolute output folders. Otherwise they are left out, since
+            whoever repeats the run has others.
 
     Raises:
-        ConfigError: there is no such file, it is not YAML, or a setting is not allowed.
+        ConfigError: the file is missing, not YAML, or a setting is not allowed.
     """
     text = read_text(path, MOST_BYTES)
-    anew = not recorded and any((path.parent / name).is_file() for name in OF_RECORDS)
-    return parse(text, overrides, source=str(path), folder=path.parent, keeps_places=not anew)
+    is_repeated = not recorded and any((path.parent / name).is_file() for name in OF_RECORDS)
+    return parse(
+        text, overrides, source=str(path), folder=path.parent, keeps_places=not is_repeated
+    )
 
 
 def _without_places(settings: dict[str, Any]) -> dict[str, Any]:
-    """Leave out where a run of somebody else's wrote to, from what is to be run anew."""
-    kept = dict(settings)
-    if is_absolute(kept.get("output", "")):
-        del kept["output"]
-    checkpoint = kept.get("checkpoint")
+    portable = dict(settings)
+    if is_absolute(portable.get("output", "")):
+        del portable["output"]
+    checkpoint = portable.get("checkpoint")
     if isinstance(checkpoint, dict) and is_absolute(checkpoint.get("output", "")):
-        kept["checkpoint"] = {name: checkpoint[name] for name in checkpoint if name != "output"}
-    return kept
+        portable["checkpoint"] = {name: checkpoint[name] for name in checkpoint if name != "output"}
+    return portable
 
 
 def parse(
@@ -65,12 +64,11 @@ def parse(
     folder: Path = Path(),
     keeps_places: bool = True,
 ) -> Experiment:
-    """Validate the experiment in a YAML text. In errors, `source` names the text, and `said` the
-    origin of the overrides. The paths of traces in the text are relative to `folder`, those in the
-    overrides to the working directory.
+    """Validate the experiment in a YAML text.
 
-    A profile among the overrides replaces the profile of the file, and its settings replace those
-    of the file; the other overrides are applied after that.
+    Traces in the text are relative to `folder`, traces in overrides to the working directory. A
+    profile among the overrides replaces the file's profile and its settings; then the other
+    overrides are applied. In errors, `source` names the text, and `said` the overrides.
     """
     settings = read_yaml(text, source)
     if settings is None or settings == {}:
@@ -100,11 +98,10 @@ def parse(
 
 
 def validate(settings: Mapping[str, Any], *, source: str = "experiment") -> Experiment:
-    """Validate the experiment that plain data describes.
+    """Validate an experiment of plain data.
 
     Raises:
-        ConfigError: the message names the path of the first setting that is not allowed, its value,
-            and what is allowed.
+        ConfigError: it names the path of the first bad setting, its value, and what is allowed.
     """
     return _validate(_with_profile(dict(settings), source), source)
 
@@ -121,7 +118,6 @@ def _validate(settings: dict[str, Any], source: str) -> Experiment:
 
 
 def _with_profile(settings: dict[str, Any], source: str) -> dict[str, Any]:
-    """Add the settings of the profile that the settings name."""
     name = settings.get("profile")
     if name is None:
         return settings
@@ -135,7 +131,7 @@ def _with_profile(settings: dict[str, Any], source: str) -> dict[str, Any]:
 
 
 def _replaced(settings: dict[str, Any], profile: dict[str, Any]) -> dict[str, Any]:
-    """Replace settings by those of a profile; other settings of the Ray cluster stay."""
+    """Replace settings by a profile's; other settings of the Ray cluster stay."""
     cluster = settings.get("cluster")
     if isinstance(cluster, dict) and isinstance(profile.get("cluster"), dict):
         profile = profile | {"cluster": cluster | profile["cluster"]}
@@ -143,7 +139,7 @@ def _replaced(settings: dict[str, Any], profile: dict[str, Any]) -> dict[str, An
 
 
 def _names(settings: Mapping[str, Any]) -> set[str]:
-    """Return the names of the settings, those of the Ray cluster one by one."""
+    """Return the settings' names, with the Ray cluster's one by one."""
     cluster = settings.get("cluster")
     inner = {f"cluster.{name}" for name in cluster} if isinstance(cluster, dict) else set()
     return (set(settings) - {"cluster"}) | inner
@@ -232,7 +228,6 @@ def _explain(error: ValidationError, source: str) -> ConfigError:
 
 
 def _text(value: object) -> str:
-    """Return the beginning of a value, as Python writes it."""
     try:
         text = repr(value)
     except ValueError:  # Python writes no whole number of more than 4,300 digits
@@ -241,9 +236,7 @@ def _text(value: object) -> str:
 
 
 def _deeper(path: str, name: str | int, model: type[BaseModel]) -> list[str]:
-    """List the settings of that name in the blocks of the model at `path`: `update.lr`,
-    `workers.*.speed`.
-    """
+    """List the settings of this name in the blocks at `path`: `update.lr`, `workers.*.speed`."""
     return [
         f"{path}{block}{'.*' if get_origin(field.annotation) is tuple else ''}.{name}"
         for block, field in model.model_fields.items()
@@ -252,18 +245,15 @@ def _deeper(path: str, name: str | int, model: type[BaseModel]) -> list[str]:
 
 
 def _in_file(location: Iterable[str | int]) -> tuple[list[str | int], type[BaseModel]]:
-    """Translate a location in pydantic's error into the path in the file, and the model of the
-    block around it.
-
-    Pydantic inserts the kind of a fault behind its index; the file does not.
-    """
+    """Translate a location of pydantic to the file's path, and the model of its block."""
     path: list[str | int] = []
     model: type[BaseModel] = Experiment
     inside: list[type[BaseModel]] = [Experiment]
     for part in location:
+        # pydantic inserts the kind of a fault after its index
         if isinstance(part, str) and len(inside) > 1:
             inside = [
-                each for each in inside if part in get_args(each.model_fields["kind"].annotation)
+                fault for fault in inside if part in get_args(fault.model_fields["kind"].annotation)
             ]
             continue
         path.append(part)

@@ -1,7 +1,7 @@
-"""The settings of the network: links, sizes, regions, nodes, the costs at servers and coordinator.
+"""The settings of the network: links, sizes, regions, nodes, costs at servers and coordinator.
 
-The virtual engine simulates all of it. On Ray the real network takes its place; only the `link` of
-a worker group, and the latency that faults add, are emulated there.
+The virtual engine simulates all of it. Ray has the real network; there only the `link` of a worker
+group and the latency of faults are emulated.
 """
 
 from __future__ import annotations
@@ -27,10 +27,9 @@ class Link(Strict):
 
 
 class Node(Strict):
-    """A machine whose workers share its link, as the GPUs of one server share its network card, in
-    addition to the links that each has of its own.
+    """A machine whose workers share its link, beside their own, as GPUs share a network card.
 
-    What workers and servers on one node send each other does not go over it.
+    Transfers within one node do not use it.
     """
 
     name: str = Field(description="by which faults name it")
@@ -42,8 +41,7 @@ class Node(Strict):
 
 class Regions(Strict):
     """The links between regions, each way for itself: row = source, column = target, in the order
-    of `names`. Each transfer has the whole bandwidth: what goes from one region to another shares
-    only the links of servers and nodes.
+    of `names`. Each transfer has the whole bandwidth; only links of servers and nodes are shared.
     """
 
     names: tuple[str, ...] = Field(
@@ -86,13 +84,9 @@ class Regions(Strict):
         return self
 
     def index(self, name: str, where: str) -> int:
-        """Return the number of a region.
-
-        Raises:
-            ConfigError: there is none of that name.
-        """
+        """Return the number of a region; raise `ConfigError` for an unknown one."""
         if name not in self.names:
-            raise unknown_name("region", name, self.names, where=where, shown=self.names)
+            raise unknown_name("region", name, self.names, where=where, listed=self.names)
         return self.names.index(name)
 
     def between(self, source: str, target: str) -> Link | None:
@@ -106,9 +100,7 @@ class Regions(Strict):
 
 
 class NetworkPhase(Strict):
-    """The settings that differ in one phase of a paradigm that switches; others stay as they are
-    outside of the phase.
-    """
+    """The settings that differ in one phase of a switching paradigm; others keep their values."""
 
     link: Link | None = Field(None, description=AS_OUTSIDE)
     server_bandwidth_bytes_per_s: float | None = Field(None, gt=0, description=AS_OUTSIDE)
@@ -119,8 +111,8 @@ class NetworkPhase(Strict):
 
 
 class Network(Strict):
-    """The network between workers and server. The virtual engine simulates it; on Ray, the real
-    network takes its place.
+    """The network between workers and server. The virtual engine simulates it; Ray has the real
+    network.
     """
 
     link: Link = Field(Link(), description="the link of each worker, each way")
@@ -155,7 +147,7 @@ class Network(Strict):
         None,
         gt=0,
         description=(
-            "size of gradients and weights in place of the model's, which is then not built; only"
+            "size of gradients and weights instead of the model's, which is not built; only"
             " with timing: only, where groups say how long a step takes"
         ),
     )
@@ -195,7 +187,7 @@ class Network(Strict):
     )
 
     def in_phase(self, name: str) -> Network:
-        """Return the settings in a phase; without an entry in `phases`, those outside of phases."""
+        """Return the settings in a phase; without an entry in `phases`, the default ones."""
         changes = {
             setting: value
             for setting, value in self.phases.get(name, NetworkPhase())

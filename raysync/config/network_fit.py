@@ -1,4 +1,4 @@
-"""What must hold between the network of an experiment, its workers and its servers."""
+"""Check an experiment's network against its workers and servers."""
 
 from __future__ import annotations
 
@@ -12,11 +12,7 @@ Groups = Sequence[WorkerGroup]
 
 
 def check_vector_bytes(network: Network, groups: Groups, *, trains: bool) -> None:
-    """Check that vectors have a size of their own only where nothing else says it.
-
-    Raises:
-        ValueError: it names the setting.
-    """
+    """Refuse a vector size where the model already has one, with a `ValueError`."""
     if network.vector_bytes is None:
         return
     where = f"network.vector_bytes: {network.vector_bytes}"
@@ -34,15 +30,10 @@ def check_vector_bytes(network: Network, groups: Groups, *, trains: bool) -> Non
 
 
 def check_network(network: Network, groups: Groups, hosts: Mapping[str, WorkerGroup]) -> None:
-    """Check that the nodes and regions of a network go with its workers and servers.
+    """Check that nodes and regions fit the workers and servers; raise `ValueError` otherwise.
 
     Args:
-        network: the network.
-        groups: its workers.
-        hosts: the slots that servers are placed with -> their groups; empty if they are apart.
-
-    Raises:
-        ValueError: it names the setting.
+        hosts: the slots that have servers -> their groups; empty if servers are apart.
     """
     _check_nodes(network, groups)
     for group in groups:

@@ -14,16 +14,13 @@ from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import may_import
 
-MOST_BYTES = 1 << 24
-"""The largest profile that is read."""
+MOST_BYTES = 1 << 24  # of a profile
+# a profile can set these, beside its description `about`
 PROFILE_SETTINGS = {"workers", "network", "cluster"}
-"""The settings of an experiment that a profile can set, beside its description `about`."""
 
 
 def profiles() -> dict[str, str]:
-    """Return the name of each profile that comes with raysync -> its description, with the source
-    of its figures.
-    """
+    """Return the built-in profiles' names -> their descriptions, with the source of the figures."""
     return {name: _read(file, name)["about"].strip() for name, file in sorted(_built_in())}
 
 
@@ -31,12 +28,12 @@ def load_profile(name: str, where: str) -> dict[str, Any]:
     """Load the settings of a profile.
 
     Args:
-        name: the name of a profile that comes with raysync (`experiments/clusters`), or the path of
-            a file: with a `/`, or ending in .yaml.
-        where: path of the setting, for the error.
+        name: a profile of raysync (`experiments/clusters`), or a path: with a `/`, or ending in
+            .yaml.
+        where: the setting's path, for the error.
 
     Raises:
-        ConfigError: there is no profile of that name, or the file is no profile.
+        ConfigError: there is no such profile, or the file is none.
     """
     if not may_import():
         raise ConfigError(

@@ -1,4 +1,4 @@
-"""What may change in an experiment when its run is resumed."""
+"""The settings that may change when a run is resumed."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from raysync.config.checkpoint_settings import is_absolute
 from raysync.config.experiment import Experiment
 from raysync.errors import ConfigError
 
-LONGEST_SHOWN = 100
-"""The most characters of a value that an error message shows."""
+LONGEST_SHOWN = 100  # the most characters of a value in an error message
+# where and how the rest of the run is done, and not what it trains
 CHANGEABLE = (
     "stop",
     "checkpoint",
@@ -41,23 +41,18 @@ CHANGEABLE = (
     "callbacks",
     "published",
 )
-"""Settings that say where and how the rest of the run is done, and not what it trains."""
 
 WORKERS = ("the number of workers (workers.*.count) and whole groups",)
 
 
 def check_changes(before: Experiment, after: Experiment, *, elastic: bool = False) -> None:
-    """Refuse what cannot change in a run that goes on from a checkpoint.
+    """Refuse changes that a resumed run cannot have.
 
     Args:
-        before: the experiment of its record.
-        after: the experiment that it is to go on with.
-        elastic: whether the number of workers, and groups of them, may change where that is
-            meaningful.
+        elastic: whether the number of workers and whole groups may change, if the run allows it.
 
     Raises:
-        ConfigError: the message has the first setting that changed, from what to what, and those
-            that may change.
+        ConfigError: it has the first change that is not allowed, and the settings that may change.
     """
     old, new = before.plain(), after.plain()
     why_not = why_workers_stay(before) if elastic else ""
@@ -75,15 +70,10 @@ def check_changes(before: Experiment, after: Experiment, *, elastic: bool = Fals
 
 
 def check_place(before: Experiment, after: Experiment, parent: Path | str) -> None:
-    """Refuse an absolute `output`, which records do not have, where a run is to go on elsewhere.
+    """Refuse an absolute `output` other than the record's place; records have none.
 
     Args:
-        before: the experiment of its record.
-        after: the experiment that it is to go on with.
         parent: the folder of its record, OUTPUT/NAME, or its URI.
-
-    Raises:
-        ConfigError: `output` names another place.
     """
     place = after.output
     if not is_absolute(place) or place == before.output:
@@ -96,7 +86,7 @@ def check_place(before: Experiment, after: Experiment, parent: Path | str) -> No
 
 
 def why_workers_stay(experiment: Experiment) -> str:
-    """Say why a run cannot go on with other workers than it had, as a clause; empty: it can."""
+    """Explain in a clause why a run must keep its workers; empty: it need not."""
     if experiment.engine == "virtual":
         return "in virtual time a run goes on exactly, with the workers that it has"
     return experiment.make(experiment.paradigm).why_workers_stay
@@ -105,9 +95,7 @@ def why_workers_stay(experiment: Experiment) -> str:
 def _lasting_groups(
     before: Sequence[Mapping[str, Any]], after: Sequence[Mapping[str, Any]]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the groups that both have, without their numbers of workers: index in `after` -> the
-    settings before, and after.
-    """
+    """Return index -> settings, before and after, of the groups that both have, without counts."""
     former = {group["name"]: group for group in before}
     lasting = {str(index): group for index, group in enumerate(after) if group["name"] in former}
     return (
@@ -140,7 +128,6 @@ def _changes(path: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
 
 
 def _setting(path: str) -> str:
-    """Write a path as the messages about experiment files do: `workers[0].count`."""
     return re.sub(r"\.(\d+)", r"[\1]", path)
 
 

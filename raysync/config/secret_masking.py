@@ -8,19 +8,17 @@ from __future__ import annotations
 import re
 
 HARMLESS = {"endpoint_override", "region", "scheme"}
-"""Names in a URI's query whose values are shown. All others are masked: only the file system knows
-which of them are secrets."""
+"""Query names whose values may be written; only the file system knows which others are secrets."""
 MASK = "***"
 
 _URI = re.compile(r"(?P<scheme>\w[\w+.-]*://)(?P<path>[^\s?]*)(?P<query>\?\S*)?")
+# user:password@ before a host; a password can contain a slash. HOST:PORT/ is left alone.
 _LOGIN = re.compile(r"^[^/@]*:(?!\d+(?:/|$)).*@")
-"""user:password@ in front of a host; a password can contain a slash. HOST:PORT/ is left alone."""
-_PUNCTUATION = re.compile(r"['\"),.;:\]}]*$")
-"""The punctuation of a sentence behind a URI."""
+_PUNCTUATION = re.compile(r"['\"),.;:\]}]*$")  # the punctuation of a sentence after a URI
 
 
 def masked(text: str) -> str:
-    """Return a text in which the passwords and the queries of URIs are masked."""
+    """Mask the passwords and the queries of all URIs in a text."""
     return _URI.sub(_masked_uri, text) if "://" in text else text
 
 

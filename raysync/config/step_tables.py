@@ -1,12 +1,10 @@
-"""Tables of step times.
+"""Tables of step times, as CSV (also with semicolons or tabs) or parquet.
 
     wide   a column a rank and a row a step; a column `step`, if there is one, numbers the rows
     long   columns that name the rank, the step and its duration, in any order of rows
 
-What a column is, `table_columns` says. A table is CSV (also with semicolons or tabs) or parquet.
-Each rank keeps its own steps, so what a step of one rank has to do with the same step of another
-(the same batch, a node that is slow) stays: a synchronous round takes the largest number of a row,
-and the mean of these is not that of rows that are mixed.
+Each rank keeps its own steps, so correlations between ranks in one step (the same batch, a slow
+node) stay: a synchronous round takes the largest number of a row.
 """
 
 from __future__ import annotations
@@ -42,20 +40,18 @@ LARGEST_BYTES = 400_000_000
 MOST_RANKS = 10_000
 MOST_CELLS = 50_000_000
 LONG = "worker, step, seconds (or rank, host, ...; iteration, ...; duration_ms, ...)"
+# numbers with a decimal comma, or point
 COMMA, POINT = (rf"([-+]?\d*){sign}(\d+(?:[eE][-+]?\d+)?)" for sign in (",", r"\."))
-"""Numbers with a decimal comma, or point."""
 NUMBERED = {"epoch": "an epoch", "step": "a step"}
 
 
 @dataclass(frozen=True)
 class StepTable:
-    """What a table of step times holds."""
+    """The ranks' step times in a table."""
 
     steps: Steps
-    left_out: tuple[str, ...]
-    """The columns beside the ranks' and `step`."""
-    has_unit: bool
-    """Whether a name says the unit of the durations."""
+    left_out: tuple[str, ...]  # columns beside the ranks' and `step`
+    has_unit: bool  # whether a name has the unit of the durations
 
 
 def read_table(path: Path) -> StepTable:
@@ -65,16 +61,15 @@ def read_table(path: Path) -> StepTable:
     before `rank10`.
 
     Raises:
-        ValueError: it cannot be read, is neither wide nor long, a column is in doubt, or a step is
-            missing, given twice, or no duration. The message names the file, and the column or the
-            line (of parquet, the row).
+        ValueError: the table is unreadable or ambiguous, or a step is missing, repeated or invalid.
+            It names the file, and the column or line (of parquet, the row).
     """
     try:
         cells = _parquet(path) if table_suffix(path) == PARQUET else _csv(path)
         if cells.empty:
             raise ValueError("it holds no step times")
         columns = [column(title) for title in cells.columns.tolist()]
-        kinds = {each.kind for each in columns}
+        kinds = {column.kind for column in columns}
         is_long = "rank names" in kinds and (
             "seconds" in kinds or ("step" in kinds and "rank" not in kinds)
         )
@@ -94,7 +89,7 @@ def _csv(path: Path) -> pd.DataFrame:
     if header is None:
         raise ValueError("it is empty; its first line must name the columns")
     # by the names alone: numbers with a decimal comma have as many commas as semicolons
-    separator = next((each for each in "\t;" if each in header[0]), ",")
+    separator = next((sign for sign in "\t;" if sign in header[0]), ",")
     _check_size(0, text.count(separator) + text.count("\n"))
     first = text.count("\n", 0, header.start()) + 1
     cells = _split(text[header.start() :], separator, first)
@@ -106,13 +101,7 @@ def _csv(path: Path) -> pd.DataFrame:
 
 
 def _split(text: str, separator: str, first: int) -> pd.DataFrame:
-    """Return the cells of CSV, without empty lines.
-
-    Args:
-        text: begins with the names of the columns.
-        separator: between cells.
-        first: the number of its first line.
-    """
+    """Split CSV, which begins with the titles at line `first`, into cells without empty lines."""
     try:
         cells = pd.read_csv(
             io.StringIO(text),
@@ -161,11 +150,7 @@ def _check_size(columns: int, cells: int) -> None:
 
 
 def _named(titles: list[str]) -> list[str]:
-    """Return titles with one for the first column, which pandas writes without: its index.
-
-    Raises:
-        ValueError: another column has none, one is there twice, or they are too many.
-    """
+    """Return the titles, with one for the first column: pandas writes its index without."""
     _check_size(len(titles), 0)
     if len(titles) > 1 and not titles[0]:
         has_step = of_kind([column(title) for title in titles], "step")
@@ -183,11 +168,7 @@ def _check_once(names: Sequence[str]) -> None:
 
 
 def _with_points(table: pd.DataFrame) -> pd.DataFrame:
-    """Return cells with decimal points in place of commas.
-
-    Raises:
-        ValueError: some numbers of the table have a point, too: one of both would be wrong.
-    """
+    """Replace decimal commas by points; refuse a table with both."""
     comma, point = (
         table.columns[table.apply(lambda cells, sort=sort: cells.str.fullmatch(sort).any())]
         for sort in (COMMA, POINT)
@@ -200,7 +181,6 @@ def _with_points(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def _number(text: str) -> float:
-    """Return the number that a text is; NaN: it is none."""
     try:
         return float(text)
     except ValueError:
@@ -208,7 +188,6 @@ def _number(text: str) -> float:
 
 
 def _numbers(cells: pd.DataFrame | pd.Series[str]) -> NDArray[np.float64]:
-    """Return the numbers that texts are."""
     texts = cells.to_numpy(dtype=object)
     try:
         numbers = texts.astype(float)
@@ -218,7 +197,7 @@ def _numbers(cells: pd.DataFrame | pd.Series[str]) -> NDArray[np.float64]:
 
 
 def _place(rows: pd.DataFrame | pd.Series[str], at: int = 0) -> str:
-    """Name a line, or a row."""
+    """Return "line 7" or "row 7"."""
     return f"{rows.index.name} {rows.index[at]}"
 
 
@@ -234,7 +213,7 @@ def _wide(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
             "each column needs the name of a worker in the first line, or those of the"
             f" long form: {LONG}; got {listed(titles_of(columns))}"
         )
-    names, titles = [each.name for each in ranks], titles_of(ranks)
+    names, titles = [rank.name for rank in ranks], titles_of(ranks)
     _check_once(names)
     rows = pd.concat([_steps_of(cells, columns)] * len(ranks)).assign(
         rank=pd.Categorical(names).repeat(len(cells)), cell=cells[titles].to_numpy().ravel("F")
@@ -248,7 +227,7 @@ def _long(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
     if not of_kind(columns, "step"):
         raise ValueError(f"no column 'step'; the long form has {LONG}")
     durations = of_kind(columns, "seconds")
-    exact = [each for each in durations if each.title.lower() == "seconds"]
+    exact = [column for column in durations if column.title.lower() == "seconds"]
     if len(exact or durations) != 1:
         raise ValueError(
             "one column must have the steps' durations, best called 'seconds'; got"
@@ -271,16 +250,18 @@ def _long(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
 
 
 def _ranks(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.Series[str]:
-    """Return the rank of each row: of several columns the first one that tells as many apart as
-    all of them do, otherwise all (a host, and the GPU in it).
+    """Return the rank of each row.
+
+    Of several columns, it is the first one that tells as many ranks apart as all of them, otherwise
+    all (a host, and the GPU in it).
     """
     naming = cells[titles_of(of_kind(columns, "rank names"))]
     if (unnamed := (naming == "").any(axis=1)).any():
         raise ValueError(f"{_place(naming[unnamed])}: no worker")
     count = len(naming.drop_duplicates())
-    for _, each in naming.items():
-        if each.nunique() == count:
-            return each
+    for _, names in naming.items():
+        if names.nunique() == count:
+            return names
     return pd.Series(map(" ".join, naming.to_numpy()), naming.index)
 
 
@@ -288,12 +269,12 @@ def _steps_of(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.DataFra
     """Return the epoch and the step of each row; without a column `step`, 0 and its number."""
     rows = pd.DataFrame({"epoch": 0.0, "step": np.arange(len(cells)) * 1.0}, cells.index)
     steps = of_kind(columns, "step")[:1]
-    for each in (*steps, *of_kind(columns, "epoch")[: len(steps)]):
-        rows[each.kind] = _numbers(cells[each.title])
-        wrong = cells[each.title][rows[each.kind] % 1 != 0]  # so it is for NaN and infinity
+    for number in (*steps, *of_kind(columns, "epoch")[: len(steps)]):
+        rows[number.kind] = _numbers(cells[number.title])
+        wrong = cells[number.title][rows[number.kind] % 1 != 0]  # also NaN and infinity
         if len(wrong):
             raise ValueError(
-                f"{_place(wrong)}: {NUMBERED[each.kind]} must be a whole number; got"
+                f"{_place(wrong)}: {NUMBERED[number.kind]} must be a whole number; got"
                 f" {shortened(wrong.iloc[0])}"
             )
     return rows
@@ -306,8 +287,7 @@ def _steps(rows: pd.DataFrame, columns: Sequence[InputColumn], scale: float | No
     """Return the seconds of each rank's steps.
 
     Args:
-        rows: by their line; of each the `rank`, `epoch` and `step`, and the `cell` of its duration.
-        columns: of the table.
+        rows: `rank`, `epoch`, `step`, and the `cell` of the duration, by line.
         scale: the seconds of the durations' unit.
     """
     rows = rows.assign(seconds=_numbers(rows["cell"]) * (scale or 1.0))
@@ -332,17 +312,12 @@ def _check_durations(rows: pd.DataFrame) -> None:
 
 
 def _check_numbers(rows: pd.DataFrame, step: str) -> None:
-    """Refuse steps that are given twice or missing.
-
-    Args:
-        rows: see `_steps`; sorted by epoch and step.
-        step: the title of the column with the steps.
-    """
+    """Refuse steps that are given twice or missing, in rows sorted by epoch and step."""
     numbers = rows[[*NUMBERED]]
     order = numbers.drop_duplicates()
     steps, change = order["step"].to_numpy(), order.diff()
     follows = (change["step"] == 1) & change["epoch"].isin([0, 1])
-    follows |= (change["epoch"] == 1) & (order["step"] == steps[0])  # anew with each epoch
+    follows |= (change["epoch"] == 1) & (order["step"] == steps[0])  # again with each epoch
     place = numbers.groupby([*NUMBERED]).ngroup().to_numpy()
     expected = rows.groupby("rank", observed=True).cumcount().to_numpy()
     is_again = rows.duplicated(["rank", *NUMBERED]).to_numpy()

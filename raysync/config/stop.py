@@ -1,4 +1,4 @@
-"""When a run ends before its workload does."""
+"""The conditions that end a run before its workload does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from raysync.config.base import Strict
 
 class Stop(Strict):
     """End the run before its workload is done, at the first of these conditions. Its status is
-    `finished`: the model that it then has is evaluated on all test samples, and kept.
+    `finished`: the model at that time is evaluated on all test samples, and kept.
     """
 
     patience: int | None = Field(
@@ -58,5 +58,5 @@ class Stop(Strict):
 
     @property
     def needs_evaluations(self) -> bool:
-        """Whether a condition is about the model, and not only about time."""
+        """Whether a condition depends on the model, and not only on time."""
         return self.patience is not None or self.at_target

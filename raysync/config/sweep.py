@@ -10,7 +10,6 @@ from raysync.config.base import Choice, Strict
 
 
 def _values(value: object) -> object:
-    """Expand the short form: one value stands for a list of it."""
     return value if isinstance(value, list | tuple) else [value]
 
 
@@ -18,9 +17,7 @@ Values = Annotated[tuple[Any, ...], BeforeValidator(_values), Field(min_length=1
 
 
 class Distribution(Strict):
-    """A distribution of `ray.tune` that a setting is drawn from, with its arguments: `{loguniform:
-    [0.001, 0.1]}`.
-    """
+    """A distribution of `ray.tune` for a setting: `{loguniform: [0.001, 0.1]}`."""
 
     name: Literal[
         "uniform",
@@ -47,9 +44,7 @@ class Distribution(Strict):
 
 
 class Sweep(Strict):
-    """The trials of `raysync sweep`: every combination of the grid, or those that a searcher
-    chooses.
-    """
+    """The trials of `raysync sweep`: every combination of the grid, or a searcher's choices."""
 
     grid: dict[str, Values] = Field(
         default_factory=dict,

@@ -7,8 +7,7 @@ from pydantic import Field, model_validator
 from raysync.config.base import Repeats, Strict
 
 CONVERGED = "converged_accuracy"
-RESULTS = ("final_", "best_")
-"""How the keys of `summary.json` begin that have the results of a metric."""
+RESULTS = ("final_", "best_")  # the prefixes of a metric's results in `summary.json`
 
 
 class Known(Strict):
@@ -47,7 +46,7 @@ class SwitchSearch(Strict):
     candidates_max: int = Field(
         5, ge=1, le=20, description="the most fractions that are tried: 1/2, 1/4, ..."
     )
-    known: Known | None = Field(None, description="with --recurring, in place of runs of `first`")
+    known: Known | None = Field(None, description="with --recurring, instead of runs of `first`")
     concurrent: int | None = Field(
         None,
         ge=1,
@@ -86,5 +85,5 @@ class SwitchSearch(Strict):
         """The metric of the target; "" if it names none."""
         if self.target == CONVERGED:
             return "accuracy"
-        prefix = next((each for each in RESULTS if self.target.startswith(each)), None)
+        prefix = next((prefix for prefix in RESULTS if self.target.startswith(prefix)), None)
         return "" if prefix is None else self.target.removeprefix(prefix)

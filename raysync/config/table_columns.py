@@ -1,8 +1,8 @@
-"""The meaning of the columns in a table of step times: by their names, then by their values.
+"""The meaning of the columns in a table of step times, by their names, then by their values.
 
-A column is a rank only if its values can be durations, and its name or its place says so. Names say
-it by a number (`rank0`, `gpu 3`, `fast-1`). Where none does, the place does: all columns are ranks
-whose names mean nothing else, and whose values do not count, run on or add up.
+A rank's values can be durations, and its name has a number (`rank0`, `gpu 3`, `fast-1`). Without
+such names, all columns are ranks whose names mean nothing else, and whose values do not count, run
+on or add up.
 """
 
 from __future__ import annotations
@@ -18,15 +18,14 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 Flags = NDArray[np.bool_]
-MOST_NAMED = 8
-"""The most columns that a message names."""
-ENOUGH = 5
-"""Of fewer values nobody can say that they count."""
+MOST_NAMED = 8  # the most columns in a message
+ENOUGH = 5  # with fewer values, a count cannot be recognised
 
 
 Kind = Literal["rank", "rank names", "step", "epoch", "seconds", "other", "unknown"]
-"""What the name of a column says: `rank` is one rank of a wide table, and has its durations; `rank
-names` and `seconds` are those of a long one; `other` is known, but none of these: `loss`."""
+"""A column's meaning by name: `rank` has one rank's durations in a wide table; `rank names` and
+`seconds` are of a long one; `other` is known and none of these: `loss`.
+"""
 
 
 def _words(text: str) -> frozenset[str]:
@@ -39,8 +38,8 @@ UNITS = {
     # both signs for micro are in use
     **dict.fromkeys(_words("us \u00b5s \u03bcs usec usecs micros microsecond microseconds"), 1e-6),
 }
+# a unit at the end of a name: `_ms`, ` (ms)`, `Ms` after a small letter
 UNIT = re.compile(rf"(?:^|[\s_.\-/(\[]|(?<=[a-z\d])(?=[A-Z]))((?i:{'|'.join(UNITS)}))[)\]]?$")
-"""A unit at the end of a name: `_ms`, ` (ms)`, `Ms` after a small letter."""
 WORD = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|[^\W\d_a-zA-Z]+|\d+")
 RANKS = _words(
     "rank worker host hostname node gpu device machine process proc trainer replica pod npu xpu tpu"
@@ -52,7 +51,7 @@ ALONE: dict[str, Kind] = {
     **dict.fromkeys(STEPS, "step"),
     **dict.fromkeys(_words("epoch epochs"), "epoch"),
 }
-"""What a word says that stands alone, or beside `BESIDE`: `global_step`, `worker_id`."""
+"""The meaning of a word alone, or beside `BESIDE`: `global_step`, `worker_id`."""
 BESIDE = _words("id ids idx index name no nr num number global local world train training")
 TIMES = _words("duration dur time elapsed latency took runtime walltime")
 OF_A_STEP = STEPS | TIMES | _words("compute computing wall in per")
@@ -73,17 +72,14 @@ PERCENTILE = re.compile(r"p\d{2,3}", re.I)
 class InputColumn:
     """A column, and what its name says."""
 
-    title: str
-    """The name in the file."""
-    name: str
-    """The name without its unit."""
-    scale: float | None
-    """The seconds of its unit; None: its name has none."""
+    title: str  # the name in the file
+    name: str  # without its unit
+    scale: float | None  # seconds of its unit; None: its name has none
     kind: Kind
 
 
 def column(title: str) -> InputColumn:
-    """Return the column of a name."""
+    """Parse a title."""
     unit = UNIT.search(title)
     if unit is None:
         return InputColumn(title, title, None, _kind(title, has_unit=False))
@@ -110,23 +106,22 @@ def _kind(name: str, has_unit: bool) -> Kind:
 
 def of_kind(columns: Sequence[InputColumn], *kinds: Kind) -> list[InputColumn]:
     """Return the columns of some kinds, in their order."""
-    return [each for each in columns if each.kind in kinds]
+    return [column for column in columns if column.kind in kinds]
 
 
 def titles_of(columns: Sequence[InputColumn]) -> list[str]:
     """Return the titles of columns."""
-    return [each.title for each in columns]
+    return [column.title for column in columns]
 
 
 def ranks_of(columns: Sequence[InputColumn], values: pd.DataFrame) -> list[InputColumn]:
     """Return the columns of a wide table that are ranks.
 
     Args:
-        columns: of the table.
-        values: title -> the numbers of each column; NaN for what is none.
+        values: title -> the numbers of each column, or NaN.
 
     Raises:
-        ValueError: it is in doubt; the message names the column.
+        ValueError: a column is in doubt.
     """
     ranks = of_kind(columns, "rank")
     unknown = of_kind(columns, "unknown", "rank names")
@@ -134,13 +129,13 @@ def ranks_of(columns: Sequence[InputColumn], values: pd.DataFrame) -> list[Input
         _check_named(ranks, unknown, values)
     elif place := unknown or of_kind(columns, "seconds"):
         no_ranks = _no_durations(place, place, values)
-        ranks = [each for each in place if each.title not in no_ranks]
+        ranks = [column for column in place if column.title not in no_ranks]
         if not ranks:
             raise ValueError(f"the column {place[0].title!r} is no rank: its values run on")
-    for each in ranks:
-        if each.scale != ranks[0].scale:
+    for rank in ranks:
+        if rank.scale != ranks[0].scale:
             raise ValueError(
-                f"the columns {ranks[0].title!r} and {each.title!r} must have the same unit in"
+                f"the columns {ranks[0].title!r} and {rank.title!r} must have the same unit in"
                 " their names, or none"
             )
     return ranks
@@ -149,18 +144,18 @@ def ranks_of(columns: Sequence[InputColumn], values: pd.DataFrame) -> list[Input
 def _check_named(
     ranks: Sequence[InputColumn], unknown: Sequence[InputColumn], values: pd.DataFrame
 ) -> None:
-    for each in ranks:
-        if runs_on(values[each.title].to_numpy()):
+    for rank in ranks:
+        if runs_on(values[rank.title].to_numpy()):
             raise ValueError(
-                f"the column {each.title!r} is called like a rank, but it only rises or only falls,"
+                f"the column {rank.title!r} is called like a rank, but it only rises or only falls,"
                 " as a counter or a clock does"
             )
     no_ranks = _no_durations(unknown, ranks, values)
-    for each in unknown:
-        can_be_a_rank = each.scale == ranks[0].scale and (values[each.title] > 0).all()
-        if can_be_a_rank and each.title not in no_ranks:
+    for other in unknown:
+        can_be_a_rank = other.scale == ranks[0].scale and (values[other.title] > 0).all()
+        if can_be_a_rank and other.title not in no_ranks:
             raise ValueError(
-                f"is the column {each.title!r} a rank? Its values could be seconds of a step, but"
+                f"is the column {other.title!r} a rank? Its values could be seconds of a step, but"
                 f" it is not called like {ranks[0].title!r}; call it so, or leave it out"
             )
 
@@ -168,42 +163,34 @@ def _check_named(
 def _no_durations(
     columns: Sequence[InputColumn], ranks: Sequence[InputColumn], values: pd.DataFrame
 ) -> set[str]:
-    """Return the titles of columns whose values count, run on, or come from those of ranks.
-
-    Args:
-        columns: to judge.
-        ranks: are compared with them; where they are the same, each one with the others.
-        values: of the columns.
-    """
+    """Return the titles of columns whose values count, run on, or come from ranks' values."""
     if len(values) < ENOUGH or not columns:
         return set()
     numbers, others = values[titles_of(columns)].to_numpy(), values[titles_of(ranks)].to_numpy()
-    found = np.array([runs_on(each) for each in numbers.T])
+    found = np.array([runs_on(cells) for cells in numbers.T])
     if (others % 1 != 0).any():
         is_whole = (numbers % 1 == 0).all(axis=0)
-        found |= is_whole & [each.scale is None for each in columns]
+        found |= is_whole & [column.scale is None for column in columns]
     own = int(columns is ranks)
     if others.shape[1] - own > 1:
-        is_copy = pd.Series([each.tobytes() for each in numbers.T]).duplicated(keep=False)
+        is_copy = pd.Series([cells.tobytes() for cells in numbers.T]).duplicated(keep=False)
         varies = np.ptp(numbers, axis=0) > 0
         found |= _are_derived(numbers, others, own) & varies & ~is_copy.to_numpy()
-    return {each.title for each, is_found in zip(columns, found, strict=True) if is_found}
+    return {column.title for column, is_found in zip(columns, found, strict=True) if is_found}
 
 
 def runs_on(values: Sequence[float] | Numbers) -> bool:
-    """Say whether values only rise or only fall, by many steps."""
+    """Whether values only rise or only fall, by many steps."""
     change = np.diff(values)
     is_monotone = (change >= 0).all() or (change <= 0).all()
     return bool(is_monotone and np.count_nonzero(change) + 1 >= max(ENOUGH, len(change) / 2))
 
 
 def _are_derived(numbers: Numbers, others: Numbers, own: int) -> Flags:
-    """Say of columns whether they are the sum, the mean, the largest or the smallest of others.
+    """Return which columns are the sum, mean, maximum or minimum of others.
 
     Args:
-        numbers: of the columns.
-        others: the columns to compare them with.
-        own: 1 if each one is itself among the others, else 0.
+        own: 1 if the columns are among the others, else 0.
     """
     total = others.sum(axis=1, keepdims=True) - own * numbers
     mean = total / (others.shape[1] - own)

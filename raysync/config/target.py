@@ -1,4 +1,4 @@
-"""The target of an experiment: a metric of the evaluations, and the value that it must reach."""
+"""The target of an experiment: a metric of the evaluations, and the value to reach."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from raysync.config.base import Strict
 
 
 class Target(Strict):
-    """The target that paradigms are compared by: the time until an evaluation meets it. Give
-    either `at_least` or `at_most`.
+    """The target that paradigms are compared by: the time until an evaluation meets it. Give either
+    `at_least` or `at_most`.
     """
 
     metric: str = Field(
@@ -44,7 +44,7 @@ class Target(Strict):
 
     @property
     def value(self) -> float:
-        """The value that must be reached."""
+        """The value to reach."""
         value = self.at_least if self.at_least is not None else self.at_most
         assert value is not None, "a target without a bound"
         return value
@@ -60,11 +60,11 @@ class Target(Strict):
         return f"{self.metric} at {'least' if self.rises else 'most'} {self.value:g}"
 
     def is_met(self, value: float | None) -> bool:
-        """Say whether a value of the metric meets the target; NaN and None do not."""
+        """Whether a value of the metric meets the target; NaN and None do not."""
         if value is None:
             return False
         return value >= self.value if self.rises else value <= self.value
 
     def plain(self) -> dict[str, Any]:
-        """Return the target as plain data, as the file has it."""
+        """Return the target as in the file."""
         return self.model_dump(exclude_none=True)

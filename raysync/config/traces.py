@@ -1,7 +1,4 @@
-"""Step times that were measured: the `trace` of a worker group.
-
-It is a text file of seconds, one list, which the group shares; or a table (`step_tables`).
-"""
+"""Measured step times, the `trace` of a worker group: a text file of seconds, or a table."""
 
 from __future__ import annotations
 
@@ -14,24 +11,21 @@ from raysync.config.bounded_file import is_table, path_of, read_text
 from raysync.config.durations import Numbers
 from raysync.paradigms.class_loading import may_import
 
-MOST_BYTES = 64_000_000
-"""The size of the largest text file of step times."""
+MOST_BYTES = 64_000_000  # of a text file
 
 
 def trace_of(trace: object, group: str, count: int) -> object:
-    """Return the step times that a group's `trace` names; what is no trace is returned as it is.
+    """Return the step times that a group's `trace` has, or names as a file.
 
     Args:
         trace: a list of seconds, which the group's workers share; a list of such lists, one a
-            worker; or the path of a file: of a table, the group takes the columns that are called
-            after its workers (GROUP-0, GROUP-1, ...), otherwise all of them; of a text, its numbers
-            (separated by white space, where `#` begins a comment).
-        group: the name of the group.
-        count: the number of its workers.
+            worker; or the path of a file. Of a table, the group takes the columns of its workers
+            (GROUP-0, GROUP-1, ...), otherwise all; of a text, its numbers (separated by white
+            space, where `#` begins a comment).
 
     Raises:
-        ValueError: there is no such file, one of the numbers is no duration, or there are not as
-            many workers in it as in the group.
+        ValueError: there is no such file, a number is no duration, or there are not as many workers
+            in it as in the group.
     """
     if isinstance(trace, str | Path):
         if not may_import():
@@ -45,7 +39,7 @@ def trace_of(trace: object, group: str, count: int) -> object:
             f"must be seconds, [..., ...], such a list for each worker, or the path of a file; got"
             f" {trace!r}"
         )
-    if any(isinstance(each, list | tuple) for each in trace):
+    if any(isinstance(steps, list | tuple) for steps in trace):
         _check_lists(trace, count)
     else:
         _check_numbers(trace)
@@ -60,9 +54,9 @@ def _columns(path: Path, group: str, count: int) -> tuple[Numbers, ...]:
     if all(name in table for name in own):
         return tuple(table[name] for name in own)
     if len(table) != count:
-        shown = ", ".join(list(table)[:4]) + (", ..." if len(table) > 4 else "")
+        ranks = ", ".join(list(table)[:4]) + (", ..." if len(table) > 4 else "")
         raise ValueError(
-            f"{path} has the steps of {len(table)} worker{'s' * (len(table) > 1)} ({shown}), and"
+            f"{path} has the steps of {len(table)} worker{'s' * (len(table) > 1)} ({ranks}), and"
             f" group {group!r} has {count}; make them as many (count: {len(table)}), or call"
             f" columns after the group's workers: {group}-0, ..."
         )
@@ -70,7 +64,6 @@ def _columns(path: Path, group: str, count: int) -> tuple[Numbers, ...]:
 
 
 def _numbers_in(path: Path) -> list[float]:
-    """Read the seconds of a text file, which white space separates; `#` begins a comment."""
     seconds: list[float] = []
     for line, text in enumerate(read_text(path, MOST_BYTES).splitlines(), 1):
         for word in text.partition("#")[0].split():
@@ -115,9 +108,7 @@ def _check_duration(seconds: float, step: str) -> None:
 
 
 def resolve(settings: dict[str, Any], folder: Path) -> None:
-    """Make the paths of traces in the settings of an experiment, or of a profile, relative to the
-    folder of the file that names them.
-    """
+    """Make trace paths of an experiment or a profile relative to the folder of its file."""
     groups = settings.get("workers")
     for group in groups if isinstance(groups, list) else []:
         if isinstance(group, dict) and isinstance(group.get("trace"), str):

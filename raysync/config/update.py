@@ -63,10 +63,11 @@ class Data(Strict):
 
 Share = Annotated[float, Field(ge=0, lt=1)]
 SCALED = ("sgd", "asgd")
-"""The optimizers whose rate is multiplied by the pushes of an update by default: their steps are as
-long as their gradients. Those of Adam, RMSprop and the like are as long as their rate."""
-OUTER, MUON = ("delayed-nesterov", "mla"), "muon"
-"""Optimizers that are not single classes of torch; all are nothing without momentum."""
+"""By default, the rate of these optimizers is multiplied by the pushes of an update.
+
+Their steps are as long as gradients; steps of Adam, RMSprop and the like are as long as their rate.
+"""
+OUTER, MUON = ("delayed-nesterov", "mla"), "muon"  # not single classes of torch; all need momentum
 MOST_STEPS = 1_000_000
 AS_OUTSIDE = "as in `update`; default: the same as there"
 
@@ -93,7 +94,7 @@ class Schedule(Strict):
 
 
 class MomentumRamp(Strict):
-    """How the momentum rises to its full value, each time that a phase begins.
+    """The rise of the momentum to its full value, each time that a phase begins.
 
     With s = progress since then / `over`, up to 1, and m = `momentum`: linear is start + (m -
     start) s, exponential is start (m / start)^s.
@@ -101,8 +102,8 @@ class MomentumRamp(Strict):
     Source: Sync-Switch (Li et al. 2021, figure 8b) compares "techniques used to scale momentum"
     after a switch, and leaves them to an extended report that we do not have. Inferred: an
     unchanged momentum (which the paper uses), none (`momentum: 0`), one over the number of workers
-    (`momentum: 0.125` for 8; asynchrony begets the rest, Mitliagkas et al. 2016), and these ramps;
-    the exponential one, which doubles the momentum in even steps, stands for its nonlinear one.
+    (asynchrony begets the rest, Mitliagkas et al. 2016), and these ramps; the exponential one is
+    our reading of its nonlinear one.
     """
 
     name: Literal["linear", "exponential"] = Field(description="form of the rise")
@@ -119,12 +120,11 @@ class MomentumRamp(Strict):
 
 
 class StalenessScaling(Strict):
-    """Divide what a push brings, by its version staleness tau: the updates since its weights were
-    made.
+    """Divide a push by its version staleness tau: the updates since its weights were made.
 
     Source: inverse: Zhang et al. 2016, "Staleness-aware Async-SGD" (arXiv:1511.05950); power: Xie
-        et al. 2019, FedAsync (arXiv:1903.03934); delay-adaptive: Mishchenko et al. 2022
-        (arXiv:2206.07638).
+    et al. 2019, FedAsync (arXiv:1903.03934); delay-adaptive: Mishchenko et al. 2022
+    (arXiv:2206.07638).
     """
 
     name: Literal["none", "inverse", "power", "delay-adaptive"] = Field(
@@ -143,8 +143,8 @@ class DelayCompensation(Strict):
 
     A push's gradient g, computed on the weights x_base, becomes g + lambda g g (x - x_base),
     elementwise, with the current weights x. constant (DC-ASGD-c): lambda = strength. adaptive
-    (DC-ASGD-a): lambda = strength / sqrt(MS + 1e-7), where MS = decay MS + (1 - decay) g g takes in
-    each push before it is used.
+    (DC-ASGD-a): lambda = strength / sqrt(MS + 1e-7); each push first changes MS to decay MS + (1 -
+    decay) g g.
     """
 
     name: Literal["constant", "adaptive"] = Field(
@@ -155,8 +155,8 @@ class DelayCompensation(Strict):
 
 
 class ParameterGroup(Strict):
-    """Parameters of the model whose updates differ from the others'. A parameter belongs to the
-    first group that matches its name.
+    """Parameters of the model with their own update settings. A parameter belongs to the first
+    group that matches its name.
     """
 
     match: tuple[str, ...] = Field(
@@ -177,7 +177,6 @@ class ParameterGroup(Strict):
 
 
 def _short(choice: Named) -> str | dict[str, Any]:
-    """Write `sgd` where there are no parameters."""
     return {"name": choice.name, **choice.parameters} if choice.parameters else choice.name
 
 
@@ -185,9 +184,7 @@ Optimizer = Annotated[Named, BeforeValidator(by_name), PlainSerializer(_short)]
 
 
 class Phase(Strict):
-    """The settings that differ in one phase of a paradigm that switches; others stay as they are
-    outside of the phase.
-    """
+    """The settings that differ in one phase of a switching paradigm; others keep their values."""
 
     lr: float | None = Field(None, gt=0, description=AS_OUTSIDE)
     momentum: float | None = Field(None, ge=0, lt=1, description=AS_OUTSIDE)
@@ -203,7 +200,7 @@ class Phase(Strict):
 
 
 class OptimizerSettings(Strict):
-    """An optimizer, and what sets its steps."""
+    """An optimizer, and the settings of its steps."""
 
     optimizer: Optimizer = Field(
         Named(name="sgd"),
@@ -229,7 +226,7 @@ class OptimizerSettings(Strict):
     weight_decay: float = Field(
         0.0,
         ge=0,
-        description="weight decay, as the optimizer defines it, in place of its own default",
+        description="weight decay, as the optimizer defines it, instead of its own default",
     )
     no_decay: Literal["norm-and-bias"] | None = Field(
         None,
@@ -254,7 +251,7 @@ class OptimizerSettings(Strict):
         return self.optimizer.name.lower() == MUON
 
     def infeasible_reason(self) -> str:
-        """Return why these settings do not go together; "" if they do."""
+        """Return why these settings do not go together, or ""."""
         if self.nesterov and not self.momentum:
             return "nesterov needs a momentum above 0"
         if self.optimizer.name.lower() in (*OUTER, MUON) and not self.momentum:
@@ -263,15 +260,15 @@ class OptimizerSettings(Strict):
 
 
 class Local(OptimizerSettings):
-    """Local steps: what each worker does between two pushes.
+    """Local steps: a worker's own optimizer steps between two pushes.
 
-    A worker makes `steps` optimizer steps from the weights that it has pulled, each on a batch of
-    its own, and pushes by how much they changed the weights: x_pulled - x_local, with the sign of a
-    gradient. The server makes an outer step with the mean of such pushes (`update`): with its
-    defaults, SGD with lr 1, that is the mean of the workers' weights.
+    A worker makes `steps` steps from the weights that it pulled, each on its own batch, and pushes
+    the change x_pulled - x_local, with the sign of a gradient. The server makes an outer step with
+    the mean of such pushes (`update`): by default SGD with lr 1, so the mean of the workers'
+    weights.
 
     Source: local SGD (Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019); with
-        AdamW inside and Nesterov momentum outside DiLoCo (Douillard et al. 2023, arXiv:2311.08105).
+    AdamW inside and Nesterov momentum outside DiLoCo (Douillard et al. 2023, arXiv:2311.08105).
     """
 
     steps: int = Field(
@@ -290,7 +287,7 @@ class Local(OptimizerSettings):
 
     @property
     def update(self) -> Update:
-        """The same optimizer as an update has it."""
+        """The same optimizer as settings of an update."""
         own = self.model_dump(exclude={"steps", "keeps_state"}, exclude_unset=True)
         return Update.model_validate(own)
 
@@ -324,6 +321,8 @@ class Update(OptimizerSettings):
         0.05, gt=0, description="learning rate of one push; default with `local`: 1, outer steps"
     )
     momentum_ramp: Annotated[MomentumRamp | None, BeforeValidator(by_name)] = None
+    # Deviation: Sync-Switch's policy, whose figures are of SGD, is linear; a rate of Adam times the
+    # workers is not what its user wrote.
     lr_scaling: Literal["linear", "none", "inverse-root"] = Field(
         "linear",
         description=(
@@ -334,8 +333,6 @@ class Update(OptimizerSettings):
             " (a LightningModule, a model of Hugging Face)"
         ),
     )
-    """Deviation: Sync-Switch's policy, whose figures are of SGD, is linear; a rate of Adam that is
-    multiplied by the workers is not what its user wrote."""
     combine: Literal["mean", "sum"] = Field(
         "mean",
         description=(
@@ -365,7 +362,7 @@ class Update(OptimizerSettings):
     )
 
     def in_phase(self, name: str) -> Update:
-        """Return the settings in a phase; without an entry in `phases`, those outside of phases."""
+        """Return the settings in a phase; without an entry in `phases`, the default ones."""
         changes = {
             setting: value for setting, value in self.phases.get(name, Phase()) if value is not None
         }
@@ -454,5 +451,5 @@ class EvaluationPlan(Strict):
     )
 
     def progress_marks(self) -> list[float]:
-        """Return the progress at which evaluations take place, rising from 0 to 1."""
+        """Return the progress of the evaluations, rising from 0 to 1."""
         return [mark / self.marks for mark in range(self.marks + 1)]

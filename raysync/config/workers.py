@@ -1,4 +1,4 @@
-"""The settings of the machines: worker groups, the speeds that they emulate, the Ray cluster."""
+"""The settings of the machines: worker groups, emulated speeds, the Ray cluster."""
 
 from __future__ import annotations
 
@@ -28,18 +28,16 @@ Condition = Annotated[
     AfterValidator(lambda text: text.replace(" ", "")),
 ]
 LabelSelector = dict[str, Condition]
-"""Label -> `value`, `!value`, `in(a, b)` or `!in(a, b)`, in Ray's notation; a node must meet all of
-them."""
+"""Label -> `value`, `!value`, `in(a, b)` or `!in(a, b)`, in Ray's notation; all must hold."""
 
 
+# the settings with a group's step time; it has at most one of them
 STEP_TIMES = ("step_s", "per_sample_s", "flops_per_s", "trace")
-"""The settings of a group that say how long a step takes; it has at most one of them."""
-START_DEADLINE_S = 120.0
-"""The seconds that an actor may take to start: to import torch, to build the model."""
+START_DEADLINE_S = 120.0  # an actor's start: the import of torch, the model
 
 
 class Jitter(Strict):
-    """How a worker's step times vary from step to step: by a random factor with mean 1."""
+    """How a worker's step times vary: by a random factor with mean 1."""
 
     distribution: Literal["none", "normal", "lognormal", "exponential", "pareto", "empirical"] = (
         Field("lognormal", description="distribution of the factor that multiplies a step's time")
@@ -81,7 +79,7 @@ class Jitter(Strict):
 
 
 class WorkerGroup(Strict):
-    """Workers that are alike. All resources are those of one worker."""
+    """Workers that are alike. All resources are for one worker."""
 
     name: str = Field(
         "worker",
@@ -165,7 +163,7 @@ class WorkerGroup(Strict):
         None,
         gt=0,
         description=(
-            "emulation, in place of step_s: a step of b samples takes fixed_s + per_sample_s b at"
+            "emulation, instead of step_s: a step of b samples takes fixed_s + per_sample_s b at"
             " speed 1, and at least floor_s"
         ),
     )
@@ -198,7 +196,7 @@ class WorkerGroup(Strict):
         ge=0,
         le=START_DEADLINE_S,
         description=(
-            "time that a worker takes to be ready when it is started anew, on the virtual engine;"
+            "time that a worker takes to be ready when it is restarted, on the virtual engine;"
             " on Ray, a process takes the time that it takes"
         ),
     )
@@ -255,12 +253,12 @@ class WorkerGroup(Strict):
 
     @property
     def emulates_steps(self) -> bool:
-        """Whether the group sets how long a step lasts."""
+        """Whether the group has a step time of its own."""
         return any(getattr(self, name) for name in STEP_TIMES)
 
     @property
     def devices(self) -> int:
-        """The number of replicas that each worker runs."""
+        """The replicas of each worker."""
         return (
             max(1, int(self.gpus))
             if self.devices_per_worker is None or self.gpus
@@ -269,23 +267,23 @@ class WorkerGroup(Strict):
 
 
 BACKOFF_MAX_S = 60.0
-"""The longest wait before an attempt to start a worker anew, unless the first is longer."""
+"""The longest wait before a restart of a worker, unless the first is longer."""
 
 
 class Restarts(Strict):
-    """How a worker comes back whose process has died or frozen: as the next life of its slot; and
-    a server: with the weights that it had.
+    """How a worker or a server comes back whose process has died or frozen: a worker as the next
+    life of its slot, a server with the weights that it had.
 
-    Attempts are counted in a row, not over the run: a push shows that the worker is well, and a
-    further update that the server is. So a long run survives any number of losses, and what fails
-    whenever it starts is given up.
+    Attempts are counted in a row: a push shows that the worker is well, and another update that the
+    server is. So a long run survives any number of losses, but not a process that fails at every
+    start.
     """
 
     attempts: int = Field(
         6,
         ge=0,
         description=(
-            "how often in a row a lost worker is started anew, until the run goes on without it; a"
+            "how often in a row a lost worker is restarted, until the run goes on without it; a"
             " push of the worker sets the count back; 0: a lost worker stays gone. Likewise a lost"
             " server, until the run has failed or goes back to its newest checkpoint. A stage of"
             " `decoupled` and its server are not: their loss takes the run back at once"
@@ -301,7 +299,7 @@ class Restarts(Strict):
     )
 
     def wait_s(self, failed: int) -> float:
-        """Return the seconds to wait before the next attempt, after so many in a row failed."""
+        """Return the seconds to wait before the next attempt, after so many failures in a row."""
         doublings = min(failed, 64)  # far beyond the bound, and no overflow
         return min(self.backoff_s * 2.0**doublings, max(self.backoff_s, BACKOFF_MAX_S))
 
@@ -342,7 +340,7 @@ class WireFormat(Strict):
 
     @property
     def feeds_back(self) -> bool:
-        """Whether workers keep what their pushes have lost."""
+        """Whether workers keep the rounding errors of their pushes."""
         return self.name in ("int8", "top-k") if self.feedback is None else self.feedback
 
     @model_validator(mode="after")
@@ -355,7 +353,6 @@ class WireFormat(Strict):
 
 
 def _short(wire: WireFormat) -> str | dict[str, Any]:
-    """Write `bf16` where nothing else was given."""
     given = wire.model_dump(exclude_unset=True)
     return wire.name if given.keys() <= {"name"} else {"name": wire.name, **given}
 
@@ -410,8 +407,8 @@ class Cluster(Strict):
         120,
         gt=0,
         description=(
-            "a worker counts as gone whose step takes so much longer than what the file says of"
-            " its device, its link and its faults, and so does a server whose update takes longer"
+            "a worker is lost if its step takes this much longer than the file says for its device,"
+            " link and faults; a server is lost if an update takes longer than this"
         ),
     )
     restarts: Restarts = Field(
@@ -422,10 +419,9 @@ class Cluster(Strict):
         2**30,
         ge=0,
         description=(
-            "the gradients of updates are held, up to this size, until the server has been asked"
-            " for a snapshot of its state: from that and from them a lost server comes back with"
-            " the same weights; 0: nothing is held, and the loss of a server takes the run back to"
-            " its newest checkpoint"
+            "the gradients of updates are held, up to this size, until the next snapshot of the"
+            " server's state: from both, a lost server comes back with the same weights; 0: nothing"
+            " is held, and the loss of a server takes the run back to its newest checkpoint"
         ),
     )
     min_workers: int = Field(
@@ -492,11 +488,7 @@ class Cluster(Strict):
         return self
 
     def hosts(self, workers: int) -> list[int]:
-        """Return the number of the worker beside which each server runs; none if they are apart.
-
-        Args:
-            workers: how many there are.
-        """
+        """Return the number of each server's worker; none if servers are apart."""
         count = self.server_shards
         if self.server_placement == "apart":
             return []
@@ -513,7 +505,7 @@ def slots_in(groups: Sequence[WorkerGroup]) -> dict[str, WorkerGroup]:
 
 
 def slots_named(groups: Sequence[WorkerGroup], names: Sequence[str]) -> list[str]:
-    """Return the slots that some names mean, of slots or groups; no name means all."""
+    """Return the slots that names of slots or groups select; no name selects all."""
     return [
         slot
         for slot, group in slots_in(groups).items()

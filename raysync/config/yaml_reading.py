@@ -1,7 +1,6 @@
-"""Read and write YAML. Plain scalars are read by the core schema of YAML 1.2: `1e-3` is a number,
-and `yes`, `010` and `1:30` are not what YAML 1.1 takes them for.
+"""Read YAML by the core schema of YAML 1.2, within bounds, and write it.
 
-A short text must not become a huge value, nor give a key twice.
+So `1e-3` is a number, and `yes`, `010` and `1:30` are not what YAML 1.1 makes of them.
 """
 
 from __future__ import annotations
@@ -34,8 +33,6 @@ _MOST_WHOLE, _LONGEST_WHOLE = 2**63, 100
 
 
 class _CoreSchema(Resolver):
-    """What a plain scalar is, by the core schema."""
-
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - PyYAML's own attribute
 
 
@@ -55,34 +52,23 @@ _LOADER.add_constructor("tag:yaml.org,2002:int", _whole)
 # it quotes text that either version of YAML would take for something else
 _DUMPER: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
 for _tag, _pattern, _first in _CORE_SCHEMA:
-    for _each in (_CoreSchema, _DUMPER):
-        _each.add_implicit_resolver(
+    for _schema in (_CoreSchema, _DUMPER):
+        _schema.add_implicit_resolver(
             f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first
         )
-DEEPEST = 50
-"""The most levels of nesting. At some hundreds, code that walks the value would meet Python's own
-limit."""
+DEEPEST = 50  # deeper values would meet Python's recursion limit in code that walks them
+# characters of all aliases: ten lines of nested aliases could be gigabytes
 MOST_REPEATED = 1_000_000
-"""The most characters that the aliases of a text stand for, all together: far more than any
-experiment repeats, and far less than aliases of aliases can reach: ten lines of them, each nine
-times the one before it, are gigabytes."""
 
 _RESOLVER = _CoreSchema()
 _TAB_INDENT = re.compile(r" *\t")
 
 
 def read_yaml(text: str, source: str) -> Any:
-    """Return the value that a YAML text describes.
-
-    Anchors and aliases are allowed, as long as what they repeat stays small.
-
-    Args:
-        text: one document.
-        source: the name of the text in errors.
+    """Return the value of a YAML document, whose aliases must stay small.
 
     Raises:
-        ConfigError: the text is not YAML, is nested too deep, gives a key twice, or its aliases
-            repeat too much.
+        ConfigError: it names `source`: no YAML, nested too deep, a repeated key, or large aliases.
     """
     try:
         for line, problem in _problems(text):
@@ -105,9 +91,8 @@ def write_yaml(value: Any, *, width: int = 80, flow: bool = False) -> str:
     """Write plain data as YAML that `read_yaml` reads as the same value.
 
     Args:
-        value: mappings keep the order of their keys.
         width: the columns after which a line is folded.
-        flow: whether it is written within brackets, `{name: ssp, staleness: 3}`.
+        flow: write it within brackets, `{name: ssp, staleness: 3}`.
     """
     text: str = yaml.dump(
         value, Dumper=_DUMPER, sort_keys=False, width=width, default_flow_style=flow
@@ -121,18 +106,16 @@ class _Collection:
 
     anchor: str | None
     is_mapping: bool
-    items: int = 0
-    """The number of items so far. Keys count, too: in a mapping every other item is one."""
-    size: int = 1
-    """Size in characters, including the values that its aliases stand for."""
+    items: int = 0  # keys count, too: in a mapping every other item is one
+    size: int = 1  # in characters, with expanded aliases
+    # key, as tag and text -> its line
     lines: dict[tuple[str, str], int] = field(default_factory=dict)
-    """Key, as tag and text -> the line in which it was given."""
 
 
 def _problems(text: str) -> Iterator[tuple[int, str]]:
     """Yield line and description of the problems in a text, before its value is built.
 
-    The parser's events cost little, and come one after another, however deep the text is nested.
+    The parser's events cost little memory, however deep the text is nested.
     """
     around = [_Collection(None, is_mapping=False)]
     sizes: dict[str, int] = {}
@@ -181,9 +164,7 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _given_before(mapping: _Collection, event: yaml.ScalarEvent, line: int) -> int | None:
-    """Return the line in which a mapping has that key already; None: it is new, or the text is no
-    key.
-    """
+    """Return the line of an earlier equal key, if any; a text that is no key returns None."""
     if not mapping.is_mapping or mapping.items % 2:
         return None
     resolve: Any = _RESOLVER.resolve

@@ -1,4 +1,4 @@
-"""A checkpoint: a consistent cut of a run, between two events, from which the run can go on."""
+"""A checkpoint: a consistent snapshot of a run between two events."""
 
 from __future__ import annotations
 
@@ -9,26 +9,19 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """All that a run needs to go on.
+    """The state from which a run resumes. (Randomness has no state: it is hashed from the seed.)"""
 
-    There is no state of random generators: everything that is random is hashed from the seed.
-    """
-
-    number: int
-    """Its number in the run, from 1: that of its line in the journal (`Checkpointed`)."""
-    at: float
-    """Seconds since the run began."""
-    state: Mapping[str, Any]
-    """The driver's state, JSON-native: machine, marks, faults, and what is on its way."""
+    number: int  # from 1, as in the journal's `Checkpointed`
+    at: float  # seconds since the run began
+    state: Mapping[str, Any]  # the driver's, JSON-native: machine, marks, faults, in-flight steps
+    # server id -> the safetensors file of each shard: weights, optimizer, and the gradients and
+    # older weights that the driver still needs
     servers: Mapping[str, Sequence[bytes]]
-    """Id of a server -> the contents of the safetensors file of each of its shards: weights,
-    optimizer, and their parts of the gradients and weights that the driver still needs."""
-    kept: Mapping[str, bytes] = field(default_factory=dict)
-    """Worker -> the contents of the safetensors file of what it keeps from push to push: the state
-    of its optimizer, and what the codec of its pushes has lost."""
+    # worker -> the safetensors file of its own state: its optimizer, and its codec's residual
+    worker_files: Mapping[str, bytes] = field(default_factory=dict)
 
     @property
     def workers(self) -> Mapping[str, str]:
-        """Slot -> the id of the worker that fills it when the run is resumed."""
+        """The worker of each slot when the run resumes."""
         workers: Mapping[str, str] = self.state["workers"]
         return workers

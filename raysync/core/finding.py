@@ -1,4 +1,4 @@
-"""What was not finite in a step."""
+"""The non-finite values with which a run diverged."""
 
 from __future__ import annotations
 
@@ -8,11 +8,8 @@ from raysync.core.structs import Whole
 
 
 class Finding(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What was not finite first, of a step with which a run diverged."""
+    """The first non-finite value of a step."""
 
-    first: str
-    """weights, activations, loss or gradient."""
-    parameter: str
-    """The name of the first parameter there; "": it is in none."""
-    samples: list[Whole]
-    """The indices of the batch in the training set."""
+    first: str  # weights, activations, loss or gradient
+    parameter: str  # the first parameter with such a value; "": none has one
+    samples: list[Whole]  # the batch, as indices into the training set

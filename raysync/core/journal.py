@@ -1,23 +1,4 @@
-"""The journal of a run as text: JSON lines, the first of them a header, then one line for each
-event with its decisions.
-
-    {"journal": 1, "paradigm": {"class": ..., "parameters": ...}, "workload_samples": ..., ...}
-    {"type": "Entry", "event": {"type": "Pushed", "at": 1.5, "worker": "fast-0#1", ...},
-     "decisions": [{"type": "Apply", ...}, ...], "report": {...}}
-    {"type": "Evaluation", "mark": 0.5, "progress": ..., "version": ..., "at": ..., "metrics": ...}
-    {"type": "Remark", "at": 7.5, "text": ...}
-    {"type": "Checkpointed", "at": 9.0, "number": 1}
-    {"type": "Resumed", "at": 9.0, "number": 1, "away_s": 31.0, "lost_s": 4.2, "lost_pushes": 17}
-    {"type": "Ended", "status": "finished", "at": 20.1}
-
-A field that has its default may be left out. `report` came with the event and does not influence
-decisions; evaluations, remarks and the closing line are for readers. A replay needs only the
-header, the events, and where the run was resumed. No file is opened here: text in, text out.
-
-A journal may be damaged, or come from a stranger, so its types are checked once, here, when it is
-decoded; readers need not check again. Whether its history is possible is another question, which
-the machine and the rosters answer.
-"""
+"""The journal of a run as text: JSON lines, first a header, then a line for each event."""
 
 from __future__ import annotations
 
@@ -43,38 +24,44 @@ from raysync.core.structs import (
 )
 from raysync.errors import ConfigError
 
+#     {"journal": 1, "paradigm": {"class": ..., "parameters": ...}, "workload_samples": ..., ...}
+#     {"type": "Entry", "event": {"type": "Pushed", "at": 1.5, "worker": "fast-0#1", ...},
+#      "decisions": [{"type": "Apply", ...}, ...], "report": {...}}
+#     {"type": "Evaluation", "mark": 0.5, "progress": ..., "version": ..., "metrics": ..., ...}
+#     {"type": "Remark", "at": 7.5, "text": ...}
+#     {"type": "Checkpointed", "at": 9.0, "number": 1}
+#     {"type": "Resumed", "at": 9.0, "number": 1, "away_s": 31.0, "lost_s": 4.2, "lost_pushes": 17}
+#     {"type": "Ended", "status": "finished", "at": 20.1}
+#
+# A replay needs only the header, the events and the resumptions; the rest is for readers. A journal
+# may be damaged, or come from a stranger: `decode` checks its types once. Whether its history is
+# possible, the machine and the rosters decide.
 JOURNAL_SCHEMA = 1
 
 
 class Report(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
-    """What else was reported with an event."""
+    """The fields of an event that do not influence decisions."""
 
-    loss: float | None = None
-    """Of a push: the mean loss of its batch at the weights it was computed on."""
+    loss: float | None = None  # of a push: mean loss of its batch at the weights it was computed on
     not_finite: Finding | None = None
+    # of a stage's push: ticks between the batch's forward and backward pass
     delay_ticks: Whole | None = None
-    """Of the push of a pipeline's stage: ticks between the batch's forward and backward pass."""
+    # of a stage's push: the version that the forward pass read
     forward_version: Whole | None = None
-    """Of the same: the version that the forward pass read."""
-    held_back_s: Seconds | None = None
-    """Seconds for which the release was held back until there were enough workers."""
-    server_s: Seconds | None = None
-    """Seconds from the release until the server had made the weights."""
-    why: str = ""
-    """Why a worker has left."""
-    done: bool = False
-    """Whether it has left because nothing was left to do."""
-    restart_in_s: Seconds | None = None
-    """Seconds until its slot gets a new worker."""
+    held_back_s: Seconds | None = None  # the release waited so long for enough workers
+    server_s: Seconds | None = None  # from the release until the server had made the weights
+    why: str = ""  # why a worker left
+    done: bool = False  # it left because no work remained
+    restart_in_s: Seconds | None = None  # until its slot gets a new worker
+    # of a worker that joined: since the previous life of its slot ended
     away_s: Seconds | None = None
-    """Of a worker that joined: seconds since its slot lost the one before it."""
 
 
 NO_REPORT = Report()
 
 
 class Entry(TaggedStruct, frozen=True):
-    """One event, the decisions of the machine, and what else was reported with the event."""
+    """One event with its decisions and its report."""
 
     event: Event
     decisions: tuple[Decision, ...]
@@ -84,88 +71,69 @@ class Entry(TaggedStruct, frozen=True):
 class Evaluation(TaggedStruct, frozen=True):
     """One evaluation of the published model."""
 
-    mark: float
-    """The progress at which it was due."""
-    progress: float
-    """The progress of the evaluated model."""
+    mark: float  # the progress at which it was due
+    progress: float  # of the evaluated model
     version: Whole
-    at: Seconds
-    """Seconds since the run began: when the weights were published."""
+    at: Seconds  # when the weights were published, in seconds since the run began
+    # on the test set; `loss`, which training minimises, is one of them
     metrics: Mapping[str, float]
-    """Metric -> its value on the test set; `loss`, what training minimises, is one of them."""
 
     @property
     def loss(self) -> float:
-        """The metric `loss`; of classification and language models the mean cross-entropy per
-        label (of a sample, or of a token), in nats.
-        """
+        """The metric `loss`; in classification and language models mean cross-entropy in nats."""
         return self.metrics[LOSS]
 
     def value(self, metric: str) -> float | None:
-        """Return a metric by its name, or a perplexity by the loss; None if there is none."""
+        """Return a metric, or a perplexity computed from the loss; None if there is none."""
         return value_of(self.metrics, metric)
 
 
 class Ended(TaggedStruct, frozen=True):
     """The last line of a run that was closed."""
 
-    status: str
-    """One of finished, diverged, stopped and failed."""
-    at: Seconds
-    """Seconds since the run began: the time of the last publication; if the run was stopped, that
-    of the last event."""
+    status: str  # finished, diverged, stopped or failed
+    at: Seconds  # of the last publication; if the run was stopped, of the last event
     error: str = ""
+    # faults of the experiment that never took effect, as its file has them
     faults_without_effect: tuple[str, ...] = ()
-    """The faults of the experiment that never took effect, as its file has them."""
 
 
 class Remark(TaggedStruct, frozen=True):
-    """Information for a person that is no event."""
+    """Information for a person."""
 
     at: Seconds
-    """Seconds since the run began."""
     text: str
 
 
 class Checkpointed(TaggedStruct, frozen=True):
-    """The cut of a checkpoint: it has all that the lines before this one tell, and nothing else."""
+    """The moment of a checkpoint, which holds exactly what the lines before this one tell."""
 
     at: Seconds
-    """Seconds since the run began."""
-    number: Whole
-    """The checkpoint's number in its run, from 1."""
+    number: Whole  # from 1
 
 
 class Resumed(TaggedStruct, frozen=True):
-    """The run goes on here from a checkpoint; the line stands directly behind the cut.
+    """The run resumed here from a checkpoint; the line directly follows its `Checkpointed`.
 
-    What the journal told between the cut and the loss was lost with it, and is not in the journal
-    any more. All iterations that were under way at the cut are computed again, on the weights that
-    were published then.
+    The lines between checkpoint and loss are gone. Iterations in flight at the checkpoint are
+    computed again, on the weights that were published then.
     """
 
-    at: Seconds
-    """Seconds since the run began: the time of the cut. The run's clock stood still since then."""
-    number: Whole
-    """The checkpoint's number."""
-    away_s: Seconds = 0.0
-    """The seconds from the last sign of life before the loss to the resumption."""
-    lost_s: Seconds = 0.0
-    """The seconds of training after the cut that were lost."""
+    at: Seconds  # of the checkpoint: the run's clock stood still since then
+    number: Whole  # of the checkpoint
+    away_s: Seconds = 0.0  # from the last sign of life before the loss to the resumption
+    lost_s: Seconds = 0.0  # training after the checkpoint
     lost_pushes: Whole = 0
-    """The pushes after the cut that were lost."""
-    exact: bool = False
-    """Whether the iterations under way went on instead, as only those in virtual time can."""
+    exact: bool = False  # in-flight iterations continued instead, which only virtual time can do
 
 
 Line = Entry | Evaluation | Remark | Checkpointed | Resumed | Ended
 
 
 class Header(msgspec.Struct, frozen=True):
-    """The first line: what a replay starts from, and what readers want to know."""
+    """The first line: the start of a replay, and information for readers."""
 
-    journal: int
-    """The schema."""
+    journal: int  # the schema
     paradigm: Description
     workload_samples: Whole | None
     about: Mapping[str, Any] = {}
@@ -185,11 +153,7 @@ def encode(line: Line) -> str:
 
 
 def decode(text: str) -> Line:
-    """Decode a line that `encode` wrote.
-
-    Raises:
-        ConfigError: it is not a line of a journal of this schema.
-    """
+    """Decode a line that `encode` wrote; a ConfigError shows a damaged one."""
     try:
         line: Line = decoded(text, Line)  # type: ignore[arg-type]
         if reason := _refusal(line):
@@ -200,7 +164,6 @@ def decode(text: str) -> Line:
 
 
 def _refusal(line: Line) -> str:
-    """Say what is wrong with a line whose types are right; "" if nothing is."""
     if isinstance(line, Entry):
         for decision in line.decisions:
             if type(decision) is Note and not is_native(decision.values):
@@ -211,19 +174,15 @@ def _refusal(line: Line) -> str:
 
 
 class Decoder:
-    """Decodes the lines of one journal after its header, in their order."""
+    """Decodes the lines that follow the header, in order."""
 
     def __init__(self) -> None:
-        self.number = 1
-        """The number of the latest line; the header is the first."""
-        self.ended = False
-        """Whether the latest line was the closing line."""
+        self.number = 1  # of the latest line; the header is line 1
+        self.ended = False  # the latest line was the closing line
 
     def take(self, text: str) -> Line:
-        """Decode the next line.
-
-        Raises:
-            ConfigError: the line is damaged, or comes after the closing line.
+        """Decode the next line; a ConfigError counts damaged lines, and lines behind the closing
+        one.
         """
         self.number += 1
         if self.ended:
@@ -237,12 +196,9 @@ class Decoder:
 
 
 def read(lines: Iterable[str]) -> tuple[Header, Iterator[Line]]:
-    """Return the header and the lines of a journal. A last line that was cut off, as a killed run
-    leaves it, is skipped.
+    """Return header and lines, without a last line that a killed run left incomplete.
 
-    Raises:
-        ConfigError: the text is no journal or has another schema, its header is damaged, or (while
-            iterating) a line is damaged.
+    A ConfigError refuses the header at once, a damaged line when it is reached.
     """
     rest = iter(lines)
     head = read_header(next(rest, "null"))
@@ -251,11 +207,7 @@ def read(lines: Iterable[str]) -> tuple[Header, Iterator[Line]]:
 
 
 def read_header(text: str) -> Header:
-    """Read the first line.
-
-    Raises:
-        ConfigError: the text is no journal or has another schema, or its header is damaged.
-    """
+    """Decode the first line; a ConfigError says what is wrong with it."""
     try:
         schema = decoded(text, dict[str, Any])["journal"]
     except (ValueError, LookupError, RecursionError):

@@ -1,8 +1,4 @@
-"""The checks of what a paradigm decides and keeps, so that errors name its author's own line.
-
-The machine checks a decision before it carries it out. If the roster failed instead, the error
-would show a line of raysync and the key of a dictionary.
-"""
+"""The checks of a paradigm's decisions; an error names its author's own line."""
 
 from __future__ import annotations
 
@@ -117,10 +113,12 @@ def _why_not_held(decision: Hold, roster: Roster) -> str:
 
 
 def why_no_decision(decision: object, roster: Roster) -> str:
-    """Return why what a paradigm decided is no decision: it is of none of the types in `CHECKS`."""
+    """Return why a paradigm's result is no decision: its type is not in `CHECKS`."""
     return f"returns {decision!r} among its decisions, which is no decision"
 
 
+# Type of a decision -> the reason why one is impossible now, worded to follow "on_push", or "".
+# Paradigms are users' code, so any field may have any type. (A table: a `match` is slower.)
 CHECKS: dict[type, Callable[[Any, Roster], str]] = {
     Apply: _why_not_applied,
     Drop: _why_not_dropped,
@@ -132,10 +130,6 @@ CHECKS: dict[type, Callable[[Any, Roster], str]] = {
     Restore: _why_not_restored,
     Note: _why_not_noted,
 }
-"""Type of a decision -> a function that returns why one cannot be carried out now, worded to follow
-"on_push"; "" if it can. A paradigm is its author's code, whose types are unchecked, so what it
-decides may be anything. (To look a function up here and call it takes no call of its own: that is a
-hundredth of a timing-only run, and a `match` was a twentieth.)"""
 
 
 def _absent(push: object, roster: Roster) -> str:
@@ -161,7 +155,7 @@ def _whereabouts(worker: object, roster: Roster) -> str:
 
 
 def location(paradigm: object, method: str) -> str:
-    """Return where a paradigm defines a method, as `FILE:LINE: Class.method`, for its author."""
+    """Format the place where a paradigm defines a method: `FILE:LINE: Class.method`."""
     function = inspect.unwrap(getattr(type(paradigm), method))
     code = function.__code__
     return f"{code.co_filename}:{code.co_firstlineno}: {type(paradigm).__name__}.{method}"

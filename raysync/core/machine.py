@@ -1,33 +1,4 @@
-"""The machine: one paradigm with its legality, bookkeeping and invariants, written once for all
-paradigms.
-
-The Ray engine and the virtual engine drive the same object. Its contract:
-
- 1. Only `handle` and `resume` change the state; `snapshot` writes the state down, and `restore`
-    continues from it.
- 2. The same start and the same events give the same decisions. Time is an argument; there is no
-    hidden input.
- 3. An illegal event raises ProtocolViolation and changes nothing. A push of a worker that has left
-    is not illegal.
- 4. The order of decisions is binding, and `Release.version` is the oldest model version that the
-    worker may then read.
- 5. After each event every member is computing or held; if all are held and no timer is set, that is
-    a bug of the paradigm. A suspended worker is live, but no member: for the paradigm it has left,
-    until it is restored.
- 6. Every push is applied once or dropped once: received = applied + dropped + buffered.
- 7. A worker that has to wait gets a Hold with a reason, and so does a suspended worker whose push
-    has arrived.
- 8. A worker id is used once; a newcomer starts at the slowest member's clock, or at that of a
-    suspended worker which is further behind.
- 9. A paradigm reads the roster and returns decisions; it never changes the roster. Decisions are
-    checked before they are carried out: an IllegalDecision names the paradigm's own file and line.
-10. There is one timer per key.
-11. After `Release(pull=False)` the next push has the base of the last one. A worker's first Release
-    pulls.
-12. After `resume` every live worker has the weights that are published now, and those that were
-    computing compute the same iteration again, on these.
-13. `handle` costs O(1) amortised in the number of workers, except where a barrier opens.
-"""
+"""The machine: a paradigm with its legality, bookkeeping and invariants."""
 
 from __future__ import annotations
 
@@ -52,44 +23,54 @@ METHODS: dict[type[Event], str] = {
     Pushed: "on_push",
     TimerFired: "on_timer",
 }
-"""Event -> the method of a paradigm that handles it."""
-SEQUENCES = list, tuple
-"""What a method of a paradigm may return its decisions in. (`list | tuple` is made anew each time
-that it is looked at.)"""
-BEYOND_THE_ROSTER = frozenset({SetTimer, Switch, Suspend})
-"""The decisions with an effect on the machine besides that on the roster."""
+SEQUENCES = list, tuple  # a constant, since `list | tuple` would be built on each use
+BEYOND_THE_ROSTER = frozenset({SetTimer, Switch, Suspend})  # they change the machine, too
+# Type of a decision -> its check, its execution, and whether it changes the machine, too.
 RULES = {kind: (CHECKS[kind], EXECUTE[kind], kind in BEYOND_THE_ROSTER) for kind in EXECUTE}
-"""Type of a decision -> how it is checked and carried out, and whether that goes beyond the
-roster."""
-NO_RULE = why_no_decision, EXECUTE[Hold], False
-"""The rule of what is no decision: its check always fails, so nothing is carried out."""
+NO_RULE = why_no_decision, EXECUTE[Hold], False  # its check always fails, so nothing is executed
+
+
+# Both engines drive the same object. Its contract:
+#
+#  1. Only `handle` and `resume` change the state; `snapshot` writes it, `restore` reads it.
+#  2. The same start and events give the same decisions. Time is an argument; no input is hidden.
+#  3. An illegal event raises ProtocolViolation and changes nothing. A push of a worker that has
+#     left is legal.
+#  4. The order of decisions is binding; `Release.version` is the oldest model version that the
+#     worker may read.
+#  5. After each event every member is computing or held; all held without a timer is a bug of the
+#     paradigm. A suspended worker is live, but no member, until it is restored.
+#  6. Every push is applied once or dropped once: received = applied + dropped + buffered.
+#  7. A worker that waits gets a Hold with a reason; so does a suspended worker after its push.
+#  8. A worker id is used once; a newcomer starts at the clock of the slowest member, or of a
+#     suspended worker further behind.
+#  9. A paradigm reads the roster and never changes it. Decisions are checked before they take
+#     effect: an IllegalDecision names the paradigm's file and line.
+# 10. There is one timer per key.
+# 11. After `Release(pull=False)` the next push has the base of the last one. A worker's first
+#     Release pulls.
+# 12. After `resume` every live worker has the published weights, and computing workers repeat
+#     their iteration on these.
+# 13. `handle` costs O(1) amortised in the number of workers, except where a barrier opens.
 
 
 class Machine:
-    """Passes events to a paradigm and carries its decisions out on the roster."""
+    """Passes events to a paradigm and executes its decisions on the roster."""
 
     def __init__(self, paradigm: Paradigm, workload_samples: int | None = None) -> None:
-        """
-        Args:
-            paradigm: owned by the machine from here on.
-            workload_samples: the size of the whole work in samples; with it the roster has a
-                progress.
-        """
-        self.paradigm = paradigm
+        self.paradigm = paradigm  # owned from here on
         self.roster = Roster(workload_samples)
         self.timers: dict[str, float] = {}
-        self._handled = 0
-        """The number of events that were handled."""
+        self._handled = 0  # events so far
+        # the number of the event after which the paradigm's state is checked next
         self._check_at = 1
-        """The number of the event after which the state of the paradigm is checked next."""
 
     def handle(self, event: Event) -> list[Decision]:
-        """Take in one event and return the decisions.
+        """Handle one event and return the decisions.
 
         Raises:
-            ProtocolViolation: the event cannot have happened; the state is as before the call.
-            IllegalDecision: the paradigm decided what cannot be carried out; the machine is
-                unusable afterwards.
+            ProtocolViolation: the event is impossible; the state is unchanged.
+            IllegalDecision: the decision is impossible; the machine is unusable afterwards.
         """
         roster = self.roster
         if not roster.now <= event.at < inf:
@@ -157,9 +138,7 @@ class Machine:
         return self._commit("on_leave", self.paradigm.on_leave(roster, worker))
 
     def _drop(self, event: Pushed) -> list[Decision]:
-        """Drop the push of a worker that is no member; if the worker was restored, it becomes
-        one.
-        """
+        """Drop the push of a worker that is no member; a restored one becomes a member."""
         roster, worker = self.roster, event.worker
         reason: DropReason
         if worker not in roster.live:
@@ -174,7 +153,6 @@ class Machine:
         return [dropped, *self._commit("on_join", self.paradigm.on_join(roster, worker))]
 
     def _hold(self, worker: str) -> Hold:
-        """Return what a worker is told that has just pushed or joined, and waits."""
         why = self.paradigm.explain(self.roster, worker)
         if not isinstance(why, str):
             raise self._illegal(
@@ -183,7 +161,6 @@ class Machine:
         return Hold(worker, why)
 
     def _is_stuck(self) -> bool:
-        """Say whether workers wait and nothing will release them, given that none computes."""
         waits = self.roster.held or self.roster.suspended
         return bool(waits) and not self.timers and not self.roster.returning
 
@@ -228,9 +205,6 @@ class Machine:
             raise ProtocolViolation(f"a push arrives after it was computed: {event}")
 
     def _commit(self, method: str, decided: list[Decision]) -> list[Decision]:
-        """Carry out on the roster, in order, what a method of the paradigm decided, and stamp
-        it.
-        """
         if not isinstance(decided, SEQUENCES):
             raise self._illegal(method, f"returns {decided!r}; it must return a list of decisions")
         roster, rule_of = self.roster, RULES.get
@@ -251,7 +225,7 @@ class Machine:
                 assert isinstance(decision, Suspend), decision
                 suspended.append(decision.worker)
         for worker in suspended:
-            if worker in roster.suspended:  # the answer to the one before it may have restored it
+            if worker in roster.suspended:  # an `on_leave` before may have restored it
                 done += self._commit("on_leave", self.paradigm.on_leave(roster, worker))
         return done
 
@@ -262,11 +236,7 @@ class Machine:
             self.timers[timer.key] = timer.at
 
     def resume(self, at: float) -> None:
-        """Take in that the run goes on from a checkpoint, with new processes: all iterations that
-        were under way at the cut are computed again.
-
-        Args:
-            at: seconds since the run began, of the cut.
+        """Resume from a checkpoint of this time; new processes repeat iterations in flight.
 
         Raises:
             ProtocolViolation: the time is before the latest event.
@@ -277,9 +247,7 @@ class Machine:
         self.roster.resume()
 
     def snapshot(self) -> str:
-        """Return the whole state as JSON. `restore(snapshot())` behaves identically from here
-        on.
-        """
+        """Return the whole state as JSON; `restore(snapshot())` behaves identically."""
         return encode(
             MachineSnapshot(
                 describe(self.paradigm), self.paradigm.state(), self.timers, self.roster.dump()
@@ -288,12 +256,9 @@ class Machine:
 
     @classmethod
     def restore(cls, text: str, paradigm: Paradigm) -> Machine:
-        """Build the machine that `snapshot` wrote down.
+        """Build the machine from its snapshot and a fresh paradigm, as the snapshot names it.
 
-        Args:
-            text: the snapshot.
-            paradigm: fresh, of the same class and parameters; a snapshot names these, but its names
-                are never imported.
+        The names in a snapshot are never imported.
         """
         snapshot = decode(text, MachineSnapshot)
         if not is_native(snapshot.state):
@@ -309,8 +274,7 @@ class Machine:
 class Description(msgspec.Struct, forbid_unknown_fields=True):
     """A paradigm as data."""
 
-    reference: str = msgspec.field(name="class")
-    """Its class as `package.module:Name`."""
+    reference: str = msgspec.field(name="class")  # `package.module:Name`
     parameters: dict[str, Any]
 
 
@@ -318,8 +282,7 @@ class MachineSnapshot(msgspec.Struct, forbid_unknown_fields=True):
     """The state of a machine."""
 
     paradigm: Description
-    state: dict[str, Any]
-    """What `Paradigm.state` returned."""
+    state: dict[str, Any]  # as `Paradigm.state` returned it
     timers: dict[str, float]
     roster: RosterState
 
@@ -335,13 +298,8 @@ def describe(paradigm: AnyParadigm) -> Description:
 
 
 def last_line_called(error: Exception) -> str:
-    """Return FILE:LINE of the last line outside of the core that a machine called before it raised
-    an error: that of the paradigm. If it called none, the line that raised the error.
-
-    Args:
-        error: as caught by the caller of `Machine.handle`.
-    """
-    _, *frames = extract_tb(error.__traceback__)  # the first is the caller's own
+    """Return the FILE:LINE in the paradigm that an error came through, or else the raising line."""
+    _, *frames = extract_tb(error.__traceback__)  # the first: the caller of `Machine.handle`
     core = Path(__file__).parent
     outside = (frame for frame in reversed(frames) if Path(frame.filename).parent != core)
     last = next(outside, frames[-1])

@@ -1,4 +1,4 @@
-"""The metrics of an evaluation: which names are possible, and which direction is better."""
+"""The metrics of an evaluation: possible names, and the better direction of each."""
 
 from __future__ import annotations
 
@@ -9,23 +9,17 @@ from typing import Any, Literal
 
 Mode = Literal["max", "min"]
 
-RESERVED = ("mark", "progress", "version", "at")
-"""Names that a metric cannot have: a line of the journal has these values of an evaluation beside
-its metrics."""
-LOSS = "loss"
-"""The metric that every evaluation has."""
-LARGEST_EXPONENT = 709.0
-"""The largest exponent of e that a float can hold; a model with a loss that large is about to
-diverge."""
+RESERVED = ("mark", "progress", "version", "at")  # A journal's line has these beside the metrics.
+LOSS = "loss"  # every evaluation has it
+LARGEST_EXPONENT = 709.0  # of e in a float; a model with such a loss is about to diverge
 
 
 @dataclass(frozen=True, slots=True)
 class PrimaryMetric:
-    """The metric that a task's models are judged by."""
+    """The metric that judges a task's models."""
 
     name: str
     mode: Mode
-    """max: a larger value is better; min: a smaller one."""
 
     @property
     def rises(self) -> bool:
@@ -33,13 +27,13 @@ class PrimaryMetric:
         return self.mode == "max"
 
     def is_better(self, value: float, than: float) -> bool:
-        """Say whether a value is better than another; NaN is worse than any number."""
+        """Compare two values; NaN is worse than any number."""
         if isnan(value) or isnan(than):
             return not isnan(value)
         return value > than if self.rises else value < than
 
     def best(self, values: Iterable[float]) -> float | None:
-        """Return the best value; None if there is none. NaN is returned if all are."""
+        """Return the best value: None of no values, NaN if all are NaN."""
         best: float | None = None
         for value in values:
             if best is None or self.is_better(value, best):
@@ -47,18 +41,14 @@ class PrimaryMetric:
         return best
 
 
-ACCURACY = PrimaryMetric("accuracy", "max")
-"""The primary metric of classification; a fraction of 1."""
-PERPLEXITY = PrimaryMetric("perplexity", "min")
-"""The primary metric of language models: e to the mean cross-entropy, so 1 at best."""
+ACCURACY = PrimaryMetric("accuracy", "max")  # a fraction of 1
+PERPLEXITY = PrimaryMetric("perplexity", "min")  # e to the mean cross-entropy: 1 at best
+# Metrics whose name alone says the direction.
 MODES: dict[str, Mode] = {"accuracy": "max", "loss": "min", "perplexity": "min"}
-"""Metric -> its direction, where the name alone says it."""
 
 
 def value_of(metrics: Mapping[str, float], name: str) -> float | None:
-    """Return a metric by its name; None if it is missing. A perplexity that the evaluator did not
-    return is e to the loss, infinite where a float cannot hold it.
-    """
+    """Return a metric, or None; a missing perplexity is e to the loss, infinite beyond a float."""
     if name == PERPLEXITY.name and name not in metrics and LOSS in metrics:
         loss = metrics[LOSS]
         return inf if loss > LARGEST_EXPONENT else exp(loss)
@@ -71,7 +61,7 @@ def known(names: Iterable[str]) -> tuple[str, ...]:
 
 
 def refusal(metrics: Any) -> str:
-    """Say in a clause why these are not the metrics of an evaluation; "" if they are."""
+    """Return a clause why these cannot be the metrics of an evaluation; "" if they can."""
     if not isinstance(metrics, Mapping):
         return f"the metrics must be a mapping of names to numbers, got {type(metrics).__name__}"
     for name, value in metrics.items():

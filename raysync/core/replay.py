@@ -1,4 +1,4 @@
-"""The replay of a journal: a fresh machine must decide again what was decided in the run."""
+"""The replay of a journal: a fresh machine must repeat the run's decisions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,8 @@ from raysync.core.paradigm import AnyParadigm
 from raysync.core.stages import StageMachines, machine_of
 from raysync.errors import ProtocolViolation
 
+# Builds a paradigm from a header's class and parameters: `raysync.paradigms.rebuild`.
 Rebuild = Callable[[str, dict[str, Any]], AnyParadigm]
-"""Builds a fresh paradigm from the class and the parameters in a header:
-`raysync.paradigms.rebuild`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,15 +24,12 @@ class Replayed:
     machine: Machine | StageMachines
     events: int
     decisions: int
-    difference: str | None
-    """The first event whose decisions differ, for a person; None if all decisions are the same."""
-    ended: bool
-    """Whether the journal has its closing line; that of a killed run has none, nor has one that was
-    cut off."""
+    difference: str | None  # the first event whose decisions differ, for a person
+    ended: bool  # False of a journal without its closing line: a killed run, or a part
 
 
 def replay(lines: Iterable[str], rebuild: Rebuild) -> Replayed:
-    """Replay a journal, up to its first difference.
+    """Replay a journal up to its first difference.
 
     Raises:
         ConfigError: the text is no journal, or its paradigm cannot be built.

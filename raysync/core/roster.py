@@ -1,18 +1,4 @@
-"""The members of a run: which are computing, which are held, and which pushes are buffered.
-
-Paradigms read the roster; only `Machine` calls the methods that change it. Nothing here scans all
-members per push: the slowest and the fastest pace are counted, the held workers are kept by pace (a
-bound on the lead bounds the number of paces), and the slowest worker comes from a heap that is
-built once per pace (each rise of the slowest pace takes at least one push of every member, so that
-is O(log n) amortised).
-
-A worker's *clock* counts its pushes. Leads are differences of its *pace*, which counts those that
-were not dropped as stale when they arrived, until a Switch sets all paces equal.
-
-A suspended worker is live, but no member: for paradigms it is neither computing nor held, and no
-lead is measured from it. A worker that was restored during a step is a member again once the push
-of that step has arrived.
-"""
+"""The members of a run, computing or held, and the buffered pushes."""
 
 from __future__ import annotations
 
@@ -43,42 +29,46 @@ from raysync.core.telemetry import Telemetry
 
 NAMES_SHOWN = 3
 
+# A worker's *clock* counts its pushes. Its *pace*, by which leads are measured, leaves out pushes
+# dropped as stale on arrival, and a Switch sets all paces equal.
+#
+# A suspended worker is live, but no member: neither computing nor held, and no lead is measured
+# from it. A worker restored during a step becomes a member again when the push of this step
+# arrives.
+#
+# No method scans all members per push. The slowest and the fastest pace are counted, held workers
+# are grouped by pace (a bound on the lead bounds the number of paces), and the slowest worker comes
+# from a heap, built once per pace: as each rise of the slowest pace takes a push of every member,
+# this is O(log n) amortised.
+
 
 class Member(msgspec.Struct, forbid_unknown_fields=True, gc=False):
     """One live worker."""
 
-    clock: Whole
-    """The iteration that it computes, or waits to start."""
+    clock: Whole  # the iteration that it computes, or waits to start
     pace: Whole
     telemetry: Telemetry
+    # the oldest model version that its running iteration may have read; -1: never released
     version: Whole = -1
-    """The oldest model version that its running iteration may have read; -1 before the first
-    Release."""
-    base: Whole = -1
-    """The model version of its latest push."""
-    pull: bool = True
-    """Whether its latest Release pulled."""
+    base: Whole = -1  # of its latest push
+    pull: bool = True  # of its latest Release, as `steps`
     steps: Whole | None = None
-    """The steps that its latest Release named."""
+    # consumed by its slot before its running iteration; the clock, if each takes one
     batches: Whole = 0
-    """The batches that its slot has met before its running iteration, which begins with the batch
-    of this number; the same as the clock if each iteration takes one."""
+    # pushes received from all workers up to its latest push, or else its joining
     arrival: Whole = 0
-    """The number of pushes received from all workers up to its latest push, or else up to its
-    joining."""
 
 
 class Buffered(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """What a snapshot keeps of a push that has arrived and is neither applied nor dropped."""
+    """The part of a buffered push that a snapshot keeps."""
 
-    base: Whole
-    """The model version that it was computed on, for paradigms that look at staleness."""
+    base: Whole  # for paradigms that look at staleness
     samples: Whole
     steps: Whole = 1
 
 
 class RosterState(msgspec.Struct, forbid_unknown_fields=True):
-    """The state of a roster in a snapshot; the fields are those of `Roster`."""
+    """A roster in a snapshot; the fields are `Roster`'s."""
 
     workload_samples: Whole | None
     now: Seconds
@@ -102,54 +92,44 @@ class RosterState(msgspec.Struct, forbid_unknown_fields=True):
     buffered: list[tuple[str, Whole, Buffered]]
 
 
+# The fields that a roster and its state have alike: up to `suspended`.
 COUNTED = RosterState.__struct_fields__[:14]
-"""The fields that a roster and its state have alike: up to `suspended`."""
 
 
 class Roster:
-    """The state of the members. Iteration is deterministic: in order of arrival unless stated
-    otherwise.
+    """The state of the members, which only `Machine` changes.
 
-    Until the next Switch, restored workers come after those that have taken part all along.
+    Iteration follows the order of arrival unless stated otherwise; until the next Switch, restored
+    workers come last.
     """
 
     def __init__(self, workload_samples: int | None = None) -> None:
         self.workload_samples = workload_samples
-        self.now = 0.0
-        """Seconds since the run began: the time of the current event."""
-        self.version = 0
-        """The number of updates so far."""
+        self.now = 0.0  # of the current event, in seconds since the run began
+        self.version = 0  # updates so far
+        # the version that workers pull: the newest, unless an Apply was not published
         self.published = 0
-        """The version that workers pull: the newest, unless an Apply was not published."""
         self.samples_applied = 0
         self.received = 0
         self.applied = 0
         self.dropped = 0
-        """Numbers of pushes; received = applied + dropped + len(buffered), always."""
-        self.slow = 0
-        """The smallest pace of the members. It never falls between two Switches."""
-        self.fast = 0
-        """The largest pace of the members."""
-        self.floor_clock = 0
-        """The clock at which a newcomer starts when there is no member."""
+        # received = applied + dropped + len(buffered), always
+        self.slow = 0  # the smallest pace of the members, which never falls between two Switches
+        self.fast = 0  # the largest pace of the members
+        self.floor_clock = 0  # where a newcomer starts when there is no member
         self.floor_batches = 0
-        """The batches that count as met, then."""
-        self.live: dict[str, Member] = {}
-        """The workers that have joined and not left."""
+        self.live: dict[str, Member] = {}  # joined and not left
+        # all live but the suspended, and the restored whose old step still runs
         self.members: dict[str, Member] = {}
-        """The live workers that take part: all but the suspended, and the restored whose old step
-        is not over."""
         self.computing: OrderedDict[str, None] = OrderedDict()
         self.held: dict[str, None] = {}
+        # arrived, and neither applied nor dropped
         self.buffered: dict[Push, Pushed | Buffered] = {}
-        """The pushes that have arrived and are neither applied nor dropped."""
+        # worker that left -> the clock of its push in flight
         self.departed: dict[str, int | None] = {}
-        """The workers that have left -> the clock of a push that is still in flight."""
-        self.suspended: dict[str, str] = {}
-        """The suspended workers -> the reason."""
+        self.suspended: dict[str, str] = {}  # worker -> the reason
+        # at a step begun before their suspension, whose push will be dropped; restored or not
         self.outdated: dict[str, None] = {}
-        """The workers at a step from before their suspension, restored meanwhile or not: the push
-        of that step will be dropped."""
         self._population: dict[int, int] = {}
         self._held_at: dict[int, dict[str, None]] = {}
         self._slowest: list[str] = []
@@ -157,20 +137,18 @@ class Roster:
 
     @property
     def progress(self) -> float | None:
-        """The samples in applied pushes / the samples of the workload; None without a workload."""
+        """Samples in applied pushes / samples of the workload; None without a workload."""
         return (
             None if self.workload_samples is None else self.samples_applied / self.workload_samples
         )
 
     @property
     def returning(self) -> set[str]:
-        """The restored workers that take part again as soon as their step from before is over."""
+        """The restored workers whose old step still runs."""
         return self.outdated.keys() - self.suspended.keys()
 
     def clock(self, worker: str) -> int:
-        """Return the number of pushes received from the worker, counted from the clock at which it
-        joined.
-        """
+        """Return the number of the worker's pushes, counted from the clock at which it joined."""
         return self.members[worker].clock
 
     def lead(self, worker: str) -> int:
@@ -178,7 +156,7 @@ class Roster:
         return self.members[worker].pace - self.slow
 
     def is_fastest(self, worker: str) -> bool:
-        """Say whether no member is further ahead."""
+        """Return whether no member is further ahead."""
         return self.members[worker].pace == self.fast
 
     def telemetry(self, worker: str) -> Telemetry:
@@ -186,9 +164,7 @@ class Roster:
         return self.members[worker].telemetry
 
     def slowest_worker(self) -> str | None:
-        """Return the member with the smallest pace; of several, the first by id; None: there is no
-        member.
-        """
+        """Return the member with the smallest pace; of several, the first by id."""
         if not self.members:
             return None
         if self._slowest_at != self.slow:
@@ -202,9 +178,7 @@ class Roster:
         return self._slowest[0]
 
     def held_within(self, lead: int) -> list[str]:
-        """Return the held workers whose lead is at most that, the furthest behind first, then in
-        order of arrival.
-        """
+        """Return the held workers within that lead, the furthest behind first, then by arrival."""
         limit, held_at = self.slow + lead, self._held_at
         paces: list[int] = []
         for pace in held_at:  # they are few, and mostly one of them is within
@@ -218,21 +192,19 @@ class Roster:
         return within
 
     def names(self, workers: Iterable[str], count: int) -> str:
-        """Return up to three names of `count` workers, for the reason of a Hold."""
+        """List up to three of `count` workers, for the reason of a Hold."""
         names = ", ".join(islice(workers, NAMES_SHOWN))
         return names if count <= NAMES_SHOWN else f"{names} and {count - NAMES_SHOWN} more"
 
     def count_held_within(self, lead: int) -> int:
-        """Return the number of held workers whose lead is at most that."""
+        """Count the held workers within that lead."""
         limit = self.slow + lead
         return sum(len(workers) for pace, workers in self._held_at.items() if pace <= limit)
 
     def join(self, worker: str) -> None:
-        """Add a held member at the slowest member's clock, or at that of a suspended worker further
-        behind.
-        """
+        """Add a held member at the clock of the slowest member, or of a suspended one behind it."""
         slowest = self.slowest_worker()
-        apart = [_position(self.live[each]) for each in (*self.suspended, *self.outdated)]
+        apart = [_position(self.live[other]) for other in (*self.suspended, *self.outdated)]
         behind = (
             (self.floor_clock, self.floor_batches)
             if slowest is None
@@ -245,7 +217,7 @@ class Roster:
         self._enter(worker)
 
     def leave(self, worker: str) -> None:
-        """Remove a live worker; remember the push it may have in flight."""
+        """Remove a live worker; remember a push that it may have in flight."""
         member = self.live[worker]
         computes = worker in self.computing or worker in self.outdated
         if worker in self.members:
@@ -256,9 +228,7 @@ class Roster:
         self.departed[worker] = member.clock if computes else None
 
     def push(self, event: Pushed) -> Push:
-        """Buffer a push that has arrived, and return its name. A member that computed is then held,
-        one clock further.
-        """
+        """Buffer a push and return its name; a computing member becomes held, one clock further."""
         worker, clock = push = event.worker, event.clock
         self.buffered[push] = event
         self.received = received = self.received + 1
@@ -286,7 +256,7 @@ class Roster:
         return push
 
     def execute(self, decision: Decision) -> Decision:
-        """Carry out what a legal decision means for the roster; return the decision, stamped."""
+        """Carry out a legal decision on the roster; return it stamped."""
         return EXECUTE[type(decision)](self, decision)
 
     def _drop(self, decision: Drop) -> Drop:
@@ -298,19 +268,17 @@ class Roster:
         return decision
 
     def _take_back(self, push: Push) -> None:
-        """Set a held worker's pace back to that before a push which has just arrived: its step is
-        as good as not made. `slow` is then at most what it was before that push.
-        """
+        """Undo the pace of a held worker's latest push, dropped as stale: it repeats the step."""
         worker, clock = push
         member = self.members[worker]
         if member.clock != clock + 1 or member.arrival != self.received:
-            return  # others have measured their leads by it meanwhile
+            return  # a push since then: leads were measured by this pace
         former, population = member.pace, self._population
         member.pace = pace = former - 1
         self._unhold(worker, former)
         self._hold(worker, pace)
         population[pace] = population.get(pace, 0) + 1
-        self.slow = min(self.slow, pace)
+        self.slow = min(self.slow, pace)  # at most its value before this push
         self._step_from(former)
         while self.fast not in population:
             self.fast -= 1
@@ -372,7 +340,7 @@ class Roster:
         return Release(worker, clock, version, pull, decision.batch_size, steps, pace - self.slow)
 
     def _push_apart(self, event: Pushed) -> None:
-        """End the step of a worker that is no member; if it was restored, it becomes one."""
+        """End the step of a worker that is no member; a restored one becomes a member."""
         worker = event.worker
         if worker not in self.live:
             assert worker in self.departed, f"{worker} never joined"
@@ -389,7 +357,7 @@ class Roster:
             self._enter(worker)
 
     def _enter(self, worker: str) -> None:
-        """Make a live worker a member: held, at the pace of the slowest."""
+        """Make a live worker a member: held, at the slowest pace."""
         member = self.members[worker] = self.live[worker]
         member.pace = self.slow
         self.fast = max(self.fast, self.slow)
@@ -399,7 +367,6 @@ class Roster:
         self._hold(worker, self.slow)
 
     def _withdraw(self, worker: str) -> None:
-        """Remove a worker from the members."""
         member = self.members[worker]
         if worker in self.computing:
             del self.computing[worker]
@@ -414,9 +381,7 @@ class Roster:
             self.fast -= 1
 
     def _rebase(self) -> None:
-        """Set every lead to 0 as a Switch does, and order all workers by arrival. Clocks do not
-        change.
-        """
+        """Set every lead to 0 for a Switch, and order all workers by arrival; clocks stay."""
         self.members = {
             worker: member for worker, member in self.live.items() if worker in self.members
         }
@@ -440,7 +405,7 @@ class Roster:
             del self._held_at[pace]
 
     def _step_from(self, pace: int) -> None:
-        """Take in that one member is no longer at that pace: `slow` may rise."""
+        """Count one member less at that pace; `slow` may rise."""
         population = self._population
         left = population[pace] - 1
         if left:
@@ -451,9 +416,7 @@ class Roster:
             self.slow += 1
 
     def resume(self) -> None:
-        """Let every live worker have the published weights, and those that compute begin their
-        iteration again.
-        """
+        """Give live workers the published weights; computing workers repeat their iteration."""
         for worker, member in self.live.items():
             member.base = self.published
             if worker in self.computing or worker in self.outdated:
@@ -461,7 +424,7 @@ class Roster:
                 member.telemetry.released_at = self.now
 
     def dump(self) -> RosterState:
-        """Return the state, without what can be recounted. It shares members with the roster."""
+        """Return the state without what `load` recounts; it shares members with the roster."""
         counted = {name: getattr(self, name) for name in COUNTED}
         return RosterState(
             **counted,
@@ -478,7 +441,7 @@ class Roster:
 
     @classmethod
     def load(cls, state: RosterState) -> Roster:
-        """Build the roster that `dump` described, which is its own from here on."""
+        """Build a roster from `dump`'s state, and take over its members."""
         roster = cls()
         for name in COUNTED:
             setattr(roster, name, getattr(state, name))
@@ -495,7 +458,6 @@ class Roster:
 
 
 def _position(member: Member) -> tuple[int, int]:
-    """Return how far a worker is: clock, and batches."""
     return member.clock, member.batches
 
 
@@ -510,4 +472,3 @@ EXECUTE: Mapping[type, Callable[[Roster, Any], Decision]] = {
     Restore: Roster._restore,
     Note: Roster._stay,
 }
-"""Type of a decision -> the method that carries it out."""

@@ -18,32 +18,26 @@ from raysync.errors import IllegalDecision, ProtocolViolation
 
 
 class StageMachines:
-    """A `Machine` for each stage, whose workers are the replicas of the stage.
+    """A `Machine` for each stage, whose workers are the stage's replicas.
 
-    Waiting, staleness and leads are measured among these replicas. Each stage counts versions and
-    progress of its own; the progress of the network is that of its last stage.
+    Each stage counts its own versions, leads and progress; the network's progress is its last
+    stage's.
     """
 
     def __init__(
         self, make: Callable[[], Paradigm], stages: int, workload_samples: int | None = None
     ) -> None:
-        """
-        Args:
-            make: builds a fresh paradigm, for each stage.
-            stages: K.
-            workload_samples: size of the whole work in samples; each stage does all of it.
-        """
-        self._make = make
+        self._make = make  # a fresh paradigm for each stage
         self.machines = {stage: Machine(make(), workload_samples) for stage in range(1, stages + 1)}
 
     @property
     def roster(self) -> Roster:
-        """The roster of the last stage."""
+        """The last stage's roster."""
         return self.machines[len(self.machines)].roster
 
     @property
     def timers(self) -> dict[str, float]:
-        """The timers of all stages; each key begins with the number of its stage."""
+        """All timers; each key begins with the number of its stage."""
         return {
             stage_timer(stage, key): at
             for stage, machine in self.machines.items()
@@ -51,11 +45,11 @@ class StageMachines:
         }
 
     def handle(self, event: Event) -> list[Decision]:
-        """Take in one event, of one stage, and return the decisions.
+        """Handle one event of one stage and return the decisions.
 
         Raises:
-            ProtocolViolation: the event cannot have happened; the state is as before the call.
-            IllegalDecision: the paradigm decided something that a network in stages cannot do.
+            ProtocolViolation: the event is impossible; the state is unchanged.
+            IllegalDecision: the paradigm's decision is impossible in a network of stages.
         """
         if isinstance(event, TimerFired):
             stage, key = split_timer(event.key)
@@ -74,7 +68,7 @@ class StageMachines:
         ]
 
     def resume(self, at: float) -> None:
-        """Go on at this time: see `Machine.resume`."""
+        """Resume every stage, as `Machine.resume` does."""
         for machine in self.machines.values():
             machine.resume(at)
 
@@ -83,7 +77,7 @@ class StageMachines:
         return json.dumps([machine.snapshot() for machine in self.machines.values()])
 
     def restore(self, text: str) -> None:
-        """Go on from the state that `snapshot` returned."""
+        """Load a `snapshot`."""
         self.machines = {
             stage: Machine.restore(state, self._make())
             for stage, state in enumerate(json.loads(text), start=1)
@@ -91,21 +85,16 @@ class StageMachines:
 
 
 def rosters_in(snapshot: str) -> dict[int, Roster]:
-    """Return the rosters of the snapshot of a machine, or of those of stages: stage -> roster, 0
-    where the network is whole.
-    """
+    """Return the rosters of a snapshot by stage; 0 if the network is whole."""
     state = json.loads(snapshot)
     if isinstance(state, list):
         return {stage: roster_in(machine) for stage, machine in enumerate(state, start=1)}
     return {0: roster_in(snapshot)}
 
 
+# Built-in paradigms are refused before the run, by their demands; a user's may not state them.
 def _refuse_ignored(decisions: Iterable[Decision]) -> None:
-    """Refuse a decision that the stages would ignore: the run would differ from its journal.
-
-    Built-in paradigms are refused before the run, by what they demand; a user's paradigm may not
-    state its demands.
-    """
+    """Refuse decisions that the stages would ignore: the run would differ from its journal."""
     for decision in decisions:
         if not isinstance(decision, Release):
             continue
@@ -124,14 +113,14 @@ def _refuse_ignored(decisions: Iterable[Decision]) -> None:
 
 @runtime_checkable
 class StagedParadigm(Protocol):
-    """A kind of run that is no `Paradigm`: it builds the machines of its stages."""
+    """A kind of run, other than a `Paradigm`, that builds the machines of its stages."""
 
     def machine(self, workload_samples: int | None) -> StageMachines:
         """Build fresh machines."""
 
 
 def machine_of(paradigm: AnyParadigm, workload_samples: int | None) -> Machine | StageMachines:
-    """Build the machine that decides in a run under that paradigm."""
+    """Build the machine of a run under that paradigm."""
     if isinstance(paradigm, Paradigm):
         return Machine(paradigm, workload_samples)
     assert isinstance(paradigm, StagedParadigm), (

@@ -1,4 +1,4 @@
-"""Typed JSON: immutable messages, bounds of numbers, and a text that keeps NaN and infinity."""
+"""Typed JSON: immutable messages, bounded numbers, and a text that keeps NaN and infinity."""
 
 from __future__ import annotations
 
@@ -11,30 +11,25 @@ from msgspec import Meta
 
 T = TypeVar("T")
 
-LARGEST = 2**63
-"""The bound on whole numbers of a journal, which are stored in 64 bits."""
-LONGEST_S = 1e12
-"""An upper bound on times, in seconds: 30,000 years."""
-DEEPEST = 20
-"""The largest depth of nested lists and mappings in what a paradigm or an actor reports."""
+LARGEST = 2**63  # whole numbers of a journal are stored in 64 bits
+LONGEST_S = 1e12  # 30,000 years
+DEEPEST = 20  # nested lists and mappings in a report of a paradigm or an actor
 JSON_NATIVE = (
     "None, a bool, a number of 64 bits, a str, a list of these, or a dict of these with str keys"
 )
 
 Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST - 1)]
-"""A whole number that a journal can store."""
-Seconds = Annotated[float, Meta(ge=0, le=LONGEST_S)]
-"""A time or a duration; NaN is none."""
+Seconds = Annotated[float, Meta(ge=0, le=LONGEST_S)]  # a time or a duration, never NaN
 
 
 class TaggedStruct(
     msgspec.Struct, frozen=True, tag=True, omit_defaults=True, forbid_unknown_fields=True, gc=False
 ):
-    """An immutable value whose JSON names its class under `type`, and leaves defaults out."""
+    """An immutable value whose JSON names its class under `type` and leaves defaults out."""
 
 
 def encode(value: Any) -> bytes:
-    """Return JSON. NaN and infinity are written as Python does: `NaN`, `Infinity`.
+    """Return JSON, with NaN and infinity as Python writes them: `NaN`, `Infinity`.
 
     Raises:
         TypeError: a value is neither a struct nor JSON-native.
@@ -48,11 +43,11 @@ def encode(value: Any) -> bytes:
 
 
 def decode(text: str | bytes, kind: type[T]) -> T:
-    """Return the value that `encode` has written, of this type.
+    """Return the value of this type that `encode` wrote.
 
     Raises:
-        ValueError: it is no JSON, or of another type; the message has the place.
-        RecursionError: it is nested too deep.
+        ValueError: not JSON, or of another type; the message has the place.
+        RecursionError: too deeply nested.
     """
     try:
         value: T = msgspec.json.decode(text, type=kind)
@@ -64,12 +59,12 @@ def decode(text: str | bytes, kind: type[T]) -> T:
 
 
 def to_native(value: Any) -> Any:
-    """Return what the JSON of a value says, as JSON-native data."""
+    """Convert a value to JSON-native data."""
     return msgspec.to_builtins(value, enc_hook=_plain)
 
 
 def _plain(value: Any) -> Any:
-    """Return a subclass of a text or a number, as NumPy has them, as the text or number itself."""
+    """Convert a subclass of a text or a number, as NumPy has them, to its base."""
     for kind in (str, float, int):
         if isinstance(value, kind):
             return kind(value)
@@ -77,25 +72,25 @@ def _plain(value: Any) -> Any:
 
 
 def is_whole(value: object) -> bool:
-    """Say whether the value is a whole number of 64 bits, and no bool."""
+    """Return whether the value is a whole number of 64 bits, and no bool."""
     return isinstance(value, int) and not isinstance(value, bool) and -LARGEST <= value < LARGEST
 
 
 def is_native(value: object, depth: int = DEEPEST) -> bool:
-    """Say whether JSON returns the value unchanged, and it is not nested too deep."""
+    """Return whether JSON gives the value back unchanged and it is not too deeply nested."""
     if value is None or isinstance(value, str | float | bool):
         return True
     if isinstance(value, list):
-        return depth > 0 and all(is_native(each, depth - 1) for each in value)
+        return depth > 0 and all(is_native(item, depth - 1) for item in value)
     if isinstance(value, dict):
         return depth > 0 and all(
-            isinstance(name, str) and is_native(each, depth - 1) for name, each in value.items()
+            isinstance(name, str) and is_native(item, depth - 1) for name, item in value.items()
         )
     return is_whole(value)
 
 
 def not_native(values: Mapping[str, Any]) -> str:
-    """Describe the first of these values that is not JSON-native; return "" if all are."""
+    """Describe the first of these values that is not JSON-native; "" if all are."""
     for name, value in values.items():
         if not isinstance(name, str):
             return f"a value under {name!r}, which is no str"

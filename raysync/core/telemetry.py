@@ -1,4 +1,4 @@
-"""The telemetry table: one row for each member, with the times that adaptive paradigms use."""
+"""The telemetry table: a row of times for each member, for adaptive paradigms."""
 
 from __future__ import annotations
 
@@ -8,22 +8,15 @@ from raysync.core.structs import Seconds
 
 
 class Telemetry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """The latest times of a worker, in seconds since the run began, and its intervals, in
-    seconds.
-    """
+    """The latest times of a worker, in seconds since the run began, and its intervals."""
 
     released_at: Seconds | None = None
-    """The time of the latest Release."""
     pushed_at: Seconds | None = None
-    """The time of the latest push."""
+    # between the two latest pushes: computing, transfer and waiting
     interval_s: Seconds | None = None
-    """The time between the two latest pushes: computing, transfer and waiting. None before the
-    second push."""
+    # from Release to push: the interval without the worker's own waiting
     active_s: Seconds | None = None
-    """The time from the latest push's Release to that push: the interval without the worker's own
-    waiting. None before a push."""
-    busy_s: Seconds = 0.0
-    """The seconds of computing of the latest push."""
+    busy_s: Seconds = 0.0  # computing alone, of the latest push
 
     def push(self, at: float, busy_s: float) -> None:
         """Record a push that arrived at that time."""

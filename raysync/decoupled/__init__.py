@@ -1,3 +1,1 @@
-"""Decoupled backpropagation: a network is cut into stages that compute at the same time, on
-different batches.
-"""
+"""Decoupled backpropagation: the stages of a network compute different batches at the same time."""

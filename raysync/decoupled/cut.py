@@ -1,9 +1,4 @@
-"""Cuts a network into stages.
-
-A network can be cut between the items of its sequence: the items of an nn.Sequential (nested ones
-are opened), the layers and blocks of torchvision's ResNets, or the modules that a user's own module
-lists in an attribute `sequence`.
-"""
+"""Cuts a network into stages, between the items of its sequence."""
 
 from __future__ import annotations
 
@@ -18,29 +13,21 @@ from torch.utils.flop_counter import FlopCounterMode
 from raysync.errors import ConfigError, unknown_name
 from raysync.training.worker.buffers import BufferLayout, persistent_buffers
 
-Cost = Callable[[nn.Module, Tensor], float]
-"""The cost of an item and of its forward pass with these samples."""
+Cost = Callable[[nn.Module, Tensor], float]  # of an item and its forward pass with these samples
 
 
 class Part(nn.Sequential):
     """Consecutive items of a network."""
 
     names: list[str]
-    """The names of its trainable parameters in the network, as in `named_parameters()`; empty where
-    the network does not list a parameter."""
+    """Its trainable parameters as `named_parameters()` of the network has them; "" for one that is
+    not there."""
 
 
 def sequence_of(module: nn.Module, name: str = "model") -> dict[str, nn.Module]:
-    """Return the items between which a network can be cut, in their order, by their names in the
-    network.
+    """Map names to the items between which a network can be cut, in order.
 
-    Args:
-        module: an nn.Sequential, a torchvision ResNet, or any module with an attribute `sequence`:
-            modules that, one after another, compute what it computes.
-        name: the name of the model, for the error.
-
-    Raises:
-        ConfigError: the module is none of these.
+    Nested nn.Sequentials are opened; a user's module lists its items in an attribute `sequence`.
     """
     if isinstance(module, nn.Sequential):
         return _opened(module)
@@ -75,19 +62,15 @@ def _opened(module: nn.Sequential, path: str = "") -> dict[str, nn.Module]:
 
 
 def trainable(item: nn.Module) -> int:
-    """Return the number of trainable parameters of an item or a part."""
     return sum(parameter.numel() for parameter in item.parameters() if parameter.requires_grad)
 
 
 def by_parameters(item: nn.Module, _: Tensor) -> float:
-    """Return the number of trainable parameters of an item."""
     return float(trainable(item))
 
 
 def by_operations(item: nn.Module, x: Tensor) -> float:
-    """Return the floating-point operations of an item's forward pass, as torch counts them; the
-    backward pass costs in proportion.
-    """
+    """Count the operations of the forward pass; the backward pass costs in proportion."""
     with FlopCounterMode(display=False) as counter:
         item(x)
     return float(counter.get_total_flops())
@@ -104,22 +87,18 @@ def cut(
     at: Sequence[str] = (),
     name: str = "model",
 ) -> list[Part]:
-    """Cut a network into parts that are made of its own items and together compute what it
-    computes.
+    """Cut a network into parts of its own items that together compute the same.
 
     Args:
-        module: the network; its items must compute the same, one after another, as in
-            `sequence_of`.
         stages: K, the number of parts.
-        samples: (N, ...): the input with which costs are measured, and the parts compared with the
-            whole.
+        samples: (N, ...): the input for measuring costs and for comparing the parts with the whole.
         balance: `operations` or `parameters`, of which the largest part has as little as possible.
-        at: K - 1 names of items that begin a part, in place of `balance`.
+        at: K - 1 names of items that begin a part; overrides `balance`.
         name: the name of the model, for errors.
 
     Raises:
         ConfigError: the network cannot be cut, or not so often; no item has a name of `at`; two
-            parts share a parameter; or the parts together compute something else.
+            parts share a parameter or buffer; or the parts together compute something else.
     """
     items = sequence_of(module, name)
     starts = (
@@ -132,11 +111,11 @@ def cut(
     ]
     names = {id(parameter): name for name, parameter in module.named_parameters()}
     for part in parts:
-        part.names = [names.get(id(each), "") for each in part.parameters() if each.requires_grad]
+        part.names = [names.get(id(p), "") for p in part.parameters() if p.requires_grad]
     _check(module, parts, samples, name)
     for what, owners in (
-        ("parameter", Counter(id(each) for part in parts for each in part.parameters())),
-        ("buffer", Counter(id(each.built) for part in parts for each in persistent_buffers(part))),
+        ("parameter", Counter(id(p) for part in parts for p in part.parameters())),
+        ("buffer", Counter(id(b.built) for part in parts for b in persistent_buffers(part))),
     ):
         if max(owners.values(), default=0) > 1:
             raise ConfigError(f"model {name}: two of its modules share a {what}; cut it elsewhere.")
@@ -152,7 +131,7 @@ def _named(names: list[str], stages: int, at: Sequence[str], model: str) -> list
     for item in at:
         if item not in names:
             raise unknown_name(
-                "place to cut", item, names[1:], where=f"model {model}", shown=names[1:]
+                "place to cut", item, names[1:], where=f"model {model}", listed=names[1:]
             )
     starts = [0, *(names.index(item) for item in at)]
     if any(later <= earlier for earlier, later in pairwise(starts)):
@@ -166,9 +145,7 @@ def _named(names: list[str], stages: int, at: Sequence[str], model: str) -> list
 def _balanced(
     items: dict[str, nn.Module], stages: int, samples: Tensor, balance: str, model: str
 ) -> list[int]:
-    """Return the starts of the parts: of all ways to cut, the one whose largest part is smallest;
-    each part has parameters.
-    """
+    """Find the starts of K parts, each with parameters, whose largest part is smallest."""
     learns = [by_parameters(item, samples) > 0 for item in items.values()]
     if stages > sum(learns):
         raise ConfigError(
@@ -178,7 +155,7 @@ def _balanced(
     costs = [*_costs(items.values(), samples, COSTS[balance])]
     whole, with_parameters = [0.0, *accumulate(costs)], [0, *accumulate(map(int, learns))]
     count = len(costs)
-    # Parts -> end -> (largest part, starts).
+    # number of parts -> end -> (largest part, starts)
     best: list[dict[int, tuple[float, list[int]]]] = [{0: (0.0, [])}]
     for _ in range(stages):
         ends: dict[int, tuple[float, list[int]]] = {}
@@ -221,13 +198,7 @@ def _check(module: nn.Module, parts: Sequence[nn.Module], samples: Tensor, name:
 def joined(
     vectors: Sequence[Tensor], stages: Sequence[BufferLayout], whole: BufferLayout
 ) -> Tensor:
-    """Join the vectors of the stages, (P + Q,) each, to that of the whole network.
-
-    Args:
-        vectors: the vector of each stage.
-        stages: its layout.
-        whole: the layout of the network whose modules are those of the stages, in their order.
-    """
+    """Join the vectors (P + Q,) of the stages into the vector of the whole network."""
     pairs = list(zip(vectors, stages, strict=True))
     buffers = [buffer for vector, stage in pairs for buffer in stage.tensors(vector)]
     weights = [vector[: stage.parameters] for vector, stage in pairs]

@@ -1,8 +1,6 @@
-"""The updates of replicas that each have an optimizer, and average gradients or weights with one
-another.
+"""The updates of replicas with an optimizer each, which average gradients or weights.
 
-Shape legend: S = groups, P = trainable parameters of the stage, Q = numbers of float32 that
-its buffers take.
+Shapes: S groups, P trainable parameters of the stage, Q floats of its buffers.
 """
 
 from __future__ import annotations
@@ -24,17 +22,13 @@ from raysync.training.worker.flat import FlatModel
 
 
 class Gossip:
-    """Each replica has its own weights and optimizer; every H-th round the matrix P mixes gradients
-    or weights.
+    """Every H-th round the matrix P mixes the gradients or weights of the replicas.
 
         grad     g_s <- sum_r P[s, r] g_r, before the optimizers' steps
         weight   x_s <- sum_r P[s, r] x_r, after them
 
-    Source: a reading of Pham and Ahn (2025), whose way of communication is not public. A round is
-    an update under BSP: the pushes of all replicas that have not left; where one has, the shares of
-    the others are scaled to a sum of 1. `lr_scaling: linear` multiplies by S, so that `grad` under
-    full averaging equals one server with one optimizer. Each replica has a momentum of its own,
-    which is not mixed.
+    Source: a reading of Pham and Ahn (2025), whose communication is not public. A round is an
+    update under BSP. Momentum is per replica and not mixed.
     """
 
     def __init__(
@@ -47,8 +41,6 @@ class Gossip:
     ) -> None:
         """
         Args:
-            model: has the initial vector of every replica.
-            update: optimizer and schedule.
             matrix: P, (S, S), doubly stochastic.
             mix: `grad` or `weight`.
             every: H, in rounds.
@@ -65,7 +57,7 @@ class Gossip:
         mixes = self._rounds % self._every == 0
         present = plan.replicas
         matrix = self._matrix[present][:, present]
-        matrix = matrix / matrix.sum(dim=1, keepdim=True)
+        matrix = matrix / matrix.sum(dim=1, keepdim=True)  # without those that have left
         if mixes and self._mix == "grad":
             mixed = matrix @ torch.stack([vector[: self._size] for vector in vectors])  # (S, P)
             vectors = [
@@ -98,7 +90,7 @@ class Gossip:
             store.forget(worker)
 
     def statistics(self, worker: str) -> Tensor:
-        """See `Store.statistics`: a worker pushes to the store of its replica only."""
+        # a worker pushes to the store of its replica only
         stores = [store for store in self._stores if store.knows(worker)]
         return (stores or self._stores)[0].statistics(worker)
 
@@ -114,7 +106,6 @@ class Gossip:
 
 
 def store_of(paradigm: Decoupled, update: Update, part: Part) -> Store:
-    """Return a fresh store of a stage: one optimizer for all replicas, or gossip."""
     model = FlatModel(part, part.names)
     if paradigm.mixes_locally:
         return Gossip(
@@ -128,7 +119,8 @@ def store_of(paradigm: Decoupled, update: Update, part: Part) -> Store:
 
 
 def _scaled(update: Update, pushes: int) -> Update:
-    """Scale the learning rate for a store that gets one push where an update has so many."""
+    # each store gets one push of an update; with the scale, `grad` under full averaging equals one
+    # server with one optimizer
     if update.lr_scaling != "linear":
         return update
     phases = {

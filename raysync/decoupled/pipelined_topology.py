@@ -1,17 +1,16 @@
-"""The pipelined topology: which calls the decisions about the stages of a cut network mean.
+"""The pipelined topology: the calls that carry out decisions about the stages of a network.
 
-    Release(stage)  -> the passes of its iteration, as soon as their inputs are known to come
+    Release(stage)  -> the passes of its iteration, as soon as their inputs are certain to come
     a pass          -> forward(stage, ...) leaves the activation for the next stage
-                       backward(stage, ...) leaves its gradient, and that for the stage before
+                       backward(stage, ...) leaves its gradient, and one for the stage before
     Apply           -> apply(server of the stage, gradients)
 
-Values are passed on before they are computed: a pass is called as soon as that of its neighbour has
-been called, and waits for it where it runs. So stages overlap as far as the data allow, and only
-the paradigm sets barriers. This file does not import torch; the arithmetic is in
-`stage_computation`.
+A pass is called as soon as its neighbour's pass has been called, and waits for the input where it
+runs. So stages overlap as far as the data allow, and only the paradigm sets barriers. This file
+does not import torch.
 
-A run cannot go on without one of its stages: it goes back to its newest checkpoint. What was in
-flight there is not kept, so its pipelines begin anew, as in `pipelines`.
+A run cannot continue without one of its stages: it goes back to its newest checkpoint, which has
+nothing in flight (see `pipelines`).
 """
 
 from __future__ import annotations
@@ -32,7 +31,7 @@ from raysync.decoupled.pipelines import Pass, Pipelines, StageId
 from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
-from raysync.engine.checkpointing import Cut
+from raysync.engine.checkpointing import ConsistentCut
 from raysync.engine.messages import BackwardCall, ForwardCall
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
 from raysync.engine.topology import Step, apply_plan, issued_at
@@ -44,12 +43,11 @@ PASSES = {"forward": ForwardCall, "backward": BackwardCall}
 
 
 def server_of(stage: int) -> str:
-    """Return the id of the server of a stage, from 1."""
     return f"server of stage {stage}"
 
 
 def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
-    """Return what a network in stages cannot carry out, and why."""
+    """Map the capabilities that a network in stages lacks to the reasons."""
     refusals = {
         Capability.BATCH_SIZE: "the stages of a network compute batches of one size",
         Capability.LEAVE: (
@@ -87,24 +85,17 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
 
 @dataclass(slots=True)
 class _StageWorker:
-    """One stage of one group."""
-
     stage_id: StageId
     name: str
-    slot: str
-    """The slot of the worker that it is placed on, by which faults name it."""
-    release: Release | None = None
-    """The latest release."""
-    weights: Value = None
-    """The weights of its latest pull."""
+    slot: str  # of the worker that it is placed on; faults name it
+    release: Release | None = None  # the latest
+    weights: Value = None  # of the latest pull
     version: int = 0
-    """Their version."""
-    is_behind: bool = False
-    """Whether its next call needs these weights."""
+    is_behind: bool = False  # the next call must carry the weights
+    # batch in flight -> version of its forward pass's weights
     versions: dict[int, int] = field(default_factory=dict)
-    """Batch in flight -> the version of the weights of its forward pass."""
+    # of this iteration, each with the neighbours' calls that it waits for
     calls: list[tuple[Call, list[Call]]] = field(default_factory=list)
-    """The calls of this iteration, each with the calls of the neighbours that it waits for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,48 +103,33 @@ class PipelinedPlan:
     """The parts of a pipelined run, without torch."""
 
     paradigm: Decoupled
-    workload_samples: int
-    """The workload of the run; each stage does all of it."""
-    batches: int
-    """The number of batches of the pool."""
+    workload_samples: int  # each stage does all of it
+    batches: int  # in the pool
     slots: Mapping[StageId, tuple[str, str]]
-    """Stage of a group -> its own slot, and that of the worker that it is placed on."""
-    groups: Mapping[str, WorkerGroup]
-    """Slot of a worker -> the description of its device."""
-    shares: Mapping[int, float]
-    """Stage -> its share of the operations of a step."""
-    output_bytes: Mapping[StageId, float]
-    """Stage of a group -> the bytes of its output for one sample, in the precision of the group's
-    stages, and of the gradient that comes back for it."""
+    """Stage of a group -> its own slot, and the slot of the worker it is placed on."""
+    groups: Mapping[str, WorkerGroup]  # slot of a worker -> its device
+    shares: Mapping[int, float]  # stage -> share of a step's operations
+    output_bytes: Mapping[StageId, float]  # as in `DecoupledPlan`
 
     def stage_of(self, slot: str) -> StageId:
-        """Return the stage whose own slot that is."""
         return next(stage_id for stage_id, (own, _) in self.slots.items() if own == slot)
 
     def group(self, slot: str) -> WorkerGroup:
-        """Return the description of the device of a stage, by its own slot."""
+        """Find a stage's device by the stage's own slot."""
         return self.groups[self.slots[self.stage_of(slot)][1]]
 
     def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> Pipelined:
-        """Return the topology of a run."""
         return Pipelined(backend, self, experiment, faults)
 
 
 class Pipelined:
-    """The network is cut into stages, each with a server; groups of them work side by side."""
+    """Groups of stages in parallel; each stage of the network has one server."""
 
     is_pipelined = True
 
     def __init__(
         self, backend: Backend, plan: PipelinedPlan, experiment: Experiment, faults: FaultPlan
     ) -> None:
-        """
-        Args:
-            backend: has the actors of the run.
-            plan: the stages of the network, and the paradigm of their replicas.
-            experiment: gives the batch size, and whether there are faults.
-            faults: the faults of the run.
-        """
         paradigm = plan.paradigm
         self.machine = paradigm.machine(plan.workload_samples)
         self.servers = [
@@ -176,12 +152,12 @@ class Pipelined:
         }
         self._slots = {WorkerId(worker.name).slot: worker for worker in self._stages.values()}
         self.workers = [worker.name for worker in self._stages.values()]
+        # pass -> its input, and the neighbour's call that produces it
         self._mail: dict[Pass, tuple[Value, Call]] = {}
-        """Pass -> its input, and the neighbour's call that leaves it."""
 
     @property
     def rosters(self) -> list[Roster]:
-        """See `Topology.rosters`: one a stage; the last one has the loss."""
+        # one a stage; the last one has the loss
         return [machine.roster for machine in self.machine.machines.values()]
 
     def released(self, release: Release) -> Iterable[Step]:
@@ -195,7 +171,7 @@ class Pipelined:
         return self._carry_out(self._pipelines.released(worker.stage_id))
 
     def _carry_out(self, queue: list[Pass]) -> Iterator[Step]:
-        """Call passes, and those that may then begin; yield the steps that they end."""
+        """Call passes and all that these enable; yield the steps they complete."""
         while queue:
             following = queue.pop(0)
             if step := self._call(following):
@@ -203,7 +179,7 @@ class Pipelined:
             queue += self._pipelines.done(following)
 
     def issued_again(self, step: Step, lost: Collection[Call]) -> None:
-        """See `Topology.issued_again`: the server of a stage does not come back."""
+        """Do nothing: the server of a stage does not come back."""
 
     def _worker(self, name: str) -> _StageWorker:
         return self._slots[WorkerId(name).slot]
@@ -214,8 +190,8 @@ class Pipelined:
     def _member(self, worker: _StageWorker) -> Member | None:
         return self._roster(worker).live.get(worker.name)
 
+    # a stage that has left has pushed all that its group took
     def _pushed(self, worker: _StageWorker, taken: Sequence[int]) -> int:
-        """Return how many batches a stage has pushed, given how many each group has taken."""
         member = self._member(worker)
         return taken[worker.stage_id[0]] if member is None else member.clock
 
@@ -231,41 +207,34 @@ class Pipelined:
         server.apply(apply, plan, [step.call for step in steps], is_pulled)
 
     def left(self, worker: str, why: str) -> None:
-        """See `Topology.left`.
-
-        Raises:
-            RunLost: always: no stage can be spared.
-        """
+        """Raise RunLost: no stage can be spared."""
         raise RunLost(f"{worker}: {why}, and its pipeline cannot go on without it")
 
-    def state(self, cut: Cut) -> dict[str, Any]:
-        """See `Topology.state`: batches that are in flight are not kept."""
+    def state(self, cut: ConsistentCut) -> dict[str, Any]:
+        """Save the machines and counts; batches in flight are not saved."""
         for server, roster in zip(self.servers, self.rosters, strict=True):
             if roster.published < roster.version:
                 cut.keep(PUBLISHED, server, server.published)
         return {"machine": self.machine.snapshot(), "taken": self._pipelines.taken}
 
     def load_state(
-        self, state: Mapping[str, Any], pushed: Mapping[Push, Step], kept: Mapping[str, bytes]
+        self, state: Mapping[str, Any], pushed: Mapping[Push, Step], saved: Mapping[str, bytes]
     ) -> None:
-        """See `Topology.load_state`: a stage keeps nothing."""
         self.machine.restore(state["machine"])
         self.machine.resume(self._backend.now)
         for server, roster in zip(self.servers, self.rosters, strict=True):
             server.resume(roster.version, roster.published)
         for (group, stage), worker in self._stages.items():
-            # It may have to compute again what it has pushed, without another release.
+            # it may have to repeat passes of pushed batches, without another release
             worker.weights, worker.is_behind = self.servers[stage - 1].weights(group), True
             worker.version = self._roster(worker).published
         taken = state["taken"]
-        batches = {each: self._pushed(worker, taken) for each, worker in self._stages.items()}
-        steps = [*self._carry_out(self._pipelines.begin_anew(taken, batches))]
-        assert not steps, f"{steps} that nobody was released for"
+        batches = {key: self._pushed(worker, taken) for key, worker in self._stages.items()}
+        steps = [*self._carry_out(self._pipelines.resume(taken, batches))]
+        assert not steps, f"{steps} without a release"
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
-        """See `Topology.leavers`: a replica without a batch leaves, since the paradigm of the stage
-        would wait for it.
-        """
+        """Name the stages whose group has no batch left; their paradigms would wait for them."""
         pipelines = self._pipelines
         if not pipelines.is_empty:
             return []
@@ -279,9 +248,9 @@ class Pipelined:
         ]
 
     def waited_since(self, step: Step) -> float:
-        """See `Topology.waited_since`: stages wait for each other, so an answer of one stage counts
-        for its whole group, which is known to take as long as the slowest of its devices would
-        take for the whole network.
+        """Find the latest answer of the step's group, plus its longest expected step.
+
+        Stages wait for each other: one answer counts for all, and the slowest device sets the time.
         """
         own, clock = self._worker(step.release.worker), step.release.clock
         group, at = own.stage_id[0], issued_at(self, step)
@@ -299,53 +268,51 @@ class Pipelined:
         return max(heard_at) + max(known_s)
 
     def suspect(self, step: Step) -> str:
-        """See `Topology.suspect`: of the stages that the step waits for, the one that waits for no
-        other.
-        """
+        """Name the stage of the group whose call waits for no other stage."""
         group, _ = self._worker(step.release.worker).stage_id
         is_done = self._backend.is_done
         for (other, _), worker in self._stages.items():
             if other != group:
                 continue
-            under_way = next((each for each in worker.calls if not is_done(each[0])), None)
+            under_way = next((pair for pair in worker.calls if not is_done(pair[0])), None)
             if under_way is not None and all(map(is_done, under_way[1])):
                 return worker.name
         return step.release.worker
 
-    def _call(self, each: Pass) -> Step | None:
+    def _call(self, begun: Pass) -> Step | None:
         """Call a pass; return the step that it ends, if it ends one."""
-        (group, stage), worker = each.stage_id, self._stages[each.stage_id]
+        (group, stage), worker = begun.stage_id, self._stages[begun.stage_id]
         release, mail = worker.release, self._mail
-        if each.direction == "forward":
-            worker.versions[each.batch] = worker.version
+        if begun.direction == "forward":
+            worker.versions[begun.batch] = worker.version
             if stage < self._paradigm.modules:
-                call = self._send(worker, each)
-                mail[Pass((group, stage + 1), "forward", each.batch)] = call, call
-            elif each in mail:  # the last stage runs it with the backward pass
-                mail[Pass(each.stage_id, "backward", each.batch)] = mail.pop(each)
+                call = self._send(worker, begun)
+                mail[Pass((group, stage + 1), "forward", begun.batch)] = call, call
+            elif begun in mail:  # the last stage runs it with the backward pass
+                mail[Pass(begun.stage_id, "backward", begun.batch)] = mail.pop(begun)
             return None
-        call = self._send(worker, each)
+        call = self._send(worker, begun)
         if stage > 1:
-            mail[Pass((group, stage - 1), "backward", each.batch)] = call.value(1), call
-        forward_version = worker.versions.pop(each.batch)
-        if each.batch <= self._pipelines.counts[each.stage_id].pushed:
-            return None  # it was pushed before the pipeline began anew
-        assert release is not None, f"{each} of a stage that was never released"
-        assert release.clock == each.batch - 1, f"{each} in {release}"
+            mail[Pass((group, stage - 1), "backward", begun.batch)] = call.value(1), call
+        forward_version = worker.versions.pop(begun.batch)
+        if begun.batch <= self._pipelines.counts[begun.stage_id].pushed:
+            return None  # it was pushed before the run was resumed
+        assert release is not None, f"{begun} of a stage that was never released"
+        assert release.clock == begun.batch - 1, f"{begun} in {release}"
         report = Report(delay_ticks=self._pipelines.schedule.delay(stage))
         if self._paradigm.weights == "stash":
             report = replace(report, forward_version=forward_version)
         return Step(release, self._batch_size, call, self.servers[stage - 1], None, report)
 
-    def _send(self, worker: _StageWorker, each: Pass) -> Call:
-        arrived = [self._mail.pop(each)] if each in self._mail else []
+    def _send(self, worker: _StageWorker, begun: Pass) -> Call:
+        arrived = [self._mail.pop(begun)] if begun in self._mail else []
         inputs = [worker.weights] if worker.is_behind else []
         inputs += [value for value, _ in arrived]
         worker.is_behind = False
         fault = NO_FAULT
         if self._faults is not None:
-            fault = self._faults.at_step(worker.slot, each.batch - 1, self._backend.now)
-        message = PASSES[each.direction](each.batch, fault)
+            fault = self._faults.at_step(worker.slot, begun.batch - 1, self._backend.now)
+        message = PASSES[begun.direction](begun.batch, fault)
         call = self._backend.call(worker.name, message, inputs)
         worker.calls.append((call, [source for _, source in arrived]))
         return call

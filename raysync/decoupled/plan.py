@@ -1,6 +1,4 @@
-"""The plan of a decoupled run: the network cut, the stages placed on the workers, and their
-costs.
-"""
+"""The plan of a decoupled run: the cut network, the stages' workers, and their costs."""
 
 from __future__ import annotations
 
@@ -37,45 +35,39 @@ FLOAT_BYTES = 4
 
 @dataclass(frozen=True)
 class DecoupledPlan:
-    """The plan of a decoupled run, which both engines need. Built by `plan_of`."""
+    """The plan of a decoupled run, for both engines; built by `plan_of`."""
 
     training: TrainingPlan
     paradigm: Decoupled
     slots: dict[StageId, str]
-    """Stage k of group s -> worker slot s K + k - 1, in the order of the experiment file."""
+    """Stage k of group s -> worker slot s K + k - 1, in the experiment file's order."""
     shards: dict[str, Array]
-    """First slot of each group -> the indices of its training samples; empty if nothing is
-    trained."""
-    shares: dict[int, float]
-    """Stage -> its share of the operations of a step."""
-    vector_bytes: dict[int, int]
-    """Stage -> the bytes of its parameters and buffers."""
+    """First slot of each group -> indices of its training samples; empty without training."""
+    shares: dict[int, float]  # stage -> share of a step's operations
+    vector_bytes: dict[int, int]  # stage -> bytes of its parameters and buffers
     output_bytes: dict[StageId, float]
-    """Stage of a group -> the bytes of its output for one sample, in the precision of the group's
-    stages, and of the gradient that comes back for it."""
+    """Stage of a group -> bytes per sample of its output, and of the returning gradient."""
     batches: int
     """The batches of the pool: enough for the workload, and equally many for each group."""
 
     def name(self, stage_id: StageId) -> str:
-        """Return the worker's name in journals, without the number of its life."""
+        """Return the stage's name in journals, without the number of its life."""
         return stage_slot(self.slots[stage_id], stage_id[1])
 
     def group(self, stage_id: StageId) -> WorkerGroup:
-        """Return the settings of the stage's device; `step_s` is that of the whole network."""
+        """Return the settings of the stage's device; `step_s` is for the whole network."""
         return self.training.groups[self.slots[stage_id]]
 
     def batches_of(self, group: int) -> Batches:
-        """Return the batches of a group: those of the worker that its first stage is on."""
+        """Return the batches of a group: of the worker that runs its first stage."""
         slot = self.slots[group, 1]
         return Batches(self.shards[slot], self.training.experiment.seed, slot)
 
     def reader(self, group: int) -> BatchReader:
-        """Return the batches of a group, read by this process."""
         model = self.training.model
         return BatchReader(model.train_set, model.task.collate, self.batches_of(group))
 
     def topology(self) -> PipelinedPlan:
-        """Return the plan of the topology, without torch."""
         slots = {stage_id: (self.name(stage_id), slot) for stage_id, slot in self.slots.items()}
         training = self.training
         return PipelinedPlan(
@@ -93,25 +85,15 @@ class DecoupledPlan:
         return parts_of(self.training.model, self.training.experiment.seed, self.paradigm)
 
     def store(self, part: Part) -> Store:
-        """Return a fresh store of a stage."""
         return store_of(self.paradigm, self.training.experiment.update, part)
 
 
 def parts_of(model: InitialModel, seed: int, paradigm: Decoupled) -> list[Part]:
-    """Build a model and cut it as the paradigm says.
-
-    Raises:
-        ConfigError: the model cannot be cut like that.
-    """
     return cut_model(model, seed, paradigm)[1]
 
 
 def cut_model(model: InitialModel, seed: int, paradigm: Decoupled) -> tuple[nn.Module, list[Part]]:
-    """Build a model and cut it; return the whole module, too, whose tensors are those of the parts.
-
-    Raises:
-        ConfigError: the model cannot be cut like that.
-    """
+    """Build and cut a model; the whole module shares the parts' tensors."""
     module = model.build(seed)
     parts = cut(
         module, paradigm.modules, _example(model), paradigm.balance, paradigm.at, model.name
@@ -120,11 +102,7 @@ def cut_model(model: InitialModel, seed: int, paradigm: Decoupled) -> tuple[nn.M
 
 
 def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
-    """Cut the network and place the stages.
-
-    Raises:
-        ConfigError: the network cannot be cut like that, or a setting of the experiment is refused.
-    """
+    """Cut the network and place the stages, or raise a ConfigError."""
     experiment = training.experiment
     check(experiment, paradigm)
     if not training.task.can_be_cut:
@@ -160,9 +138,7 @@ def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
 
 
 def placed_as(experiment: Experiment, paradigm: AnyParadigm) -> Experiment:
-    """Return the experiment with which its actors are placed: each stage of a cut network has a
-    server.
-    """
+    """Return the experiment for placement: each stage of a cut network has a server."""
     if not isinstance(paradigm, Decoupled):
         return experiment
     cluster = experiment.cluster.model_copy(update={"server_shards": paradigm.modules})
@@ -170,11 +146,7 @@ def placed_as(experiment: Experiment, paradigm: AnyParadigm) -> Experiment:
 
 
 def check_training(training: TrainingPlan, paradigm: AnyParadigm) -> None:
-    """Refuse before any run what its beginning would refuse.
-
-    Raises:
-        ConfigError: it names the setting, or says why the network cannot be cut.
-    """
+    """Refuse before any run what its start would refuse."""
     if isinstance(paradigm, Decoupled):
         plan_of(training, paradigm)
     else:
@@ -182,11 +154,7 @@ def check_training(training: TrainingPlan, paradigm: AnyParadigm) -> None:
 
 
 def check(experiment: Experiment, paradigm: AnyParadigm) -> None:
-    """Refuse what a run would ignore, or cannot do.
-
-    Raises:
-        ConfigError: it names the setting.
-    """
+    """Refuse settings that a run would ignore or cannot carry out."""
     if not isinstance(paradigm, Decoupled):
         if isinstance(paradigm, Paradigm):
             refusals = refusals_of_data_parallel(experiment, paradigm)
@@ -210,7 +178,7 @@ def check(experiment: Experiment, paradigm: AnyParadigm) -> None:
 
 
 def _example(model: InitialModel) -> Tensor:
-    """Return what the model is called with for two samples."""
+    """Return the model's input for two samples."""
     task = model.task
     if isinstance(task, Supervised):
         return task.plan.example
@@ -225,7 +193,6 @@ def _example(model: InitialModel) -> Tensor:
 
 @torch.no_grad()
 def _costs(parts: Sequence[Part], samples: Tensor) -> list[float]:
-    """Return the operations of each stage."""
     costs, x = [], samples
     for part in parts:
         part.eval()
@@ -238,7 +205,7 @@ def _costs(parts: Sequence[Part], samples: Tensor) -> list[float]:
 def _output_bytes(
     parts: Sequence[Part], samples: Tensor, training: TrainingPlan, slots: Mapping[StageId, str]
 ) -> dict[StageId, float]:
-    """Return the bytes of each stage's output for one sample, each group in its precisions."""
+    """Measure the bytes of each stage's output for one sample, in the precision of its group."""
     measured: dict[tuple[str, ...], list[float]] = {}
     sizes = {}
     for group in sorted({group for group, _ in slots}):
@@ -253,7 +220,6 @@ def _output_bytes(
 
 @torch.no_grad()
 def _outputs(parts: Sequence[Part], x: Tensor, precisions: Sequence[str]) -> list[float]:
-    """Return the bytes of the stages' outputs for one sample."""
     sizes = []
     for part, precision in zip(parts, precisions, strict=True):
         part.eval()

@@ -1,8 +1,6 @@
-"""The arithmetic of one stage: a batch forward, and later backward, at the weights that the forward
-pass used.
+"""The arithmetic of one stage: a batch forward, and later backward.
 
-Shape legend: P = trainable parameters of the stage, Q = numbers of float32 that its buffers take,
-N = samples of a batch.
+Shapes: P trainable parameters of the stage, Q floats of its buffers, N samples of a batch.
 """
 
 from __future__ import annotations
@@ -33,34 +31,24 @@ Weights = Literal["stash", "latest"]
 
 @dataclass
 class _Stashed:
-    """A batch between its forward and its backward pass."""
-
     x: Tensor
     seed: int
-    y: Tensor | None
-    """The output with its graph; None if the backward pass computes it again."""
-    weights: Tensor | None
-    """The weights (P,) that the graph was built with."""
+    y: Tensor | None  # output with its graph; None: the backward pass recomputes it
+    weights: Tensor | None  # (P,), which the graph was built with
 
 
 class StageComputation:
-    """The computation of one stage of one group. Weights come as flat vectors and are never written
-    to, so old ones can stay in use.
+    """The computation of one stage of one group.
 
-    `weights` chooses the weights of the backward pass:
-        * `stash`: those of the forward pass; the gradient is exactly that of the batch at these.
-          Kept are the graph and, where they have changed since, the weights: at most 2(K - k) of
-          each. (PipeDream's weight stashing.)
-        * `latest`: the present ones: the batch is run forward again, so only its input is kept.
-          FDG's program does neither: it uses old activations with weights that were changed in
-          place, which today's torch refuses.
+    Weights come as flat vectors and are never written to, so old ones can stay in use. With
+    `stash`, PipeDream's weight stashing, a backward pass uses the weights of its forward pass, and
+    the gradient is exact: it keeps the graph and, if changed since, the weights, at most 2(K - k)
+    of each. `latest` uses the present weights: it runs the batch forward again, so it keeps only
+    its input. FDG's program does neither: it uses old activations with weights changed in place,
+    which today's torch refuses.
 
-    Buffers (batch-norm's statistics) are the stage's own and change with each forward pass; running
-    a batch again does not change them.
-
-    Under `bf16` a stage hands on what torch's autocast makes of its last operation, in most cases
-    bfloat16, as the next layer of the whole network would get it; and the gradient by its input
-    has the type of that input.
+    Buffers (batch-norm's statistics) are the stage's own; a forward pass changes them, a repeated
+    one does not.
     """
 
     def __init__(
@@ -72,11 +60,8 @@ class StageComputation:
     ) -> None:
         """
         Args:
-            module: part of a network.
-            weights: as above.
-            shrink: beta, by which the gradient from the next stage is multiplied (FDG's gradient
-                shrinking); so stage k's own gradient is scaled by beta^(K - k).
-            precision: `float32`, `tf32` or `bf16`, as of a `GradientComputation`.
+            shrink: beta, which multiplies the gradient from the next stage (FDG's gradient
+                shrinking); it scales stage k's own gradient by beta^(K - k).
         """
         self._flat = FlatModel(module.train(), module.names if isinstance(module, Part) else None)
         self._module = module
@@ -90,9 +75,7 @@ class StageComputation:
         self._shrink, self._precision = shrink, precision
         self._weights = self._flat.weights.detach().clone().requires_grad_()  # (P,)
         self.stashed: dict[int, _Stashed] = {}
-        """Batch -> what is kept of it between its passes."""
-        self.size = self._flat.size
-        """P."""
+        self.size = self._flat.size  # P
 
     @property
     def weights(self) -> Tensor:
@@ -101,7 +84,6 @@ class StageComputation:
 
     @property
     def parameters(self) -> Sequence[NamedParameter]:
-        """The parameters that tile (P,)."""
         return self._flat.parameters
 
     def initial(self) -> Tensor:
@@ -109,26 +91,15 @@ class StageComputation:
         return self._flat.initial()
 
     def read_weights(self, vector: Tensor) -> None:
-        """Use these weights from here on: (P + Q,), whose buffers are ignored. The vector must not
-        change afterwards.
-        """
+        """Use the weights (not the buffers) of a vector (P + Q,), which must not change later."""
         self._weights = vector[: self.size].detach().requires_grad_()
 
     def read_buffers(self, vector: Tensor) -> None:
-        """Take the buffers at the end of a vector (P + Q,)."""
+        """Copy the buffers at the end of a vector (P + Q,)."""
         self._flat.read_buffers(vector)
 
     def forward(self, batch: int, x: Tensor, seed: int) -> Tensor:
-        """Run a batch forward.
-
-        Args:
-            batch: the number of the batch.
-            x: (N, ...), the output of the stage before, or samples.
-            seed: the seed of what the stage draws (dropout).
-
-        Returns:
-            The output (N, ...), for the next stage.
-        """
+        """Return the output (N, ...) of a batch for the next stage; the seed is for dropout."""
         assert batch not in self.stashed, f"batch {batch} is in flight already"
         x = x.detach()
         if self._mode == "latest":
@@ -141,17 +112,9 @@ class StageComputation:
         self.stashed[batch] = _Stashed(x, seed, y, self._weights)
         return y.detach()
 
+    # dy: the gradient of the loss by the output of `forward`
     def backward(self, batch: int, dy: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Run a batch backward.
-
-        Args:
-            batch: the number of the batch.
-            dy: the gradient of the loss by what `forward` returned.
-
-        Returns:
-            `outgoing` (P + Q,): the gradient by the weights, and behind it the present buffers; and
-            the gradient by x, None where x is no float.
-        """
+        """Return `outgoing` (P + Q,), and the gradient by x unless x is no float."""
         stashed = self.stashed.pop(batch)
         if stashed.y is None:
             stashed.x.requires_grad_(stashed.x.is_floating_point())
@@ -164,17 +127,7 @@ class StageComputation:
     def learn(
         self, batch: int, x: Tensor, criterion: Callable[[Tensor], Tensor], seed: int
     ) -> tuple[float, Tensor, Tensor | None]:
-        """Run a batch forward, through the loss and backward in the last stage.
-
-        Args:
-            batch: the number of the batch.
-            x: (N, ...).
-            criterion: the mean loss of an output.
-            seed: as in `forward`.
-
-        Returns:
-            The loss, and what `backward` returns.
-        """
+        """Run a batch through the last stage; return its loss and the results of `backward`."""
         x = x.detach().requires_grad_(x.is_floating_point())
         y = self._run(x, seed)
         with self._computing():
@@ -185,21 +138,20 @@ class StageComputation:
         return loss.item(), outgoing, dx
 
     def state(self) -> State:
-        """Return all that later passes depend on; its tensors must not be changed."""
+        """Return the state of later passes; its tensors must not be changed."""
         return {
             "weights": self._weights,
             "buffers": self._flat.buffers(),
             "stashed": {
-                str(batch): [kept.x, kept.seed, kept.weights]
-                for batch, kept in self.stashed.items()
+                str(batch): [stashed.x, stashed.seed, stashed.weights]
+                for batch, stashed in self.stashed.items()
             },
         }
 
     def load_state(self, state: State) -> None:
-        """Take what `state` returned. The graph of a batch in flight is built again; it does not
-        depend on buffers, which have changed since.
-        """
+        """Restore the result of `state`."""
         self._flat.read_buffers(state["buffers"])
+        # graphs are built again; they do not depend on the buffers, which have changed since
         for batch, (x, seed, weights) in state["stashed"].items():
             x, y = x.detach(), None
             if weights is not None:
@@ -217,6 +169,8 @@ class StageComputation:
         }
         if again:
             named |= {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        # Under `bf16` y has the type of the last operation under autocast, mostly bfloat16, as the
+        # next layer of the whole network would get it.
         with _seeded(seed), self._computing():
             y: Tensor = functional_call(self._module, named, (taken_in(self._precision, x),))
         return y
@@ -228,7 +182,7 @@ class StageComputation:
         assert stashed.y is not None, "nothing to differentiate"
         assert stashed.weights is not None, "no weights to differentiate by"
         inputs = [stashed.weights, *([stashed.x] if stashed.x.requires_grad else [])]
-        # Meanwhile others may have computed in this process.
+        # another computation of this process may have changed it
         use_tf32(self._precision != "float32")
         gradient, *dx = torch.autograd.grad(stashed.y, inputs, dy)
         self._flat.gradient.copy_(gradient)
@@ -247,44 +201,27 @@ class StageWork:
         task: Task,
         reader: BatchReader,
         batch_size: int,
-        device: Device | None = None,
+        device: Device | None = None,  # None: where the tensors are
     ) -> None:
-        """
-        Args:
-            computation: the computation of the stage.
-            stage: its number, from 1.
-            stages: the number of stages.
-            task: gives inputs and loss.
-            reader: has the batches of its group.
-            batch_size: in samples.
-            device: where it computes; None means where the tensors are.
-        """
         self._computation, self._task = computation, task
         self._reader, self._batch_size = reader, batch_size
         self._is_first, self._is_last = stage == 1, stage == stages
         self._upload = device.upload if device is not None else _unchanged
         self._mark = device.mark if device is not None else _no_mark
-        self._span: tuple[Any, Any] = (None, None)
-        """The marks before and after the last pass."""
-        self._takes_buffers = True
-        """Whether it takes the buffers of the next weights, too: it has none of a run so far."""
-        self.not_finite: Finding | None = None
-        """What was not finite in the last backward pass; None: everything was."""
+        self._span: tuple[Any, Any] = (None, None)  # marks before and after the last pass
+        self._takes_buffers = True  # with the next weights: it has no buffers of the run yet
+        self.not_finite: Finding | None = None  # in the last backward pass
 
     @property
     def device_s(self) -> float:
-        """The seconds in which a GPU computed the last pass, without copies, once what it returned
-        has been copied from there; 0 on a CPU, which computes while one waits for it.
-        """
+        """A GPU's seconds for the last pass, once its results are copied; 0 on a CPU."""
         return seconds_between(*self._span)
 
     def forward(self, batch: int, inputs: Sequence[Tensor]) -> Tensor:
         """Run a batch forward; return the activation for the next stage, (N, ...).
 
         Args:
-            batch: the number of the batch.
-            inputs: weights (P + Q,) if they are new, and then the activation of the stage before;
-                the first stage gets none.
+            inputs: new weights (P + Q,), if any, then the previous stage's activation, if any.
         """
         x = self._read(inputs, expected=0 if self._is_first else 1)
         if x is None:
@@ -298,13 +235,12 @@ class StageWork:
         """Run a batch backward; the last stage runs it forward first.
 
         Args:
-            batch: the number of the batch.
-            inputs: weights (P + Q,) if they are new, and then the gradient by the stage's output
-                or, for the last stage, the activation of the stage before; an only stage gets none.
+            inputs: new weights (P + Q,), if any, then the gradient by the stage's output or, for
+                the last stage, the previous stage's activation, if any.
 
         Returns:
-            The loss, which only the last stage has, the vector to push (P + Q,), and the gradient
-            by the stage's input.
+            The loss (of the last stage only), the vector to push (P + Q,), and the gradient by the
+            input.
         """
         arrived = self._read(inputs, expected=0 if self._is_first and self._is_last else 1)
         loss: float | None
@@ -346,17 +282,15 @@ class StageWork:
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
-        """Mark the begin and the end of a pass on the device."""
         begin = self._mark()
         yield
         self._span = begin, self._mark()
 
+    # all stages of a group read the same batch
     def _drawn(self, batch: int) -> Any:
-        """Return the batch of the task, which all stages of a group read."""
         return batch_to(self._reader.read(batch - 1, [self._batch_size])[0], self._upload)
 
     def _read(self, inputs: Sequence[Tensor], expected: int) -> Tensor | None:
-        """Take new weights if there are any, and return the other input."""
         if len(inputs) > expected:
             vector = self._upload(inputs[0])
             self._computation.read_weights(vector)

@@ -1,1 +1,1 @@
-"""What emulates a cluster, with one meaning on both engines: step times, faults."""
+"""The emulation of a cluster, the same for both engines: step times and faults."""

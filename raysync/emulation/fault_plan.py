@@ -1,10 +1,4 @@
-"""The faults of a run: when they act on which workers; the same for every paradigm and on both
-engines.
-
-Random values are hashed from (seed, fault, slot), so they depend on the key (seconds or clock) that
-the fault names and on nothing that a paradigm does. A step is subject, from its beginning to its
-end, to the faults that hold at its Release.
-"""
+"""The faults of a run: which workers they affect and when, for all paradigms and engines alike."""
 
 from __future__ import annotations
 
@@ -21,9 +15,13 @@ from raysync.config.yaml_reading import write_yaml
 from raysync.randomness import hashed_seed, uniform
 from raysync.step_fault import NO_FAULT, StepFault
 
+# Random values are hashed from (seed, fault, slot), so they depend on the fault's key (seconds or
+# clock) and on no decision of a paradigm. A step is subject, from its beginning to its end, to the
+# faults that hold at its Release.
+
 
 class FaultWindows:
-    """The windows of one fault on one slot, drawn as far as they are needed."""
+    """The windows of one fault on one slot, drawn lazily."""
 
     def __init__(self, fault: WindowedFault, purpose: str, seed: int, slot: str) -> None:
         self._lasts = inf if fault.lasts is None else fault.lasts
@@ -32,7 +30,7 @@ class FaultWindows:
         self._next = next(self._coming, inf)
 
     def hold_at(self, key: float) -> bool:
-        """Say whether that moment (seconds or clock) lies in a window."""
+        """Return whether a moment (seconds or clock) lies in a window."""
         while self._next <= key:
             self._begun.append(self._next)
             self._next = next(self._coming, inf)
@@ -41,27 +39,22 @@ class FaultWindows:
 
 
 class SlotKills:
-    """The moments at which one fault kills the worker of one slot, drawn as far as they are
-    needed.
-    """
+    """The moments at which one fault kills a slot's worker, drawn lazily."""
 
     def __init__(self, index: int, fault: Kill, purpose: str, seed: int, slot: str) -> None:
-        self.index = index
-        """The index of the fault in the experiment file."""
+        self.index = index  # in the experiment file
         self._coming = _moments(fault, _drawer(seed, purpose, slot))
         self._next = next(self._coming, inf)
 
     def after(self, at: float) -> float:
-        """Return the first moment later than that one, in seconds since the run began; infinity:
-        there is none. It must not fall from one call to the next.
-        """
+        """Return the first kill after `at`, or infinity; `at` must not fall between calls."""
         while self._next <= at:
             self._next = next(self._coming, inf)
         return self._next
 
 
 def _moments(fault: WindowedFault | Kill, draw: Callable[[int], float]) -> Iterator[float]:
-    """Yield the moments at which a fault strikes, or its windows begin, rising."""
+    """Yield the times of strikes, or of windows' beginnings, in rising order."""
     start, end = fault.start, inf if fault.end is None else fault.end
     if fault.times is not None:
         yield from sorted(start + (end - start) * draw(number) for number in range(fault.times))
@@ -76,13 +69,10 @@ def _moments(fault: WindowedFault | Kill, draw: Callable[[int], float]) -> Itera
 
 @dataclass(slots=True)
 class _SlotFault:
-    """One fault on one slot."""
-
     index: int
     fault: WindowedFault
     windows: FaultWindows
     draws: Draws
-    """See `_Windows.draws`."""
 
     def step_fault(self, clock: int, at: float) -> StepFault | None:
         if not self.windows.hold_at(clock if self.fault.by_clock else at):
@@ -91,21 +81,20 @@ class _SlotFault:
 
 
 class FaultPlan:
-    """All faults of a run; it remembers which of them took effect."""
+    """All faults of a run; it remembers which took effect."""
 
     def __init__(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._idle = dict.fromkeys(range(len(experiment.faults)))
         self._slot_faults: dict[str, list[_SlotFault]] = {}
-        self.crashes: dict[int, Crash] = {}
-        """Index in the experiment file -> the crash."""
+        self.crashes: dict[int, Crash] = {}  # index in the experiment file -> crash
+        # slot -> (clock, index) of its crashes at a clock, the next one last
         self._to_come: dict[str, list[tuple[int, int]]] = {}
-        """Slot -> (clock, index) of its crashes at a clock, the next one last."""
         self._kills: dict[str, list[SlotKills]] = {}
         seed = experiment.seed
         for index, fault in enumerate(experiment.faults):
-            # Draws are hashed from it: another word would draw other faults than the published
-            # results had.
+            # Draws are hashed from this text: another word would draw other faults than in the
+            # published results.
             purpose = f"trouble {index}"
             if isinstance(fault, Crash):
                 self.crashes[index] = fault
@@ -126,13 +115,7 @@ class FaultPlan:
             crashes.sort(reverse=True)
 
     def at_step(self, slot: str, clock: int, at: float) -> StepFault:
-        """Return the effect of the faults on a step that is released now.
-
-        Args:
-            slot: of the worker.
-            clock: the iteration.
-            at: seconds since the run began.
-        """
+        """Return the effect of all faults on a step that is released now."""
         fault = NO_FAULT
         for slot_fault in self._slot_faults.get(slot, ()):
             step_fault = slot_fault.step_fault(clock, at)
@@ -142,43 +125,30 @@ class FaultPlan:
         return fault
 
     def crash_at_clock(self, slot: str, clock: int) -> int | None:
-        """Return the index of the crash that is due when the worker begins this iteration, or None;
-        each crash is returned once.
-        """
+        """Pop the index of the crash that is due when the worker begins this iteration."""
         to_come = self._to_come.get(slot)
         return to_come.pop()[1] if to_come and to_come[-1][0] <= clock else None
 
     def next_kill(self, slot: str, after: float) -> tuple[float, int] | None:
-        """Return when the worker of a slot is killed next, and the index of the fault; None: it is
-        not.
-
-        Args:
-            slot: of the worker.
-            after: seconds since the run began; it must not fall from one call to the next.
-        """
+        """Return time and fault of the slot's next kill; `after` must not fall between calls."""
         coming = [(kills.after(after), kills.index) for kills in self._kills.get(slot, ())]
         at, index = min(coming, default=(inf, 0))
         return (at, index) if at < inf else None
 
     def outlive(self, until_s: float) -> None:
-        """Let no kill strike up to that moment, in seconds since the run began: those before it
-        have, and the run went back to a checkpoint.
-        """
+        """Skip the kills up to that time: they struck before the run resumed from a checkpoint."""
         for kills in chain.from_iterable(self._kills.values()):
             if kills.after(-1.0) <= until_s:
                 kills.after(until_s)
                 self.took_effect(kills.index)
 
     def took_effect(self, index: int) -> None:
-        """Record that the crash or the kill took effect."""
         self._idle.pop(index, None)
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint needs of them, JSON-native."""
         return {"idle": list(self._idle), "to_come": self._to_come}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
         self._idle = dict.fromkeys(state["idle"])
         self._to_come = {
             slot: [(clock, index) for clock, index in crashes]
@@ -191,7 +161,6 @@ class FaultPlan:
         return f"faults[{index}] {write_yaml(settings, width=1000, flow=True).strip()}"
 
     def without_effect(self) -> tuple[str, ...]:
-        """Return the faults that have not taken effect so far."""
         return tuple(self.described(index) for index in self._idle)
 
 

@@ -1,6 +1,4 @@
-"""The seconds that an emulated worker computes, and that its link delays it: the same for every
-engine.
-"""
+"""The computing and link times of an emulated worker, the same for every engine."""
 
 from __future__ import annotations
 
@@ -15,17 +13,12 @@ from raysync.core.ids import Slot
 from raysync.randomness import begun_key, standard_normal_at, uniform_at
 from raysync.step_fault import NO_FAULT, StepFault
 
-SHORTEST = 0.05
-"""A normal jitter never shortens a step to less than this fraction of it."""
-Factor = Callable[[int], float]
-"""Number of a batch -> the factor on the duration of its step."""
+SHORTEST = 0.05  # the least factor of a normal jitter
+Factor = Callable[[int], float]  # Number of a batch -> the factor on the duration of its step.
 
 
 def jitter_of(jitter: Jitter, seed: int, slot: str) -> Factor:
-    """Return a function from the number of a batch to the factor on the duration of its step.
-
-    Its mean is 1 (almost: the normal one is cut at `SHORTEST`).
-    """
+    """Return a slot's jitter, with mean 1 (a normal one is cut at `SHORTEST`)."""
     begun = begun_key(seed, "jitter", slot)
     if jitter.distribution == "exponential":
         return _exponential(begun)
@@ -42,7 +35,7 @@ def jitter_of(jitter: Jitter, seed: int, slot: str) -> Factor:
     return _normal(begun, sigma)
 
 
-# These return functions of the batch alone, which Python calls faster than a `partial`.
+# These return functions of the batch alone, which are faster than a `partial`.
 
 
 def _exponential(begun: blake2b) -> Factor:
@@ -50,7 +43,7 @@ def _exponential(begun: blake2b) -> Factor:
 
 
 def _pareto(begun: blake2b, tail: float) -> Factor:
-    """Draw from 1 - (m / x)**tail, x >= m = (tail - 1) / tail, whose mean is 1."""
+    # 1 - (m / x)**tail for x >= m = (tail - 1) / tail: its mean is 1
     return lambda batch: (tail - 1) / tail * exp(-log(uniform_at(begun, batch)) / tail)
 
 
@@ -72,11 +65,8 @@ class StepTime:
     def __init__(self, group: WorkerGroup, seed: int, slot: str, batch_size: int) -> None:
         """
         Args:
-            group: describes the device. Its `flops_per_s` has already been converted to `step_s`
-                (`raysync.training.preparation`).
-            seed: the seed of the run.
-            slot: the worker's slot.
-            batch_size: the worker's own batch size, for which `step_s` and `trace` hold.
+            group: its `flops_per_s` has already become `step_s` (`raysync.training.preparation`).
+            batch_size: the worker's own, for which `step_s` and `trace` hold.
         """
         self._step_s, self._speed = group.step_s, group.speed
         self._fixed_s, self._floor_s = group.fixed_s, group.floor_s
@@ -84,22 +74,15 @@ class StepTime:
         self._trace, self._begin = steps_of(group.trace, Slot(slot).number, group.count)
         self._jitter = jitter_of(group.jitter, seed, slot)
         is_steady = self._step_s is not None or self._per_sample_s is not None
+        # of `batch_size` samples, without faults and jitter; None: it depends on more
         self._usual_s = self._even_s(0, batch_size, 0.0) if is_steady else None
-        """The duration of every step of `batch_size` without faults and jitter; None: it depends on
-        more than that."""
 
     def seconds(self, batch: int, size: int, factor: float = 1.0, computed_s: float = 0.0) -> float:
-        """Return the duration of a step in seconds: / `speed` x faults x jitter,
+        """Return the seconds of a step of `size` samples: / `speed` x faults x jitter,
 
-            max(floor_s, fixed_s + per_sample_s x size)     of a device that is described so
-            step_s x size / batch_size                      in proportion, or by `trace`
-            computed_s                                      of one that is not emulated
-
-        Args:
-            batch: the number of its batch, from 0.
-            size: the samples of its batch.
-            factor: the factor of the faults at this step.
-            computed_s: the seconds that the step took on the real device.
+        max(floor_s, fixed_s + per_sample_s x size)     of a device that is described so
+        step_s x size / batch_size                      in proportion, or by `trace`
+        computed_s                                      of a device that is not emulated
         """
         even_s = self._usual_s
         if even_s is None or size != self._batch_size:
@@ -110,14 +93,12 @@ class StepTime:
     def seconds_of(
         self, batch: int, steps: int, size: int, factor: float = 1.0, computed_s: float = 0.0
     ) -> float:
-        """Return the seconds of several steps on batches that follow one another, which took so
-        many seconds together on the real device.
-        """
+        """Return the seconds of successive steps, of which `computed_s` is the measured sum."""
         if steps == 1:
             return self.seconds(batch, size, factor, computed_s)
-        each_s = computed_s / steps
+        step_s = computed_s / steps
         return sum(
-            self.seconds(number, size, factor, each_s) for number in range(batch, batch + steps)
+            self.seconds(number, size, factor, step_s) for number in range(batch, batch + steps)
         )
 
     def _even_s(self, batch: int, size: int, computed_s: float) -> float:
@@ -135,24 +116,15 @@ class StepTime:
 
 
 class KnownSteps:
-    """The seconds that each step takes at least, on every backend: what the experiment says of its
-    devices, links and faults.
-    """
+    """The least seconds of each step, by the experiment's devices, links and faults."""
 
     def __init__(
         self,
-        groups: Mapping[str, WorkerGroup],
+        groups: Mapping[str, WorkerGroup],  # by slot
         experiment: Experiment,
-        fault_at: Callable[[str, int, float], StepFault],
-        vector_bytes: float = 0.0,
+        fault_at: Callable[[str, int, float], StepFault],  # `FaultPlan.at_step`
+        vector_bytes: float = 0.0,  # of a push, and of a pull
     ) -> None:
-        """
-        Args:
-            groups: slot -> its description.
-            experiment: gives seed, batch size and the link of every worker.
-            fault_at: `FaultPlan.at_step`.
-            vector_bytes: the size of what travels each way.
-        """
         self._groups, self._experiment, self._fault_at = groups, experiment, fault_at
         self._vector_bytes = int(vector_bytes)
         self._step_times: dict[str, StepTime] = {}
@@ -160,15 +132,11 @@ class KnownSteps:
     def seconds(
         self, slot: str, clock: int, *, batch: int, steps: int, size: int, at: float
     ) -> float:
-        """Return the seconds of an iteration and of both its ways.
+        """Return the seconds of an iteration released at `at`, with both its transfers.
 
         Args:
-            slot: of the worker.
-            clock: the iteration.
             batch: the number of its first batch.
-            steps: of the iteration, each on a batch of its own.
             size: the samples of a batch.
-            at: when it was released, in seconds since the run began.
         """
         group, experiment = self._groups[slot], self._experiment
         step_time = self._step_times.get(slot)
@@ -183,12 +151,6 @@ class KnownSteps:
 
 
 def one_way_s(link: Link, size_bytes: int, fault: StepFault = NO_FAULT) -> float:
-    """Return the seconds that a vector travels over a link without other traffic.
-
-    Args:
-        link: between worker and server.
-        size_bytes: the size of the vector.
-        fault: what faults do to it.
-    """
+    """Return the seconds of a vector's transfer over a link without other traffic."""
     rate = link.bandwidth_bytes_per_s
     return fault.way_s(link.latency_s, size_bytes / rate if rate else 0.0)

@@ -1,16 +1,4 @@
-"""The driver's view of the world: a clock, actors, calls, and the values that calls leave behind.
-
-There are two backends. On Ray (`cluster.ray_backend`) an actor is a process, a value is a reference
-into the object store, and seconds pass. On the virtual clock (`virtual.virtual_backend`)
-an actor is an object of this process, a value has a time and a place, and seconds are numbers. The
-driver and the topologies issue the same calls on both, so what is simulated is what runs.
-
-A call is issued as soon as it is decided: its inputs may be values that are not computed yet. An
-actor carries out its calls in their order.
-
-The backend reports by callbacks, not by a list of completions: in virtual time that list would cost
-an object, and a look-up, for each push.
-"""
+"""The driver's view of the world: a clock, actors, calls, and the values of calls."""
 
 from __future__ import annotations
 
@@ -20,45 +8,44 @@ from typing import Any, Literal, Protocol
 
 from raysync.engine.messages import Message
 
-Value = Any
-"""A value that a call leaves where it was computed, until another call needs it. A `Call` stands
-for the first of its values; its method `value` returns the others."""
+# There are two backends. On Ray (`cluster.ray_backend`) an actor is a process, a value is a
+# reference into the object store, and seconds pass. On the virtual clock
+# (`virtual.virtual_backend`) an actor is an object of this process, a value has a time and a place,
+# and seconds are numbers. The driver issues the same calls on both, so the simulation is the run.
+#
+# A call is issued as soon as it is decided, even if its inputs are not computed yet. An actor
+# carries out its calls in order. Reports are callbacks: in virtual time a list of completions would
+# cost an object and a look-up per push.
 
-Room = Literal["free", "busy", "none"]
-"""Whether a worker can be started in its place. `none`: its node is gone, or is about to be taken
-away, and it has no place on another so far; `busy`: that is not known yet, or its node must first
-start others."""
+# Left by a call where it was computed, until another call needs it. A `Call` is the first of its
+# values; `Call.value` returns the others.
+Value = Any
+
+# Whether a worker can start. none: its node is gone or about to go, and no other has a place so
+# far; busy: unknown yet, or its node must first start others.
+Availability = Literal["free", "busy", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The failure of a call, in place of its answer."""
+    """A call's answer if it failed, perhaps in a call whose values it needs."""
 
+    # an actor died, a value was lost with its node, or an actor's own code raised an error
     kind: Literal["died", "lost", "raised", "other"]
-    """`died`: an actor died; `lost`: a value was lost with the node that held it; `raised`: an
-    actor's own code raised an error. It may have happened in a call whose values this call
-    needs."""
-    reason: str
-    """The part of the error that the user needs, in a few lines."""
-    actor: str = ""
-    """The id of the actor that died, or whose code raised the error; "" if it is unknown."""
-    with_node: bool = False
-    """Whether the actor's node is known to be gone, too."""
+    reason: str  # for the user, in a few lines
+    actor: str = ""  # that died or raised; "": unknown
+    with_node: bool = False  # the actor's node is known to be gone, too
 
 
 class Call(Protocol):
     """One call of an actor's method, under way or done."""
 
     def value(self, index: int) -> Value:
-        """Return one of the values that it leaves behind, which may be passed on before it is
-        computed.
-        """
+        """Return one of its values, which may be passed on before it is computed."""
 
     @property
     def answer(self) -> Any:
-        """The method's answer to the driver, or a `Failure`; to be read only once the call is
-        done.
-        """
+        """The method's answer to the driver, or a `Failure`; only of a call that is done."""
 
 
 class Backend(Protocol):
@@ -66,60 +53,45 @@ class Backend(Protocol):
 
     @property
     def computes(self) -> bool:
-        """Whether calls compute; where they only take time, servers need no details of an
-        update.
-        """
+        """Whether calls compute; where they only take time, servers need no details of updates."""
 
     @property
     def now(self) -> float:
         """The seconds since the run began."""
 
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        """Call `happens(argument)` at that time, in seconds since the run began."""
+        """Call `happens(argument)` at that time."""
 
     def wait(self) -> None:
         """Wait for the next event, and call back whatever is due."""
 
     def is_report_due(self, lines: int) -> bool:
-        """Return whether a report is due now, given the number of lines for it."""
+        """Return whether a report of so many lines is due."""
 
     def call(self, actor: str, message: Message, inputs: Sequence[Value] = ()) -> Call:
-        """Call an actor.
-
-        Args:
-            actor: the id `server` or `evaluator`, or that of a worker.
-            message: what it is called for.
-            inputs: values that other calls leave behind.
-        """
+        """Call the actor `server`, `evaluator` or a worker; inputs are values of other calls."""
 
     def watch(self, call: Any, then: Callable[[Any], None], argument: Any) -> None:
         """Call `then(argument)` once the call is done or has failed."""
 
     @property
     def delivers(self) -> bool:
-        """Whether any value takes time on its way from one actor to another."""
+        """Whether values take time between actors."""
 
     def late_s(self, value: Value) -> float:
-        """Return the seconds until a value that is asked for now will have been made; 0 where that
-        cannot be foreseen.
-        """
+        """Return the seconds until a value is made, or 0 where that cannot be foreseen."""
 
     def deliver(self, value: Value, actor: str) -> tuple[Call, ...]:
-        """Bring a value to the site of an actor that will need it, as soon as it is computed, and
-        without holding up the actor's calls; only called where the backend `delivers`.
+        """Start to move a completed call's first value to an actor, without blocking its calls.
 
-        Args:
-            value: the first value of a call that is done.
-            actor: the one that needs it.
+        Only where the backend `delivers`.
 
         Returns:
-            Calls to wait for until the value is there; none if nothing is left to be brought.
+            Calls to wait for; none if nothing is left to be moved.
         """
 
     def enter_phase(self, phase: str) -> None:
-        """Note that the paradigm has switched to that phase; only a described network can change
-        with it, not a real one.
-        """
+        """Note a switch to that phase; a described network may change with it."""
 
     def is_done(self, call: Any) -> bool:
         """Return whether the call is done or has failed."""
@@ -131,58 +103,52 @@ class Backend(Protocol):
             TimeoutError: the call is still under way after `patience_s` seconds.
         """
 
-    def room(self, worker: str) -> Room:
-        """Return whether a worker that comes back can be started now."""
+    def availability(self, worker: str) -> Availability: ...
 
     def watch_nodes(
         self, drained: Callable[[str], None], lost: Callable[[str, Sequence[str]], None]
     ) -> None:
-        """Tell what becomes of the nodes of workers and servers.
+        """Report the fate of the nodes of workers and servers.
 
         Args:
-            drained: called with an actor, once, when it is announced that its node will be taken
-                away; also if the worker has not joined yet.
-            lost: called with a node that is gone, by the address that users know it by, and the
-                actors that were on it.
+            drained: called once with an actor, joined or not, whose node is announced to go.
+            lost: called with a lost node's address, as users know it, and its actors.
         """
 
     def spawn(self, worker: str) -> Call:
-        """Start the actor of a worker that comes back; the call is done when it is ready."""
+        """Start the actor of a returning worker; the call is done when it is ready."""
 
     def end_at(self, worker: str, at: float) -> None:
-        """Let the process of a worker die at that time, in seconds since the run began, unless the
-        worker was killed by then. Nobody is told: its calls fail as those of any dead actor do.
+        """Let a worker's process die at that time, unless it was killed before.
+
+        Nobody is told: its calls fail as with any dead actor.
         """
 
     def kill(self, actor: str) -> None:
-        """End an actor at once: if it is frozen or unreachable, it must not keep its device."""
+        """End an actor at once: even a frozen or unreachable one must free its device."""
 
     def restart(self, actor: str, *base: Value, freezes: bool = False) -> Call:
-        """Start the evaluator anew, or a server in the place of one that is lost; the call is done
-        when it is ready. What it is sent from now on, the new process carries out.
+        """Restart the evaluator, or a lost server; the call is done when it is ready.
+
+        The new process carries out all later calls.
 
         Args:
-            actor: its id.
-            base: the snapshot of a server that it begins with; without, it is as it was when the
-                run began, or was resumed.
-            freezes: the process may still be there; it is ended, then.
+            base: a server's snapshot to begin with; none: its state at the run's start or
+                resumption.
+            freezes: the old process may still be there, and is ended.
 
         Raises:
-            RunLost: there is no place for a server any more.
+            RunLost: no node has a place for the server.
         """
 
     def can_lose(self, server: str) -> bool:
-        """Return whether the process of a server may be lost, and can be started anew."""
+        """Return whether a server's process may be lost, and can be restarted."""
 
     def repeat(
         self, lost: Any, server: str, message: Message, inputs: Sequence[Value] = ()
     ) -> Call:
-        """Call a server that was started anew, as the one before it was called.
+        """Repeat a call on a restarted server.
 
-        Args:
-            lost: a call without values, which stands for the new ones from now on; whoever
-                watches it does so anew. None: nobody needs the values.
-            server: its id.
-            message: see `call`.
-            inputs: see `call`.
+        `lost` is the old call: it gets the new values, and must be watched again. None: nobody
+        needs them.
         """

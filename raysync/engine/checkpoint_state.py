@@ -1,15 +1,4 @@
-"""The driver's state in a checkpoint: what must be in it before a run goes on from there.
-
-The file may come from a stranger, with checksums that fit. So it is checked by the process of the
-command, before the record is touched: its types, and by restoring the machine, what they say of
-each other.
-
-Where a run goes on with other workers than it had, the worker of a slot that is gone leaves, and
-its pushes that had arrived stay; that of a new slot joins, at the clock of the slowest. The machine
-is restored with the workers of the cut, and these changes are events like any others: so the
-journal replays, and every paradigm knows what to do. Each sample of the training set is dealt out
-anew among the slots, so from there on a slot meets other samples than it would have.
-"""
+"""The driver's state in a checkpoint: its checks, and its change for other workers."""
 
 from __future__ import annotations
 
@@ -31,20 +20,26 @@ from raysync.core.stages import machine_of, rosters_in
 from raysync.core.structs import DEEPEST, Seconds, Whole, is_native
 from raysync.errors import ConfigError, ProtocolViolation
 
+# The file may come from a stranger, with correct checksums. So the command's process checks it
+# before it touches the record: types first, then consistency, by restoring the machine.
+#
+# A run may resume with other workers. The worker of a removed slot leaves, while its arrived pushes
+# stay; the worker of a new slot joins at the clock of the slowest. The machine is restored with the
+# old workers and these changes are ordinary events, so the journal replays and every paradigm can
+# handle them. The training set is dealt out again among the new slots.
+
+# entry of the state: seconds since the run began up to which no kill strikes again
 OUTLIVED_S = "outlived_s"
-"""The entry of a checkpoint's state with the moment, in seconds since the run began, up to which
-workers are not killed again."""
-LEAVING = "leaving"
-"""The entry of a checkpoint's state with the workers that leave as the run goes on."""
-WHY = "the run goes on with other workers"
-"""The reason with which a worker leaves whose slot is gone."""
+LEAVING = "leaving"  # entry of the state: the workers that leave as the run resumes
+# why a worker leaves whose slot is gone
+OTHER_WORKERS = "the run goes on with other workers"
 
 
 class _Closed(msgspec.Struct, forbid_unknown_fields=True):
-    """A mapping with these keys alone."""
+    pass
 
 
-class _Away(_Closed):
+class _Rejoins(_Closed):
     coming: list[tuple[str, float, Whole, float]]
     unproven: dict[str, Whole]
 
@@ -83,11 +78,9 @@ class _Faults(_Closed):
 
 
 class _DriverState(_Closed):
-    """What `Driver` writes down; `leaving` is added where other workers go on, and `outlived_s`
-    where a run in stages does.
-    """
+    """The driver's state; other workers add `leaving`, and a run in stages `outlived_s`."""
 
-    comebacks: _Away
+    comebacks: _Rejoins
     stays_away: list[str]
     lives: dict[str, str]
     workers: dict[str, str]
@@ -107,7 +100,7 @@ class _DriverState(_Closed):
 
 @contextmanager
 def undamaged() -> Iterator[None]:
-    """Turn what the state of a checkpoint raises as it is restored into a `ConfigError`."""
+    """Turn errors of restoring a checkpoint's state into a `ConfigError`."""
     try:
         yield
     except (
@@ -125,12 +118,10 @@ def undamaged() -> Iterator[None]:
 
 
 @undamaged()
-def check_goes_on(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
+def check_resumable(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
     """Refuse a checkpoint whose driver's state cannot be restored.
 
-    Args:
-        checkpoint: of a run whose driver writes down its own state.
-        paradigm: that of the run, fresh; it is not changed.
+    The paradigm is the run's, fresh; it is not changed.
 
     Raises:
         ConfigError: it says what is wrong.
@@ -157,11 +148,7 @@ def check_goes_on(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
 
 
 def files_of(checkpoint: Checkpoint, server: str, count: int) -> Sequence[bytes]:
-    """Return the files of a server that has so many shards.
-
-    Raises:
-        ConfigError: the checkpoint has another number of them.
-    """
+    """Return the files of a server's shards; a ConfigError refuses another number of them."""
     files = checkpoint.servers.get(server, ())
     if len(files) != count:
         raise ConfigError(
@@ -172,11 +159,7 @@ def files_of(checkpoint: Checkpoint, server: str, count: int) -> Sequence[bytes]
 
 @undamaged()
 def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint:
-    """Return a checkpoint as a run with the workers of an experiment goes on from it.
-
-    Args:
-        checkpoint: of a run that may have had others.
-        experiment: the settings that it is to go on with.
+    """Adapt a checkpoint to the workers of an experiment, which may be others.
 
     Raises:
         ConfigError: its state is damaged.
@@ -191,7 +174,7 @@ def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint
     state, lives = checkpoint.state, checkpoint.state["lives"]
     added = {slot: _next_worker(slot, lives) for slot in slots if slot not in workers}
     comebacks, topology = state["comebacks"], state["topology"]
-    coming = [each for each in comebacks["coming"] if _slot(each[0]) in slots]
+    coming = [rejoin for rejoin in comebacks["coming"] if _slot(rejoin[0]) in slots]
     unproven = {
         worker: count for worker, count in comebacks["unproven"].items() if _slot(worker) in slots
     }
@@ -202,7 +185,9 @@ def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint
         "comebacks": {**comebacks, "coming": coming, "unproven": unproven},
         "stays_away": [slot for slot in state["stays_away"] if slot in slots],
         "releases": {
-            worker: each for worker, each in state["releases"].items() if _slot(worker) in slots
+            worker: release
+            for worker, release in state["releases"].items()
+            if _slot(worker) in slots
         },
         "topology": {**topology, "pushers": _of(topology["pushers"], slots)},
         LEAVING: gone,
@@ -211,7 +196,7 @@ def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint
 
 
 def _next_worker(slot: str, lives: Mapping[str, str]) -> str:
-    """Return the id of a slot's new worker: an id is used once in a run."""
+    # an id is used once in a run
     return str(WorkerId(lives[slot]).next_life) if slot in lives else str(worker_id(slot, 1))
 
 

@@ -1,14 +1,4 @@
-"""When a run takes a checkpoint, and how: a consistent cut, without waiting for anything.
-
-    cut        between two events: the driver's state is written down, and the journal gets a line
-    snapshot   a call to every server, behind all updates sent so far: so it has the very version
-    done       once all have answered, also the workers that keep something from push to push, each
-               behind the iteration that it is at; meanwhile workers compute, and updates go on
-
-Gradients and weights that the driver still needs (buffered pushes, pending evaluations, the model
-to keep) are inputs of the snapshots, under names: each server writes its parts of them down. So no
-tensor comes here, but the contents of the servers' files.
-"""
+"""The checkpoints of a run: consistent snapshots, without waiting for anything."""
 
 from __future__ import annotations
 
@@ -24,31 +14,37 @@ from raysync.engine.backend import Backend, Call, Failure, Value
 from raysync.engine.lines import Lines
 from raysync.engine.parameter_server import ParameterServer
 
+# cut        between two events: the driver's state is written down, and the journal gets a line
+# snapshot   a call to every server behind all updates sent so far, so it has the very version
+# done       all have answered, also the workers with a state of their own, each behind its running
+#            iteration; meanwhile workers compute, and updates go on
+#
+# Gradients and weights that the driver still needs (buffered pushes, pending evaluations, models to
+# save) are named inputs of the snapshots: each server writes its parts into its files, so no tensor
+# comes here.
+
+# The state and the files of a checkpoint.
 Snapshot = tuple[Mapping[str, Any], Mapping[str, Sequence[bytes]]]
-"""The state and the files of a checkpoint."""
 
 
 @dataclass(slots=True)
-class Cut:
-    """What is to be written down at one moment of a run."""
+class ConsistentCut:
+    """The state of a run at one moment, with the values that servers and workers write down."""
 
-    state: dict[str, Any] = field(default_factory=dict)
-    """The driver's state, JSON-native."""
+    state: dict[str, Any] = field(default_factory=dict)  # the driver's, JSON-native
+    # server id -> names and values to keep
     values: dict[str, list[tuple[str, Value]]] = field(default_factory=dict)
-    """Id of a server -> name and value of what it is to keep for the driver."""
+    # worker -> the call that answers with its file
     workers: dict[str, Call] = field(default_factory=dict)
-    """Worker -> the call that answers with the file of what it keeps."""
 
     def keep(self, name: str, server: ParameterServer, value: Value) -> None:
-        """Keep a gradient for a server, or weights of its own, under a name; see
-        `ParameterServer.saved`.
-        """
+        """Store a gradient, or a server's weights, under a name, for `ParameterServer.saved`."""
         self.values.setdefault(server.actor, []).append((name, value))
 
 
 @dataclass(slots=True, eq=False)
 class _Pending:
-    """A checkpoint whose actors have not answered yet."""
+    """A checkpoint that awaits answers."""
 
     number: int
     at: float
@@ -59,34 +55,27 @@ class _Pending:
 
 
 class Checkpointer:
-    """The checkpoints of a run."""
-
     def __init__(
         self,
         backend: Backend,
         servers: Sequence[ParameterServer],
         experiment: Experiment,
         lines: Lines,
-        cut: Callable[[], Cut | None],
+        cut: Callable[[], ConsistentCut | None],
         former: Checkpoint | None = None,
     ) -> None:
         """
         Args:
-            backend: has the servers.
-            servers: of the run.
-            experiment: says how often.
-            lines: the journal's.
-            cut: writes the driver's state down; None: the run is over, or the driver asks again.
-            former: the checkpoint that the run goes on from.
+            cut: writes the driver's state down; None: the run is over, or the driver requests
+                again.
+            former: the checkpoint from which the run resumed.
         """
-        self.done: list[Checkpoint] = []
-        """The checkpoints that are to be reported."""
+        self.done: list[Checkpoint] = []  # to be reported
+        # of the latest `Checkpointed` in the journal
         self.number = 0 if former is None else former.number
-        """The number of the latest checkpoint of which there is a line in the journal."""
-        self.exists = former is not None
-        """Whether the run can be resumed: a checkpoint is complete."""
+        self.exists = former is not None  # a checkpoint is complete, so the run can be resumed
+        # returns the whole world of an engine in this process; None: not now
         self.snapshot: Callable[[], Snapshot | None] | None = None
-        """Returns the whole world at once, where it is in this process; None: not now."""
         self._backend, self._servers = backend, servers
         self._lines, self._cut = lines, cut
         self._is_requested, self._is_last_taken = False, False
@@ -96,29 +85,26 @@ class Checkpointer:
         self._every_progress = None if setting is None else setting.every_progress
         self._deadline_s = experiment.cluster.step_deadline_s
         self.next_progress = inf
-        """The progress of the run at which the next checkpoint is due."""
 
     def begin(self, progress: float) -> None:
-        """Begin to count, at that progress of the run."""
+        """Schedule the first checkpoints, from that progress on."""
         self._expect(progress)
         if self._every_s is not None:
             self._schedule()
 
     def reached(self, progress: float) -> None:
-        """Take the checkpoint that is due at that progress of the run, once the event in hand is
-        over.
-        """
+        """Take the checkpoint that is due at that progress, after the event in hand."""
         self._expect(progress)
         self.request()
 
     def request(self) -> None:
-        """Take a checkpoint once the event in hand is over."""
+        """Take a checkpoint after the event in hand."""
         self._is_requested = True
         self._backend.schedule(self._backend.now, self._requested, None)
 
     @property
     def is_pending(self) -> bool:
-        """Whether a checkpoint has been requested that is not complete, and not given up."""
+        """Whether a requested checkpoint is neither complete nor given up."""
         return self._is_requested or self._pending is not None
 
     def _expect(self, progress: float) -> None:
@@ -139,9 +125,7 @@ class Checkpointer:
         self.take()
 
     def take(self) -> None:
-        """Take a checkpoint between two events, unless the one before it is still being written
-        down.
-        """
+        """Take a checkpoint between two events, unless the one before is still pending."""
         if self._pending is not None:
             return
         if self.snapshot is None:
@@ -153,7 +137,7 @@ class Checkpointer:
             self.done.append(Checkpoint(self.number, self._backend.now, *taken))
 
     def take_last(self) -> None:
-        """Take a checkpoint if this is the first call: the run is to be stopped."""
+        """Take a checkpoint on the first call: the run will stop."""
         if not self._is_last_taken:
             self._is_last_taken = True
             self.take()
@@ -187,40 +171,44 @@ class Checkpointer:
         else:
             self._backend.schedule(at + self._deadline_s, self._miss_deadline, pending)
 
-    def _snapshot(self, server: ParameterServer, cut: Cut) -> Call:
-        kept = cut.values.get(server.actor, [])
-        return server.snapshot([name for name, _ in kept], [value for _, value in kept])
+    def _snapshot(self, server: ParameterServer, cut: ConsistentCut) -> Call:
+        named = cut.values.get(server.actor, [])
+        return server.snapshot([name for name, _ in named], [value for _, value in named])
 
     def _answered(self, pending: _Pending) -> None:
         pending.missing -= 1
         if pending.missing or self._pending is not pending:
             return
-        files, kept = (
+        files, worker_files = (
             {actor: call.answer for actor, call in calls.items()}
             for calls in (pending.servers, pending.workers)
         )
-        answers = [*files.values(), *kept.values()]
-        failure = next((each for each in answers if isinstance(each, Failure)), None)
+        answers = [*files.values(), *worker_files.values()]
+        failure = next((answer for answer in answers if isinstance(answer, Failure)), None)
         if failure is None:
-            self._complete(pending, files, {worker: file for worker, [file] in kept.items()})
+            self._complete(
+                pending, files, {worker: file for worker, [file] in worker_files.items()}
+            )
         else:
             self._give_up(pending, failure.reason)
 
     def _complete(
-        self, pending: _Pending, files: Mapping[str, Sequence[bytes]], kept: Mapping[str, bytes]
+        self,
+        pending: _Pending,
+        files: Mapping[str, Sequence[bytes]],
+        worker_files: Mapping[str, bytes],
     ) -> None:
         self._pending = None
         self.exists = True
         number, at, state = pending.number, pending.at, pending.state
-        self.done.append(Checkpoint(number, at, state, servers=files, kept=kept))
+        self.done.append(Checkpoint(number, at, state, servers=files, worker_files=worker_files))
 
     def _miss_deadline(self, pending: _Pending) -> None:
         if self._pending is pending:
             self._give_up(pending, f"no answer for {self._deadline_s:g} s")
 
     def _give_up(self, pending: _Pending, why: str) -> None:
-        """Go on without a checkpoint: if a server is the cause, the run learns of it elsewhere."""
-        self._pending = None
+        self._pending = None  # a server's own failure reaches the run elsewhere
         self._lines.remark(
             f"Checkpoint {pending.number} could not be taken ({why}); the run goes on."
         )

@@ -1,6 +1,4 @@
-"""The demands of an experiment on a topology, and their refusal where the topology cannot meet
-them.
-"""
+"""The demands of an experiment on a topology, and their refusal where it cannot meet them."""
 
 from __future__ import annotations
 
@@ -13,7 +11,7 @@ from raysync.errors import ConfigError
 
 
 def demands_of(experiment: Experiment) -> Iterator[Demand]:
-    """Yield what the settings of an experiment demand beyond what every topology can do."""
+    """Yield the demands that not every topology can meet."""
     update, on_ray = experiment.update, experiment.engine == "ray"
     if update.project_radius is not None:
         yield Capability.WHOLE_MODEL, "update.project_radius"
@@ -79,7 +77,7 @@ CHANGED_BY_STEPS = "a worker's local steps have changed the weights that it woul
 def refusals_of_data_parallel(
     experiment: Experiment, paradigm: Paradigm
 ) -> Mapping[Capability, str]:
-    """Return what a data-parallel run cannot carry out on the experiment's engine, and why."""
+    """Return what a data-parallel run refuses on the experiment's engine, and why."""
     on_ray = experiment.engine == "ray"
     refusals = {} if on_ray else {Capability.COMPILE: NOT_EXACT}
     if experiment.local is not None:
@@ -97,7 +95,7 @@ def refusals_of_data_parallel(
 
 
 def _demands_of(network: Network) -> Iterator[Demand]:
-    """Yield what the described network demands; on Ray the real one takes its place."""
+    """Yield the described network's demands; on Ray the real one replaces it."""
     if (size := network.vector_bytes) is not None:
         yield Capability.SEND_SIZES, f"network.vector_bytes: {size:g}"
     for name in ("nodes", "regions"):
@@ -114,17 +112,15 @@ def refuse(
     paradigm: Paradigm,
     within: str = "",
 ) -> None:
-    """Refuse what a topology cannot carry out.
+    """Refuse demands that a topology cannot meet.
 
     Args:
-        name: the name of the experiment's paradigm.
-        refusals: what the topology refuses, and why.
-        experiment: its settings make demands.
-        paradigm: makes demands, too.
-        within: the parameter of that paradigm which names `paradigm`; "" if it is the same one.
+        name: the experiment's paradigm.
+        refusals: the topology's, with reasons.
+        within: the parameter that names `paradigm`, if it is a nested one.
 
     Raises:
-        ConfigError: it names the paradigm and the first setting that is refused.
+        ConfigError: it names the paradigm and the first refused setting.
     """
     inner = ((capability, f"{within}{setting}") for capability, setting in paradigm.demands())
     for capability, setting in (*inner, *demands_of(experiment)):

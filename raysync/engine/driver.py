@@ -1,35 +1,4 @@
-"""The loop that carries out what a machine decides: one for every backend and every topology.
-
-    something happens      a call is done or has failed, or a time has come (`Backend.wait`)
-    it becomes an event    Joined, Left, Pushed or TimerFired; the machine answers with decisions
-    decisions are calls    the topology issues them, and returns the steps that are then under way
-
-The rest of a run is here, too: the lines of the journal, timers, and the end of the run. The coming
-and going of workers (`members`), evaluations, and late and failed steps have files of their own.
-
-What happens when something is lost:
-
-* A push is the arrival of its gradient at the server, not the end of its computation. So the loss
-  of a worker's node takes no push away that the machine knows of: a gradient that the node still
-  held never arrives, and the worker has Left.
-* Every step has a deadline, since a frozen actor is never reported: its worker has Left, unless the
-  step waits for weights that the server has not published. Then it is the server that is lost.
-* An update that fails ends the run with its own error: every update and publication names its
-  version, and a server that has missed one refuses every later call. So no model misses an update
-  unnoticed.
-* A lost worker comes back as the next life of its slot (`cluster.restarts`), as if it were new: it
-  joins at the clock of the slowest member, and nothing that its predecessor computed is computed
-  again. While all workers are on their way back the run waits, and so it does while fewer are there
-  than `cluster.min_workers`: see `members`. A worker that a planned crash has taken away comes back
-  only if the crash says so; a kill is a loss like any other. An error of a worker's own code ends
-  the run: it would come again.
-* An evaluator only measures: see `evaluations`.
-* A lost server comes back with the weights that it had: see `parameter_server`. The others go on
-  meanwhile.
-* A server that does not come back, a stage of a pipeline or its server, and the loss of the process
-  of this driver, end the driver. Where there is a checkpoint (see `checkpointing`) the run goes on
-  from there, in new processes.
-"""
+"""The loop that carries out a machine's decisions, for every backend and every topology."""
 
 from __future__ import annotations
 
@@ -66,7 +35,7 @@ from raysync.core.structs import to_native
 from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.backend import Backend, Failure
 from raysync.engine.checkpoint_state import OUTLIVED_S
-from raysync.engine.checkpointing import Checkpointer, Cut
+from raysync.engine.checkpointing import Checkpointer, ConsistentCut
 from raysync.engine.error_text import reason
 from raysync.engine.evaluations import Evaluations
 from raysync.engine.failure_detection import FailureDetector
@@ -85,24 +54,37 @@ from raysync.engine.topology import (
 )
 from raysync.errors import IllegalDecision, RunFailed, RunLost
 
+# something happens      a call is done or has failed, or a time has come (`Backend.wait`)
+# it becomes an event    Joined, Left, Pushed or TimerFired; the machine answers with decisions
+# decisions are calls    the topology issues them, and returns the steps in flight
+#
+# Losses:
+#
+# * A push is a gradient's arrival at the server, not the end of its computation. So a lost node
+#   takes no known push away: a gradient that it still held never arrives, and its worker has Left.
+# * A frozen actor is never reported, so every step has a deadline: see `failure_detection`.
+# * A failed update ends the run with its own error. Every update and publication names its version,
+#   and a server that missed one refuses every later call: no model misses an update unnoticed.
+# * A lost worker comes back as its slot's next life, as a newcomer; its predecessor's computations
+#   are not repeated: see `members`. An error of its own code ends the run: it would come again.
+# * An evaluator only measures: see `evaluations`.
+# * A lost server comes back with its weights while the others continue: see `parameter_server`.
+# * The final loss of a server, of a pipeline's stage, or of this driver's process ends the driver.
+#   From a checkpoint (see `checkpointing`) the run resumes in new processes.
+
+# of a run that still drains: its last evaluation, at 1, comes after that
 BEFORE_THE_END = nextafter(1, 0)
-"""The progress of a run that still drains: its last evaluation, at 1, comes after that."""
 
 
 class Driver:
     """The driver of one run."""
 
     has_begun = False
-    """Whether it has been started."""
-    is_reenacted = False
-    """Whether what it did before a cut is only done again, so that it does not stop early."""
+    is_reenacted = False  # it repeats what came before a checkpoint, so it does not stop early
+    # how the training ended; "" until then. Evaluations may be pending even after that.
     status = ""
-    """The way in which the training ended; "" until then. Evaluations may be pending even after
-    that."""
-    last_at = 0.0
-    """Seconds since the run began: when the latest update was sent."""
-    _progress, _version = 0.0, 0
-    """The progress and the version of the model after the latest Apply."""
+    last_at = 0.0  # when the latest update was sent, in seconds since the run began
+    _progress, _version = 0.0, 0  # after the latest Apply
 
     def __init__(
         self,
@@ -116,22 +98,17 @@ class Driver:
     ) -> None:
         """
         Args:
-            topology: has the machine of the run.
-            backend: has the actors of the run.
-            experiment: gives deadlines, and whether there are faults at all.
-            faults: the faults of the run.
             marks: the progress at which to evaluate, rising; none if nothing is trained.
-            primary: the metric by which a model is the best.
-            checkpoint: what the run goes on from; None: it begins. The workers of the backend are
-                then those of `Checkpoint.workers`, and its servers have been given their files.
+            primary: the metric of the best model.
+            checkpoint: the run resumes from it: the backend has `Checkpoint.workers`, and the
+                servers have their files.
         """
         self.topology, self.backend, self.faults = topology, backend, faults
         self._experiment, self._former = experiment, checkpoint
         self._is_evaluated, self._is_pipelined = bool(marks), topology.is_pipelined
         self._last_server = topology.servers[-1]
         self._workload_samples = topology.rosters[-1].workload_samples or inf
-        self._pushed: dict[Push, Step] = {}
-        """Push -> its step, while its gradient is neither applied nor dropped."""
+        self._pushed: dict[Push, Step] = {}  # neither applied nor dropped
         self.lines = Lines(backend)
         self.inflight = InFlight(backend, topology, self._received, self._step_failed)
         self.members = Members(self, experiment)
@@ -152,8 +129,7 @@ class Driver:
             evaluated=self._evaluated,
             primary=primary,
         )
-        self.models = self._evaluations.models.saved
-        """The models that the run leaves, which are there before its last report."""
+        self.models = self._evaluations.models.saved  # there before the last report
         self.checkpointer = Checkpointer(
             backend=backend,
             servers=topology.servers,
@@ -162,27 +138,26 @@ class Driver:
             cut=self._cut,
             former=checkpoint,
         )
+        # complete and not reported yet; the journal up to them is
         self.checkpoints = self.checkpointer.done
-        """Complete ones that are not reported yet; the journal up to them is."""
         for server in topology.servers:
             server.attach(self.lines, self.inflight.issue_again)
 
     def run(self) -> Iterator[list[Line]]:
-        """Train to the end of the workload, and yield the lines of the journal in order.
+        """Train to the end of the workload, and yield the journal's lines; none is a sign of life.
 
-        The last line is an `Ended`, even if the run fails. A report without lines is a sign of
-        life.
+        The last line is an `Ended`, even if the run fails.
 
         Raises:
-            RunLost: a process was lost that the run cannot do without, and there is a checkpoint to
-                resume it from: so the journal is left open.
+            RunLost: a process was lost that the run needs, but there is a checkpoint: so the
+                journal is left open.
         """
         error = ""
         try:
             if not self.has_begun:
                 self.start()
             wait, is_report_due = self.backend.wait, self.backend.is_report_due
-            while self.goes_on:
+            while self.is_running:
                 wait()
                 if self._stopping.is_requested and self._stop_in_order():
                     break
@@ -196,7 +171,7 @@ class Driver:
             error = str(loss)
         except RunFailed as failure:
             error = str(failure)
-        # In the user's paradigm, or ours: the journal must still be closed.
+        # the user's paradigm, or a bug of ours: the journal must still be closed
         except Exception as bug:
             logging.getLogger(__name__).exception("the run broke")
             error = reason(bug)
@@ -206,19 +181,17 @@ class Driver:
 
     @property
     def _ended_at(self) -> float:
-        """Seconds since the run began: when the last update was done, or an evaluation after it."""
+        """The end of the last update, or of a later evaluation, in seconds since the run began."""
         servers = self.topology.servers
         updated_at = max(self.last_at, *(server.finished_at for server in servers))
         return max(updated_at, self._evaluations.published_at)
 
     def stop(self) -> None:
-        """Let the run end as `stopped`, after a last checkpoint if it takes any; it may be called
-        from another thread.
-        """
+        """Let the run end as `stopped`, after a last checkpoint if it takes any. Thread-safe."""
         self._stopping.is_requested = True
 
     def _stop_in_order(self) -> bool:
-        """Ask for the last checkpoint; return whether it is there, or cannot be taken."""
+        """Request the last checkpoint; return whether it is done, or cannot be taken."""
         self.checkpointer.take_last()
         if self.checkpointer.is_pending:
             return False
@@ -226,11 +199,9 @@ class Driver:
         return True
 
     def start(self, stops_from: float = 0.0) -> None:
-        """Evaluate the initial model, and let every worker join; or go on from a checkpoint.
+        """Evaluate the initial model, and let every worker join; or resume from a checkpoint.
 
-        Args:
-            stops_from: the time, in seconds since the run began, before which `stop.after_s` does
-                not end it.
+        `stop.after_s` does not end the run before `stops_from`, in seconds since the run began.
         """
         self.has_begun = True
         now = self.backend.now
@@ -250,10 +221,9 @@ class Driver:
         self.checkpointer.begin(self._progress)
 
     def _drain(self, actor: str) -> None:
-        """Take in that the node of a worker or a server will be taken away: a worker that can be
-        spared leaves in order; what a server has, and the driver, which runs beside one, is in a
-        checkpoint.
-        """
+        """React to the announced loss of a node."""
+        # A worker that can be spared leaves in order. A checkpoint keeps the state of a server, and
+        # of the driver, which runs beside one.
         is_server = any(actor == server.actor for server in self.topology.servers)
         if not is_server and not self._is_pipelined:
             self.members.drain(actor)
@@ -262,17 +232,15 @@ class Driver:
             self.checkpointer.request()
 
     def _lose_node(self, node: str, actors: Sequence[str]) -> None:
-        """Take in that a node is gone: what it means for its actors, their calls tell."""
+        """Remark the loss of a node; its actors' calls fail by themselves."""
         if not self.status:
             self.lines.remark(
                 f"Node {node} is gone, with {', '.join(actors)}. It does not come back by itself:"
                 " start it again, or another."
             )
 
-    def _cut(self) -> Cut | None:
-        """Write the state of the run down, between two events; None: the run is over, or not now,
-        since a worker is about to crash that has been released, and has no step.
-        """
+    def _cut(self) -> ConsistentCut | None:
+        """Write the state down between two events; None: not now, or the run is over."""
         under_way = [
             worker
             for roster in self.topology.rosters
@@ -282,15 +250,16 @@ class Driver:
             return None
         releases = {step.release.worker: step.release for step in self.inflight}
         releases |= self.members.held_back
-        # a stage may be released before there is a pass that ends its iteration
+        # A released worker that is about to crash has no step: not now. (But a stage may be
+        # released before there is a pass that ends its iteration.)
         if len(releases) != len(under_way) and not self._is_pipelined:
             self.checkpointer.request()
             return None
         return self._cut_with({worker: releases.get(worker) for worker in under_way})
 
-    def _cut_with(self, releases: Mapping[str, Release | None]) -> Cut:
-        """Write the state down, with the release of each worker that computes, if it is known."""
-        cut = Cut()
+    def _cut_with(self, releases: Mapping[str, Release | None]) -> ConsistentCut:
+        """Write the state down, with the known releases of computing workers."""
+        cut = ConsistentCut()
         for push, step in self._pushed.items():
             cut.keep(_push_name(push), step.server, step.call)
             if step.weights is not None:
@@ -313,11 +282,11 @@ class Driver:
             "progress": self._progress,
             "version": self._version,
         }
-        cut.state = json.loads(json.dumps(state))  # as it is now
+        cut.state = json.loads(json.dumps(state))  # a copy
         return cut
 
     def _resume(self, former: Checkpoint) -> None:
-        """Go on from what `_cut` wrote down: everything that was under way is computed again."""
+        """Restore the state of a checkpoint; iterations in flight are computed again."""
         state = former.state
         self.last_at = state["last_at"]
         self._progress, self._version = state["progress"], state["version"]
@@ -332,7 +301,7 @@ class Driver:
             self._pushed[push] = Step(
                 convert(release, Release), samples, call, server, base, NO_REPORT
             )
-        self.topology.load_state(state["topology"], self._pushed, former.kept)
+        self.topology.load_state(state["topology"], self._pushed, former.worker_files)
         self._evaluations.load_state(state["evaluations"])
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
@@ -345,10 +314,8 @@ class Driver:
         self.members.go_on(state)
 
     @property
-    def goes_on(self) -> bool:
-        """Whether the training, an evaluation, the saving of a model, or the last update of a
-        server is under way.
-        """
+    def is_running(self) -> bool:
+        """Whether training, an evaluation, the saving of a model, or a last update is under way."""
         return (
             not self.status
             or self._evaluations.is_pending
@@ -356,7 +323,7 @@ class Driver:
         )
 
     def _end(self, status: str) -> None:
-        """End the training, without waiting for steps under way or for workers that come back."""
+        """End the training, without waiting for steps in flight or returning workers."""
         for server in () if self.status else self.topology.servers:
             server.finish()
         self.status = status
@@ -368,13 +335,13 @@ class Driver:
         self._failures.step_failed(step, failure)
 
     def _received(self, step: Step, answer: StepReport) -> None:
-        """Take in the push of a step."""
+        """Handle the push of a step."""
         release, arriving = step.release, step.arriving
         worker, clock = release.worker, release.clock
         if release.pull:
             step.server.done(release.version)
         self._pushed[worker, clock] = step
-        self.members.unproven.pop(worker, None)  # its start has not failed
+        self.members.unproven.pop(worker, None)  # its start succeeded
         report = step.report
         if answer.loss is not None:
             report = replace(report, loss=answer.loss)
@@ -398,9 +365,7 @@ class Driver:
             self.members.dismiss()
 
     def _diverges(self, event: Pushed, report: Report, not_finite: Finding) -> None:
-        """Take in the push with which the run diverges, and end it, after an evaluation of the
-        present model.
-        """
+        """End the run with this push, after an evaluation of the present model."""
         self.handle(event, replace(report, not_finite=not_finite))
         self._stopping.why_diverged = why_diverged(event, not_finite)
         if not self.status:
@@ -408,7 +373,7 @@ class Driver:
         self._end("diverged")
 
     def _stop(self, why: str) -> None:
-        """End the run before its workload is done, after a last evaluation of the present model."""
+        """End the run before its workload is done, after a last evaluation."""
         if self.status or self.is_reenacted:
             return
         self.lines.remark(f"The run stops early: {why}.")
@@ -417,17 +382,16 @@ class Driver:
         self._end("finished")
 
     def drained(self) -> None:
-        """End the run, since every worker has left with nothing left to do."""
+        """End the run: every worker has left, and no work remains."""
         self._evaluate(1.0)
         self._end("finished")
 
     def handle(self, event: Event, report: Report) -> None:
-        """Pass an event on to the machine, and carry its decisions out.
+        """Pass an event to the machine, and carry its decisions out.
 
         Raises:
-            RunFailed: the paradigm decided what cannot be carried out.
-            Exception: whatever else the machine raised, with a note: the event, and where (see
-                `last_line_called`).
+            RunFailed: the paradigm's decision is impossible.
+            Exception: any other error of the machine, with a note of the event and the line.
         """
         try:
             decisions = tuple(self.topology.machine.handle(event))
@@ -448,10 +412,9 @@ class Driver:
                 self._carry_out(decision)
 
     def _carry_out(self, decision: Decision) -> None:
-        """Carry out a decision that is neither an update nor a release."""
         match decision:
             case Hold() | Note() | Suspend() | Restore():
-                pass  # the roster has carried them out; only a Release is a call
+                pass  # done by the roster; only a Release is a call
             case Switch():
                 self.backend.enter_phase(decision.to)
             case Drop():
@@ -474,7 +437,7 @@ class Driver:
             samples += step.samples
         self.topology.applied(apply, steps, pulls_next(decisions, index))
         if steps[0].server is not self._last_server:
-            return  # the progress of a model in stages is that of its last stage
+            return  # the last stage's progress is the model's
         self._version = decision.version
         self.last_at = self.backend.now
         self._progress = progress = samples / self._workload_samples
@@ -508,7 +471,6 @@ class Driver:
         self._evaluations.add(self._version, self._progress, marks)
 
     def _evaluated(self, evaluations: list[Evaluation]) -> None:
-        """Take in the results of an evaluation."""
         if self._stopping.check_losses(evaluations):
             self._end("diverged")
         for evaluation in evaluations:
@@ -516,13 +478,14 @@ class Driver:
                 self._stop(why)
 
 
+# names in a checkpoint: of a push's gradient, and of the weights that it was computed on
+
+
 def _push_name(push: Push) -> str:
-    """Name the gradient of a push in a checkpoint."""
     worker, clock = push
     return f"push {worker} {clock}"
 
 
 def _base_name(push: Push) -> str:
-    """Name the weights that a push was computed on in a checkpoint."""
     worker, clock = push
     return f"base {worker} {clock}"

@@ -1,4 +1,4 @@
-"""What users read of an error, on every backend."""
+"""The text of errors for users, on every backend."""
 
 from __future__ import annotations
 
@@ -9,11 +9,10 @@ OUT_OF_MEMORY = (
     " evaluator), micro_batch, or precision: bf16; or give it more: on Ray a larger share of a"
     " GPU, by gpus, or another GPU."
 )
-"""What a user can change where a device's memory is too small."""
 
 
 def reason(error: BaseException) -> str:
-    """Return an error with its notes as users read it, in a few lines."""
+    """Format an error with its notes and the user's line, in a few lines."""
     words = " ".join([str(error), *getattr(error, "__notes__", [])])
     text, place = f"{type(error).__name__}: {words}".strip(), users_place(error)
     if place not in text:
@@ -22,8 +21,7 @@ def reason(error: BaseException) -> str:
 
 
 def ran_out_of_memory(error: BaseException) -> bool:
-    """Say whether it is torch's error, by its name, as the controller has no torch. Ray has one
-    of that name, for the memory of a node.
-    """
+    """Recognise torch's error by name: the controller has no torch."""
+    # Ray's error of the same name concerns a node's memory.
     names = {(kind.__module__, kind.__name__) for kind in type(error).__mro__}
     return ("torch", "OutOfMemoryError") in names

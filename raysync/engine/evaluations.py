@@ -1,14 +1,8 @@
-"""The evaluations of a run: which weights are evaluated, and when. Marks on progress decide;
-evaluations run one at a time.
+"""The evaluations of a run, one at a time, at marks on its progress; then its models are saved.
 
-The death of an evaluator, or a deadline that it misses, does not end the run, since it only
-measures. It is started anew, and its evaluation is repeated: the weights are still held here. After
-`TRIES` failures in a row it is given up, and a remark names the marks that are missing. An error
-that the user's model or data raise in an evaluation does end the run, with its message.
-
-When the training has ended and everything is evaluated, the evaluator makes files of the models
-that the run keeps, from the weights that it evaluated. If it is given up, or cannot make them, the
-run leaves no model, and a remark says so.
+An evaluator only measures, so its death or a missed deadline does not end the run: it restarts and
+repeats the evaluation. After `TRIES` failures in a row the run continues without evaluations and
+models, as a remark says. An error of the user's model or data ends the run.
 """
 
 from __future__ import annotations
@@ -22,42 +16,36 @@ from raysync.config import START_DEADLINE_S, Experiment
 from raysync.core.journal import Evaluation
 from raysync.core.metrics import PrimaryMetric, refusal, value_of
 from raysync.engine.backend import Backend, Call, Failure
-from raysync.engine.checkpointing import Cut
+from raysync.engine.checkpointing import ConsistentCut
 from raysync.engine.kept_models import KeptModels, Weights
 from raysync.engine.lines import Lines
 from raysync.engine.messages import EvaluateCall, StateDictCall
 from raysync.engine.parameter_server import ParameterServer
 from raysync.errors import RunFailed
 
-EVALUATOR = "evaluator"
-"""The id of the evaluator's actor."""
-TRIES = 3
-"""The number of failures in a row after which the evaluator is given up."""
+EVALUATOR = "evaluator"  # the evaluator's actor
+TRIES = 3  # failures in a row before the evaluator is given up
 
 
 @dataclass(slots=True, eq=False)
 class Publication:
-    """Weights that are evaluated, for the marks that progress has passed."""
+    """Published weights to evaluate, for the marks that progress has passed."""
 
     version: int
     progress: float
     marks: tuple[float, ...]
+    # a call for each server, in the order of the stages; empty once evaluated
     weights: tuple[Call, ...]
-    """One call for each server, in the order of the stages; empty once they are evaluated."""
-    missing: int
-    """The number of servers that have yet to publish."""
-    is_last: bool
-    """Whether it is the last one of its run, on all test samples."""
-    at: float | None = None
-    """Seconds since the run began: when the last of the servers had published."""
+    missing: int  # servers that have yet to publish
+    is_last: bool  # the last of its run, on all test samples
+    at: float | None = None  # when the last server had published, in seconds since the run began
 
 
 class Evaluations:
-    """The publications that wait until the evaluator is free, and the models that are kept of them.
+    """The queue of publications for the evaluator, and the models to save.
 
-    Only references wait: on Ray, to weights in the object store, which are spilled to disk when it
-    is full, or, below 100 KiB, in this process; there is at most one for each mark, and one for
-    each model to keep.
+    It holds references: on Ray, to weights in the object store (spilled to disk when it is full)
+    or, below 100 KiB, in this process; at most one for each mark and for each model to save.
     """
 
     def __init__(
@@ -72,16 +60,12 @@ class Evaluations:
     ) -> None:
         """
         Args:
-            backend: has the evaluator.
             servers: publish the weights, in the order of the stages.
-            experiment: the deadline of evaluations, and the metrics that it names.
             marks: the progress at which to evaluate, rising.
-            lines: the journal's.
             evaluated: called with the evaluations of some weights, once they are in the journal.
-            primary: the metric by which a model is the best.
+            primary: the metric of the best model.
         """
         self.models = KeptModels(experiment.keep, primary)
-        """The models that the run leaves."""
         self._primary = primary
         self._backend, self._servers = backend, servers
         self._set_marks(reversed(marks))
@@ -92,24 +76,20 @@ class Evaluations:
         self._under_way: Call | None = None
         self._must_restart = False
         self._are_models_due = False
-        self._failures = 0
-        """The number of failures in a row."""
-        self.published_at = 0.0
-        """Seconds since the run began: when the latest weights for an evaluation were published."""
+        self._failures = 0  # in a row
+        self.published_at = 0.0  # of the latest weights, in seconds since the run began
 
     def _set_marks(self, marks: Iterable[float]) -> None:
-        """Set the marks that are still to come, falling."""
-        self._marks = list(marks)
+        self._marks = list(marks)  # still to come, falling
         self.next_mark = self._marks[-1] if self._marks else float("inf")
-        """The progress at which the next evaluation is due."""
 
     @property
     def is_pending(self) -> bool:
-        """Whether an evaluation is under way, or will be, or a model is still to be saved."""
+        """Whether an evaluation or the saving of a model is under way or still to come."""
         return bool(self._waiting) or self._model_is_next
 
     def take_marks(self, progress: float) -> tuple[float, ...]:
-        """Return the marks that have been passed since the last call."""
+        """Return the marks passed since the last call."""
         taken = []
         while self._marks and self._marks[-1] <= progress:
             taken.append(self._marks.pop())
@@ -122,10 +102,8 @@ class Evaluations:
         """Publish the weights as they are after all updates so far, and evaluate them.
 
         Args:
-            version: of the model.
-            progress: of the run.
-            marks: the marks that progress has passed; without any, nothing is evaluated.
-            is_last: the run ends with it; that at 1 always is the last.
+            marks: passed by progress; without any, nothing is evaluated.
+            is_last: the run ends with it; the evaluation at mark 1 always is the last.
         """
         if not marks:
             return
@@ -145,11 +123,7 @@ class Evaluations:
             server.expect(call, self._published, (publication, server, server.version))
 
     def _published(self, what: tuple[Publication, ParameterServer, int]) -> None:
-        """Take in that a server has published; evaluate once all of them have.
-
-        The publications before this one are then published, too: servers work in order, but Ray
-        reports in any order what is done.
-        """
+        """Note a server's publication; evaluate once all servers have published."""
         publication, server, version = what
         server.done(version)
         publication.missing -= 1
@@ -157,6 +131,7 @@ class Evaluations:
             return
         self.published_at = self._backend.now
         if publication.at is None:
+            # Servers work in order, but Ray reports in any order: earlier publications are done.
             for waiting in self._waiting:
                 if waiting.at is None:
                     waiting.at = self._backend.now
@@ -164,10 +139,8 @@ class Evaluations:
                     break
         self._begin()
 
-    def state(self, cut: Cut) -> dict[str, Any]:
-        """Return what a checkpoint needs of them, JSON-native, and let the cut keep the weights
-        that wait.
-        """
+    def state(self, cut: ConsistentCut) -> dict[str, Any]:
+        """Return the checkpoint state, and let the snapshot keep the queued weights."""
 
         def keep(name: str, weights: Weights) -> None:
             for server, call in zip(self._servers, weights, strict=True):
@@ -179,14 +152,14 @@ class Evaluations:
             "marks": self._marks,
             "published_at": self.published_at,
             "waiting": [
-                [each.version, each.progress, each.marks, each.is_last, each.at]
-                for each in self._waiting
+                [waiting.version, waiting.progress, waiting.marks, waiting.is_last, waiting.at]
+                for waiting in self._waiting
             ],
             "models": self.models.state(keep),
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned: what waited waits again."""
+        """Restore pending evaluations."""
 
         def saved(name: str) -> Weights:
             return tuple(server.saved(name) for server in self._servers)
@@ -211,25 +184,23 @@ class Evaluations:
         self._begin()
 
     def save_models(self) -> None:
-        """Note that the training has ended: save the models once everything is evaluated."""
+        """Save the models once everything is evaluated: the training has ended."""
         self._are_models_due = True
         self._begin()
 
     @property
     def _model_is_next(self) -> bool:
-        """Whether nothing is left to evaluate, and a model to be saved."""
         is_due = self._are_models_due and not self._waiting
         return is_due and self.models.next_weights is not None
 
     @property
     def _is_idle(self) -> bool:
-        """Whether the evaluator is free, and there is nothing that it can do yet."""
         if self._waiting:
             return self._waiting[0].at is None
         return not self._model_is_next
 
     def _begin(self) -> None:
-        """If nothing is under way, begin what is next, or the restart before it."""
+        """Begin the next evaluation, model or restart, unless a call is under way."""
         if self._under_way is not None or self._is_idle:
             return
         if self._must_restart:
@@ -274,7 +245,7 @@ class Evaluations:
         self._begin()
 
     def _saved(self, call: Call) -> None:
-        """Take in the file of a model. A model that cannot be saved does not undo the training."""
+        """Store the file of a model; a model that cannot be saved does not undo the training."""
         if self._under_way is call and _is_raised(call.answer):
             self._under_way = None
             self._lose_models(f"The evaluator cannot save the model ({call.answer.reason})")
@@ -289,7 +260,7 @@ class Evaluations:
         self._lines.remark(f"{why}: the run leaves no {self.models.give_up()} model.")
 
     def _check(self, metrics: Mapping[str, float]) -> None:
-        """Check what the user's task has returned.
+        """Check the metrics of the user's task.
 
         Raises:
             RunFailed: these are no metrics, or one that the experiment names is missing.
@@ -309,7 +280,7 @@ class Evaluations:
             self._begin()
 
     def _answer(self, call: Call) -> Any:
-        """Return the answer of the call under way; None if it failed or is no longer waited for.
+        """Return the answer of the call under way; None if it failed or is no longer awaited.
 
         Raises:
             RunFailed: the user's model or data raised an error.
@@ -326,7 +297,7 @@ class Evaluations:
         return None
 
     def _miss_deadline(self, call_and_limit: tuple[Call, float]) -> None:
-        """Give up the call under way: the process is frozen, or it cannot start."""
+        """Give up the call under way: the process is frozen, or cannot start."""
         call, limit_s = call_and_limit
         if self._under_way is not call or self._backend.is_done(call):
             return
@@ -344,7 +315,7 @@ class Evaluations:
             repeated = (
                 "the model is saved then" if self._model_is_next else "its evaluation is repeated"
             )
-            self._lines.remark(f"The evaluator failed ({why}); it is started anew, and {repeated}.")
+            self._lines.remark(f"The evaluator failed ({why}); it is restarted, and {repeated}.")
             self._begin()
             return
         given_up = f"The evaluator failed {TRIES} times in a row ({why}) and is given up"
@@ -364,6 +335,6 @@ class Evaluations:
         )
 
 
+# an error of the user's model or data
 def _is_raised(answer: Any) -> bool:
-    """Say whether a call failed by an error of the user's model or data."""
     return isinstance(answer, Failure) and answer.kind == "raised"

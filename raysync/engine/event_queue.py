@@ -1,6 +1,6 @@
-"""The event queue of a clock of real seconds: a heap of calls, each with its time.
+"""The event queue of a clock of real seconds: a heap of timed calls.
 
-The virtual backend contains a heap of its own: there it is the hot path, and moves the clock.
+The virtual backend has a heap of its own, on its hot path, which moves the clock.
 """
 
 from __future__ import annotations
@@ -12,16 +12,13 @@ from typing import Any
 
 
 class EventQueue:
-    """Calls in the order of their times; calls for the same time keep the order in which they were
-    scheduled.
-    """
+    """Calls in the order of their times, then of their scheduling."""
 
     def __init__(self) -> None:
         self._heap: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._count = 0
 
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
-        """Call `happens(argument)` at that time."""
         self._count += 1
         heappush(self._heap, (at, self._count, happens, argument))
 
@@ -33,5 +30,5 @@ class EventQueue:
 
     @property
     def next_at(self) -> float:
-        """The time of the next call; infinity if none is scheduled."""
+        """The time of the next call, or infinity."""
         return self._heap[0][0] if self._heap else inf

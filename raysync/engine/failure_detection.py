@@ -1,9 +1,4 @@
-"""What happens when a worker's step fails or is late: which worker is lost, or which server failed.
-
-The loss of a worker is passed on to the driver, which lets the run go on without it where the
-topology can. What ends the run is a `RunFailed` that names the actor at fault: the error of a
-server explains more than that of the steps which needed its weights, so it is looked up first.
-"""
+"""The blame for failed and late steps: a worker is lost, or a server failed."""
 
 from __future__ import annotations
 
@@ -17,19 +12,22 @@ from raysync.engine.parameter_server import VERDICT_S, State
 from raysync.engine.topology import Step, Topology, roster_of, server_for
 from raysync.errors import RunFailed, RunLost
 
+# The driver continues without a lost worker where the topology can. A `RunFailed` names the actor
+# at fault: a server's error explains more than its victims' errors, so it is looked up first.
+
+# Ray's time to notice that a node is gone: 60 s by default, and a few more (Ray 2.60)
 NODE_LOST_S = 70.0
-"""How long Ray may take to find that a node is gone: 60 s by default, and a few more (Ray 2.60)."""
 
 
 class FailureDetector:
-    """It judges steps that have failed, and finds those that are late.
+    """Judges failed steps, and finds late ones.
 
-    An actor that dies is reported by the backend. One that freezes never is, so every step has a
-    deadline, beyond what it is known to take; its worker is lost then, unless the step waits for
+    The backend reports an actor that dies, but never one that freezes. So every step has a
+    deadline, beyond its known duration, after which its worker is lost, unless the step waits for
     weights that its server has not published.
 
-    Where all that are asked fall silent at once, it is rather the driver's own node that is cut
-    off: they are waited for until Ray would know if they were gone.
+    If all awaited actors fall silent at once, the driver's own node is probably cut off: they are
+    awaited until Ray would report their loss.
     """
 
     def __init__(
@@ -40,26 +38,17 @@ class FailureDetector:
         inflight: InFlight,
         members: Members,
     ) -> None:
-        """
-        Args:
-            backend: schedules looks, and knows what has arrived.
-            topology: of the run.
-            experiment: has the seconds that a step may take beyond `Topology.waited_since`.
-            inflight: the steps under way.
-            members: the workers; it loses some of them.
-        """
         self._backend, self._topology = backend, topology
         self._deadline_s = experiment.cluster.step_deadline_s
         self._inflight, self._members = inflight, members
-        self.is_looking = False
-        """Whether a look for late steps is scheduled."""
+        self.is_looking = False  # a look for late steps is scheduled
 
     def step_failed(self, step: Step, failure: Failure) -> None:
-        """Lose the worker, or the server, that is to blame for a failed step.
+        """Lose the worker, or the server, that caused a step's failure.
 
         Raises:
-            RunFailed: a server is to blame, the worker's own code, or the run cannot go on without
-                the worker.
+            RunFailed: by a server or the worker's own code, or the run cannot continue without the
+                worker.
         """
         if step.arriving is not None and failure.kind == "lost":
             self._members.lose(step.release.worker, "its gradient was lost on its way")
@@ -78,7 +67,6 @@ class FailureDetector:
         self._backend.schedule(self._backend.now + self._deadline_s, self._look, None)
 
     def _look(self, _: None) -> None:
-        """Judge the steps that are late, and schedule the next look."""
         now, topology = self._backend.now, self._topology
         next_at = now + self._deadline_s
         patient_until = self._patient_until()
@@ -93,20 +81,18 @@ class FailureDetector:
             self._backend.schedule(next_at, self._look, None)
 
     def _patient_until(self) -> float:
-        """Return the time before which no step counts as late, as all are silent; else 0.
-
-        They do not fall silent at one moment: the last to answer has begun another step since. A
-        single actor that is waited for cannot be told from a frozen one.
-        """
+        """Return the time before which no step counts as late, as all are silent; else 0."""
         steps = list(self._inflight)
         latest = max(map(self._topology.waited_since, steps), default=self._backend.now)
+        # Actors do not fall silent at one moment: the last to answer has begun another step since.
         is_silent = self._backend.now - latest >= self._deadline_s / 2
+        # A single awaited actor cannot be told from a frozen one.
         if is_silent and len(set(map(self._awaited, steps))) > 1:
             return latest + NODE_LOST_S
         return 0.0
 
     def _awaited(self, step: Step) -> str:
-        """Return the worker or the server that a step under way waits for."""
+        """Return the worker or the server that a step waits for."""
         if step.arriving is not None:
             is_at_server = self._backend.is_done(step.arriving.first)
             return step.server.actor if is_at_server else step.release.worker
@@ -123,14 +109,14 @@ class FailureDetector:
         return worker, 0 if member is None else member.version
 
     def _has_arrived(self, step: Step) -> bool:
-        """Say whether everything has arrived, and only waits to be taken in."""
+        """Return whether everything has arrived, and only waits for its callback."""
         parts = [step.call] if step.arriving is None else step.arriving.parts
         return all(map(self._backend.is_done, parts))
 
     def _step_late(self, step: Step) -> None:
         late = f"no answer for {self._deadline_s:g} s"
         if step.arriving is None and step.server.state is not State.UP:
-            return  # it may wait for that
+            return  # it may wait for the server's recovery
         if step.arriving is None:
             worker, pulled = self._suspect(step)
             server = server_for(self._topology, worker)
@@ -138,7 +124,7 @@ class FailureDetector:
                 server.miss_deadline(self._deadline_s)
             elif error := server.failure(pulled, 0):
                 raise error
-            else:  # it does not wait for weights
+            else:
                 self._members.lose(worker, late)
         elif self._backend.is_done(step.arriving.first):  # a shard has not taken its part
             raise RunLost(f"{step.server.actor}: {late}")
@@ -146,9 +132,7 @@ class FailureDetector:
             self._members.lose(step.release.worker, late)
 
     def _blame_server(self, step: Step, failure: Failure) -> RunFailed:
-        """Return the error of a step that failed because an update did whose weights it, or a stage
-        before it, needs: that of the server.
-        """
+        """Return the error of a step whose weights, or an earlier stage's, failed on a server."""
         servers = self._topology.servers
         for server in servers:
             if failure.actor in ("", server.actor):

@@ -1,4 +1,4 @@
-"""The steps under way: from the call of a step until its gradient is at the server."""
+"""The steps in flight: from a step's call until its gradient is at the server."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from raysync.engine.topology import Arriving, Step, Topology, released_at
 
 
 class InFlight:
-    """Worker -> its step under way, in the order of their releases.
+    """Worker -> its step in flight, in the order of their releases.
 
-    A step that is taken out, as of a worker that leaves, or replaced, is not heard of any more.
+    A step that was taken out or replaced is never reported.
     """
 
     def __init__(
@@ -27,28 +27,22 @@ class InFlight:
     ) -> None:
         """
         Args:
-            backend: has the calls.
-            topology: issues steps again.
-            received: called with a step whose gradient has arrived, and what its worker reports; it
-                is under way no more.
-            failed: called with a step that is under way, and how its call, or the delivery of its
-                gradient, has failed.
+            received: called with a step whose gradient has arrived, and its worker's report.
+            failed: called with a step whose call, or whose delivery, failed.
         """
         self._backend, self._topology = backend, topology
         self._received, self._failed = received, failed
         self._steps: dict[str, Step] = {}
 
     def issue(self, step: Step) -> None:
-        """Take in a step whose call has been issued."""
+        """Register a step whose call has been issued."""
         self._steps[step.release.worker] = step
         self._backend.watch(step.call, self._answered, step)
 
     def issue_again(self, server: ParameterServer, lost: Collection[Call]) -> None:
-        """Issue the steps again that wait for weights of a server which are being made again.
+        """Reissue the steps that wait for weights which the server lost and remakes.
 
-        Args:
-            server: it has lost them.
-            lost: the calls that leave them.
+        `lost` has the calls that leave these weights.
         """
         for step in self:
             if step.server is not server or step.arriving is not None:  # it has ended
@@ -60,34 +54,29 @@ class InFlight:
                 self.issue(again)
 
     def of_worker(self, worker: str) -> Step | None:
-        """Return the step of a worker; None: it has none."""
         return self._steps.get(worker)
 
     @property
     def workers(self) -> KeysView[str]:
-        """The workers that have a step."""
         return self._steps.keys()
 
     def take_out(self, worker: str) -> None:
-        """Forget the step of a worker that leaves, if it has one."""
         self._steps.pop(worker, None)
 
     def clear(self) -> None:
-        """Forget all steps: the run is over."""
         self._steps.clear()
 
     def __len__(self) -> int:
         return len(self._steps)
 
     def __iter__(self) -> Iterator[Step]:
-        """Yield the steps; those that are taken out, or replaced, meanwhile are left out."""
+        """Yield the steps, except those that are taken out or replaced meanwhile."""
         return (step for step in list(self._steps.values()) if self._is_under_way(step))
 
     def _is_under_way(self, step: Step) -> bool:
         return self._steps.get(step.release.worker) is step
 
     def _answered(self, step: Step) -> None:
-        """Take in that a worker has answered, or that its call has failed."""
         if not self._is_under_way(step):
             return
         answer = step.call.answer

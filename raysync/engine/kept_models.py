@@ -1,7 +1,7 @@
-"""Which of the evaluated models a run keeps: the final one, and perhaps the best one.
+"""The evaluated models that a run saves: the final one, and perhaps the best one.
 
-Until the run ends they are references to published weights. The evaluator then makes files of them,
-since only it knows the model. So no tensor comes here, but the contents of at most two files.
+Until the run ends they are references to published weights. Then the evaluator, which alone knows
+the model, makes files of them: no tensor comes here.
 """
 
 from __future__ import annotations
@@ -14,31 +14,21 @@ from typing import Any, Literal
 from raysync.core.metrics import PrimaryMetric
 from raysync.engine.backend import Call
 
-Weights = tuple[Call, ...]
-"""What the servers published for one evaluation, in the order of the stages."""
+Weights = tuple[Call, ...]  # The publications for one evaluation, in the order of the stages.
 
 
 @dataclass(frozen=True, slots=True)
 class SavedModel:
-    """A model that a run leaves."""
-
-    which: str
-    """`final` or `best`."""
-    data: bytes
-    """The contents of its safetensors file."""
+    which: str  # final or best
+    data: bytes  # a safetensors file
 
 
 class KeptModels:
-    """The weights to keep, and the models that were made of them."""
+    """The weights to save, and the files made of them."""
 
+    # `best` keeps the final model, too
     def __init__(self, keep: Literal["final", "best", "none"], primary: PrimaryMetric) -> None:
-        """
-        Args:
-            keep: the experiment's setting; `best` keeps the final model, too.
-            primary: the metric by which a model is the best.
-        """
         self.saved: list[SavedModel] = []
-        """The models, once the evaluator has made files of them."""
         self._keep = keep
         self._primary = primary
         self._best_value: float | None = None
@@ -46,16 +36,13 @@ class KeptModels:
 
     @property
     def are_wanted(self) -> bool:
-        """Whether the run is to leave a model at all."""
         return self._keep != "none"
 
     def take(self, weights: Weights, value: float | None) -> None:
-        """Take in an evaluation: its weights are now the final ones, and perhaps the best. Of
-        equally good models the first is the best; one without a value (NaN) never is.
+        """Make evaluated weights the final ones, and perhaps the best by the primary metric's
+        value.
 
-        Args:
-            weights: what was evaluated.
-            value: that of the primary metric; None if it was not measured.
+        Of equally good models the first is the best; one without a value (None or NaN) never is.
         """
         if not self.are_wanted:
             return
@@ -66,29 +53,29 @@ class KeptModels:
             self._best_value, self._unsaved["best"] = value, weights
 
     def state(self, keep: Callable[[str, Weights], None]) -> dict[str, Any]:
-        """Return what a checkpoint needs of it, JSON-native; `keep` keeps weights under a name."""
+        """Return the checkpoint state; `keep` stores weights under a name."""
         for which, weights in self._unsaved.items():
             keep(f"model {which}", weights)
         return {"best_value": self._best_value, "unsaved": list(self._unsaved)}
 
     def load_state(self, state: Mapping[str, Any], saved: Callable[[str], Weights]) -> None:
-        """Go on from what `state` returned; `saved` returns what was kept under a name."""
+        """Restore `state`'s result; `saved` loads the weights of a name."""
         self._best_value = state["best_value"]
         self._unsaved = {which: saved(f"model {which}") for which in state["unsaved"]}
 
     @property
     def next_weights(self) -> Weights | None:
-        """The weights of which a file is to be made next; None if there are none."""
+        """The weights of the next file."""
         return next(iter(self._unsaved.values()), None)
 
     def save(self, data: bytes) -> None:
-        """Take in the file that was made of `next_weights`."""
+        """Store the file that was made of `next_weights`."""
         which = next(iter(self._unsaved))
         del self._unsaved[which]
         self.saved.append(SavedModel(which, data))
 
     def give_up(self) -> str:
-        """Forget the weights that no file was made of; return which they were, for a message."""
+        """Forget the weights without a file; return their names, for a message."""
         missing = " and ".join(self._unsaved)
         self._unsaved.clear()
         self._keep = "none"

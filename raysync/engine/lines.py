@@ -1,4 +1,4 @@
-"""The lines of the journal that a run has written and not reported yet."""
+"""The journal lines of a run that are not reported yet."""
 
 from __future__ import annotations
 
@@ -10,10 +10,6 @@ class Lines(list[Line]):
     """The lines since the last report, to which every part of a run adds its own."""
 
     def __init__(self, backend: Backend) -> None:
-        """
-        Args:
-            backend: has the clock.
-        """
         super().__init__()
         self._backend = backend
 
@@ -22,7 +18,7 @@ class Lines(list[Line]):
         self.append(Remark(self._backend.now, text))
 
     def take(self) -> list[Line]:
-        """Take the lines out, for a report."""
+        """Remove and return all lines, for a report."""
         taken = list(self)
         self.clear()
         return taken

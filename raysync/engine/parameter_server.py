@@ -1,26 +1,4 @@
-"""A parameter server as the driver sees it: its state, the calls that were sent to it, and the
-weights to pull.
-
-    up          it carries out what it is sent
-    lost        its process is gone or frozen: a call failed, or a deadline was missed; after a
-                back-off another one starts
-    starting    the new process begins, with the latest snapshot if there is one
-    replaying   it makes again what the lost one was sent since then: the same updates with the same
-                gradients, in their order (`server_log`), so the weights are the same bit by bit
-
-Meanwhile workers compute, and updates go on: what is sent to a server that is not up is in its log,
-and the new process is sent it, too. Steps that waited for weights that were lost are issued again,
-on these very weights. So no event is changed, and no decision; whoever waits for the server waits
-longer.
-
-The measure of how often is that of workers (`cluster.restarts`): so many attempts in a row, each
-after a longer wait. An update beyond those that are made again sets the count back. What a new
-process cannot be given, as a gradient that was lost with its node, ends the driver with `RunLost`,
-and so does the last attempt that fails: then the run goes on from its newest checkpoint, if there
-is any.
-
-It may be one actor or several shards: only the backend knows, and a value may come in parts.
-"""
+"""A parameter server as the driver sees it: its state, its calls, and the weights to pull."""
 
 from __future__ import annotations
 
@@ -49,19 +27,35 @@ from raysync.engine.server_log import LoggedCall, ServerLog
 from raysync.errors import RunFailed, RunLost
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
 
-VERDICT_S = 10.0
-"""The seconds that a failed call waits for the error of the update that made it fail."""
+# up          it carries out its calls
+# lost        its process is gone or frozen: a call failed, or a deadline was missed; after a
+#             back-off another one starts
+# starting    the new process begins, with the latest snapshot if there is one
+# replaying   it repeats the calls since then (`server_log`): the same updates with the same
+#             gradients, in order, so the weights are equal bit by bit
+#
+# Meanwhile workers compute, and updates go on: calls to a server that is not up are in its log, and
+# the new process gets them, too. Steps that waited for lost weights are reissued on these weights,
+# made again. So no event and no decision changes; only the waits are longer.
+#
+# `cluster.restarts` bounds the attempts in a row, each after a longer back-off; an update beyond
+# the repeated ones resets the count. An input that a new process cannot get, such as a gradient
+# lost with its node, ends the driver with `RunLost`, and so does the last failed attempt: the run
+# then resumes from its newest checkpoint, if any.
+#
+# A server may be one actor or several shards: only the backend knows.
 
-PUBLISHED = "published"
-"""The name, in a checkpoint, of published weights that are not those of the latest version."""
+VERDICT_S = 10.0  # a failed call waits so long for the error of the update that caused it
 
+PUBLISHED = "published"  # name in a checkpoint of published weights that are not the newest
+
+# From any state the process may be lost; otherwise they follow one another.
 State = Enum("State", ["UP", "LOST", "STARTING", "REPLAYING"])
-"""The state of a server's process: from any it may be lost, else it goes from one to the next."""
 
 
 @dataclass(slots=True, eq=False)
 class _Watcher:
-    """What is called back when a call of the server is done."""
+    """The callback of a call of the server."""
 
     call: Call
     then: Callable[[Any], None]
@@ -70,42 +64,32 @@ class _Watcher:
 
 @dataclass(slots=True)
 class _Loss:
-    """The loss of a process, until the one in its place is what it was."""
+    """The loss of a process, until its replacement has recovered."""
 
     at: float
     why: str
     restarted_at: float = 0.0
+    # start and repeated calls that are not known to be done, the oldest first
     replay: deque[Call] = field(default_factory=deque)
-    """The start of the new process and what it is sent again, as far as it is not known to be done,
-    the oldest first."""
-    updates: int = 0
-    """The number of updates that are made again."""
+    updates: int = 0  # repeated ones
 
 
 class ParameterServer:
     """Sends updates and publications, finds the update that failed, and replaces a lost process.
 
-    The weights of an update are published only when a release or an evaluation needs them. The
-    driver waits for no update but the last: the answer of a step shows that the update whose
-    weights it pulled is done, and all updates before that. A step may fail because that update did,
-    whose error is then looked up here.
+    Weights are published only when a release or an evaluation needs them. The driver waits for no
+    update but the last: a step's answer shows that the update of its weights is done, and all
+    before. A step may fail because that update did; this class looks up that error.
     """
 
     state = State.UP
-    version = 0
-    """The number of updates sent so far."""
-    published: Value = None
-    """The weights that a release pulls, if they are published already."""
-    is_finishing = False
-    """Whether the last update is waited for; see `finish`."""
-    finished_at = 0.0
-    """Seconds since the run began: when that was done."""
+    version = 0  # updates sent so far
+    published: Value = None  # the weights that a release pulls, if published already
+    is_finishing = False  # the last update is awaited: see `finish`
+    finished_at = 0.0  # when that was done, in seconds since the run began
     _last: Call | None = None
-    """The latest update."""
-    _attempts = 0
-    """The attempts in a row to replace its process, without a further update."""
-    _proof = 0
-    """The version that shows that the new process is well."""
+    _attempts = 0  # in a row to replace its process, without a further update
+    _proof = 0  # the version that shows that the new process is well
 
     def __init__(
         self,
@@ -118,38 +102,29 @@ class ParameterServer:
     ) -> None:
         """
         Args:
-            backend: has its actor.
-            actor: the actor's id, which messages show.
-            experiment: gives deadlines, and how often and how soon it comes back.
             has_replicas: whether each replica pulls weights of its own.
-            log: keeps what is sent to it; None: it does not come back if it is lost.
+            log: None: a lost server does not come back.
         """
         self.actor = actor
         self.log = log
-        """What it has been sent since its last snapshot."""
         self._backend = backend
         self._deadline_s = experiment.cluster.step_deadline_s
         self._call = backend.call if log is None else self._logged
         self._has_replicas = has_replicas
-        self._replicas: dict[int, Value] = {}
-        """Replica -> the weights that it pulls, where each replica has weights of its own."""
+        self._replicas: dict[int, Value] = {}  # replica -> the weights that it pulls
+        # calls not known to be done, the oldest first: version, call, pushes of the update
         self._sent: deque[tuple[int, Call, Sequence[Push]]] = deque()
-        """Calls that are not known to be done, the oldest first: the version, the call, and the
-        pushes of the update."""
         self._watchers: dict[_Watcher, None] = {}
         self._restarts = experiment.cluster.restarts
-        self._loss = _Loss(0.0, "")
-        """The latest."""
+        self._loss = _Loss(0.0, "")  # the latest
 
     def attach(
         self, lines: Lines, issue_again: Callable[[ParameterServer, set[Call]], None]
     ) -> None:
-        """Take part in a run.
+        """Connect to a run.
 
-        Args:
-            lines: the journal's.
-            issue_again: called with the server, and calls whose weights were lost and are being
-                made again.
+        `issue_again` is called with the server, and the calls whose lost weights are being made
+        again.
         """
         self._lines, self._issue_again = lines, issue_again
 
@@ -161,11 +136,8 @@ class ParameterServer:
         """Send an update.
 
         Args:
-            apply: the decision; if it is not to be published, later releases still pull the weights
-                from before.
-            plan: its details; None: nothing is computed.
-            vectors: the gradients of its pushes, and behind them, if delays are compensated, the
-                weights that each was computed on.
+            plan: None: nothing is computed.
+            vectors: the pushes' gradients, then, for delay compensation, the weights of each push.
             is_pulled: whether a release pulls the new weights before the next update.
         """
         call_of, publish = self._call, apply.publish
@@ -173,9 +145,9 @@ class ParameterServer:
             message = ApplyCall(plan, publishes=True)
             call = self.published = call_of(self.actor, message, vectors)
         else:
-            kept = None if publish else self.weights()
+            published = None if publish else self.weights()  # later releases pull the old weights
             call = call_of(self.actor, ApplyCall(plan), vectors)
-            self.published = kept
+            self.published = published
             self._replicas.clear()
         self.version += 1
         self._last = call
@@ -184,12 +156,7 @@ class ParameterServer:
             self.snapshot((), ())
 
     def snapshot(self, names: Sequence[str], values: Sequence[Value]) -> Call:
-        """Take a snapshot of the state as it is after all updates so far.
-
-        Args:
-            names: the names of what it is to keep for the driver.
-            values: that.
-        """
+        """Take a snapshot of the state after all updates so far, with named values to keep."""
         call = self._call(self.actor, SnapshotCall(list(names), self.version), values)
         if self.log is not None:
             self.watch(call, self._snapshot_taken, (call, self.log.position))
@@ -206,32 +173,26 @@ class ParameterServer:
         return self.published
 
     def newest(self) -> Call:
-        """Publish the weights as they are after all updates, for an evaluation."""
+        """Publish the newest weights, for an evaluation."""
         call = self._publish(MEAN)
         if self.published is None and not self._has_replicas:
             self.published = call
         return call
 
     def resume(self, version: int, published: int) -> None:
-        """Go on at that version, with the weights that were published at the cut.
-
-        Args:
-            version: the number of updates before the cut.
-            published: the version of the weights that releases pulled then.
-        """
+        """Resume at a version; `published` is the version of the weights that releases pull."""
         self.version = version
         self.published = None if published == version else self.saved(PUBLISHED)
 
     def saved(self, name: str) -> Call:
-        """Return what the server has kept in its checkpoint under that name; ask for it once."""
+        """Return a named value of the server's checkpoint; only once."""
         return self._call(self.actor, SavedCall(name))
 
     def statistics(self, worker: str) -> Call:
-        """Return a vector whose buffers are those of the worker's latest push that was applied."""
+        """Return a vector with the buffers of the worker's latest applied push."""
         return self._call(self.actor, StatisticsCall(worker))
 
     def forget(self, worker: str) -> None:
-        """Forget a worker that has left: its buffers no longer count."""
         self._call(self.actor, ForgetCall(worker))
 
     def _publish(self, replica: int) -> Call:
@@ -240,7 +201,6 @@ class ParameterServer:
         return call
 
     def _logged(self, actor: str, message: Message, inputs: Sequence[Value] = ()) -> Call:
-        """Send a call, and keep it in the log."""
         call = self._backend.call(actor, message, inputs)
         assert self.log is not None, "a server without a log"
         self.log.add(message, inputs, call)
@@ -258,7 +218,7 @@ class ParameterServer:
     # ---- what it has done ----
 
     def done(self, version: int) -> None:
-        """Take in that the server has come to that version."""
+        """Note that the server has reached that version."""
         sent = self._sent
         while sent and sent[0][0] <= version:
             sent.popleft()
@@ -266,9 +226,7 @@ class ParameterServer:
             self._attempts = 0
 
     def watch(self, call: Call, then: Callable[[Any], None], argument: Any) -> None:
-        """Call `then(argument)` once a call of this server is done or has failed; if the server is
-        lost, and comes back, once it has done it again.
-        """
+        """Call `then(argument)` once a call is done or has failed, or was repeated after a loss."""
         if self.log is None:
             self._backend.watch(call, then, argument)
             return
@@ -277,31 +235,25 @@ class ParameterServer:
         self._backend.watch(call, self._answered, watcher)
 
     def _answered(self, watcher: _Watcher) -> None:
-        """Call back, unless the call is lost, or is being repeated: then that is watched."""
         call = watcher.call
         if watcher not in self._watchers or not self._backend.is_done(call):
             return
         failure = self._backend.failure(call, 0)
         if failure is not None and self.lose_by(failure):
-            return
+            return  # the repeated call is watched
         del self._watchers[watcher]
         watcher.then(watcher.argument)
 
     def expect(self, call: Call, then: Callable[[Any], None], argument: Any) -> None:
-        """Call `then(argument)` once a call of this server is done, and raise its error if it
-        fails, or if the server is late and does not come back.
-        """
+        """Watch a call; raise its error if it fails, or if a late server does not come back."""
         self.watch(call, self._verify, (call, then, argument))
         self._await(call)
 
     def _verify(self, what: tuple[Call, Callable[[Any], None], Any]) -> None:
-        """Raise the error of a call that has failed, if it has.
-
-        An update that fails makes all later calls fail: the first of them has the error to report.
-        """
         call, then, argument = what
         answer = call.answer
         if isinstance(answer, Failure):
+            # A failed update makes all later calls fail: report the first error.
             try:
                 error = self.failure(self.version, VERDICT_S)
             except TimeoutError:
@@ -313,7 +265,7 @@ class ParameterServer:
         self._backend.schedule(self._backend.now + self._deadline_s, self._look_for, call)
 
     def _look_for(self, call: Call) -> None:
-        """Lose a server that has not done an expected call in time."""
+        """Lose the server if an expected call is late."""
         if self._backend.is_done(call):
             return
         if self.state is State.UP:
@@ -321,9 +273,7 @@ class ParameterServer:
         self._await(call)
 
     def finish(self) -> None:
-        """Wait until the last update is done: nothing pulls its weights, so nothing else would tell
-        that it failed, or that the server is gone.
-        """
+        """Await the last update: no pull of its weights would show its failure."""
         if self._last is not None:
             self.is_finishing = True
             self.expect(self._last, self._finished, None)
@@ -332,7 +282,7 @@ class ParameterServer:
         self.is_finishing, self.finished_at = False, self._backend.now
 
     def failure(self, version: int, patience_s: float) -> RunFailed | None:
-        """Return the error of the first update up to that version that failed; None if none did.
+        """Return the error of the first failed update up to that version.
 
         Raises:
             TimeoutError: an update is still under way.
@@ -347,7 +297,7 @@ class ParameterServer:
         return None
 
     def is_behind(self, version: int) -> bool:
-        """Say whether an update up to that version is under way, and none before it failed."""
+        """Return whether an update up to that version is under way, and none before it failed."""
         try:
             self.failure(version, 0)
         except TimeoutError:
@@ -355,13 +305,11 @@ class ParameterServer:
         return False
 
     def _error(self, failure: Failure, what: str = "") -> RunFailed:
-        """Return the error of a run that ends with the failure of a call."""
         cls = RunFailed if failure.kind == "raised" else RunLost
         return cls(f"{self.actor}: {what}{failure.reason}")
 
     @property
     def _has_failed(self) -> bool:
-        """Whether a call has failed that was not known to be done."""
         return any(
             self._backend.is_done(call) and self._backend.failure(call, 0) is not None
             for _, call, _ in self._sent
@@ -370,11 +318,9 @@ class ParameterServer:
     # ---- its state ----
 
     def lose(self, why: str, *, freezes: bool = False) -> bool:
-        """Take in that its process is lost; return whether another takes its place.
+        """Declare the process lost; return whether a replacement starts.
 
-        Args:
-            why: the reason.
-            freezes: whether the process may still be there.
+        `freezes`: the process may still be there.
         """
         if self.state is State.LOST:
             return True
@@ -391,26 +337,24 @@ class ParameterServer:
         return True
 
     def lose_by(self, failure: Failure) -> bool:
-        """Lose the process if a failure shows that it is dead; return whether another takes its
-        place.
-        """
+        """Declare a dead process lost; return whether a replacement starts."""
         is_dead = failure.kind == "died" and (
             failure.actor == self.actor or (not failure.actor and self._has_failed)
         )
         return is_dead and self.lose(failure.reason)
 
     def miss_deadline(self, limit_s: float) -> None:
-        """Lose the process, which has been silent for so many seconds.
+        """Declare a silent process lost.
 
         Raises:
-            RunLost: no other takes its place.
+            RunLost: no replacement starts.
         """
         late = f"no answer for {limit_s:g} s"
         if not self.lose(late, freezes=True):
             raise RunLost(f"{self.actor}: {late}")
 
     def _start(self, freezes: bool) -> None:
-        """Start a new process, and send it what the lost one had been sent."""
+        """Start a new process, and repeat the logged calls."""
         assert self.state is State.LOST, f"{self.actor} is started as it is {self.state}"
         assert self.log is not None, "a server without a log"
         self.state, loss = State.STARTING, self._loss
@@ -429,14 +373,12 @@ class ParameterServer:
         self._issue_again(self, repeated)
 
     def _repeat(self, entry: LoggedCall, repeated: set[Call]) -> None:
-        """Send a call again, as far as its effect is needed: weights that nobody needs any more
-        are not published again.
-        """
+        """Repeat a call as far as it is needed: unneeded weights are not published again."""
         lost, message = entry.call(), entry.message
         if lost is not None and self._is_there(lost):
             lost = None
         if lost is not None:
-            repeated.add(lost)  # it stands for the new one, and is the object that it was
+            repeated.add(lost)  # the same object, for the new call
         elif isinstance(message, ApplyCall):
             message = replace(message, publishes=False)
         elif not isinstance(message, ForgetCall):
@@ -445,13 +387,11 @@ class ParameterServer:
         self._loss.replay.append(self._backend.repeat(lost, self.actor, message, entry.inputs))
 
     def _is_there(self, call: Call) -> bool:
-        """Say whether a call is done, so that it has its values."""
         return self._backend.is_done(call) and self._backend.failure(call, 0) is None
 
     def _started(self, start: Call) -> None:
-        """Take in that the new process is ready, or has failed to start."""
         if self.state is not State.STARTING or self._loss.replay[0] is not start:
-            return  # it has been lost again since
+            return  # lost again since
         failure = self._backend.failure(start, 0)
         if failure is None:
             self.state = State.REPLAYING
@@ -459,12 +399,11 @@ class ParameterServer:
             raise self._error(failure, "it cannot come back: ")
 
     def _replayed(self, last: Call) -> None:
-        """Take in that the last call of a replay is done, or has failed."""
         loss, now = self._loss, self._backend.now
         if not self._is_beginning or loss.replay[-1] is not last:
-            return  # it has been lost again since
+            return  # lost again since
         failures = (self._backend.failure(call, VERDICT_S) for call in loss.replay)
-        failure = next(filter(None, failures), None)  # which the others come from
+        failure = next(filter(None, failures), None)  # the cause of the others
         if failure is None:
             self.state = State.UP
             loss.replay.clear()
@@ -478,17 +417,16 @@ class ParameterServer:
 
     @property
     def _is_beginning(self) -> bool:
-        """Whether a new process starts or replays."""
         return self.state in (State.STARTING, State.REPLAYING)  # Ray may report in any order
 
     def _look_later(self) -> None:
-        """Look, after the deadline of a start or an update, whether the replay has come further."""
+        """Check the replay's progress after the deadline of a start or an update."""
         limit_s = max(self._deadline_s, START_DEADLINE_S)
         at = self._backend.now + limit_s
         self._backend.schedule(at, self._look, (self._loss.replay[0], limit_s))
 
     def _look(self, oldest_and_limit: tuple[Call, float]) -> None:
-        """Lose a process that has done nothing since the last look."""
+        """Declare a process lost that has done nothing since the last look."""
         (oldest, limit_s), replay = oldest_and_limit, self._loss.replay
         is_done = self._backend.is_done
         if not self._is_beginning or oldest not in replay:

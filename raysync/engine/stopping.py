@@ -1,8 +1,7 @@
-"""Why a run ends before its workload is done.
+"""The reasons for a run's end before its workload is done.
 
-stops       it has learned enough, by its evaluations: the settings of `stop` about the model
-diverges    something is not finite: which worker, on which samples, and what was the first
-is stopped  from outside, after a last checkpoint if it takes any
+It stops (`stop`'s settings about evaluations), diverges (a value is not finite), or is stopped from
+outside, after a last checkpoint if it takes any.
 """
 
 from __future__ import annotations
@@ -18,17 +17,11 @@ from raysync.core.journal import Evaluation
 from raysync.core.metrics import MODES, PrimaryMetric, known
 from raysync.errors import ConfigError, unknown_name
 
-SHOWN = 5
-"""The samples of a batch that are named."""
+SHOWN = 5  # samples named of a batch
 
 
 def stop_metric(experiment: Experiment, primary: PrimaryMetric) -> PrimaryMetric | None:
-    """Return the metric of `stop.patience`, with its direction; None if the direction is unknown.
-
-    Args:
-        experiment: has the settings `stop` and `target`.
-        primary: the primary metric of the task.
-    """
+    """Return the metric of `stop.patience`; None if its better direction is unknown."""
     stop, target = experiment.stop, experiment.target
     name = primary.name if stop is None or stop.metric is None else stop.metric
     if stop is not None and stop.mode is not None:
@@ -41,41 +34,29 @@ def stop_metric(experiment: Experiment, primary: PrimaryMetric) -> PrimaryMetric
 
 
 class Stopping:
-    """Takes in pushes and evaluations, and says when the run should end."""
+    """Decides from pushes and evaluations whether the run should end."""
 
     def __init__(self, experiment: Experiment, primary: PrimaryMetric) -> None:
-        """
-        Args:
-            experiment: has the settings `stop` and `target`.
-            primary: the primary metric of the task.
-        """
-        self.is_requested = False
-        """Whether the run is to be stopped."""
-        self.why_diverged = ""
-        """What was not finite, and where; "": everything so far was finite."""
+        self.is_requested = False  # from outside
+        self.why_diverged = ""  # the first value that was not finite, and its place
         self._stop, self._target = experiment.stop, experiment.target
         self._metric = stop_metric(experiment, primary) or primary
         self._best: float | None = None
         self._version = -1
-        self._not_better = 0
-        """The number of evaluations in a row that were not better than the best before them."""
+        self._not_better = 0  # evaluations in a row that were not better than the best before
 
     def state(self) -> dict[str, Any]:
-        """Return what a checkpoint needs of it, JSON-native."""
         return {"best": self._best, "version": self._version, "not_better": self._not_better}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Go on from what `state` returned."""
         self._best, self._version = state["best"], state["version"]
         self._not_better = state["not_better"]
 
     def take(self, evaluation: Evaluation) -> str:
-        """Take in an evaluation, and say in a clause why the run should end; "" if it should not.
-        Several marks that were passed at once are one evaluation.
-        """
+        """Return a clause why the run should end after this evaluation; "" if it should not."""
         stop = self._stop
         if stop is None or evaluation.version == self._version:
-            return ""
+            return ""  # several marks passed at once are one evaluation
         self._version = evaluation.version
         if stop.at_target and self._target is not None:
             value = evaluation.value(self._target.metric)
@@ -97,7 +78,7 @@ class Stopping:
         return f"{self._metric.name} was not better than {self._best:.6g}{by} for {count}"
 
     def check_losses(self, evaluations: Sequence[Evaluation]) -> bool:
-        """Take in whether the loss of evaluations is finite; return whether the run diverges."""
+        """Return whether the run diverges: a loss is not finite."""
         if all(isfinite(evaluation.loss) for evaluation in evaluations):
             return False
         self.why_diverged = self.why_diverged or (
@@ -114,7 +95,7 @@ class Stopping:
 
 
 def why_diverged(event: Pushed, finding: Finding) -> str:
-    """Return a sentence about the push with which a run diverged, without its full stop."""
+    """Describe the push with which a run diverged, without a full stop."""
     parameter = f" of {finding.parameter}" if finding.parameter else ""
     first = finding.first
     if first == "weights":
@@ -129,21 +110,18 @@ def why_diverged(event: Pushed, finding: Finding) -> str:
 
 
 def _some(samples: Sequence[int]) -> str:
-    shown = ", ".join(map(str, samples[:SHOWN]))
+    names = ", ".join(map(str, samples[:SHOWN]))
     more = len(samples) - SHOWN
-    return f"{shown} and {more} more" if more > 0 else shown
+    return f"{names} and {more} more" if more > 0 else names
 
 
 def check_metrics(
     experiment: Experiment, metrics: Sequence[str] | None, primary: PrimaryMetric
 ) -> None:
-    """Refuse a metric of `target` or `stop` that the task does not have, a target in its worse
-    direction, and a metric of `stop` whose direction is not known.
+    """Refuse metrics of `target` and `stop` that are unknown or have no, or the worse, direction.
 
     Args:
-        experiment: has the settings.
-        metrics: the metrics of the task; None: they are not known before the first evaluation.
-        primary: its primary metric.
+        metrics: the task's; None: unknown before the first evaluation.
 
     Raises:
         ConfigError: the message has the nearest name.

@@ -1,8 +1,4 @@
-"""The ways to spread a model over workers: which calls a decision means.
-
-DataParallel    every worker has the whole model, one server (or its shards) applies
-Pipelined       the model is cut into stages, each with a server: `raysync.decoupled`
-"""
+"""The ways to spread a model over workers: the calls of each decision."""
 
 from __future__ import annotations
 
@@ -23,7 +19,7 @@ from raysync.core.roster import Roster
 from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
-from raysync.engine.checkpointing import Cut
+from raysync.engine.checkpointing import ConsistentCut
 from raysync.engine.demands import NO_LOCAL_OPTIMIZER
 from raysync.engine.messages import LoadWorkerStateCall, RestoreCall, StepCall, WorkerStateCall
 from raysync.engine.parameter_server import PUBLISHED, ParameterServer
@@ -32,55 +28,43 @@ from raysync.errors import RunFailed
 from raysync.step_fault import NO_FAULT
 from raysync.training.server.apply_plan import ApplyPlan
 
+# DataParallel    every worker has the whole model, one server (or its shards) applies
+# Pipelined       the model is cut into stages, each with a server: `raysync.decoupled`
+
 SERVER = "server"
-"""The id of the parameter server's actor."""
 
 
 @dataclass(slots=True)
 class Arriving:
     """A gradient on its way to its server."""
 
-    computed_at: float
-    """When its upload began, in seconds since the run began."""
-    first: Call
-    """The first of the calls that bring it."""
-    parts: list[Call]
-    """Those that are still waited for."""
+    computed_at: float  # when its upload began, in seconds since the run began
+    first: Call  # the first of the calls that bring it
+    parts: list[Call]  # the calls still awaited
+    # arrived values; Ray does not evict them while they are held
     held: list[Any] = field(default_factory=list)
-    """The values that have arrived. Ray does not evict them while they are held, which is until
-    they are applied."""
 
 
 @dataclass(slots=True, eq=False)
 class Step:
-    """A worker's iteration under way, and later its push."""
+    """A worker's iteration in flight, and later its push."""
 
     release: Release
-    """The decision that began it."""
-    samples: int
-    """The samples of all its batches together."""
-    call: Call
-    """It ends the iteration, and stands for the gradient. Its answer is a `StepReport`."""
+    samples: int  # of all its batches together
+    call: Call  # ends the iteration and leaves the gradient; answers with a `StepReport`
     server: ParameterServer
-    """The server that the gradient is for."""
-    weights: Value
-    """The weights that it computes on; only where delays are compensated."""
-    report: Report
-    """Further entries for the journal's line of the push."""
-    steps: int = 1
-    """The optimizer steps of the iteration, each on a batch."""
+    weights: Value  # that it computes on; only where delays are compensated
+    report: Report  # for the journal's line of the push
+    steps: int = 1  # optimizer steps, each on a batch
+    # where the backend delivers gradients once the call has answered
     arriving: Arriving | None = None
-    """The delivery of its gradient, where the backend delivers it once the call has answered."""
 
     @property
     def batch_size(self) -> int:
-        """The samples of each of its batches."""
         return self.samples // self.steps
 
     def copy(self, call: Call) -> Step:
-        """Return a step of the same release that ends with that call; whoever waits for this one
-        waits in vain.
-        """
+        """Return a step of the same release with another call; this one is never reported."""
         return Step(
             self.release, self.samples, call, self.server, self.weights, self.report, self.steps
         )
@@ -90,8 +74,7 @@ class StateMachine(Protocol):
     """A `Machine`, or the machines of several stages."""
 
     @property
-    def timers(self) -> Mapping[str, float]:
-        """Key -> the time that the timer is set to."""
+    def timers(self) -> Mapping[str, float]: ...
 
     def handle(self, event: Event) -> list[Decision]: ...
 
@@ -102,74 +85,69 @@ class Topology(Protocol):
     """Translates decisions into calls; the driver does everything else."""
 
     @property
-    def machine(self) -> StateMachine:
-        """The state machine that handles events."""
+    def machine(self) -> StateMachine: ...
 
     @property
     def workers(self) -> Sequence[str]:
-        """The workers that begin the run, in their order."""
+        """The workers that begin the run, in order."""
 
     @property
     def servers(self) -> Sequence[ParameterServer]:
-        """The servers, in the order of the stages."""
+        """By stage."""
 
     @property
     def is_pipelined(self) -> bool:
-        """Whether each worker has a part of the model: none can be spared, and a run continues,
-        beyond its workload, until all have left.
+        """Whether each worker has a part of the model.
+
+        Then none can be spared, and a run continues beyond its workload until all have left.
         """
 
     @property
     def rosters(self) -> Sequence[Roster]:
-        """The rosters, in the order of the stages; the last one has the progress and the version of
-        the model.
-        """
+        """By stage; the last one has the model's progress and version."""
 
     def released(self, release: Release) -> Iterable[Step]:
-        """Issue the calls of an iteration; return the steps that are then under way."""
+        """Issue the calls of an iteration; return the steps that are then in flight."""
 
     def issued_again(self, step: Step, lost: Collection[Call]) -> Call | None:
-        """Issue a step again if it never began, since the weights that it needs are among those
-        that were lost and are being made again. Return its call; None: it needs others.
-        """
+        """Reissue a step whose weights are among the lost ones; None: it needs others."""
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
-        """Issue an update with the gradients of these pushes.
+        """Issue an update with the gradients of these steps, in the order of its pushes.
 
-        Args:
-            apply: the decision, with its pushes in the order in which they are combined.
-            steps: the steps of its pushes, in that order.
-            is_pulled: whether a release pulls the new weights before the next update.
+        `is_pulled`: a release pulls the new weights before the next update.
         """
 
     def left(self, worker: str, why: str) -> None:
-        """Forget a worker that is lost, or has no process any more, and is about to leave.
+        """Forget a worker without a process, before it leaves.
 
         Raises:
-            RunLost: the run cannot go on without it.
+            RunLost: the run cannot continue without it.
         """
 
-    def state(self, cut: Cut) -> dict[str, Any]:
-        """Return what a checkpoint needs of it, JSON-native; the cut keeps its values."""
+    def state(self, cut: ConsistentCut) -> dict[str, Any]:
+        """Return the checkpoint state, JSON-native; the snapshot keeps its values."""
 
     def load_state(
-        self, state: Mapping[str, Any], pushed: Mapping[Push, Step], kept: Mapping[str, bytes]
+        self,
+        state: Mapping[str, Any],
+        pushed: Mapping[Push, Step],
+        worker_files: Mapping[str, bytes],
     ) -> None:
-        """Go on from what `state` returned, with new processes; see `Machine.resume`.
+        """Restore `state`'s result with new processes; see `Machine.resume`.
 
         Args:
-            state: JSON-native.
-            pushed: the pushes that are neither applied nor dropped, in the order of their arrival.
-            kept: see `Checkpoint.kept`.
+            pushed: neither applied nor dropped, in the order of their arrival.
+            worker_files: as `Checkpoint.worker_files`.
         """
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
-        """Return the members that have nothing left to do, given those with a step under way."""
+        """Return the members without further work, given those with a step in flight."""
 
     def waited_since(self, step: Step) -> float:
-        """Return the time, in seconds since the run began, from which the deadline of an answer
-        counts: that at which it would be there if only what the experiment says took time. So a
-        step that is described as a long one does not count as frozen.
+        """Return when a step's answer would be there by the experiment's description.
+
+        Its deadline counts from then, so a step that is described as long does not count as frozen.
         """
 
     def suspect(self, step: Step) -> str:
@@ -182,29 +160,23 @@ class DataParallelPlan:
 
     paradigm: Paradigm
     workload_samples: int
-    groups: Mapping[str, WorkerGroup]
-    """Slot -> the description of its device."""
+    groups: Mapping[str, WorkerGroup]  # slot -> the description of its device
+    # the model has buffers, such as batch norm's statistics; each worker has its own
     has_buffers: bool
-    """Whether the model has buffers, such as the statistics of batch norm: each worker has its
-    own."""
-    vector_bytes: float = 0.0
-    """The size of a gradient, and of the weights."""
+    vector_bytes: float = 0.0  # of a gradient, and of the weights
 
     def group(self, slot: str) -> WorkerGroup:
-        """Return the description of a worker's device."""
         return self.groups[slot]
 
     def topology(self, backend: Backend, experiment: Experiment, faults: FaultPlan) -> DataParallel:
-        """Return the topology of a run."""
         return DataParallel(backend, self, experiment, faults)
 
 
 class DataParallel:
-    """Every worker has the whole model, and one server applies their gradients.
+    """Every worker has the whole model, and one server applies their gradients."""
 
-    Release -> step(worker, weights)               leaves the gradient, reports loss and seconds
-    Apply   -> apply(server, gradients)              leaves the weights, if they are published
-    """
+    # Release -> step(worker, weights)       leaves the gradient, reports loss and seconds
+    # Apply   -> apply(server, gradients)    leaves the weights, if they are published
 
     is_pipelined = False
 
@@ -221,25 +193,23 @@ class DataParallel:
         self._workload_samples = plan.workload_samples
         self._has_buffers = plan.has_buffers
         self._has_server = not plan.paradigm.collective
+        # slot, and worker once released -> samples per batch
         self._batch_sizes = experiment.batch_sizes
-        """Slot, and worker once it was released -> the samples of its iteration."""
+        # of a release that names none
         self._local_steps = 1 if experiment.local is None else experiment.local.steps
-        """The steps of an iteration whose release names none."""
         self._is_local = experiment.local is not None
-        self._keeps_worker_state = bool(experiment.kept_by_workers)
+        self._keeps_worker_state = bool(experiment.worker_state)
         self._faults = faults if experiment.faults else None
         self._known = KnownSteps(plan.groups, experiment, faults.at_step, plan.vector_bytes)
         self._compensates = experiment.update.delay_compensation is not None
         self._keeps_pulled = self._compensates or log is not None
+        # worker -> its last pull, where delays are compensated, or where a lost server may not have
+        # delivered it yet
         self._pulled: dict[str, Value] = {}
-        """Worker -> the weights of its last pull; kept only if delays are compensated, or if they
-        can be lost before the worker has them."""
+        # worker -> its last pull at the resumption, until its next pull
         self._resumed: dict[str, Value] = {}
-        """Worker -> the weights that it counts as having pulled when the run was resumed, until it
-        has really pulled some."""
+        # worker -> a vector with its buffers, from the resumption to its first push
         self._restored: dict[str, Value] = {}
-        """Worker -> the vector with its buffers, from when the run was resumed to its first push
-        after that."""
 
     @property
     def rosters(self) -> Sequence[Roster]:
@@ -302,13 +272,12 @@ class DataParallel:
         self.server.apply(apply, plan, vectors, is_pulled)
 
     def left(self, worker: str, why: str) -> None:
-        """See `Topology.left`: others go on."""
         self._pulled.pop(worker, None)
         self._resumed.pop(worker, None)
         self._restored.pop(worker, None)
         self.server.forget(worker)
 
-    def state(self, cut: Cut) -> dict[str, Any]:
+    def state(self, cut: ConsistentCut) -> dict[str, Any]:
         if self.roster.published < self.roster.version:
             cut.keep(PUBLISHED, self.server, self.server.published)
         live = self.roster.live
@@ -321,17 +290,20 @@ class DataParallel:
         return {"machine": self.machine.snapshot(), "pushers": pushers}
 
     def load_state(
-        self, state: Mapping[str, Any], pushed: Mapping[Push, Step], kept: Mapping[str, bytes]
+        self,
+        state: Mapping[str, Any],
+        pushed: Mapping[Push, Step],
+        worker_files: Mapping[str, bytes],
     ) -> None:
         self.machine = Machine.restore(state["machine"], self.machine.paradigm)
         self.machine.resume(self._backend.now)
         self.roster = self.machine.roster
         if self._has_buffers and self._backend.computes:
             latest = {worker: step.call for (worker, _), step in pushed.items()}
-            for worker in state["pushers"]:  # before the weights: who has these has the buffers
+            for worker in state["pushers"]:  # before the weights, which imply the buffers
                 self._restored[worker] = latest.get(worker) or self.server.statistics(worker)
                 self._backend.call(worker, RestoreCall(), [self._restored[worker]])
-        for worker, data in kept.items():
+        for worker, data in worker_files.items():
             if worker in self.roster.live:
                 self._backend.call(worker, LoadWorkerStateCall(bytes(data)))
         self.server.resume(self.roster.version, self.roster.published)
@@ -341,7 +313,6 @@ class DataParallel:
             self._pulled = dict(self._resumed)
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
-        """Return no workers: each has something to do until the run ends."""
         return []
 
     def waited_since(self, step: Step) -> float:
@@ -356,7 +327,6 @@ class DataParallel:
         )
 
     def suspect(self, step: Step) -> str:
-        """Return the step's own worker: it waits for no other."""
         return step.release.worker
 
     def _plan(self, apply: Apply, steps: Sequence[Step]) -> ApplyPlan:
@@ -371,30 +341,27 @@ class DataParallel:
 
 
 def roster_of(topology: Topology, worker: str) -> Roster:
-    """Return the roster that a worker is in."""
     return topology.rosters[WorkerId(worker).stage - 1]  # where the network is whole, stage 0: -1
 
 
 def rosters_by_stage(topology: Topology) -> dict[int, Roster]:
-    """Return stage -> its roster; 0 stands for workers that hold the whole network."""
+    """Return stage -> its roster; stage 0: workers with the whole network."""
     return dict(enumerate(topology.rosters, start=int(topology.is_pipelined)))
 
 
 def server_for(topology: Topology, worker: str) -> ParameterServer:
-    """Return the server that a worker pulls from."""
     return topology.servers[WorkerId(worker).stage - 1]
 
 
 def released_at(topology: Topology, step: Step) -> float:
-    """Return when a step was released, in seconds since the run began."""
     worker = step.release.worker
     at = roster_of(topology, worker).live[worker].telemetry.released_at
     assert at is not None, f"{step.release} of a worker that was never released"
     return at
 
 
+# when it was released, unless that was held back
 def issued_at(topology: Topology, step: Step) -> float:
-    """Return when a step was issued: when it was released, unless that was held back."""
     return released_at(topology, step) + (step.report.held_back_s or 0.0)
 
 
@@ -409,11 +376,8 @@ def apply_plan(
     """Return the details of an update for its server.
 
     Args:
-        apply: the decision, with its pushes in the order of the gradients.
-        steps: the steps of its pushes.
-        counts: whether the buffers of a worker count.
-        workload_samples: that of the run.
-        replicas: the replica of each push where each has an optimizer of its own.
+        counts: whether a worker's buffers count.
+        replicas: the replica of each push, where each has its own optimizer.
         members: the workers that take part; none where the last one has left since.
     """
     return ApplyPlan(
@@ -430,12 +394,11 @@ def apply_plan(
 
 
 def in_order_of_slots(apply: Apply) -> Apply:
-    """Return an update that takes its pushes slot by slot, whichever arrived first.
+    """Sort the pushes of an update by slot, whichever arrived first.
 
-    A sum of floating-point numbers depends on its order. In this one, equal gradients make equal
-    weights, bit by bit, in every run. (The names of pushes sort by slot, then by life and clock:
-    `#` sorts before every character of a slot.)
+    A floating-point sum depends on its order: so equal gradients make equal weights, bit by bit.
     """
+    # Names of pushes sort by slot, life, clock: `#` sorts before every character of a slot.
     pushes, weights = apply.pushes, apply.weights
     if len(pushes) == 1:
         return apply
@@ -446,9 +409,7 @@ def in_order_of_slots(apply: Apply) -> Apply:
 
 
 def pulls_next(decisions: Sequence[Decision], index: int) -> bool:
-    """Say whether a release after that decision pulls before the next update changes the
-    weights.
-    """
+    """Return whether a release pulls between that decision and the next update."""
     for decision in decisions[index + 1 :]:
         if isinstance(decision, Release) and decision.pull:
             return True

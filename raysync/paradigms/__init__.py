@@ -16,8 +16,8 @@ from raysync.paradigms.syncswitch import SyncSwitch
 
 __all__ = ["PARADIGMS", "PRESETS", "Preset", "make", "rebuild"]
 
-DEFAULT_PARADIGM = "bsp"
-"""The paradigm of an experiment that names none."""
+DEFAULT_PARADIGM = "bsp"  # of an experiment that names none
+# by default, where an experiment names no paradigms to compare
 COMPARED: tuple[Spec, ...] = (
     "bsp",
     "asp",
@@ -25,9 +25,8 @@ COMPARED: tuple[Spec, ...] = (
     {"name": "lagtuner", "bound": "hard"},
     {"name": "lagtuner", "bound": "literal"},
 )
-"""What is compared where an experiment does not say."""
+# data-parallel training without a server
 ALL_REDUCE_BASELINE: Spec = {"name": "bsp", "exchange": "all-reduce"}
-"""The baseline that people have: data-parallel training without a server."""
 
 PARADIGMS.update(
     {

@@ -1,4 +1,4 @@
-"""Balanced: any paradigm, with batches that suit the speeds of the workers."""
+"""Balanced: any paradigm, with batch sizes that suit the speeds of the workers."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Annotated, ClassVar
 
 from annotated_types import Ge, Gt, Le, Lt
 from msgspec.structs import replace
+from typing_extensions import override
 
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Decision, Note, Push, Release
@@ -20,8 +21,9 @@ from raysync.paradigms.batch_shares import DeviceSpeed, divide
 from raysync.paradigms.measuring import Measuring, slot_of, smooth
 
 Quantity = Annotated[int | float, Ge(0), Le(1e15)]
+# The settings of a group in `workers`; batch_size 0: unknown, so its first push tells it.
 GROUP_DEFAULTS: Mapping[str, float] = {
-    "batch_size": 0,  # not known: that of the worker's first push
+    "batch_size": 0,
     "min_batch": 1,
     "max_batch": inf,
     "devices": 1,
@@ -29,70 +31,47 @@ GROUP_DEFAULTS: Mapping[str, float] = {
     "per_sample_s": 1.0,
     "floor_s": 0.0,
 }
-"""What `workers` says of a group, and what holds where it does not."""
 
 
+# Deviations: the mean time of a sample is smoothed, not its inverse; by an exponential average
+# instead of a NARX network; transfer counts.
+#
+# Batch norm normalises each worker's batch by itself, so its noise changes with the sizes. With
+# `micro_batch: m` and `multiple: m` (times the devices of a worker) each worker normalises over m
+# samples at a time (ghost batches: Hoffer et al. 2017, "Train longer, generalize better").
 @dataclass
 class Balanced(Measuring):
-    """Another paradigm whose workers get batches of such sizes that their iterations take equally
-    long.
+    """Another paradigm whose workers get batch sizes that make iterations equally long.
 
-    Source: Chen et al., "Semi-dynamic load balancing: efficient distributed learning in
-        non-dedicated environments" (LB-BSP, SoCC 2020; arXiv 1806.02508). There BSP workers get
-        batches in proportion to their predicted speeds (on CPUs), or such that a + c b is equal (on
-        GPUs), and the batch of all is kept.
-    The paradigm: the inner paradigm decides everything but `Release.batch_size`. After as many
-        pushes as there are members, and when a member joins or leaves, the next release divides the
-        batch anew (`batch_shares.divide`). The predicted time of b samples is
+    Source: Chen et al., "Semi-dynamic load balancing" (LB-BSP, SoCC 2020; arXiv 1806.02508), for
+    BSP: batches in proportion to predicted speeds (CPUs), or such that a + c b is equal (GPUs).
 
-            transfer + slowness x max(floor_s, fixed_s + per_sample_s b)
+    The inner paradigm decides everything but `Release.batch_size`. After as many pushes as members,
+    and when members change, the next release divides the batch again (`batch_shares.divide`) by the
+    predicted time of b samples, per step:
 
-        with the exponentially smoothed `slowness` (seconds of computing / what the group's
-        description says for that batch) and transfer (from release to push, without computing).
-        Where a group has no `per_sample_s`, its time counts as proportional to its batch; repeated,
-        that leads to equal times all the same.
-    Around BSP all arrive at the barrier at once. Around a paradigm without one, the same rule
-        equalises the pace: under ASP leads and staleness stay small, and nobody waits.
-    Conventions:
-        * The batch that is divided is that of the members: the sum of their own batch sizes. A
-          worker that leaves takes its own size with it, as under the inner paradigm alone, so that
-          `update.lr_scaling`, which counts pushes, stays right.
-        * A worker that has not pushed yet has its own batch size; a new life of a slot has the
-          speed of the one before.
-        * All times are those of a step, where an iteration has several (`local`).
-        * Memory (`max_batch`) and devices (`min_batch` samples for each: two for batch norm) limit
-          the sizes, but a worker's own size is always allowed: it has computed one of that size.
-          Sizes change only if the longest predicted time falls by more than `hysteresis`, or if
-          they no longer make up the batch of the members.
-    Batch norm normalises each worker's batch by itself, so with sizes that change its noise does,
-        too. With `micro_batch: m` and `multiple: m` (times the devices of a worker) each worker
-        normalises over m samples at a time, whatever its share (ghost batches: Hoffer et al. 2017,
-        "Train longer, generalize better", without synchronising workers).
-    Deviations: smoothed is the time of a sample, whose mean predicts a mean time, and not its
-        inverse; by an exponential average, where the source has a NARX network; and the time in
-        transfer counts.
-    Notes: `balanced` when the sizes change, with the longest predicted time before and after.
+        transfer + slowness x max(floor_s, fixed_s + per_sample_s b)
+
+    with smoothed slowness (measured / described seconds) and transfer (from release to push,
+    without computing). Without `per_sample_s` the time counts as proportional to the batch;
+    repeated divisions still reach equal times. Around ASP the same rule equalises the pace.
     """
 
     name: ClassVar[str] = "balanced"
 
-    smoothing: Annotated[float, Gt(0), Le(1)] = 0.3
-    """The weight of the latest iteration in the smoothed times."""
-    hysteresis: Annotated[float, Ge(0), Lt(1)] = 0.05
-    """The share by which the longest predicted time must fall for the sizes to change."""
-    multiple: Annotated[int, Ge(1)] = 1
-    """Every batch size is a multiple of it, in samples."""
+    smoothing: Annotated[float, Gt(0), Le(1)] = 0.3  # the weight of the latest iteration
+    hysteresis: Annotated[float, Ge(0), Lt(1)] = 0.05  # a share of the longest predicted time
+    multiple: Annotated[int, Ge(1)] = 1  # in samples, of every batch size
+    # group -> the settings of `GROUP_DEFAULTS`; an experiment fills its own in
     workers: dict[str, dict[str, Quantity]] = field(default_factory=dict)
-    """Worker group -> `batch_size`, `min_batch`, `max_batch`, `devices`, `fixed_s`, `per_sample_s`,
-    `floor_s`; an experiment fills it in with those of its groups."""
+    # slot -> its own batch size in samples
     own: dict[str, int] = field(default_factory=dict, init=False)
-    """Slot -> its own batch size in samples."""
+    # slot -> the present batch size, once set
     sizes: dict[str, int] = field(default_factory=dict, init=False)
-    """Slot -> the batch size of its iterations at present, once it was set."""
+    # slot -> smoothed seconds of computing / described ones; a new life inherits it
     slowness: dict[str, float] = field(default_factory=dict, init=False)
-    """Slot -> smoothed seconds of computing / those of its description."""
+    # slot -> smoothed seconds from release to push without computing
     transfer_s: dict[str, float] = field(default_factory=dict, init=False)
-    """Slot -> smoothed seconds from release to push that are not computing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -124,10 +103,12 @@ class Balanced(Measuring):
                 f"{where}: batch_size: {size:g} samples; allowed: {smallest:g} to {largest:g}."
             )
 
+    @override
     def demands(self) -> Iterator[Demand]:
         yield Capability.BATCH_SIZE, self.name
         yield from self.inner.demands()
 
+    @override
     def measure(self, roster: Roster, push: Push) -> None:
         slot, row, pushed = slot_of(push[0]), roster.telemetry(push[0]), roster.buffered[push]
         steps, known = pushed.steps, self._described(Slot(slot).group)
@@ -135,17 +116,15 @@ class Balanced(Measuring):
         if slot not in self.own:
             self.own[slot] = int(known["batch_size"]) or samples
         if row.busy_s <= 0:
-            return  # as of a step that takes no time: there is nothing to predict from
+            return  # nothing to predict from
         assert row.active_s is not None, "a push without a release"
         described_s = max(known["floor_s"], known["fixed_s"] + known["per_sample_s"] * samples)
         transfer_s = max(0.0, row.active_s - row.busy_s)
         smooth(self.slowness, slot, row.busy_s / steps / described_s, self.smoothing)
         smooth(self.transfer_s, slot, transfer_s / steps, self.smoothing)
 
+    @override
     def adapted(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
-        """Return the decisions with the batch sizes of their releases, divided anew if it is
-        time.
-        """
         decisions: list[Decision] = []
         for decision in decided:
             if not isinstance(decision, Release):
@@ -162,8 +141,11 @@ class Balanced(Measuring):
             decisions.append(replace(decision, batch_size=size))
         return decisions
 
+    # The divided batch is the sum of the members' own sizes, so a leaving worker takes its own size
+    # along and `update.lr_scaling`, which counts pushes, stays right. Limits (`max_batch`,
+    # `min_batch` per device) never exclude a worker's own size, which it has computed before. Sizes
+    # change if the longest predicted time falls by more than `hysteresis`, or if the sum is wrong.
     def _divide(self, roster: Roster) -> Iterator[Decision]:
-        """Set the sizes of the members that have pushed."""
         self.note_comparison(roster)
         slots = [
             slot
@@ -177,8 +159,8 @@ class Balanced(Measuring):
         total = sum(self.own[slot] for slot in slots)
         sizes = divide(devices, total, self.multiple)
         before_s, after_s = (
-            max(device.seconds(size) for device, size in zip(devices, each, strict=True))
-            for each in (present, sizes)
+            max(device.seconds(size) for device, size in zip(devices, division, strict=True))
+            for division in (present, sizes)
         )
         if sum(present) == total and before_s - after_s <= self.hysteresis * before_s:
             return
@@ -203,9 +185,6 @@ class Balanced(Measuring):
         return self._groups.get(group, GROUP_DEFAULTS)
 
     def _smallest(self, group: str) -> int:
-        """Return the least samples that a worker of the group can have: `min_batch` for each of its
-        devices.
-        """
         known = self._described(group)
         least = int(known["devices"] * known["min_batch"])
         return -(-least // self.multiple) * self.multiple

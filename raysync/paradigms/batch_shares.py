@@ -1,4 +1,4 @@
-"""Divide a batch among unequal devices so that all need the same time."""
+"""Equal times on unequal devices by the division of a batch."""
 
 from __future__ import annotations
 
@@ -6,65 +6,50 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import floor, inf
 
-ROUNDING = 1e-9
-"""A share that is this close to a whole number of units, in units, counts as that number."""
+ROUNDING = 1e-9  # in units: a share so close to a whole number of units counts as it
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpeed:
-    """The predicted time of an iteration of b samples, and how many samples it may have:
+    """The predicted time of an iteration of b samples, with limits of b:
 
     transfer_s + slowness x max(floor_s, fixed_s + per_sample_s x b)
     """
 
-    slowness: float
-    """What the time of computing is multiplied by, above 0."""
-    transfer_s: float = 0.0
-    """The seconds on the way to the server and back, whatever the batch."""
+    slowness: float  # above 0
+    transfer_s: float = 0.0  # to the server and back, whatever the batch
     fixed_s: float = 0.0
-    per_sample_s: float = 1.0
-    """The seconds of computing a sample, above 0."""
+    per_sample_s: float = 1.0  # above 0
     floor_s: float = 0.0
     smallest: int = 1
     largest: float = inf
 
     def seconds(self, samples: float) -> float:
-        """Return the predicted seconds of an iteration of so many samples."""
         computing_s = max(self.floor_s, self.fixed_s + self.per_sample_s * samples)
         return self.transfer_s + self.slowness * computing_s
 
     def fitting(self, seconds: float) -> float:
-        """Return the most samples that an iteration of so many seconds has, or one of the shortest
-        possible duration if that is longer.
-        """
+        """Return the most samples that fit into so many seconds, or into the shortest iteration."""
         computing_s = max((seconds - self.transfer_s) / self.slowness, self.floor_s)
         samples = (computing_s - self.fixed_s) / self.per_sample_s
         return min(max(samples, self.smallest), self.largest)
 
 
 def divide(devices: Sequence[DeviceSpeed], total: int, multiple: int = 1) -> list[int]:
-    """Return the samples of each device, so that their predicted times are equal as far as their
-    limits and whole samples allow.
+    """Divide B = `total` samples so that times are as equal as limits and whole units allow.
 
-    Source: Chen et al., "Semi-dynamic load balancing: efficient distributed learning in
-        non-dedicated environments" (LB-BSP, SoCC 2020; arXiv 1806.02508): sum b_i = B with equal
-        t_i(b_i).
-    The rule: the most samples that fit into T seconds are a rising function of T; bisection finds
-    the T at which they are the whole batch, which is the least that the slowest can take. Whole
-    units of `multiple` samples follow by the largest remainder, ties in the order of the devices.
+    Source: LB-BSP (Chen et al., SoCC 2020; arXiv 1806.02508): sum b_i = B with equal t_i(b_i).
 
-    Args:
-        devices: with limits that are multiples of `multiple`.
-        total: B, a multiple of `multiple`, between the sums of the smallest and of the largest
-            samples.
-        multiple: of which each share is a multiple.
+    The samples that fit into T seconds rise with T: bisection finds the T at which they are the
+    whole batch. Units of `multiple` samples follow by the largest remainder, ties by device order.
+    Limits and `total` are multiples of `multiple`.
     """
     least = sum(device.smallest for device in devices)
     most = sum(device.largest for device in devices)
     assert least <= total <= most, f"{total} samples for devices that take {least} to {most}"
     shares = _fitting(devices, total)
     units = [floor(share / multiple + ROUNDING) for share in shares]
-    # What gets another unit has a remainder, so it stays within its largest share.
+    # A device that gets another unit has a remainder, so it stays within its largest share.
     order = sorted(range(len(devices)), key=lambda index: units[index] - shares[index] / multiple)
     for index in order[: total // multiple - sum(units)]:
         units[index] += 1
@@ -72,7 +57,7 @@ def divide(devices: Sequence[DeviceSpeed], total: int, multiple: int = 1) -> lis
 
 
 def _fitting(devices: Sequence[DeviceSpeed], total: int) -> list[float]:
-    """Return the shares, not whole, whose sum is the total."""
+    """Return the unrounded shares, whose sum is the total."""
     free = [device.fitting(0.0) for device in devices]
     if sum(free) >= total:  # within the shortest times: nothing is gained by equal ones
         least = sum(device.smallest for device in devices)

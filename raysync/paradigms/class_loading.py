@@ -1,8 +1,4 @@
-"""Import and call what experiment files name as `package.module:Name`: a class or a function.
-
-An experiment file is a program: what it names is imported and called. A record is not, since it may
-come from a stranger: it is read `without_imports`, and what it names stays a name.
-"""
+"""The import of classes and functions that experiment files name as `package.module:Name`."""
 
 from __future__ import annotations
 
@@ -16,17 +12,17 @@ from typing import Any
 from raysync.errors import ConfigError, RaysyncError
 from raysync.users_code import place_of
 
+# An experiment file is a program, whose names are imported. A record may come from a stranger: it
+# is read `without_imports`.
 _may_import: ContextVar[bool] = ContextVar("may_import", default=True)
 
 
 class NotTrusted(RaysyncError):
-    """Raised where nothing may be imported for a name that does not come with raysync. The reader
-    of the record catches it.
-    """
+    """An import inside `without_imports`; the reader of the record catches it."""
 
 
 def not_trusted(name: str) -> ConfigError:
-    """Return the error for a name in a record that only a trusted record may have imported."""
+    """Create the error for a name that only a trusted record may import."""
     return ConfigError(
         f"{name} does not come with raysync. To import what a record names is to run it, so a"
         " record must be trusted first.\nIf you trust it: raysync replay RUN --trust, or"
@@ -36,9 +32,7 @@ def not_trusted(name: str) -> ConfigError:
 
 @contextmanager
 def without_imports() -> Iterator[None]:
-    """Make `load_reference` refuse within the block; files that a file names are not read there,
-    either.
-    """
+    """Refuse imports, and reading the files that a file names, within the block."""
     before = _may_import.set(False)
     try:
         yield
@@ -47,21 +41,16 @@ def without_imports() -> Iterator[None]:
 
 
 def may_import() -> bool:
-    """Say whether the file that is being read is the user's program, and not a record."""
+    """Return whether the file being read is the user's program, not a record."""
     return _may_import.get()
 
 
 def load_reference(reference: str, where: str) -> Any:
-    """Import what a reference names.
-
-    Args:
-        reference: `package.module:Name`; Name may have dots.
-        where: the path of the setting, for the error.
+    """Import `package.module:Name`; Name may have dots.
 
     Raises:
-        ConfigError: the reference is not of that form, the module or the name in it does not
-            exist, or the module cannot be imported.
-        NotTrusted: the caller is inside `without_imports`.
+        ConfigError: another form, no such module or name, or a failing import.
+        NotTrusted: inside `without_imports`.
     """
     module_name, _, name = reference.partition(":")
     if not module_name or not name:
@@ -72,7 +61,6 @@ def load_reference(reference: str, where: str) -> Any:
         thing: Any = import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
-            # A module that it imports is missing.
             raise _broken(module_name, error, where) from error
         raise ConfigError(
             f"{where}: there is no module {module_name!r}\n"
@@ -88,7 +76,6 @@ def load_reference(reference: str, where: str) -> Any:
 
 
 def _broken(module_name: str, error: Exception, where: str) -> ConfigError:
-    """Return the error for a module that cannot be imported: why, and in which line."""
     if isinstance(error, SyntaxError):  # its line is in the error, not in the traceback
         place, reason = f"{error.filename}:{error.lineno}", error.msg
     else:
@@ -102,20 +89,10 @@ def _broken(module_name: str, error: Exception, where: str) -> ConfigError:
 def call(
     function: Callable[..., Any],
     where: str,
-    arguments: Mapping[str, Any],
-    offered: Mapping[str, Any],
+    arguments: Mapping[str, Any],  # the user's
+    offered: Mapping[str, Any],  # passed where the function has parameters of these names
 ) -> Any:
-    """Call a function that the user named.
-
-    Args:
-        function: to call.
-        where: what the function is, for the error.
-        arguments: given by the user; the function must accept all of them.
-        offered: further arguments, which are passed if the function has parameters of these names.
-
-    Raises:
-        ConfigError: `function` is no function, or the arguments do not fit its signature.
-    """
+    """Call a function that the user named; a ConfigError says why its arguments do not fit."""
     if not callable(function):
         raise ConfigError(f"{where}: it is no function, but {type(function).__name__}.")
     signature = inspect.signature(function)

@@ -17,60 +17,50 @@ from raysync.paradigms.registry import Spec, make_inner
 Matrix = list[list[float]]
 
 
+# Deviations and readings:
+# * A batch counts as progress once the last stage has its loss. A run continues until every stage
+#   has learned from every batch: the pipelines drain, 2(K - 1) ticks.
+# * The abstract's agents may average less. With `weight`, another topology, or mixing some rounds
+#   apart, each replica makes its own optimizer steps, and a matrix P mixes gradients or weights.
+#   That needs BSP. (Under full averaging `grad` and `weight` are the same for SGD.) Only `weight`
+#   draws replicas together again: under `grad` with less than full averaging they drift apart.
+# * The learning rate follows each stage's own progress, so a batch meets one rate in all stages.
+# * `clip_norm` is applied to the gradient of one stage: the whole is never in one place.
 @dataclass
 class Decoupled:
-    """The network is cut into `modules`, here called stages, which compute at the same time on
-    different batches; groups of them work side by side.
+    """The network is cut into stages that compute different batches at once.
 
     Source: Pham and Ahn, "Distributed Deep Learning using Stochastic Gradient Staleness" (2025), of
-        which only the abstract is public; for the stages Zhuang et al., FDG (2021), whose program
-        is known; the groups are an inference from the abstract's "data parallelism".
-    The paradigm: it is no `Paradigm` but a kind of run of K x S workers. Stage k of group s is on
-        worker s K + k - 1, which has its part of the network. The gradient of stage k is 2(K - k)
-        ticks old (`decoupled.schedule`). Each stage has a server of its own, and the replicas of
-        the stage are its workers: `sync` names the paradigm that holds them together. Under BSP, as
-        in the paper, they are equal bit by bit.
-    Deviations and readings:
-        * A batch counts as progress once the last stage has its loss. A run continues until every
-          stage has learned from every batch: the pipelines drain, 2(K - 1) ticks.
-        * `mix`, `topology`, `mix_every`: the agents of the abstract may average less. With
-          `weight`, another topology, or mixing some rounds apart, each replica makes its own
-          optimizer steps, and a matrix P mixes gradients or weights. That needs BSP. (`grad` and
-          `weight` under full averaging are the same for SGD.) Only `weight` draws replicas together
-          again: with `grad` and less than full averaging each keeps its own sum of gradients, and
-          they drift apart.
-        * The learning rate follows each stage's own progress, so each batch meets the same rate in
-          all stages.
-        * `clip_norm` looks at the gradient of one stage: the whole is never in one place.
+    which only the abstract is public; for the stages Zhuang et al., FDG (2021), whose program is
+    known. The groups are an inference from the abstract's "data parallelism".
+
+    This is no `Paradigm` but a kind of run of K x S workers: worker number sK + k - 1 has stage k
+    of group s. Its gradient is 2(K - k) ticks old (`decoupled.schedule`). Each stage has a server
+    of its own, whose workers are the stage's replicas; `sync` names their paradigm. Under BSP, as
+    in the paper, they are equal bit by bit.
     """
 
     name: ClassVar[str] = "decoupled"
     why_workers_stay: ClassVar[str] = "a cut network has one worker for each stage of each group"
 
+    # K, the number of stages; the bound keeps a damaged record from requesting 10^8 machines
     modules: Annotated[int, Ge(1), Le(1000)] = 2
-    """K, the number of stages. The bound is above the depth of any network here, and keeps a
-    damaged record from requesting 10^8 machines."""
-    groups: Annotated[int, Ge(1)] = 1
-    """S, the number of pipelines."""
+    groups: Annotated[int, Ge(1)] = 1  # S, the number of pipelines
+    # stages compute in turn, without delays: plain backpropagation, as a baseline
     locked: bool = False
-    """Whether the stages compute one after another, without delays: plain backpropagation on K
-    devices, as a baseline."""
-    sync: Spec = "bsp"
-    """The paradigm of each stage's replicas."""
+    sync: Spec = "bsp"  # the paradigm of each stage's replicas
+    # of a backward pass: those of its forward pass, or the present ones
     weights: Literal["stash", "latest"] = "stash"
-    """The weights of a backward pass: those of its forward pass, or the present ones."""
+    # beta, FDG's gradient shrinking: stage k learns from beta^(K - k) times its gradient
     shrink: Annotated[float, Gt(0), Le(1)] = 1.0
-    """beta, FDG's gradient shrinking: stage k learns from beta^(K - k) times its gradient."""
+    # the cost whose maximum over the stages is minimal
     balance: Literal["operations", "parameters"] = "operations"
-    """The cost that is balanced: the largest stage has as little of it as possible."""
+    # the K - 1 items that begin a stage, instead of `balance`
     at: list[str] = field(default_factory=list)
-    """The names of the K - 1 items of the network that begin a stage, in place of `balance`."""
     mix: Literal["grad", "weight"] = "grad"
+    # or P, S x S and doubly stochastic: row s has the weights with which replica s mixes
     topology: Literal["full", "ring"] | Matrix = "full"
-    """A matrix P, S x S and doubly stochastic, may be given: row s holds what replica s takes of
-    each."""
-    mix_every: Annotated[int, Ge(1)] = 1
-    """H, in rounds."""
+    mix_every: Annotated[int, Ge(1)] = 1  # H, in rounds
 
     def __post_init__(self) -> None:
         sync = make_inner(self.sync, f"{self.name}: sync")
@@ -91,9 +81,7 @@ class Decoupled:
 
     @property
     def mixes_locally(self) -> bool:
-        """Whether each replica has an optimizer of its own; otherwise the stage's server has the
-        only one.
-        """
+        """Whether each replica has an optimizer of its own, not only the stage's server."""
         return self.mix == "weight" or self.topology != "full" or self.mix_every > 1
 
     @property
@@ -110,7 +98,6 @@ class Decoupled:
         return rows
 
     def machine(self, workload_samples: int | None) -> StageMachines:
-        """Build the machines of the stages."""
         return StageMachines(self._sync, self.modules, workload_samples)
 
     def infeasible_reason(self, workers: int) -> str:
@@ -128,16 +115,13 @@ class Decoupled:
         return self._sync().phases()
 
     def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
-        """See `Paradigm.pushes_per_update`; of the update of a stage."""
         return self._sync().pushes_per_update(self.groups, phase)
 
     @property
     def phase(self) -> str:
-        """The phase in force of the paradigm that holds the replicas of a stage together."""
         return self._sync().phase
 
     def parameters(self) -> dict[str, Any]:
-        """Return the arguments of the constructor."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
     def _sync(self) -> Paradigm:

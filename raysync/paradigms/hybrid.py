@@ -1,6 +1,4 @@
-"""The hybrid parameter server: how many pushes make an update, how far ahead they may be, and how
-often weights are pulled.
-"""
+"""The hybrid parameter server: pushes per update, a tolerance of leads, and intervals of pulls."""
 
 from __future__ import annotations
 
@@ -11,6 +9,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge
 from pydantic import BeforeValidator
+from typing_extensions import override
 
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Apply, Decision, Push, Release
@@ -18,70 +17,69 @@ from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 
 Count = Annotated[int, Ge(0)]
+# in clocks; YAML's `.inf` is accepted, too
 Tolerance = Annotated[
     Count | Literal["inf"], BeforeValidator(lambda value: "inf" if value == inf else value)
 ]
-"""A tolerance in clocks; YAML's `.inf` is accepted, too."""
 
 
+# Deviations:
+#
+# * Figure 6 takes all workers within the tolerance; the program, as here, the first k.
+# * `snapshot: worker`: a worker keeps the weights of its last pull (section 3.3.3). `global`, the
+#   program: workers always pull, from weights that every pull_interval-th update publishes, the
+#   first among them. The program evaluates those; we evaluate the newest.
+# * A push that is not eligible stays buffered and its worker held; the program puts it back.
+# * `combine` and `lr_scaling` decide whether gradients are summed, as in the program.
+# * The arrived push of a worker that left joins the next update, beyond k.
 @dataclass
 class Hybrid(Paradigm):
-    """An update takes k pushes that are not too far ahead; exactly their workers continue, and pull
-    weights at intervals.
+    """An update takes k pushes that are not too far ahead; their workers continue.
 
-    Source: Group 8, "Hybrid parameter server on Ray" (2020), section 3.3 and figures 4, 6 and 8.
-        Its baselines: synchronous (all, 0, 1), preset `hybrid-sync`; asynchronous (1, inf, 1),
-        preset `hybrid-async`. K-async SGD (Dutta et al., "Slow and Stale Gradients Can Win the
-        Race", 2018) is (k, inf, 1), preset `k-async`.
-    The paradigm: push (w, c) is eligible if c - slow <= staleness_tolerance, where slow is the
-        smallest clock of the members. As soon as min(k, members) pushes are eligible, one update
-        takes that many, the smallest clock first, then in order of arrival; their workers are
-        released. Each worker pulls at every pull_interval-th of its own releases.
-    No setting hangs: a worker is released at a lead of at most staleness_tolerance + 1, so once no
-        worker computes, every push is eligible. (As the paper's figures and the authors' loop have
-        it, a quarter to a half of the settings hang.)
-    Deviations:
-        * The paper's figure 6 takes all workers within the tolerance; its program takes the first k
-          of them, and so does this paradigm.
-        * `snapshot="worker"`: each worker keeps the weights of its own last pull, as section 3.3.3
-          has it. `"global"` is the program: workers pull at each release, but the weights that they
-          pull are published by every pull_interval-th update only, the first among them. The
-          program evaluates those, too; we evaluate the newest.
-        * The program puts back what is not eligible; here it waits in the buffer, and its worker is
-          held.
-        * The settings of the update, `combine` and `lr_scaling`, determine whether gradients are
-          summed, as in the program, or averaged.
-        * Membership may change: the push of a worker that has left joins the next update, beyond k,
-          if it has arrived.
+    Source: Group 8, "Hybrid parameter server on Ray" (2020), section 3.3 and figures 4, 6 and 8. As
+    (k, tolerance, interval), its baselines are (all, 0, 1) and (1, inf, 1), the presets
+    `hybrid-sync` and `hybrid-async`. K-async SGD (Dutta et al. 2018) is (k, inf, 1), the preset
+    `k-async`.
+
+    Push (w, c) is eligible if c - slow <= staleness_tolerance, slow being the members' smallest
+    clock. Once min(k, members) pushes are eligible, an update takes that many, the smallest clock
+    first, then by arrival, and releases their workers. A worker pulls at every pull_interval-th of
+    its releases.
+
+    No setting hangs: a released worker leads by at most staleness_tolerance + 1, so once none
+    computes all pushes are eligible. (In the paper's figures and the authors' loop up to half of
+    the settings hang.)
     """
 
     name: ClassVar[str] = "hybrid"
 
+    # num_workers_ps_update in the paper, in pushes
     k: Annotated[int, Ge(1)] | Literal["all"] = "all"
-    """The paper's num_workers_ps_update, in pushes."""
     staleness_tolerance: Tolerance = 0
-    """The paper's staleness tolerance, in clocks."""
+    # pull_weights_interval_rule, in releases of a worker (`global`: in updates)
     pull_interval: Annotated[int, Ge(1)] = 1
-    """The paper's pull_weights_interval_rule, in releases of a worker (`global`: in updates)."""
     snapshot: Literal["worker", "global"] = "worker"
+    # pushes [worker, clock] of workers that left
     left_behind: list[list[str | int]] = field(default_factory=list, init=False)
-    """The pushes [worker, clock] of workers that have left."""
+    # worker -> releases since its last pull, inclusive; unless it always pulls
     releases: dict[str, int] = field(default_factory=dict, init=False)
-    """Worker -> its releases since its last pull, that one included; not counted where it always
-    pulls."""
     updates: int = field(default=0, init=False)
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         return self._updates(roster)
 
+    @override
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
         return [self._release(worker)]
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         self.releases.pop(worker, None)
         self.left_behind += [list(push) for push in roster.buffered if push[0] == worker]
         return self._updates(roster)
 
+    @override
     def infeasible_reason(self, workers: int) -> str:
         if self.k == "all" or self.k <= workers:
             return ""
@@ -90,10 +88,12 @@ class Hybrid(Paradigm):
             f" {workers}, or all"
         )
 
+    @override
     def demands(self) -> Iterator[Demand]:
         if self.pull_interval > 1 and self.snapshot == "worker":
             yield Capability.SAME_WEIGHTS, f"pull_interval: {self.pull_interval}"
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return workers if self.k == "all" else min(self.k, workers)
 
@@ -120,15 +120,12 @@ class Hybrid(Paradigm):
         return members if self.k == "all" else min(self.k, members)
 
     def _eligible(self, roster: Roster) -> int:
-        """Return the number of eligible pushes of members; they are counted by pace, and bounded
-        leads mean few paces.
-        """
         if self.staleness_tolerance == "inf":
             return len(roster.held)
-        return roster.count_held_within(self._reach(roster))
+        return roster.count_held_within(self._reach(roster))  # bounded leads: few paces to count
 
     def _reach(self, roster: Roster) -> int:
-        """Return the largest lead, after its push, of a worker whose push is eligible."""
+        """Return the largest lead, after its push, of a worker with an eligible push."""
         return (
             roster.fast - roster.slow
             if self.staleness_tolerance == "inf"
@@ -142,6 +139,7 @@ class Hybrid(Paradigm):
         self.releases[worker] = (done + 1) % self.pull_interval
         return Release(worker, pull=done == 0)
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         lead = roster.lead(worker) - 1
         if self.staleness_tolerance != "inf" and lead > self.staleness_tolerance:

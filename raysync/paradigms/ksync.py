@@ -1,19 +1,7 @@
-"""K-sync and its siblings: an update takes the first k gradients. K-async, the fourth of the
-family, is a preset of `Hybrid`.
+"""K-sync and its siblings: an update takes the first k gradients.
 
-Source: Dutta et al., "Slow and Stale Gradients Can Win the Race" (2018), section 2; backup workers:
-Chen et al., "Revisiting Distributed Synchronous SGD" (2016), section 3.
-
-A push is *late* if newer weights than those that it was computed on are published: another round
-has begun. A late push is dropped, and its worker joins the round in progress.
-
-Membership may change: the push of a worker that has left counts if it has arrived. In a round of
-workers it counts beyond k, so that it makes no other worker late.
-
-Deviation, for all: the sources cancel the stragglers of a round. A step under way cannot be
-cancelled here: the late worker finishes it first. So it begins its next step later than in the
-sources, and it is more likely to be late again; drops are counted per worker, since they are a bias
-towards the data of fast workers.
+Source: Dutta et al., "Slow and Stale Gradients Can Win the Race" (2018), section 2 (its K-async is
+a preset of `Hybrid`); Chen et al., "Revisiting Distributed Synchronous SGD" (2016), section 3.
 """
 
 from __future__ import annotations
@@ -24,6 +12,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
+from typing_extensions import override
 
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Apply, Decision, Drop, Push, Release
@@ -31,8 +20,11 @@ from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
 
 
+# Deviation: the sources cancel the stragglers of a round, but a running step cannot be cancelled
+# here. A late worker finishes it, so it begins its next step later and is late more often. Drops
+# are counted per worker, since they are a bias towards the data of fast workers.
 def is_late(roster: Roster, push: Push) -> bool:
-    """Say whether newer weights than those of the push are published."""
+    """Return whether newer weights than the push's are published: another round has begun."""
     return roster.buffered[push].base < roster.published
 
 
@@ -44,24 +36,24 @@ def reject(roster: Roster, push: Push) -> list[Decision]:
 
 
 class Round(Paradigm):
-    """All workers start on the same weights; a number of pushes ends the round, and their workers
-    begin the next.
-    """
+    """All workers start on the same weights; a number of pushes ends the round."""
 
     @abstractmethod
     def size(self, workers: int) -> int:
-        """Return how many pushes end a round, given the number of members, which is at least
-        one.
-        """
+        """Return how many pushes end a round of so many members, at least one."""
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return self.size(workers)
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         return reject(roster, push) if is_late(roster, push) else self._end_round(roster)
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        # Fewer members are left, so fewer are waited for; an arrived push counts, beyond k.
+        # Fewer members are waited for. An arrived push of the worker counts beyond the number, so
+        # that no other worker becomes late.
         return self._end_round(roster)
 
     def _end_round(self, roster: Roster) -> list[Decision]:
@@ -70,6 +62,7 @@ class Round(Paradigm):
             return []
         return [Apply(tuple(roster.buffered)), *(Release(worker) for worker in roster.held)]
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         size, count = self.size(len(roster.members)), len(roster.held)
         return (
@@ -80,21 +73,21 @@ class Round(Paradigm):
 
 @dataclass
 class KSync(Round):
-    """A round ends with the first k pushes of distinct workers; later pushes are dropped, and their
-    workers join the next round.
+    """A round ends with the first k workers; later pushes are dropped.
 
-    Source: Dutta et al. (2018), K-sync SGD. With k above the number of members, all of them are
-    waited for.
+    Source: Dutta et al. (2018), K-sync SGD. A late worker joins the next round. Of fewer members
+    than k, all are waited for.
     """
 
     name: ClassVar[str] = "k-sync"
 
     k: Annotated[int, Ge(1)] = 2
-    """The number of workers whose gradients make an update."""
 
+    @override
     def size(self, workers: int) -> int:
         return min(self.k, workers)
 
+    @override
     def infeasible_reason(self, workers: int) -> str:
         if self.k <= workers:
             return ""
@@ -105,19 +98,19 @@ class KSync(Round):
 class BackupWorkers(Round):
     """BSP that does not wait for the last b workers of a round; their late pushes are dropped.
 
-    Source: Chen et al. (2016): n + b workers, and an update takes the first n gradients of the
-    newest model. This is K-sync with k = n, but b stays the same when members join and leave; at
-    least one push makes an update.
+    Source: Chen et al. (2016): n + b workers, and an update takes the first n gradients. That is
+    K-sync with k = n, but b stays the same when members change.
     """
 
     name: ClassVar[str] = "backup-workers"
 
-    backups: Annotated[int, Ge(0)] = 1
-    """b, in workers."""
+    backups: Annotated[int, Ge(0)] = 1  # b, in workers
 
+    @override
     def size(self, workers: int) -> int:
         return max(1, workers - self.backups)
 
+    @override
     def infeasible_reason(self, workers: int) -> str:
         if self.backups < workers:
             return ""
@@ -129,24 +122,26 @@ class BackupWorkers(Round):
 
 @dataclass
 class KBatchSync(Paradigm):
-    """A round ends with the first k mini-batches, of any workers; pushes that are then under way
-    are dropped when they arrive.
+    """A round ends with the first k mini-batches, of any workers; late ones are dropped.
 
-    Source: Dutta et al. (2018), K-batch-sync SGD. A worker that pushes before the round's end
-    computes another batch on the weights that it has. No worker ever waits. k may be larger than
-    the number of workers."""
+    Source: Dutta et al. (2018), K-batch-sync SGD. Before the round's end, a worker that pushed
+    computes another batch on its present weights: none ever waits. k may exceed the number of
+    workers.
+    """
 
     name: ClassVar[str] = "k-batch-sync"
 
     k: Annotated[int, Ge(1)] = 2
-    """The number of mini-batches whose gradients make an update."""
 
+    @override
     def demands(self) -> Iterator[Demand]:
         yield Capability.SAME_WEIGHTS, self.name
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return self.k
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         if is_late(roster, push):
             return reject(roster, push)
@@ -154,17 +149,18 @@ class KBatchSync(Paradigm):
             return [Release(push[0], pull=False)]
         return [Apply(tuple(roster.buffered)), Release(push[0])]
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         return []
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         raise AssertionError("under K-batch-sync no worker is held")
 
 
 @dataclass
 class KBatchAsync(Paradigm):
-    """An update takes the first k mini-batches that arrive, however old; each worker pulls and
-    continues at once.
+    """An update takes the first k mini-batches, however old; workers continue at once.
 
     Source: Dutta et al. (2018), K-batch-async SGD. No worker ever waits, and no push is dropped.
     """
@@ -172,19 +168,22 @@ class KBatchAsync(Paradigm):
     name: ClassVar[str] = "k-batch-async"
 
     k: Annotated[int, Ge(1)] = 2
-    """The number of mini-batches whose gradients make an update."""
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return self.k
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         update: list[Decision] = (
             [Apply(tuple(roster.buffered))] if len(roster.buffered) >= self.k else []
         )
         return [*update, Release(push[0])]
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         return []
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         raise AssertionError("under K-batch-async no worker is held")

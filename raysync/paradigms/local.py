@@ -8,6 +8,7 @@ from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
 from msgspec.structs import replace
+from typing_extensions import override
 
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import Decision, Push, Release
@@ -18,51 +19,40 @@ from raysync.errors import ConfigError, IllegalDecision
 from raysync.paradigms.measuring import Measuring, slot_of, smooth
 from raysync.paradigms.wrapper import layers
 
-SMOOTHING = 0.3
-"""The weight of the latest iteration in the smoothed seconds of a step."""
-ROUNDING = 1e-9
-"""A number of steps that falls short of a whole one by less counts as it."""
+SMOOTHING = 0.3  # the weight of the latest iteration in a step's smoothed seconds
+ROUNDING = 1e-9  # a number of steps so close below a whole one counts as it
 
 Steps = Annotated[int, Ge(1), Le(1_000_000)]
 
 
+# Deviations: speeds are smoothed during the run, so that workers may change, instead of measured
+# before. The source's program has a floor of 5 steps.
 @dataclass
 class StepsPerPush(Measuring):
     """Another paradigm whose workers make several local steps before each push.
 
     Source: local SGD (Stich, "Local SGD Converges Fast and Communicates Little", ICLR 2019); DiLoCo
-        (Douillard et al. 2023, arXiv 2311.08105); dynamic local updates (DyLU): Liu et al.,
-        "Asynchronous Local-SGD Training for Language Modeling" (2024, arXiv 2401.09135).
-    The paradigm: the inner paradigm decides everything but `Release.steps`, which is H = `steps`
-        (`by: fixed`), or suits the speed v_i of the worker, in steps per second of computing
-        (`by: speed`):
+    (Douillard et al. 2023, arXiv 2311.08105); dynamic local updates (DyLU): Liu et al.,
+    "Asynchronous Local-SGD Training for Language Modeling" (2024, arXiv 2401.09135).
 
-            steps_i = max(floor, floor(H v_i / max_j v_j))
+    The inner paradigm decides everything but `Release.steps`: H = `steps` (`by: fixed`), or for a
+    worker of v_i steps per second (`by: speed`)
 
-        so that the fastest makes H steps, and all take about equally long.
-    Around BSP that is local SGD, or DiLoCo, by the optimizers of `local` and `update`; around ASP
-    asynchronous local SGD. `sync-switch` with `then: {name: local, ...}` is post-local SGD.
-    Conventions:
-        * A worker that was not measured yet makes H steps, as one does whose steps take no time; a
-          new life of a slot has the speed of the one before.
-        * Who is the fastest of the members is asked when a worker is measured, when a member joins
-          or leaves, and after as many pushes as there are members.
-    Deviations: the source measures the speeds before the run. Here they are an exponential average
-        of the seconds of a step, so that workers may change. Its program has a floor of 5 steps.
+        steps_i = max(floor, floor(H v_i / max_j v_j))
+
+    so that all take about equally long. An unmeasured worker makes H steps. `sync-switch` with
+    `then: {name: local, ...}` is post-local SGD.
     """
 
     name: ClassVar[str] = "local"
 
-    steps: Steps = 8
-    """H, the steps of an iteration; with `by: speed`, of the fastest worker."""
+    steps: Steps = 8  # H, per iteration; with `by: speed`, of the fastest worker
     by: Literal["fixed", "speed"] = "fixed"
-    """Whether all make as many steps, or each as many as suit its speed."""
-    floor: Steps = 1
-    """The least steps of an iteration, with `by: speed`."""
+    floor: Steps = 1  # the least steps, with `by: speed`
+    # slot -> smoothed seconds of a step; a new life inherits them
     step_s: dict[str, float] = field(default_factory=dict, init=False)
-    """Slot -> smoothed seconds of computing of a step."""
+    # the slot of the fastest member; "" while none is measured
     fastest: str = field(default="", init=False)
-    """The slot of the fastest member; "" while none is measured."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,10 +67,12 @@ class StepsPerPush(Measuring):
                 " `steps`."
             )
 
+    @override
     def demands(self) -> Iterator[Demand]:
         yield Capability.LOCAL_STEPS, f"steps: {self.steps}"
         yield from self.inner.demands()
 
+    @override
     def measure(self, roster: Roster, push: Push) -> None:
         slot, busy_s = slot_of(push[0]), roster.telemetry(push[0]).busy_s
         if self.by == "fixed" or busy_s <= 0:
@@ -89,8 +81,8 @@ class StepsPerPush(Measuring):
         if not self.fastest or self.step_s[slot] < self.step_s[self.fastest]:
             self.fastest = slot
 
+    @override
     def adapted(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
-        """Return the decisions with the steps of their releases."""
         return [
             self._with_steps(roster, decision) if isinstance(decision, Release) else decision
             for decision in decided
@@ -119,9 +111,7 @@ class StepsPerPush(Measuring):
 
 
 def steps_per_push(paradigm: AnyParadigm, own: int) -> int:
-    """Return the most steps of an iteration: those that a layer of the paradigm names, or those of
-    the experiment.
-    """
+    """Return the most steps of an iteration: a layer's of the paradigm, or the experiment's own."""
     if isinstance(paradigm, Paradigm):
         for layer in layers(paradigm):
             if isinstance(layer, StepsPerPush):

@@ -1,9 +1,11 @@
-"""What wrappers that measure the workers have in common."""
+"""The common part of wrappers that measure the workers."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from dataclasses import dataclass, field
+
+from typing_extensions import override
 
 from raysync.core.decisions import Decision, Push
 from raysync.core.ids import WorkerId
@@ -13,37 +15,34 @@ from raysync.paradigms.wrapper import Wrapper
 
 @dataclass
 class Measuring(Wrapper):
-    """A wrapper that measures each worker at its pushes, and compares the members now and then."""
+    """A wrapper that measures each worker at its pushes, and compares the members regularly."""
 
-    compared_at: int = field(default=0, init=False)
-    """The number of pushes received when the members were last compared."""
-    members_changed: bool = field(default=False, init=False)
-    """Whether a member has joined or left since."""
+    compared_at: int = field(default=0, init=False)  # pushes received at the latest comparison
+    members_changed: bool = field(default=False, init=False)  # since then
 
     @abstractmethod
-    def measure(self, roster: Roster, push: Push) -> None:
-        """Take in the times of an iteration."""
+    def measure(self, roster: Roster, push: Push) -> None: ...
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         self.measure(roster, push)
         return super().on_push(roster, push)
 
+    @override
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
         self.members_changed = True
         return super().on_join(roster, worker)
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         self.members_changed = True
         return super().on_leave(roster, worker)
 
     def is_time_to_compare(self, roster: Roster) -> bool:
-        """Say whether as many pushes as there are members, or a change of these, have come since
-        the last time.
-        """
+        """Return whether the members changed, or as many pushes came, since the last comparison."""
         return self.members_changed or roster.received - self.compared_at >= len(roster.members)
 
     def note_comparison(self, roster: Roster) -> None:
-        """Take in that the members are compared now."""
         self.compared_at, self.members_changed = roster.received, False
 
 
@@ -53,6 +52,6 @@ def slot_of(worker: str) -> str:
 
 
 def smooth(smoothed: dict[str, float], slot: str, value: float, weight: float) -> None:
-    """Let the latest value of a slot count with that weight in its exponential average."""
+    """Update the slot's exponential average."""
     before = smoothed.get(slot, value)
     smoothed[slot] = before + weight * (value - before)

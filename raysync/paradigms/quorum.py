@@ -1,4 +1,4 @@
-"""Quorum: an update takes what has come once enough pushes are there and a grace period is over."""
+"""Quorum: an update after enough pushes and a grace period."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Annotated, ClassVar, Literal
 
 from annotated_types import Ge, Le
+from typing_extensions import override
 
 from raysync.core.decisions import Apply, Decision, Push, Release, SetTimer
 from raysync.core.paradigm import Paradigm
@@ -13,62 +14,59 @@ from raysync.core.roster import Roster
 from raysync.core.structs import LONGEST_S
 from raysync.paradigms.ksync import is_late, reject
 
-GRACE = "quorum: grace"
-"""The key of the timer that ends a grace period."""
+GRACE = "quorum: grace"  # the timer at the end of a grace period
 
 
+# Deviations: the first source applies the pushes of a grace period one by one, each divided by
+# the square root of the number of workers; here they are one update by their mean. In the second
+# a worker computes on while its push waits, in fragments of the model, and the grace period
+# adapts to the seconds of a step.
 @dataclass
 class Quorum(Paradigm):
-    """An update takes what has come `grace_s` seconds after its first k pushes.
+    """An update takes the pushes that are there `grace_s` seconds after its first k.
 
     Source: the grace period of Liu et al., "Asynchronous Local-SGD Training for Language Modeling"
-        (2024, arXiv 2401.09135), Algorithm 2; quorum, grace period and late pushes of "Decoupled
-        DiLoCo" (2026, arXiv 2604.21428).
-    The paradigm: once k members have pushed, the grace period begins; at its end all pushes that
-        are there become one update, and their workers are released together behind it. Until then
-        these are held. The update does not wait for the end once nobody computes any more.
-    A push is *late* if newer weights than those that it was computed on are published. `late: next`
-    lets it take part in the next update; `late: drop` drops it, and releases its worker at once.
-    With k of all workers, or more, and `grace_s: 0` this is `bsp`; with k = 1 and `late: next`,
-    `asp`; with `late: drop` it is `k-sync`.
-    Conventions:
-        * Of fewer members than k all are waited for. The push of a worker that has left counts
-          beyond k.
-        * A grace period that has begun ends at its time, though one of the k may have left.
-    Deviations: the first source applies the pushes of a grace period one by one, each divided by
-        the square root of the number of workers; here they are one update by their mean. In the
-        second a worker computes on while its push waits, in fragments of the model, and the grace
-        period is adapted to the seconds of a step.
+    (2024, arXiv 2401.09135), Algorithm 2; quorum, grace period and late pushes of "Decoupled
+    DiLoCo" (2026, arXiv 2604.21428).
+
+    Workers are held until the update, which comes early if nobody computes. A push is *late* if
+    newer weights than its own are published. Special cases: with k of all workers and no grace
+    period this is `bsp`; with k = 1 `asp`, or with `late: drop` `k-sync`.
+
+    Of fewer members than k all are waited for. The push of a worker that left counts beyond k. A
+    grace period ends at its time, even if one of the k has left.
     """
 
     name: ClassVar[str] = "quorum"
 
     k: Annotated[int, Ge(1)] = 2
-    """The number of workers whose pushes begin the grace period."""
     grace_s: Annotated[float, Ge(0), Le(LONGEST_S)] = 0.0
-    """The seconds from there to the update."""
+    # it takes part in the next update, or is dropped and its worker released
     late: Literal["next", "drop"] = "next"
-    """Whether a late push takes part in the next update, or is dropped."""
     in_grace: bool = field(default=False, init=False)
-    """Whether a grace period has begun."""
 
+    @override
     def infeasible_reason(self, workers: int) -> str:
         if self.k <= workers:
             return ""
         return f"k: {self.k} workers of {workers}; allowed: 1 to {workers}"
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
         size = min(self.k, workers)
         return None if self.grace_s and size < workers else size
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         if self.late == "drop" and is_late(roster, push):
             return reject(roster, push)
         return self._go_on(roster)
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         return self._go_on(roster)  # fewer members are left, so fewer are waited for
 
+    @override
     def on_timer(self, roster: Roster, key: str) -> list[Decision]:
         self.in_grace = False
         return self._update(roster)
@@ -90,6 +88,7 @@ class Quorum(Paradigm):
         update: list[Decision] = [Apply(tuple(roster.buffered))] if roster.buffered else []
         return [*timer, *update, *map(Release, roster.held)]
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         size, count = min(self.k, len(roster.members)), len(roster.held)
         waits = (

@@ -1,4 +1,4 @@
-"""Build paradigms by name, also those that contain others."""
+"""Builds paradigms by name, also nested ones."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import NotTrusted, load_reference, not_trusted, without_imports
 from raysync.users_code import users_code
 
-PARADIGMS: dict[str, type[AnyParadigm]] = {}
-"""The paradigms that come with raysync; the package fills this in."""
+PARADIGMS: dict[str, type[AnyParadigm]] = {}  # the package fills this in
 
 
 @dataclass(frozen=True)
@@ -34,25 +33,17 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {}
 
-Spec = str | dict[str, Any]
-"""The way in which one paradigm names another: `ssp`, or `{name: ssp, staleness: 3}`."""
+Spec = str | dict[str, Any]  # A nested paradigm: `ssp`, or `{name: ssp, staleness: 3}`.
+# parameters that hold a Spec, or a list of them
 NAMES_A_PARADIGM = ("paradigm", "first", "then", "sync")
-"""The parameters by which a paradigm names another one, or a list of them."""
-ABOUT_WORKERS = "workers"
-"""The parameter that an experiment completes with what it says of its worker groups."""
+ABOUT_WORKERS = "workers"  # the parameter that an experiment completes with its worker groups
 
 
 def make(name: str, /, **parameters: Any) -> AnyParadigm:
-    """Build a paradigm.
-
-    Args:
-        name: a key of `PARADIGMS` or `PRESETS`, or `package.module:Class` of the user's own
-            `@dataclass` subclass of `Paradigm`.
-        parameters: arguments of its constructor; its annotations give types and ranges.
+    """Build a paradigm of `PARADIGMS` or `PRESETS`, or a user's `package.module:Class`.
 
     Raises:
-        ConfigError: the name or a parameter is unknown (the nearest is named), or a value is not
-            allowed.
+        ConfigError: an unknown name or parameter (the nearest is named), or a value out of range.
     """
     preset = PRESETS.get(name)
     cls: Any = _class(preset.paradigm if preset else name)
@@ -63,10 +54,10 @@ def make(name: str, /, **parameters: Any) -> AnyParadigm:
                 raise ConfigError(f"paradigm {name}: takes no parameters, got {parameter!r}.")
             raise unknown_name("parameter", parameter, names, where=f"paradigm {name}")
     with users_code(f"paradigm {name}"):
-        return _made(name, cls, {**(preset.parameters if preset else {}), **parameters})
+        return _validated(name, cls, {**(preset.parameters if preset else {}), **parameters})
 
 
-def _made(name: str, cls: type[AnyParadigm], parameters: dict[str, Any]) -> AnyParadigm:
+def _validated(name: str, cls: type[AnyParadigm], parameters: dict[str, Any]) -> AnyParadigm:
     try:
         paradigm: AnyParadigm = _adapter(cls).validate_python(parameters)
     except ValidationError as error:
@@ -75,7 +66,7 @@ def _made(name: str, cls: type[AnyParadigm], parameters: dict[str, Any]) -> AnyP
             raise ConfigError(f"paradigm {first['ctx']['error']}") from error
         where = first["loc"][:1] if others else first["loc"]
         allowed = dict.fromkeys(
-            each["msg"] for each in (first, *others) if each["loc"][:1] == first["loc"][:1]
+            other["msg"] for other in (first, *others) if other["loc"][:1] == first["loc"][:1]
         )
         raise ConfigError(
             f"paradigm {name}: {'.'.join(map(str, where))}: {', or: '.join(allowed)}; "
@@ -91,17 +82,12 @@ def _made(name: str, cls: type[AnyParadigm], parameters: dict[str, Any]) -> AnyP
     return paradigm
 
 
+# Importing a class that is no part of raysync runs its module: this needs `trust`.
 def rebuild(class_name: str, parameters: dict[str, Any], *, trust: bool = False) -> AnyParadigm:
-    """Build a fresh paradigm as the header of a journal describes it.
-
-    Args:
-        class_name: its class as `package.module:Name`.
-        parameters: from the header; they are validated like those of an experiment file.
-        trust: whether a class that does not come with raysync may be imported, which runs its
-            module.
+    """Build a fresh paradigm from the class and parameters in a journal's header.
 
     Raises:
-        ConfigError: as for `make`, or the class does not come with raysync and is not trusted.
+        ConfigError: as for `make`, or the class, which is no part of raysync, is not trusted.
     """
     registered = {reference_to(cls): name for name, cls in PARADIGMS.items()}
     try:
@@ -112,15 +98,7 @@ def rebuild(class_name: str, parameters: dict[str, Any], *, trust: bool = False)
 
 
 def make_inner(spec: Spec, where: str) -> Paradigm:
-    """Build the paradigm that another one names.
-
-    Args:
-        spec: its name, or a mapping with `name` and its parameters.
-        where: the parameter of the other paradigm, for the error.
-
-    Raises:
-        ConfigError: as for `make`; the mapping has no name; or the result is no `Paradigm`.
-    """
+    """Build the `Paradigm` that another one names in its parameter `where`."""
     settings = {"name": spec} if isinstance(spec, str) else dict(spec)
     name = settings.pop("name", None)
     if not isinstance(name, str):
@@ -137,18 +115,17 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
 
 
 def is_told_of_workers(name: str) -> bool:
-    """Say whether a name is that of a registered paradigm with the parameter `ABOUT_WORKERS`."""
+    """Return whether a registered paradigm has the parameter `ABOUT_WORKERS`."""
     cls: Any = PARADIGMS.get(name)
     return cls is not None and any(field.name == ABOUT_WORKERS for field in fields(cls))
 
 
 def called(name: str) -> str:
-    """Return what tables call the paradigm of that name: the same, or the `name` of a user's own
-    class.
+    """Return a paradigm's name in tables: the name itself, or the `name` of a user's class.
 
-    A class without a `name` of its own, or with that of a registered paradigm, is called by the
-    name of the class. Nothing is imported here, so the same holds for a class that was not
-    imported."""
+    A class without its own `name`, or with a registered one, has its class name. Nothing is
+    imported.
+    """
     module, colon, path = name.partition(":")
     if not colon:
         return name
@@ -160,7 +137,6 @@ def called(name: str) -> str:
 
 
 def _hint(error: ErrorDetails) -> str:
-    """Return a hint at the nearest of the values that are allowed by name."""
     names = (
         re.findall(r"'(.*?)'", error["ctx"]["expected"]) if error["type"] == "literal_error" else []
     )
@@ -178,7 +154,7 @@ def _class(name: str) -> type[AnyParadigm]:
         if name not in PARADIGMS:
             known = sorted([*PARADIGMS, *PRESETS])
             raise unknown_name(
-                "paradigm", name, known, shown=[*known, "or yours: package.module:Name"]
+                "paradigm", name, known, listed=[*known, "or yours: package.module:Name"]
             )
         return PARADIGMS[name]
     cls = load_reference(name, f"paradigm {name}")

@@ -1,4 +1,4 @@
-"""Ringmaster: any paradigm, without the pushes that are too stale."""
+"""Ringmaster: any paradigm, without pushes that are too stale."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Annotated, ClassVar
 
 from annotated_types import Ge
+from typing_extensions import override
 
 from raysync.core.capability import Capability
 from raysync.core.decisions import Decision, Drop, Push, Release
@@ -17,44 +18,27 @@ from raysync.paradigms.wrapper import Wrapper, layers
 
 @dataclass
 class Ringmaster(Wrapper):
-    """Another paradigm that sees no push that is more than `staleness` versions old; the worker of
-    such a push begins anew on the newest weights.
+    """Another paradigm without pushes more than `staleness` versions old.
 
-    Source: Maranjyan, Tyurin and Richtarik, "Ringmaster ASGD" (arXiv 2501.16168, 2025). There a
-        gradient of delay tau is applied if tau < R and else ignored, and its worker restarts at the
-        current model: R = staleness + 1.
-    The paradigm: the inner paradigm handles a push that arrives `staleness` or fewer updates after
-        its weights, and every other event. An older push is dropped, and its worker is released.
-    Conventions:
-        * The delay is that at the arrival. A push that the inner paradigm keeps for a later update
-          may be older when it is applied.
-        * A push on the published weights is never dropped: its worker could do no better. (Under
-          `hybrid` with `snapshot: global` these may be older than `staleness`, and then no push
-          would ever be accepted.)
-    The inner paradigm does not see a dropped push, nor does the lead of its worker count it: to the
-    inner paradigm, that step only takes longer, and the worker is released once more at the lead at
-    which it was released before.
-        * So what the inner paradigm promises holds as it does alone: its bounds on leads, and that
-          no setting hangs. While nobody makes updates the next push is on the published weights,
-          and is accepted.
-        * Releases after a drop always pull; `hybrid` counts none of them for its pull_interval, and
-          `lagtuner` none for the credit.
-        * `bsp` has no stale pushes, so nothing changes; of `k-sync` and its siblings this drops
-          what they would drop.
-    Deviation: the source's second variant stops a stale computation under way; it is not
-        implemented, since a step cannot be stopped here.
+    Source: Maranjyan, Tyurin and Richtarik, "Ringmaster ASGD" (arXiv 2501.16168, 2025): a gradient
+    of delay tau is applied if tau < R, or else ignored, and its worker restarts on the newest
+    model. R = staleness + 1. Deviation: no running step is stopped (the source's second variant).
+
+    The inner paradigm does not see a dropped push, nor does its worker's lead count it: the step
+    only takes longer. So its bounds on leads hold, and no setting hangs: without updates the next
+    push is on the published weights. Releases after a drop always pull; `hybrid` does not count
+    them for its pull_interval, nor `lagtuner` for the credit. `bsp` has no stale pushes; `k-sync`
+    and its siblings would drop the same ones.
     """
 
     name: ClassVar[str] = "ringmaster"
 
     paradigm: Spec = "asp"
-    """The inner paradigm: its name, or a mapping with `name` and its parameters."""
-    staleness: Annotated[int, Ge(0)] = 8
-    """The bound on the age of a push, in model versions."""
+    staleness: Annotated[int, Ge(0)] = 8  # in model versions
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if any(each.name == "sync-switch" for each in layers(self.inner)):
+        if any(layer.name == "sync-switch" for layer in layers(self.inner)):
             raise ConfigError(
                 "ringmaster: paradigm: not around sync-switch, whose phases and straggler"
                 " detector would not see what it drops; put ringmaster inside: first: {name:"
@@ -64,8 +48,13 @@ class Ringmaster(Wrapper):
         self._sets_sizes = Capability.BATCH_SIZE in demanded
         self._sets_steps = Capability.LOCAL_STEPS in demanded
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         base = roster.buffered[push].base
+        # The delay at arrival: a push that the inner paradigm buffers may be older when applied. A
+        # push on the published weights is never dropped: its worker could do no better. (Under
+        # `hybrid` with `snapshot: global` these may be older than `staleness`: no push would be
+        # accepted.)
         behind = roster.version - base
         if behind <= self.staleness or base == roster.published:
             return super().on_push(roster, push)

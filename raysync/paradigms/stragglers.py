@@ -1,6 +1,4 @@
-"""The detection of workers that are much slower than the others, for Sync-Switch's online
-policies.
-"""
+"""The detection of stragglers, for Sync-Switch's online policies."""
 
 from __future__ import annotations
 
@@ -10,63 +8,41 @@ from statistics import fmean, median, pstdev
 from raysync.core.decisions import Note
 from raysync.core.roster import Roster
 
-FEW = 4
-"""With fewer workers, mean minus one standard deviation says nothing (see `Detector`)."""
+FEW = 4  # with fewer workers, mean minus one standard deviation says nothing
 
 
 @dataclass
 class Detector:
-    """Closes a detection window every few steps, and counts for each worker in how many consecutive
-    windows it was slow.
+    """Finds workers that are slow in several consecutive detection windows.
 
-    Source: Li et al., "Sync-Switch" (2021), section IV-B2: "a worker k is identified as a straggler
-    if its training throughput over a sliding window S_k is lower than the difference between the
-    cluster average and standard deviation S - sigma, for a number of consecutive detection
-    windows". (Its program has no detector.)
+    Source: Li et al., "Sync-Switch" (2021), section IV-B2 (its program has no detector): "a worker
+    k is identified as a straggler if its training throughput over a sliding window S_k is lower
+    than the difference between the cluster average and standard deviation S - sigma, for a number
+    of consecutive detection windows".
 
-    Throughput is pushes per active second, from a worker's release to its push: its computing and
-    its link. (Under a barrier pushes per second are the same for all; and a slow link, by which the
-    paper makes its stragglers, does not slow pure computing.) A step under way counts as soon as it
-    lowers the throughput, so a stuck worker is found before its next push. A worker that was held
-    during a whole window keeps its former throughput. A window is `window` steps of the median
-    worker long; each begins where the last one ended.
-
-    Guard: a worker is slow only if its throughput is also below (1 - margin) x the mean of the
-    *others*. Of two workers the slower is exactly at mean - sigma and never below; of three the
-    slowest is always below, whatever the jitter; so with fewer than four workers only this second
-    test counts. From four workers on both must hold: of healthy workers with normal jitter one in
-    six is below mean - sigma in any window, and their number grows with the cluster.
-
-    Limits: from four workers on, stragglers are found while they are fewer than half; equal ones at
-    a half are at mean - sigma themselves. False alarms of equal workers with the defaults (2 to 16
-    of them, BSP and ASP, lognormal jitter): none in 15,000 windows at 5 % and at 10 %, one in 4,000
-    at 20 %. A worker that slows down to half or less is found after 3 or 4 windows.
+    Throughput is pushes per active second, from release to push. (Under a barrier pushes per second
+    are equal; and the paper's stragglers have slow links, so pure computing does not show them.) A
+    running step counts as soon as it lowers the throughput, so a stuck worker is found before its
+    next push. A worker that was held during a whole window keeps its former throughput. Windows
+    follow one another, each `window` steps of the median worker long.
     """
 
-    window: int
-    """The length of a window, in steps of the median worker."""
-    windows: int
-    """The number of consecutive slow windows that make a worker a straggler."""
-    margin: float
-    """The share of the others' throughput by which a slow worker is slower."""
-    pushes: dict[str, int] = field(default_factory=dict)
-    """Worker -> its pushes in this window."""
+    window: int  # in steps of the median worker
+    windows: int  # consecutive slow ones that make a straggler
+    margin: float  # by which a slow worker is slower than the others
+    pushes: dict[str, int] = field(default_factory=dict)  # worker -> in this window
+    # worker -> active seconds of these pushes
     active_s: dict[str, float] = field(default_factory=dict)
-    """Worker -> the active seconds of its pushes in this window."""
-    rates: dict[str, float] = field(default_factory=dict)
-    """Worker -> its latest known throughput, in pushes per active second."""
-    slow: dict[str, int] = field(default_factory=dict)
-    """Worker -> the number of consecutive windows in which it was slow."""
+    rates: dict[str, float] = field(default_factory=dict)  # worker -> latest known throughput
+    slow: dict[str, int] = field(default_factory=dict)  # worker -> consecutive slow windows
+    # at the end of the latest window, the slowest first
     stragglers: list[str] = field(default_factory=list)
-    """The stragglers at the end of the latest window, the slowest first."""
 
     def pushed(self, worker: str, active_s: float) -> None:
-        """Record a push, so many seconds after the worker's release."""
         self.pushes[worker] = self.pushes.get(worker, 0) + 1
         self.active_s[worker] = self.active_s.get(worker, 0.0) + active_s
 
     def forget(self, worker: str) -> None:
-        """Forget a worker, which has left or was suspended."""
         if worker in self.stragglers:
             self.stragglers.remove(worker)
         for counts in (self.pushes, self.slow):
@@ -75,9 +51,7 @@ class Detector:
             measured.pop(worker, None)
 
     def close_window(self, roster: Roster) -> list[Note]:
-        """End the window; return a note on each worker that has become a straggler or is one no
-        longer.
-        """
+        """End the window; note each new or recovered straggler."""
         self.rates = self._rates(roster)
         self.pushes, self.active_s = {}, {}
         self.slow = {worker: self.slow.get(worker, 0) + 1 for worker in self._slow()}
@@ -107,9 +81,14 @@ class Detector:
         ]
 
     def window_s(self) -> float | None:
-        """Return the length of the next window in seconds; None while no throughput is known."""
+        """Return the seconds of the next window; None while no throughput is known."""
         return self.window / median(self.rates.values()) if self.rates else None
 
+    # Guard: a slow worker is also below (1 - margin) x the mean of the *others*. Of two workers the
+    # slower is never below mean - sigma, of three the slowest always is: with fewer than four only
+    # this test counts. From four on both must hold: with normal jitter one healthy worker in six
+    # is below mean - sigma. Limit: if half of the workers or more are equally slow, they are at
+    # mean - sigma themselves.
     def _slow(self) -> list[str]:
         count, total = len(self.rates), sum(self.rates.values())
         if count < 2:

@@ -1,6 +1,4 @@
-"""Sync-Switch: a switch from one paradigm to another while the cluster runs, and reactions to
-stragglers until then.
-"""
+"""Sync-Switch: a switch of paradigms in the running cluster, and reactions to stragglers before."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le, Lt
 from msgspec.structs import replace
+from typing_extensions import override
 
 from raysync.core.capability import Capability, Demand
 from raysync.core.decisions import (
@@ -32,68 +31,54 @@ from raysync.paradigms.registry import Spec, make_inner
 from raysync.paradigms.stragglers import Detector
 from raysync.paradigms.wrapper import layers
 
-DETECT = "sync-switch: detect"
-"""The key of the timer that ends a detection window."""
-STAY = 2
-"""The number of workers that are never suspended."""
-AS_STRAGGLER = "as a straggler"
-"""The reason with which a worker is suspended."""
+DETECT = "sync-switch: detect"  # the timer at the end of a detection window
+STAY = 2  # workers that are never suspended
+AS_STRAGGLER = "as a straggler"  # the reason of a suspension
 
 Share = Annotated[float, Ge(0), Le(1)]
 
 
+# Configuration (IV-C): each worker keeps its batch size B (the paper's nB is all workers' batch)
+# and `update.lr_scaling: linear` is its learning rate; `batch_sizes` and `update.phases` differ
+# by phase.
 @dataclass
 class SyncSwitch(Paradigm):
-    """Trains a share of the work under `first` and the rest under `then`; reacts to stragglers
-    until the last switch.
+    """Trains a share of the work under `first`, the rest under `then`; reacts to stragglers.
 
     Source: Li et al., "Sync-Switch: Hybrid Parameter Synchronization for Distributed Deep Learning"
-        (2021), section IV. Its program has no online policy and no detector; these follow the text.
-    Protocol policy (IV-A): `first` and `then` name the phases, any two paradigms, BSP and ASP by
-        default. Lists mean several switches: `then: [asp, bsp], fraction: [0.25, 0.5]` is BSP for a
-        quarter of the work, ASP for half of it, BSP for the rest.
-    Timing policy (IV-B1): `fraction` is the share of the workload that is applied *under* a phase
-        before the switch. `raysync switch-search` searches for it. Without a workload there is no
-        switch.
-    Online policies (IV-B2), which act on the workers that `stragglers.Detector` finds, until the
-    last phase begins:
-        * `greedy`: switches to the next phase while there is a straggler, and back once there is
-          none and the share of the present phase is not done yet. What is applied in between counts
-          as progress, but not for that share.
-        * `elastic`: continues without the stragglers. Each is suspended, and its pushes that are
-          not applied yet are dropped; the next switch restores all. Two workers always stay; when
-          crashes leave fewer, all are restored at once.
-        * `none`: stragglers are ignored.
-    Configuration policy (IV-C): each worker keeps its batch size B (the paper's nB is the batch of
-        all workers together), and `update.lr_scaling: linear` is its learning rate. For other
-        settings there are `batch_sizes` by phase here, and `update.phases` for momentum and the
-        rest; both go by the phases' names.
-    A switch: the buffered pushes become one update, all leads become 0, and each held worker is a
-        newcomer to the new phase, whose paradigm begins afresh. Steps under way continue, and the
-        new phase gets their pushes. (The paper's switch takes a checkpoint and a restart, 36 s on 8
-        workers.)
-    Notes: `straggler` and `recovered` when the detector's verdict changes.
+    (2021), section IV. Its program has no online policy and no detector; these follow the text.
+
+    Protocol (IV-A): phases are any paradigms; lists mean several switches.
+
+    Timing (IV-B1): `fraction` is the share of the workload applied *under* a phase before the
+    switch (`raysync switch-search` searches for it). Without a workload there is no switch.
+
+    Online policies (IV-B2), on stragglers (`stragglers.Detector`), until the last phase:
+
+    * `greedy`: the next phase stands in while there is a straggler. Its updates count as progress,
+      but not for the present phase's share.
+    * `elastic`: stragglers are suspended, and their buffered pushes dropped, until the next switch.
+      Two workers always stay; when crashes leave fewer, all are restored.
+
+    At a switch, buffered pushes become one update, leads become 0, and held workers are newcomers
+    to a fresh paradigm. Running steps continue, and the new phase gets their pushes. (The paper's
+    switch is a checkpoint and a restart.)
     """
 
     name: ClassVar[str] = "sync-switch"
 
     first: Spec = "bsp"
     then: Spec | list[Spec] = "asp"
-    fraction: Share | list[Share] = 0.5
-    """The share of the workload of each phase but the last."""
+    fraction: Share | list[Share] = 0.5  # of the workload, for each phase but the last
     online: Literal["none", "greedy", "elastic"] = "none"
-    window: Annotated[int, Ge(1)] = 5
-    """The length of a detection window, in steps."""
-    windows: Annotated[int, Ge(1)] = 3
-    """The number of consecutive slow windows that make a worker a straggler."""
+    window: Annotated[int, Ge(1)] = 5  # in steps
+    windows: Annotated[int, Ge(1)] = 3  # consecutive slow windows that make a straggler
+    # the least share by which a straggler is slower than the others
     margin: Annotated[float, Ge(0), Lt(1)] = 0.2
-    """The share by which a straggler is slower than the others, at least."""
+    # phase -> samples of one worker's iteration, if not the experiment's
     batch_sizes: dict[str, Annotated[int, Ge(1)]] = field(default_factory=dict)
-    """Phase -> the samples of one worker's iteration, where it is not the experiment's own."""
-    watching: bool = field(default=False, init=False)
-    """Whether the detector's timer is set."""
-    timers: list[str] = field(default_factory=list, init=False)
-    """The keys of the timers that the phase in force has set."""
+    watching: bool = field(default=False, init=False)  # the detector's timer is set
+    timers: list[str] = field(default_factory=list, init=False)  # set by the current phase
 
     def __post_init__(self) -> None:
         self._specs = [self.first, *(self.then if isinstance(self.then, list) else [self.then])]
@@ -109,7 +94,7 @@ class SyncSwitch(Paradigm):
                     f"{where}: {inner.name}: exchange: {inner.collective}: the phases of one run"
                     " share a server; only bsp as the whole paradigm exchanges gradients without."
                 )
-            if any(isinstance(each, SyncSwitch) for each in layers(inner)):
+            if any(isinstance(layer, SyncSwitch) for layer in layers(inner)):
                 raise ConfigError(
                     f"{where}: a {self.name} in a {self.name}; name the phases in `then: [...]`."
                 )
@@ -119,46 +104,55 @@ class SyncSwitch(Paradigm):
         self.detector = Detector(self.window, self.windows, self.margin)
         self._inner = self._make_inner()
 
+    @override
     def infeasible_reason(self, workers: int) -> str:
         for spec in self._specs:
             if why := make_inner(spec, self.name).infeasible_reason(workers):
                 return f"{_name(spec)}: {why}"
         return ""
 
+    @override
     def demands(self) -> Iterator[Demand]:
         if self.batch_sizes:
             yield Capability.BATCH_SIZE, f"{self.name}: batch_sizes"
         for spec in self._specs:
             yield from make_inner(spec, self.name).demands()
 
+    @override
     def named_batch_sizes(self) -> Mapping[str, int]:
         return {f"batch_sizes.{phase}": size for phase, size in self.batch_sizes.items()}
 
+    @override
     def phases(self) -> tuple[str, ...]:
         return tuple(dict.fromkeys(self.schedule.phases))
 
+    @override
     def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
         specs = [spec for spec in self._specs if _name(spec) == phase]
         pushes = {make_inner(spec, self.name).pushes_per_update(workers) for spec in specs}
         return pushes.pop() if len(pushes) == 1 else None
 
+    @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         decisions = self._watch(roster, push[0])
         return self._carry_out(roster, self._inner.on_push(roster, push), decisions)
 
+    @override
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
         return self._carry_out(roster, self._inner.on_join(roster, worker))
 
+    @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         self.detector.forget(worker)
         decisions = self._carry_out(roster, self._inner.on_leave(roster, worker))
-        switches = any(isinstance(each, Switch) for each in decisions)
+        switches = any(isinstance(decision, Switch) for decision in decisions)
         if roster.suspended and len(roster.members) < STAY and not switches:
             return self._begin(
                 roster, decisions, self.schedule.index, f"{self.phase} has too few workers left"
             )
         return decisions
 
+    @override
     def on_timer(self, roster: Roster, key: str) -> list[Decision]:
         if key != DETECT:
             self.timers.remove(key)
@@ -180,17 +174,25 @@ class SyncSwitch(Paradigm):
                 decisions += _suspensions(roster, stragglers[: max(0, len(roster.members) - STAY)])
         return decisions
 
+    @override
     def on_switch(self, roster: Roster) -> list[Decision]:
         return self._carry_out(
-            roster, [each for worker in roster.held for each in self._inner.on_join(roster, worker)]
+            roster,
+            [
+                decision
+                for worker in roster.held
+                for decision in self._inner.on_join(roster, worker)
+            ],
         )
 
+    @override
     def explain(self, roster: Roster, worker: str) -> str:
         if worker in roster.suspended:
             return f"suspended {AS_STRAGGLER}, until {self.phase} has done its share of the work"
         return self._inner.explain(roster, worker)
 
     @property
+    @override
     def phase(self) -> str:
         return self.schedule.phase
 
@@ -205,9 +207,7 @@ class SyncSwitch(Paradigm):
     def _carry_out(
         self, roster: Roster, decided: list[Decision], before: Iterable[Decision] = ()
     ) -> list[Decision]:
-        """Return the decisions of the phase in force, up to the update that completes its share;
-        then the next phase begins.
-        """
+        """Pass the phase's decisions on, up to the update that completes its share: then switch."""
         decisions = [*before]
         for index, bare in enumerate(decided):
             decision = self._completed(bare)
@@ -243,9 +243,7 @@ class SyncSwitch(Paradigm):
         *,
         stand_in: bool = False,
     ) -> list[Decision]:
-        """Switch: one update of the buffered pushes, timers off, all workers restored, and a fresh
-        paradigm.
-        """
+        """Switch: one update of the buffered pushes, timers off, all workers restored."""
         decisions = [*before]
         if left := _unused(roster, decisions):
             decisions.append(Apply(left, phase=self.phase))
@@ -273,6 +271,7 @@ class SyncSwitch(Paradigm):
         self.watching = window_s is not None
         return [SetTimer(DETECT, roster.now + window_s)] if window_s is not None else []
 
+    @override
     def state(self) -> dict[str, Any]:
         return super().state() | {
             "inner": self._inner.state(),
@@ -280,6 +279,7 @@ class SyncSwitch(Paradigm):
             "detector": asdict(self.detector),
         }
 
+    @override
     def load_state(self, state: Mapping[str, Any]) -> None:
         rest = dict(state)
         inner, schedule, detector = rest.pop("inner"), rest.pop("schedule"), rest.pop("detector")
@@ -291,12 +291,11 @@ class SyncSwitch(Paradigm):
 
 
 def _name(spec: Spec) -> str:
-    """Return the name of a phase, which `Apply.phase` carries, too."""
+    """Return the name of a phase, as in `Apply.phase`."""
     return (spec if isinstance(spec, str) else str(spec.get("name"))).rpartition(":")[2]
 
 
 def _suspensions(roster: Roster, workers: Iterable[str]) -> Iterator[Decision]:
-    """Suspend those workers, and drop their buffered pushes."""
     for worker in workers:
         for push in roster.buffered:
             if push[0] == worker:
@@ -305,7 +304,6 @@ def _suspensions(roster: Roster, workers: Iterable[str]) -> Iterator[Decision]:
 
 
 def _unused(roster: Roster, decisions: Iterable[Decision]) -> tuple[Push, ...]:
-    """Return the buffered pushes that none of those decisions uses."""
     used: set[Push] = set()
     for decision in decisions:
         match decision:

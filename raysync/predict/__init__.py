@@ -1,1 +1,1 @@
-"""`raysync advise`: which paradigm, which parameters and which batch shares suit a cluster."""
+"""What would happen if: `raysync whatif`, `raysync advise`, and the bottleneck of a run."""

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from raysync.predict.advice_figures import figures_of
 from raysync.predict.advise import Advice, Changed
 from raysync.predict.candidates import Candidate
+from raysync.predict.figures import figures_of_advice
 from raysync.predict.snippets import snippets
 from raysync.results.columns import (
     WHOLE_WORK,
@@ -44,24 +45,22 @@ LEGEND = (
 
 
 def answer_of(advice: Advice) -> Answer:
-    """Return the answer in words and tables."""
-    asked = advice.world.asked
+    experiment = advice.world.experiment
     return Answer(
         "advise",
-        name=f"Advice for {asked.name}",
-        title=f"{asked.subject}, {asked.worker_count} workers",
+        name=f"Advice for {experiment.name}",
+        title=f"{experiment.subject}, {experiment.worker_count} workers",
         question="What to run",
         sentences=sentences(advice),
         tables=[_of_candidates(advice), *([_of_changes(advice)] if advice.changed else [])],
         legend=LEGEND,
         labels=list(advice.contenders),
-        figures=figures_of(advice),
+        figures=figures_of_advice(advice),
         basis=list(basis(advice)),
     )
 
 
 def _of_candidates(advice: Advice) -> Table:
-    """Return the table of the few best; the columns that decide come first."""
     columns = []
     for standings in (advice.time, advice.final):
         if standings is not None:
@@ -113,7 +112,6 @@ def _batches(shares: Mapping[str, int]) -> str:
 
 
 def _of_changes(advice: Advice) -> Table:
-    """Return the table of what changes of the cluster would do."""
     best, show = advice.best.label, advice.time.measure.show
     now_s = advice.time.first.value.mean or 0.0
 
@@ -134,7 +132,7 @@ def _of_changes(advice: Advice) -> Table:
             lambda changed: ratio_text(now_s / changed.now_s),
         ),
     ]
-    return Table("change", columns, {each.change.what: each for each in advice.changed})
+    return Table("change", columns, {each.change: each for each in advice.changed})
 
 
 def _mean_of(standings: Standings, label: str) -> float:
@@ -160,16 +158,16 @@ def sentences(advice: Advice) -> list[str]:
     said.append(lead(advice.final, f"has the best final {primary.name} on the validation set"))
     value = advice.mean(advice.best.label, OF_THE_TEST_SET)
     if value is not None:
-        shown = format(value, percent_form(value)) if primary.name == "accuracy" else f"{value:.4g}"
+        text = format(value, percent_form(value)) if primary.name == "accuracy" else f"{value:.4g}"
         said.append(
-            f"The final {primary.name} of {advice.best.label} on the test set is {shown}; nothing"
+            f"The final {primary.name} of {advice.best.label} on the test set is {text}; nothing"
             " was chosen on that set."
         )
     return said
 
 
 def basis(advice: Advice) -> Iterator[str]:
-    """Yield what the answer rests on, and what it does not say."""
+    """Yield the grounds and limits of the answer."""
     yield from advice.remarks
     count = len(advice.contenders)
     seeds = ", ".join(map(str, advice.seeds))
@@ -199,14 +197,13 @@ def basis(advice: Advice) -> Iterator[str]:
 
 
 def as_json(advice: Advice) -> str:
-    """Return everything as JSON."""
     return json.dumps(_plain(advice), indent=2, allow_nan=False)
 
 
 def _plain(advice: Advice) -> dict[str, Any]:
     return {
         "advice": SCHEMA,
-        "experiment": advice.world.asked.name,
+        "experiment": advice.world.experiment.name,
         "confidence": CONFIDENCE,
         "trained": advice.trained,
         "seeds": advice.seeds,
@@ -238,7 +235,7 @@ def _plain(advice: Advice) -> dict[str, Any]:
             for each in advice.timed
         ],
         "changes": [
-            {"what": each.change.what, "best": each.best, "todays_best_s": each.now_s,
+            {"what": each.change, "best": each.best, "todays_best_s": each.now_s,
              "time": _plain_standings(each.standings)}
             for each in advice.changed
         ],
@@ -259,9 +256,7 @@ def _plain_standings(standings: Standings) -> dict[str, Any]:
         "measure": standings.measure.key,
         "alike": alike(standings),
         "ranked": [
-            {"label": each.paradigm, "mean": each.value.mean, "low": each.value.low,
-             "high": each.value.high, "count": each.value.count, "total": each.value.total}
-            for each in standings.ranked
+            {"label": one.paradigm, **asdict(one.value)} for one in standings.ranked
         ],
         "behind": [
             {"label": each.other.paradigm, "by": each.by.mean, "low": each.by.low,

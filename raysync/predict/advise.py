@@ -10,10 +10,11 @@ from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError, RunFailed
 from raysync.predict.candidates import Candidate, Space
 from raysync.predict.finalists import Goal, Tuning, compare, tune
-from raysync.predict.growth import Change, changes
+from raysync.predict.remedies import growth
 from raysync.predict.runner import Budget, Runner, Show, runner_for
 from raysync.predict.runs import Now, Outcome, PlannedRun
 from raysync.predict.search import Timed, finalists, named, optuna_library, search
+from raysync.predict.setting import Setting
 from raysync.predict.world import World
 from raysync.results.collection import Success
 from raysync.results.columns import WHOLE_WORK, Measure, final_measure, time_measure
@@ -21,7 +22,6 @@ from raysync.results.ranking import Ranked, Standings
 from raysync.results.statistics import estimate
 
 FINALISTS = 5
-"""The candidates that are trained, at most."""
 TIMED, TUNED, COMPARED, CHANGED = 0.2, 0.5, 0.9, 1.0
 """The shares of the budget that are used at the end of each stage, at most."""
 TIMED_ALONE = 0.7
@@ -49,17 +49,15 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class Changed:
-    """What a change of the cluster would do."""
-
-    change: Change
+    change: str
+    """Its name in a sentence: with what, or without which worker."""
     standings: Standings
-    """The candidates, ranked by the predicted time."""
     now_s: float
     """The predicted seconds of what is best today, on the changed cluster."""
 
     @property
     def best(self) -> str:
-        """What would be best; today's best is not clearly behind it unless `moves`."""
+        """The best there; today's best unless another is clearly better."""
         return self.standings.first.paradigm
 
 
@@ -70,13 +68,11 @@ class Advice:
     world: World
     options: SearchOptions
     timed: tuple[Timed, ...]
-    """All candidates that were timed."""
     contenders: Mapping[str, Candidate]
     """Label -> one of the few best."""
     outcomes: Mapping[str, Mapping[int, Outcome]]
     """Label -> seed -> its run: with gradients, unless nothing was trained."""
     tuning: Tuning | None
-    """The tuning of learning rates; None: nothing was trained."""
     time: Standings
     """The contenders, ranked by the time to the target; by that of the whole work if nothing was
     trained."""
@@ -86,32 +82,26 @@ class Advice:
     changed: tuple[Changed, ...]
     remarks: tuple[str, ...]
     used_s: float
-    """The time that it took."""
     trained: bool = field(default=True)
 
     @property
     def best(self) -> Candidate:
-        """The candidate that is first by time."""
         return self.contenders[self.time.first.paradigm]
 
     @property
     def best_model(self) -> Candidate | None:
-        """The candidate whose model is best; None: nothing was trained."""
         return None if self.final is None else self.contenders[self.final.first.paradigm]
 
     @property
     def seeds(self) -> list[int]:
-        """The seeds that all contenders have."""
         return sorted(next(iter(self.outcomes.values())))
 
     def mean(self, label: str, key: str) -> float | None:
-        """Return the mean of a measure of a contender, over the runs that have it."""
         values = [each.value(key) for each in self.outcomes[label].values()]
         present = [value for value in values if value is not None]
         return fmean(present) if present else None
 
     def shares(self, label: str) -> dict[str, int]:
-        """Return the batch size of each worker at the end of a contender's first run."""
         return self.outcomes[label][self.seeds[0]].shares
 
 
@@ -198,7 +188,6 @@ def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
 
 
 def _seeds(own: Sequence[int], count: int) -> tuple[int, ...]:
-    """Return so many seeds: the experiment's, and those that follow them."""
     more = range(max(own) + 1, max(own) + 1 + count)
     return (*own, *more)[:count]
 
@@ -251,7 +240,7 @@ def _ranked(measure: Measure, values: Mapping[str, dict[int, float | None]]) -> 
     ranked = [
         Ranked(label, estimate(list(seeds.values())), seeds) for label, seeds in values.items()
     ]
-    ranked.sort(key=lambda each: (-each.share, sign * (each.value.mean or 0.0)))
+    ranked.sort(key=lambda row: (-row.share, sign * (row.value.mean or 0.0)))
     return Standings(measure, tuple(ranked))
 
 
@@ -271,8 +260,9 @@ def _change(
     """
     seeds = [seed for seed in seeds if seed in next(iter(outcomes.values()))]
     found = []
-    today = _times(contenders, None, seeds, runner)
-    for change in changes(world.plan) if today is not None else ():
+    today = _times(contenders, "", seeds, runner)
+    setting = Setting(world.plan, world.plan.experiment.paradigm)
+    for change, _ in growth(setting) if today is not None else ():
         then = _times(contenders, change, seeds, runner)
         if then is None:
             break
@@ -293,7 +283,7 @@ def _change(
 
 
 def _times(
-    contenders: Sequence[Candidate], change: Change | None, seeds: Sequence[int], runner: Runner
+    contenders: Sequence[Candidate], change: str, seeds: Sequence[int], runner: Runner
 ) -> dict[tuple[str, int], float] | None:
     """Return (label, seed) -> the seconds of the whole work; None: the time was up."""
     keys = [(each, seed) for each in contenders for seed in seeds]

@@ -8,21 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
 
-from raysync.config import Experiment, Network, ParadigmChoice
+from raysync.config import Experiment, ParadigmChoice
 from raysync.config.base import by_name
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.balanced import Balanced
 from raysync.predict.exchange import Exchange, collective_of, is_collective, slowest_link
-from raysync.predict.remedies import balanced_spec
+from raysync.predict.remedies import SHARDS, balanced_spec, server_choices
 
 if TYPE_CHECKING:
     import optuna
 
 SYNCHRONOUS = "bsp"
 """What most trainers do: it is always among the candidates."""
-SHARDS = (1, 2, 4, 8)
-"""The numbers of servers that are tried, as far as there are so many workers."""
 FAMILIES = ("bsp", "asp", "ssp", "lagtuner", "k-sync", "backup-workers", "hybrid", "sync-switch")
 
 
@@ -58,11 +56,9 @@ class Candidate:
         return inner["name"] == SYNCHRONOUS and set(inner) <= {"name", "exchange"}
 
     def with_lr(self, lr: float | None) -> Candidate:
-        """Return it with another learning rate; None: with the experiment's."""
         return replace(self, lr=lr)
 
     def applied_to(self, experiment: Experiment) -> Experiment:
-        """Return the experiment with these settings."""
         changed: dict[str, Any] = {"paradigm": self.choice}
         if self.servers is not None:
             count, placement = self.servers
@@ -167,7 +163,7 @@ class Space:
         """
         self._experiment, self._workers = experiment, experiment.worker_count
         self._choices = {choice.label: choice for choice in choices}
-        self._servers = list(_servers(experiment, servers))
+        self._servers = [None, *server_choices(experiment, servers)]
         self._exchanges = ["server", *collectives]
 
     def standard(self) -> Iterator[dict[str, Any]]:
@@ -246,20 +242,3 @@ class Space:
         if balanced:
             spec = balanced_spec(name, parameters, self._experiment.micro_batch)
         return ParadigmChoice.model_validate(spec)
-
-
-def _servers(experiment: Experiment, counts: Sequence[int]) -> Iterator[tuple[int, str] | None]:
-    """Yield the servers that are tried: as they are first, and others only where it costs time
-    that there are too few.
-    """
-    yield None
-    cluster, network = experiment.cluster, experiment.network
-    if network == Network() or experiment.update.project_radius is not None:
-        return
-    own = (cluster.server_shards, cluster.server_placement)
-    for placement in ("apart", "with-workers"):
-        if placement == "with-workers" and cluster.server_label_selector:
-            continue
-        for count in counts:
-            if count <= experiment.worker_count and (count, placement) != own:
-                yield count, placement

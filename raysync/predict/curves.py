@@ -45,15 +45,12 @@ FINE = 1.05
 
 @dataclass(frozen=True)
 class Axis:
-    """What is varied, and from where to where."""
-
     name: AxisName
     low: float
     high: float
 
     @property
     def noun(self) -> str:
-        """The name of its values, in a table and under a figure."""
         return {"batch": "batch size", "steps": "local steps"}.get(self.name, self.name)
 
     @property
@@ -66,17 +63,16 @@ class Axis:
 
     def phrase(self, value: float) -> str:
         """Return a value in words."""
-        shown = self.label(value)
+        text = self.label(value)
         s = "" if value == 1 else "s"
         return {
-            "workers": f"{shown} worker{s}",
-            "link": f"links of {shown}",
-            "batch": f"batches of {shown}",
-            "steps": f"{shown} local step{s}",
+            "workers": f"{text} worker{s}",
+            "link": f"links of {text}",
+            "batch": f"batches of {text}",
+            "steps": f"{text} local step{s}",
         }[self.name]
 
     def label(self, value: float) -> str:
-        """Return a value with its unit."""
         if self.name != "link":
             return f"{value:,.0f}"
         mbit = 8e-6 * value
@@ -85,8 +81,6 @@ class Axis:
 
 @dataclass(frozen=True)
 class CurvePoint:
-    """One value of a curve."""
-
     at: float
     samples_per_s: float
     efficiency: float
@@ -97,8 +91,6 @@ class CurvePoint:
 
 @dataclass(frozen=True)
 class Curve:
-    """One candidate along an axis."""
-
     axis: Axis
     candidate: Candidate
     points: tuple[CurvePoint, ...]
@@ -118,7 +110,7 @@ def axis_of(text: str) -> Axis:
     name, _, span = text.partition("=")
     names = get_args(AxisName)
     if name not in names:
-        raise unknown_name("axis", name, names, where=where, shown=list(EXAMPLES.values()))
+        raise unknown_name("axis", name, names, where=where, listed=list(EXAMPLES.values()))
     match = RANGE.fullmatch(span.strip())
     if match is None:
         raise ConfigError(f"{where}: from where to where? As in {EXAMPLES[name]}.")

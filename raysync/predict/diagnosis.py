@@ -42,17 +42,12 @@ FAULTS_PUSHES = 2 * PUSHES
 
 @dataclass(frozen=True)
 class Found:
-    """A variation of a run, and how long its work then takes."""
-
     what: str
-    """The name that a sentence gives it."""
     seconds: float
 
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What limits a run."""
-
     kind: Kind | Literal["computing"]
     seconds: float
     """The predicted seconds of the work as it is."""
@@ -102,11 +97,11 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     scale = now / simulated
 
     def timed(variations: Iterable[Varied], pushes: int = pushes) -> Iterator[tuple[Varied, float]]:
-        for each in variations:
-            settles = isinstance(each, Remedy) and each.settles
-            took = (_settled_s if settles else _part_s)(each.setting, pushes)
+        for variation in variations:
+            settles = isinstance(variation, Remedy) and variation.settles
+            took = (_settled_s if settles else _part_s)(variation.setting, pushes)
             if took is not None:
-                yield each, took * scale
+                yield variation, took * scale
 
     bottleneck = _best(timed(limits), now, MATTERS) or _best(timed(together), now, MATTERS)
     change = _best(timed(tried), now, HELPS)
@@ -145,9 +140,7 @@ def _part_s(setting: Setting, pushes: int) -> float | None:
 
 
 def _settled_s(setting: Setting, pushes: int) -> float | None:
-    """Return the seconds that so many pushes take on average over the whole run, whose pace is that
-    of the second half of them.
-    """
+    """Return the seconds of so many pushes, at the pace of the second half of a part."""
     part, half = setting.shortened(pushes), setting.shortened(pushes // 2)
     whole_s = part.seconds()
     if whole_s is None or part.samples == setting.samples:

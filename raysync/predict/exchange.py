@@ -33,7 +33,6 @@ class Exchange:
     """Says how gradients travel."""
 
     vector_bytes: int
-    """The size of a gradient, and of the weights."""
     link: Link
     """The link of each rank, or of each node, and of each server."""
     of_ranks: Mapping[str, Link] = field(default_factory=dict)
@@ -46,7 +45,7 @@ class Exchange:
     """The all-reduces to compare with them."""
 
     def with_rate(self, bytes_per_s: float) -> Exchange:
-        """Return it with links of another rate, but for those of single ranks."""
+        """Return it with links of another rate; single ranks keep their own."""
         link = self.link.model_copy(update={"bandwidth_bytes_per_s": bytes_per_s})
         return replace(self, link=link)
 
@@ -183,7 +182,6 @@ def _ways(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
 
 
 def _link(text: str, where: str) -> Link:
-    """Return the link of `RATE` or `RATE,LATENCY`."""
     rate, comma, latency = text.partition(",")
     match = TIME.fullmatch(latency.strip())
     if comma and match is None:
@@ -239,7 +237,6 @@ def model_bytes_of(name: str) -> int:
 
 
 def _bytes(text: str) -> int:
-    """Return the bytes of a number with a unit; 0: it is none."""
     try:
         return 0 if text[-1:].isdecimal() else int(_SIZE.validate_python(text))
     except ValidationError:

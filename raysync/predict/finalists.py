@@ -30,11 +30,8 @@ class Goal:
 
 @dataclass(frozen=True)
 class Tuning:
-    """The learning rates of the finalists."""
-
     contenders: tuple[Candidate, ...]
-    """Every finalist with the rate that is best for the time to the target, and once more with the
-    one that is best for its final metric, where these differ."""
+    """Every finalist at its best rate for time, then at that for the final metric, if another."""
     rates: tuple[float, ...]
     """The rates that all of them were trained with."""
 
@@ -67,7 +64,6 @@ def tune(
 
 
 def _best(outcomes: dict[float, Outcome | None], goal: Goal) -> tuple[float, ...]:
-    """Return the best rate for the time to the target, and the best for the final metric."""
     sign = -1.0 if goal.primary.rises else 1.0
     best = []
     for key, direction in (("time_to_target_s", 1.0), (goal.final_key, sign)):

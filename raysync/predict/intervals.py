@@ -7,7 +7,7 @@ longer than what a paradigm remembers, so they are taken to be independent of ea
 1986), and are drawn with replacement, those of each phase by themselves.
 
 Blocks are those of the *simulated* run. Resampling blocks of the trace and simulating each sample
-anew would answer the same question; a thousand samples would take a thousand times as long, and a
+again would answer the same question; a thousand samples would take a thousand times as long, and a
 trace that is pieced together has seams.
 
 A percentile interval of few values is too narrow: of 6 blocks it covers the mean 86 times in 100,
@@ -32,7 +32,6 @@ from raysync.predict.simulation import Blocks
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
 FEWEST = 5
-"""The fewest blocks that give an interval."""
 
 
 @dataclass(frozen=True)

@@ -17,17 +17,13 @@ SLOWER = 1.05
 
 
 class Cause(NamedTuple):
-    """A limit of a run."""
-
     kind: Kind
     what: str
-    """The name that a sentence gives it."""
     setting: Setting
     """The same run without that limit, as no cluster can be."""
 
 
 def causes(setting: Setting) -> Iterator[Cause]:
-    """Yield the limits that the setting describes."""
     yield from _of_links(setting)
     yield from _of_shared_links(setting)
     network = setting.experiment.network
@@ -134,5 +130,5 @@ def named(setting: Setting, slots: list[str]) -> str:
     of_group = [slot for slot in setting.groups if Slot(slot).group == Slot(slots[0]).group]
     if len(slots) > 1 and slots == of_group:
         return f"the workers of group {Slot(slots[0]).group}"
-    shown = ", ".join(slots[:3])
-    return f"{shown} and {len(slots) - 3} more" if len(slots) > 3 else shown
+    first = ", ".join(slots[:3])
+    return f"{first} and {len(slots) - 3} more" if len(slots) > 3 else first

@@ -30,7 +30,6 @@ class MeasuredRanks:
 
     steps: Steps
     batch_size: int | None
-    """Samples of a step; None: only steps are counted."""
     steps_each: int
     """The work, in steps a rank on average."""
     exchange: Exchange | None = None
@@ -38,7 +37,6 @@ class MeasuredRanks:
 
     @property
     def samples(self) -> int:
-        """The samples of a step, known or assumed."""
         return self.batch_size or ASSUMED_BATCH
 
     @cached_property
@@ -97,8 +95,9 @@ class MeasuredRanks:
         return sum(self.samples / fmean(seconds) for seconds in self.steps.values())
 
     def with_another(self) -> Iterator[tuple[str, MeasuredRanks]]:
-        """Yield the name of each group of ranks ("" if they are called otherwise), and the ranks
-        with one more of it, which takes the steps of the group's rank in the middle.
+        """Yield each group of ranks ("": no groups), and the ranks with one more of it.
+
+        The new rank has the steps of the group's rank in the middle.
         """
         for group, ranks in (_groups(list(self.steps)) or {"": list(self.steps)}).items():
             extra = f"{group}-{len(ranks)}" if group else " and ".join([*ranks, "one more"])
@@ -110,8 +109,9 @@ class MeasuredRanks:
             yield group, replace(self, steps=grown)
 
     def resized(self, count: int) -> MeasuredRanks:
-        """Return so many ranks on the same work in all: of the measured ones in the order of their
-        speed evenly many, each with its own steps, from another one on if it is there again.
+        """Return so many ranks on the same work: measured ones, evenly many of each speed.
+
+        A rank that is there again takes its own steps from another one on.
         """
         by_speed = sorted(self.steps, key=lambda rank: fmean(self.steps[rank]))
         chosen = [by_speed[(2 * i + 1) * len(by_speed) // (2 * count)] for i in range(count)]
@@ -125,9 +125,9 @@ class MeasuredRanks:
             steps[name] = own[begin:] + own[:begin]
             if self.exchange is not None and rank in self.exchange.of_ranks:
                 links[name] = self.exchange.of_ranks[rank]
-        each = max(1, round(self.steps_each * len(self.steps) / count))
+        steps_each = max(1, round(self.steps_each * len(self.steps) / count))
         exchange = self.exchange and replace(self.exchange, of_ranks=links)
-        return replace(self, steps=steps, steps_each=each, exchange=exchange)
+        return replace(self, steps=steps, steps_each=steps_each, exchange=exchange)
 
     def with_batch(self, size: int) -> MeasuredRanks:
         """Return them with batches of another size, on the same work; a step then takes as much
@@ -135,8 +135,8 @@ class MeasuredRanks:
         """
         factor = size / self.samples
         steps = {rank: tuple(s * factor for s in own) for rank, own in self.steps.items()}
-        each = max(1, round(self.steps_each / factor))
-        return replace(self, steps=steps, batch_size=size, steps_each=each)
+        steps_each = max(1, round(self.steps_each / factor))
+        return replace(self, steps=steps, batch_size=size, steps_each=steps_each)
 
 
 def _groups(ranks: list[str]) -> dict[str, list[str]]:

@@ -1,29 +1,28 @@
-"""The changes that one can make to a run, each as the setting with it."""
+"""Changes that one can make to a run or its cluster, each as the setting with it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from raysync.config import ParadigmChoice
+from raysync.config import Experiment, Link, Network, ParadigmChoice
 from raysync.core.capability import Capability
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError
 from raysync.paradigms.balanced import Balanced
 from raysync.predict.limits import SLOWER, named, slow_slots
 from raysync.predict.setting import Setting
-from raysync.predict.worker_count import without
+from raysync.predict.worker_count import with_another, without
 
-SHARDS = (1, 2, 4)
-"""The numbers of servers that are tried, and as many as there are workers."""
+SHARDS = (1, 2, 4, 8)
+"""The numbers of servers that are tried, as far as there are so many workers."""
 
 
 class Remedy(NamedTuple):
     """Something that can be done about a bottleneck."""
 
     what: str
-    """The name that a sentence gives it: what to set."""
     setting: Setting
     settles: bool = False
     """Whether the run begins as without the change, and only then gets its pace."""
@@ -47,22 +46,26 @@ def changes(setting: Setting) -> Iterator[Remedy]:
         yield Remedy(f"leaving out {named(setting, hurt)}", smaller)
 
 
+def server_choices(experiment: Experiment, counts: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """Yield other numbers of servers, with their placement; none where servers take no time."""
+    cluster = experiment.cluster
+    is_free = experiment.network == Network() and not experiment.has_links
+    if is_free or experiment.update.project_radius is not None:
+        return
+    own = (cluster.server_shards, cluster.server_placement)
+    for placement in ("apart", "with-workers"):
+        if placement == "apart" or not cluster.server_label_selector:
+            for count in sorted(counts):
+                if count <= experiment.worker_count and (count, placement) != own:
+                    yield count, placement
+
+
 def _of_servers(setting: Setting) -> Iterator[Remedy]:
     cluster, workers = setting.experiment.cluster, len(setting.groups)
-    if not setting.has_server or setting.experiment.update.project_radius is not None:
+    if not setting.has_server:
         return
-    network = setting.experiment.network
-    if network == type(network)() and not setting.experiment.has_links:
-        return  # servers take no time
-    counts = sorted({*(each for each in SHARDS if each <= workers), workers})
-    for placement in ("apart", "with-workers"):
-        if placement == "with-workers" and cluster.server_label_selector:
-            continue
-        for count in counts:
-            if count < cluster.server_shards:
-                continue
-            if (count, placement) == (cluster.server_shards, cluster.server_placement):
-                continue
+    for count, placement in server_choices(setting.experiment, {*SHARDS, workers}):
+        if count >= cluster.server_shards:
             where = "apart from the workers" if placement == "apart" else "on the workers' nodes"
             settings = f"server_shards: {count}, server_placement: {placement}"
             what = f"{count} server{'s' * (count > 1)} {where} (cluster: {{{settings}}})"
@@ -116,3 +119,50 @@ def _of_exchange(setting: Setting) -> Iterator[Remedy]:
         "an all-reduce in place of the server (exchange: all-reduce)",
         replace(setting, choice=collective),
     )
+
+
+# ---- what money buys ----
+
+
+def growth(setting: Setting) -> Iterator[tuple[str, Setting | None]]:
+    """Yield other clusters by their names; None: the paradigm cannot have that one."""
+    experiment = setting.experiment
+    network = experiment.network
+    if network != Network() and experiment.update.project_radius is None:
+        yield "with another server", _with_another_server(setting)
+    links = [network.link, *(group.link for group in experiment.workers)]
+    if network.server_bandwidth_bytes_per_s or any(link.bandwidth_bytes_per_s for link in links):
+        yield "with twice the bandwidth", _with_twice_the_bandwidth(setting)
+    means = setting.steps_s
+    slowest = max(means, key=lambda slot: means[slot])
+    if len(means) > 1 and means[slowest] >= SLOWER * min(means.values()):
+        yield f"without {slowest}, the slowest worker", without(setting, [slowest])
+    for group in experiment.workers:
+        larger = with_another(setting, group.name)
+        yield f"with one more worker of group {group.name}", larger
+
+
+def _with_another_server(setting: Setting) -> Setting | None:
+    experiment, cluster = setting.experiment, setting.experiment.cluster
+    if cluster.server_placement != "apart" and cluster.server_shards >= experiment.worker_count:
+        return None
+    return setting.change_cluster(server_shards=cluster.server_shards + 1)
+
+
+def _with_twice_the_bandwidth(setting: Setting) -> Setting:
+    network = setting.experiment.network
+    rate = network.server_bandwidth_bytes_per_s
+
+    def doubled(link: Link) -> dict[str, Link]:
+        rate = link.bandwidth_bytes_per_s
+        twice = None if rate is None else 2 * rate
+        return {"link": link.model_copy(update={"bandwidth_bytes_per_s": twice})}
+
+    changed = setting.change_network(
+        **doubled(network.link), server_bandwidth_bytes_per_s=None if rate is None else 2 * rate
+    )
+    groups = {
+        slot: group.model_copy(update=doubled(group.link)) for slot, group in setting.groups.items()
+    }
+    workers = [group.model_copy(update=doubled(group.link)) for group in setting.experiment.workers]
+    return changed.change(workers=tuple(workers)).change_groups(groups)

@@ -25,12 +25,10 @@ class Budget:
         self._end = self._begin + seconds
 
     def load(self) -> None:
-        """Count the shares from now on."""
         self._loaded = min(self.now(), self._end)
 
     @property
     def spent_s(self) -> float:
-        """The seconds since the beginning."""
         return self.now() - self._begin
 
     def until(self, share: float) -> float:
@@ -38,18 +36,14 @@ class Budget:
         return self._loaded + share * (self._end - self._loaded)
 
     def is_used(self, share: float) -> bool:
-        """Say whether a share is used."""
         return self.now() >= self.until(share)
 
     @property
     def used(self) -> float:
-        """The share of the whole that is used, at most 1."""
         return min(1.0, self.spent_s / (self._end - self._begin))
 
 
 class Runner:
-    """Makes runs, in this process or in several."""
-
     def __init__(
         self,
         plan: TrainingPlan,
@@ -96,7 +90,7 @@ def runner_for(plan: TrainingPlan, budget: Budget, processes: int, show: Show) -
     """Start a runner.
 
     Args:
-        plan: what is run; several processes load it anew, so it must be what its experiment names.
+        plan: what is run; several processes load it again, so it must be what its experiment names.
         budget: the time of it all.
         processes: one: this process.
         show: see `Show`.

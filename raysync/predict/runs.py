@@ -8,7 +8,8 @@ from dataclasses import dataclass, replace
 from raysync.config import ParadigmChoice
 from raysync.core.paradigm import Paradigm
 from raysync.predict.candidates import Candidate
-from raysync.predict.growth import Change
+from raysync.predict.remedies import growth
+from raysync.predict.setting import Setting
 from raysync.predict.simulation import Simulation, simulate
 from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.preparation import TrainingPlan
@@ -23,27 +24,21 @@ Now = Callable[[], float]
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """A run to make."""
-
     candidate: Candidate
     seed: int
     trains: bool = False
-    """Whether gradients are computed."""
-    change: Change | None = None
-    """What is different about the cluster."""
+    change: str = ""
+    """The cluster, of those that `growth` names; "": as it is."""
     stop_at: float = float("inf")
     """The time of the clock at which the run is given up."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What a run came to."""
-
     status: str
     values: dict[str, float | None]
     """The measures, under the keys of `summary.json`; `seconds` is that of the whole workload."""
     shares: dict[str, int]
-    """Worker slot -> the samples of its latest iteration."""
     error: str = ""
     """The reason in one line, if it failed."""
 
@@ -77,11 +72,11 @@ def perform(plan: TrainingPlan, task: PlannedRun, now: Now) -> Outcome | None:
         return None
     whole = plan.workload_samples
     plan = replace(plan, experiment=task.candidate.applied_to(plan.experiment))
-    if task.change is not None:
-        changed = task.change.applied_to(plan, task.candidate.choice)
+    if task.change:
+        changed = dict(growth(Setting(plan, task.candidate.choice))).get(task.change)
         if changed is None:
             return None
-        plan = changed
+        plan = changed.training
     if not task.trains:
         plan = timed_plan(plan, task.candidate.choice)
     plan = plan.with_seed(task.seed)

@@ -22,28 +22,22 @@ CANDIDATES = 96
 IN_VAIN = 24
 """After so many trials in a row without a new candidate the search is over."""
 Outcomes = Mapping[int, Outcome]
-"""Seed -> what the run came to."""
 
 
 @dataclass(frozen=True)
 class Timed:
-    """A candidate with its runs in time only."""
-
     candidate: Candidate
     outcomes: Outcomes
 
     @property
     def seconds(self) -> float:
-        """The mean seconds of the whole workload."""
         return self.mean("seconds")
 
     @property
     def staleness(self) -> float:
-        """The mean staleness of a gradient, in versions."""
         return self.mean("staleness_mean")
 
     def mean(self, key: str) -> float:
-        """Return the mean of a measure over the seeds."""
         return fmean(each.value(key) or 0.0 for each in self.outcomes.values())
 
 
@@ -86,16 +80,16 @@ def search(space: Space, runner: Runner, seeds: Sequence[int], until: float) -> 
     timed: dict[str, Timed | None] = {}
     in_vain = 0
     while len(timed) < CANDIDATES and in_vain < IN_VAIN:
-        asked = [study.ask() for _ in range(runner.width)]
-        candidates = [space.suggest(trial) for trial in asked]
+        trials = [study.ask() for _ in range(runner.width)]
+        candidates = [space.suggest(trial) for trial in trials]
         fresh = {
             each.label: each for each in candidates if each is not None and each.label not in timed
         }
-        in_vain = 0 if fresh else in_vain + len(asked)
+        in_vain = 0 if fresh else in_vain + len(trials)
         timed |= _timed(list(fresh.values()), runner, seeds, until)
         if runner.budget.is_used(until):
             break
-        for trial, candidate in zip(asked, candidates, strict=True):
+        for trial, candidate in zip(trials, candidates, strict=True):
             _tell(study, trial, None if candidate is None else timed[candidate.label])
     return [each for each in timed.values() if each is not None]
 
@@ -136,18 +130,18 @@ def finalists(timed: Sequence[Timed], most: int) -> list[Timed]:
     Of candidates that take the same time the one that was tried first counts, so the simpler one.
     """
     front: list[Timed] = []
-    for each in sorted(timed, key=lambda one: one.staleness):
-        if not front or each.seconds < (1 - ALIKE) * front[-1].seconds:
-            if front and front[-1].staleness == each.staleness:
+    for candidate in sorted(timed, key=lambda one: one.staleness):
+        if not front or candidate.seconds < (1 - ALIKE) * front[-1].seconds:
+            if front and front[-1].staleness == candidate.staleness:
                 front.pop()
-            front.append(each)
-    plain = [each for each in timed if each.candidate == Candidate(_SYNCHRONOUS)]
-    places = max(1, most - len([each for each in plain if each not in front]))
+            front.append(candidate)
+    plain = [candidate for candidate in timed if candidate.candidate == Candidate(_SYNCHRONOUS)]
+    places = max(1, most - len([candidate for candidate in plain if candidate not in front]))
     if len(front) > places:
         last = len(front) - 1
         chosen = {round(place * last / max(1, places - 1)) for place in range(places)}
         front = [front[index] for index in sorted(chosen)] if places > 1 else [front[-1]]
-    return [*(each for each in plain if each not in front), *front]
+    return [*(candidate for candidate in plain if candidate not in front), *front]
 
 
 def named(timed: Sequence[Timed]) -> list[Timed]:
@@ -155,10 +149,10 @@ def named(timed: Sequence[Timed]) -> list[Timed]:
     are compared.
     """
     best: dict[str, Timed] = {}
-    for each in timed:
-        label = each.candidate.choice.label
-        if label not in best or each.seconds < (1 - ALIKE) * best[label].seconds:
-            best[label] = each
+    for candidate in timed:
+        label = candidate.candidate.choice.label
+        if label not in best or candidate.seconds < (1 - ALIKE) * best[label].seconds:
+            best[label] = candidate
     return list(best.values())
 
 

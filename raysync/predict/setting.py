@@ -27,7 +27,6 @@ class Setting:
     training: TrainingPlan
     choice: ParadigmChoice
     trained: bool = False
-    """Whether the run itself computes gradients."""
 
     @classmethod
     def of(cls, training: TrainingPlan, choice: ParadigmChoice) -> Setting | None:
@@ -41,12 +40,10 @@ class Setting:
 
     @property
     def samples(self) -> int:
-        """The samples of its work."""
         return self.training.workload_samples
 
     @property
     def pushes(self) -> int:
-        """About how many pushes the work takes."""
         return ceil(self.samples / self.training.push_samples(self.choice))
 
     def sized(self, pushes: int) -> Setting:
@@ -61,12 +58,10 @@ class Setting:
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment, in time only."""
         return self.training.experiment
 
     @property
     def groups(self) -> Mapping[str, WorkerGroup]:
-        """Worker slot -> its group, which says how long its steps last."""
         return self.training.groups
 
     @property
@@ -107,11 +102,9 @@ class Setting:
         return replace(self, training=replace(self.training, experiment=experiment))
 
     def change_network(self, **settings: Any) -> Setting:
-        """Return it with other settings of `network`."""
         return self.change(network=self.experiment.network.model_copy(update=settings))
 
     def change_cluster(self, **settings: Any) -> Setting:
-        """Return it with other settings of `cluster`."""
         return self.change(cluster=self.experiment.cluster.model_copy(update=settings))
 
     def change_groups(self, groups: Mapping[str, WorkerGroup]) -> Setting:

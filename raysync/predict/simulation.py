@@ -50,14 +50,11 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Simulation:
-    """What one paradigm makes of a training."""
-
     summary: dict[str, Any]
     """The measures, under the keys of `summary.json`."""
     last_metrics: dict[str, float]
     """The metrics of the last evaluation; none if nothing was trained."""
     shares: dict[str, int]
-    """Slot -> the samples of its latest batch."""
     lead_mean: float
     """The mean lead at a release, in clocks."""
     lost_s: float
@@ -65,7 +62,6 @@ class Simulation:
     waiting: dict[str, float]
     """Slot -> the share of its time that it waits."""
     blocks: Blocks | None
-    """The sums over blocks of time; None: the run is too short to be cut."""
 
 
 def simulate(
@@ -106,14 +102,11 @@ def simulate(
 
 
 def _doubles() -> array[float]:
-    """Return numbers for which the garbage collector need not look."""
     return array("d")
 
 
 @dataclass
 class _Log:
-    """What a run did when, in seconds since it began."""
-
     pushed_at: array[float] = field(default_factory=_doubles)
     """When each push arrived; the next three are of pushes, too."""
     leads: array[float] = field(default_factory=_doubles)
@@ -130,7 +123,7 @@ class _Log:
     switched_at: array[float] = field(default_factory=_doubles)
 
     def see(self, line: Line, shares: dict[str, int]) -> None:
-        """Take in a line of the journal, also in the batch size of each slot."""
+        """Count a line of the journal; keep the batch size of each slot."""
         if isinstance(line, Entry):
             for decision in line.decisions:
                 if isinstance(decision, Apply):
@@ -142,7 +135,6 @@ class _Log:
                     shares[str(WorkerId(decision.worker).slot)] = decision.batch_size
 
     def add(self, row: PushRow) -> None:
-        """Take in a push."""
         self.pushed_at.append(row.pushed_at_s)
         self.leads.append(row.lead)
         self.wait_s.append(row.wait_s)

@@ -30,7 +30,7 @@ ONE_PROCESS = 200_000
 
 @dataclass(frozen=True)
 class PredictionOptions:
-    """What a prediction assumes that the step times do not say."""
+    """Assumptions of a prediction beside the step times."""
 
     batch_size: int | None = None
     """Samples of a step; None: as the source says; if it does not, only steps are counted."""
@@ -40,7 +40,6 @@ class PredictionOptions:
     """The price of one worker, in any currency."""
     processes: int = 1
     exchange: Exchange | None = None
-    """How gradients travel; None: in no time."""
     axes: tuple[Axis, ...] = ()
     """What is varied, for the best few."""
 
@@ -51,7 +50,6 @@ class Prediction:
 
     candidate: Candidate
     seconds: float
-    """The seconds of the whole workload."""
     steps_per_s: Interval
     """Applied steps, of all workers together."""
     samples_per_s: Interval | None
@@ -74,11 +72,9 @@ class Prediction:
     """The price of the lost hours; None: no price was given."""
     worker_hours: float
     waiting: dict[str, float]
-    """Rank -> the share of its time that it waits."""
 
     @property
     def label(self) -> str:
-        """The paradigm and its parameters, and servers where several numbers are compared."""
         return self.candidate.label
 
 
@@ -107,7 +103,6 @@ class WhatIf:
 
     @property
     def by_rate(self) -> list[Prediction]:
-        """The candidates, the fastest first."""
         return _by_rate(self.predictions)
 
     @property
@@ -117,12 +112,12 @@ class WhatIf:
 
 
 def _by_rate(predictions: Iterable[Prediction]) -> list[Prediction]:
-    return sorted(predictions, key=lambda each: -each.steps_per_s.value)
+    return sorted(predictions, key=lambda prediction: -prediction.steps_per_s.value)
 
 
 def _best(predictions: Iterable[Prediction]) -> list[Prediction]:
     first, *others = _by_rate(predictions)
-    fresh = [each for each in (first, *others) if not each.staleness_max]
+    fresh = [prediction for prediction in (first, *others) if not prediction.staleness_max]
     return [first, fresh[0]] if fresh and fresh[0] is not first else [first]
 
 
@@ -180,10 +175,10 @@ def _diagnoses(ranks: MeasuredRanks, predictions: Sequence[Prediction]) -> dict[
 
 
 def _followed(predictions: Sequence[Prediction]) -> list[Candidate]:
-    """Return the candidates whose curves are shown: the best, and what most trainers do."""
+    """Return the candidates whose curves are followed: the best, and what most trainers do."""
     plain = [each for each in predictions if each.candidate.is_synchronous]
-    shown = {each.label: each.candidate for each in (*_best(predictions), *plain[:1])}
-    return list(shown.values())
+    followed = {each.label: each.candidate for each in (*_best(predictions), *plain[:1])}
+    return list(followed.values())
 
 
 def _fits(candidate: Candidate, ranks: MeasuredRanks) -> bool:
@@ -258,11 +253,9 @@ def _prediction(
 
 
 def slowest(times: RankStepTimes) -> tuple[str, float]:
-    """Return the rank with the longest steps, and how many times as long they are as those of the
-    rank in the middle (of two, the other one); both by their mean.
-    """
+    """Return the rank with the longest mean step, and its ratio to the middle rank's."""
     means = {rank: fmean(seconds) for rank, seconds in times.steps.items()}
-    rank = max(means, key=lambda each: means[each])
+    rank = max(means, key=lambda name: means[name])
     # a mean of two ranks in the middle would be the steps of none
     return rank, means[rank] / median_low(means.values())
 

@@ -13,9 +13,9 @@ from statistics import fmean
 from typing import Any
 
 from raysync.predict.curves import Axis, Curve
+from raysync.predict.figures import figures_of_what_if
 from raysync.predict.intervals import CONFIDENCE, Interval
 from raysync.predict.what_if import Prediction, WhatIf, is_hidden, slowest
-from raysync.predict.what_if_figures import figures_of
 from raysync.results.columns import plain_form, ratio_text, seconds_form, share_form, with_interval
 from raysync.results.report_faces import Answer, Table
 from raysync.results.sentences import bottleneck
@@ -31,7 +31,6 @@ LEGEND = (
 
 
 def answer_of(answer: WhatIf) -> Answer:
-    """Return the answer in words and tables."""
     rows = {each.label: each for each in answer.by_rate}
     return Answer(
         "whatif",
@@ -46,7 +45,7 @@ def answer_of(answer: WhatIf) -> Answer:
         ],
         legend=LEGEND,
         labels=[each.label for each in answer.predictions],
-        figures=figures_of(answer),
+        figures=figures_of_what_if(answer),
         basis=list(basis(answer)),
     )
 
@@ -145,9 +144,7 @@ def _baseline(answer: WhatIf) -> Prediction | None:
 
 
 def sentences(answer: WhatIf) -> list[str]:
-    """Return the answer in words: what is fastest, what is fastest without staleness, and which
-    rank the others wait for.
-    """
+    """Return the answer in words: the fastest, the fastest without staleness, the slowest rank."""
     first = answer.by_rate[0]
     parts = [f"{first.label} is the fastest: {_rate(first)} {unit_of(answer)} per second."]
     parts += [f"Without stale gradients it is {fresh.label}." for fresh in answer.best[1:]]
@@ -179,7 +176,6 @@ def _bottlenecks(answer: WhatIf) -> list[str]:
 
 
 def _with_another(answer: WhatIf) -> Table:
-    """Return the table of what one more rank gives."""
     before = {each.label: each.steps_per_s.value for each in answer.predictions}
     unit = unit_of(answer)
     columns = [
@@ -242,7 +238,7 @@ def _limit(curve: Curve) -> str:
 
 
 def basis(answer: WhatIf) -> Iterator[str]:
-    """Yield what the answer rests on, and what it does not say."""
+    """Yield the grounds and limits of the answer."""
     times = answer.times
     count = len(times.steps)
     steps = f"{times.shortest:,}"
@@ -302,14 +298,12 @@ def _extrapolations(answer: WhatIf) -> Iterator[str]:
 
 
 def write(answer: WhatIf, path: Path) -> None:
-    """Write the answer to a page or a Markdown file, by its suffix."""
     faces = answer_of(answer)
     text = faces.html() if path.suffix == ".html" else faces.markdown()
     path.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def as_json(answer: WhatIf) -> str:
-    """Return everything as JSON: numbers, and their intervals as value, low and high."""
     return json.dumps(_plain(answer), indent=2, allow_nan=False)
 
 
@@ -353,25 +347,10 @@ def _plain_curve(curve: Curve) -> dict[str, Any]:
 
 
 def _plain_prediction(prediction: Prediction) -> dict[str, Any]:
-    def shown(interval: Interval | None) -> dict[str, float | None] | None:
-        if interval is None:
-            return None
-        return {"value": interval.value, "low": interval.low, "high": interval.high}
-
-    return {
+    paradigm = {
         "paradigm": prediction.label,
         "parameters": prediction.candidate.choice.make().parameters(),
-        "seconds": prediction.seconds,
-        "steps_per_s": shown(prediction.steps_per_s),
-        "samples_per_s": shown(prediction.samples_per_s),
-        "wait_fraction": shown(prediction.wait_fraction),
-        "staleness_mean": shown(prediction.staleness_mean),
-        "staleness_max": prediction.staleness_max,
-        "lead_mean": prediction.lead_mean,
-        "lead_max": prediction.lead_max,
-        "dropped": prediction.dropped,
-        "worker_hours": prediction.worker_hours,
-        "lost_worker_hours": shown(prediction.lost_worker_hours),
-        "lost_money": shown(prediction.lost_money),
-        "waiting": prediction.waiting,
     }
+    measures = asdict(prediction)
+    del measures["candidate"]
+    return paradigm | measures

@@ -13,11 +13,10 @@ from raysync.predict.setting import Setting
 
 
 def with_another(setting: Setting, name: str) -> Setting | None:
-    """Return a setting with one more worker of that group, on the same work; None: the paradigm
-    does not go with as many.
+    """Return a setting with one more worker of that group, on the same work; None: infeasible.
 
-    It has the group's device, link and faults. Where each worker of the group has step times of its
-    own, it has those of the one in the middle; it is on no node that names its workers one by one.
+    It has the group's device, link and faults; of step times of each worker's own, those of the
+    middle one. It is on no node that names its workers one by one.
     """
     before = setting.experiment
     larger = setting.change(
@@ -43,11 +42,10 @@ def _grown(group: WorkerGroup) -> WorkerGroup:
 
 
 def without(setting: Setting, slots: Collection[str]) -> Setting | None:
-    """Return a setting without the workers in these slots; None: no worker would be left, or the
-    paradigm, `cluster.min_workers` or the servers that are placed with workers need them.
+    """Return a setting without the workers in these slots; None: the others alone cannot run it.
 
-    Those that are left are numbered anew, as in a file with a smaller `count`, and so draw other
-    jitter; their faults, traces and places on nodes stay with them.
+    The others are renumbered, as in a file with a smaller `count`, and so draw other jitter; their
+    faults, traces and places on nodes stay with them.
     """
     names: dict[str, str] = {}
     """Slot of a worker that is left -> its new slot."""
@@ -81,7 +79,7 @@ def without(setting: Setting, slots: Collection[str]) -> Setting | None:
 
 
 def _left(group: WorkerGroup, names: Mapping[str, str]) -> WorkerGroup:
-    """Return a group with those of its workers that are left."""
+    """Return a group with its remaining workers."""
     numbers = [number for number in range(group.count) if worker_slot(group.name, number) in names]
     trace = group.trace
     if trace and isinstance(trace[0], tuple):

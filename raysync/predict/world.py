@@ -11,7 +11,8 @@ from raysync import config
 from raysync.config import Experiment
 from raysync.engine.stopping import check_metrics
 from raysync.errors import ConfigError
-from raysync.predict.candidates import SHARDS, Candidate
+from raysync.predict import remedies
+from raysync.predict.candidates import Candidate
 from raysync.predict.exchange import Exchange
 from raysync.predict.step_times.rank_step_times import RankStepTimes
 from raysync.training.preparation import TrainingPlan, prepare
@@ -34,10 +35,9 @@ SIMULATED: dict[str, Any] = {
 
 @dataclass(frozen=True)
 class World:
-    """What is asked about, and how it is simulated."""
+    """An experiment, and its simulated training."""
 
-    asked: Experiment
-    """The user's experiment."""
+    experiment: Experiment
     plan: TrainingPlan
     """The training as it is simulated: with the step times that are known of its workers, and
     with a validation set."""
@@ -52,9 +52,12 @@ class World:
         On Ray there is no all-reduce, so none can be advised there.
         """
         own = self.exchange
-        virtual, links = self.asked.engine == "virtual", self.plan.experiment.describes_all_reduce
+        virtual, links = (
+            self.experiment.engine == "virtual",
+            self.plan.experiment.describes_all_reduce,
+        )
         if own is None:
-            return SHARDS, ("ring",) if virtual and links else ()
+            return remedies.SHARDS, ("ring",) if virtual and links else ()
         return own.servers, own.collectives if virtual else ()
 
     def advised(self, candidate: Candidate) -> Experiment:
@@ -64,13 +67,13 @@ class World:
             ConfigError: the file's own settings do not go with it.
         """
         trained = {"update": self.plan.experiment.update}  # also what the task brings
-        changed = candidate.applied_to(self.asked.model_copy(update=trained))
+        changed = candidate.applied_to(self.experiment.model_copy(update=trained))
         settings = changed.model_dump(mode="json", exclude={"profile", "sweep", "switch_search"})
         return config.validate(settings, source="advised.yaml")
 
 
 def world_of(
-    asked: Experiment,
+    experiment: Experiment,
     *,
     steps: RankStepTimes | None = None,
     profile: Mapping[str, Any] | None = None,
@@ -79,7 +82,7 @@ def world_of(
     """Prepare what is simulated.
 
     Args:
-        asked: the user's experiment.
+        experiment: the user's experiment.
         steps: the workers' measured step times, in place of those that it gives.
         profile: the workers and the network as they were measured, likewise.
         exchange: links and servers, in place of its own.
@@ -88,24 +91,24 @@ def world_of(
         ConfigError: there is no target or no validation set, or the step times are of other
             workers.
     """
-    if asked.trains and asked.target is None:
+    if experiment.trains and experiment.target is None:
         raise ConfigError(
             "target: there is none, and advice is about the time to it. Give one, such as --set"
             " 'target={metric: accuracy, at_least: 0.9}', or --set timing=only, to have times"
             " alone compared."
         )
     remarks: list[str] = []
-    settings = asked.model_dump(mode="json", exclude={"profile"}) | SIMULATED
+    settings = experiment.model_dump(mode="json", exclude={"profile"}) | SIMULATED
     # what was not given is for the task to bring
-    settings["update"] = asked.update.model_dump(mode="json", exclude_unset=True)
+    settings["update"] = experiment.update.model_dump(mode="json", exclude_unset=True)
     if profile is not None:
         settings |= profile
     if steps is not None:
-        settings["workers"] = _traced(asked, steps)
+        settings["workers"] = _traced(experiment, steps)
         remarks += [f"Step times: {steps.source}.", *steps.remarks]
     if exchange is not None:
         size = settings["network"]["vector_bytes"]
-        own = exchange.network({slot: slot for slot in asked.slots()})
+        own = exchange.network({slot: slot for slot in experiment.slots()})
         settings["network"] |= {"link": {}, "nodes": []} | own | {"vector_bytes": size}
         settings["cluster"]["server_shards"] = (*exchange.servers, 1)[0]
     plan = prepare(config.validate(settings), for_balanced=True)
@@ -115,13 +118,13 @@ def world_of(
             "Step times that the experiment does not give are estimates, from the operations of a"
             f" step: those of {', '.join(plan.estimated_s)}. raysync calibrate measures them."
         )
-    if asked.trains and plan.model.validation_set is None:
+    if experiment.trains and plan.model.validation_set is None:
         plan, held_out = _with_validation(settings, plan)
         remarks.append(
             f"{held_out:,} training samples were held out: what is advised was chosen on them, and"
             " not on the test set."
         )
-    return World(asked, plan, tuple(remarks), exchange)
+    return World(experiment, plan, tuple(remarks), exchange)
 
 
 def _with_validation(settings: Mapping[str, Any], plan: TrainingPlan) -> tuple[TrainingPlan, int]:
@@ -142,11 +145,11 @@ def _with_validation(settings: Mapping[str, Any], plan: TrainingPlan) -> tuple[T
     return prepare(changed, for_balanced=True), held_out
 
 
-def _traced(asked: Experiment, steps: RankStepTimes) -> list[dict[str, Any]]:
+def _traced(experiment: Experiment, steps: RankStepTimes) -> list[dict[str, Any]]:
     """Return the worker groups with measured step times: by the names of their workers, else in
     their order.
     """
-    slots = list(asked.slots())
+    slots = list(experiment.slots())
     if len(steps.steps) != len(slots):
         raise ConfigError(
             f"--steps: {steps.source} has {len(steps.steps)} ranks, and the experiment"
@@ -155,14 +158,14 @@ def _traced(asked: Experiment, steps: RankStepTimes) -> list[dict[str, Any]]:
     by_name = set(slots) == set(steps.steps)
     seconds = steps.steps if by_name else dict(zip(slots, steps.steps.values(), strict=True))
     groups = []
-    for group in asked.workers:
-        own = [slot for slot, each in asked.slots().items() if each.name == group.name]
+    for group in experiment.workers:
+        own = [slot for slot, each in experiment.slots().items() if each.name == group.name]
         described = group.model_dump(mode="json", exclude_defaults=True)
         for setting in ("step_s", "flops_per_s", "jitter", "speed"):
             described.pop(setting, None)
         if group.per_sample_s is not None:
             # the form stays, so that other batches can be predicted; its scale is the measured one
-            size = group.batch_size or asked.batch_size
+            size = group.batch_size or experiment.batch_size
             predicted_s = max(group.floor_s, group.fixed_s + group.per_sample_s * size)
             measured_s = fmean(fmean(seconds[slot]) for slot in own)
             drawn = [value for slot in own for value in seconds[slot]]
@@ -176,8 +179,8 @@ def _traced(asked: Experiment, steps: RankStepTimes) -> list[dict[str, Any]]:
     return groups
 
 
-def needs_calibration(asked: Experiment) -> Sequence[str]:
+def needs_calibration(experiment: Experiment) -> Sequence[str]:
     """Return the groups of an experiment for Ray that do not say how long their steps take."""
-    if asked.engine == "virtual":
+    if experiment.engine == "virtual":
         return ()
-    return [group.name for group in asked.workers if not group.emulates_steps]
+    return [group.name for group in experiment.workers if not group.emulates_steps]

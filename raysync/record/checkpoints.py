@@ -1,16 +1,7 @@
-"""The checkpoints of a record: folders of JSON and safetensors. Nothing in them is ever executed.
+"""The checkpoints of a record: folders of JSON and safetensors, of which nothing is executed.
 
-    RECORD/checkpoints/000007/state.json              the driver's state
-    RECORD/checkpoints/000007/server-0.safetensors    a file for each shard of each server
-    RECORD/checkpoints/000007/worker-fast-0.1.safetensors     what a worker keeps, if it does
-    RECORD/checkpoints/000007/manifest.json           size and checksum of each file
-
-A checkpoint is written into a folder that ends in `.new`, and renamed once all of it is on disk. So
-a folder with its name is complete, unless the disk has damaged it; that is what the checksums show.
-A folder without a manifest is one that is being removed, or is not uploaded yet.
-
-Checksums are computed while files are written, by a thread that takes only what the workers leave
-of the cores (on Linux, where each thread has a priority of its own).
+A folder without the suffix `.new` is complete, as far as its checksums tell. One without a manifest
+is being removed, or not uploaded yet.
 """
 
 from __future__ import annotations
@@ -36,76 +27,50 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.errors import ConfigError
 from raysync.record.storage import NEW, Location, join, listdir, location_of, remove
 
-CHECKPOINTS = "checkpoints"
-"""The folder of the checkpoints within that of a record."""
+CHECKPOINTS = "checkpoints"  # the folder in a record, with subfolders such as 000007
 MANIFEST, STATE = "manifest.json", "state.json"
-CHECKPOINT_SCHEMA = 3
-"""The schema of the files, and of the states in them: one that another raysync wrote is refused."""
-CHUNK_BYTES = 1 << 20
-"""What is hashed and written at once: it is still in the cache when it is written."""
+CHECKPOINT_SCHEMA = 3  # of the files and of the states in them; no other is read
+CHUNK_BYTES = 1 << 20  # hashed and written at once, while it is in the cache
 LOWEST_PRIORITY = 19
-MOST_BYTES = 1 << 24
-"""The largest manifest that is read."""
-NAME = re.compile(r"\d{6,}")
-"""The name of a checkpoint's folder: its number."""
+MOST_BYTES = 1 << 24  # of a manifest
+NAME = re.compile(r"\d{6,}")  # of a checkpoint's folder: its number
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    """What a manifest says of a file."""
-
     bytes: Annotated[int, Meta(ge=0)]
     sha256: str
-    server: str | None = None
-    """The id of the server whose shard it is."""
+    server: str | None = None  # for a shard
     shard: Annotated[int, Meta(ge=0)] | None = None
-    worker: str | None = None
-    """The worker that keeps it."""
+    worker: str | None = None  # for a worker's state
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    """The contents of a manifest."""
-
-    checkpoint: int
-    """The schema."""
+    checkpoint: int  # the schema
     number: int
     at: float
-    files: dict[str, _File]
-    """Name of a file -> what it must be."""
+    files: dict[str, _File]  # by name
 
 
 def name_of(number: int) -> str:
-    """Return the name of a checkpoint's folder."""
     return f"{number:06d}"
 
 
 def numbers_in(location: Location) -> list[int]:
-    """Return the numbers of the checkpoints in a folder, rising; some may be damaged.
-
-    Raises:
-        ConfigError: the location is a URI that cannot be reached.
-    """
+    """Return the numbers of a folder's checkpoints, sorted; some may be damaged."""
     return sorted(int(name) for name in listdir(location) if NAME.fullmatch(name))
 
 
 class CheckpointWriter:
-    """Writes the checkpoints of one run, and removes all but the latest."""
+    """Writes the checkpoints of one run, and removes old ones."""
 
     def __init__(self, folder: Path, keep: int = 2) -> None:
-        """
-        Args:
-            folder: the folder of the checkpoints. It need not exist yet.
-            keep: how many of the latest are kept.
-        """
+        """Create a writer; the folder of the checkpoints need not exist yet."""
         self.folder, self._keep = folder, keep
         self._numbers: list[int] = []
-        """The checkpoints of this run that are there, in their order."""
+        """The checkpoints that exist, in order."""
 
     def write(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, and remove those that are too old.
-
-        Raises:
-            OSError: it cannot be written. Nothing of it is left, and the older ones stay.
-        """
+        """Write a checkpoint, and remove old ones; an `OSError` leaves nothing of it."""
         target = self.folder / name_of(checkpoint.number)
         new = target.with_name(target.name + NEW)
         shutil.rmtree(new, ignore_errors=True)
@@ -125,15 +90,7 @@ class CheckpointWriter:
             _remove(self.folder / name_of(self._numbers.pop(0)))
 
     def go_on_from(self, number: int) -> None:
-        """Take in that the run was resumed from a checkpoint: those behind it are removed, because
-        what the run does from here on is something else than what they tell.
-
-        Args:
-            number: that of the checkpoint.
-
-        Raises:
-            ConfigError: they are behind a URI, which cannot be reached.
-        """
+        """Remove the checkpoints behind the one that the run resumes from: they are void."""
         location = location_of(self.folder)
         there = numbers_in(location)
         for behind in (each for each in there if each > number):
@@ -160,19 +117,19 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def _files(checkpoint: Checkpoint) -> Iterator[tuple[str, Mapping[str, Any], bytes]]:
-    """Yield the name of each file, what the manifest says of it, and its contents."""
+    """Yield each file's name, entry in the manifest, and contents."""
     yield STATE, {}, json.dumps(dict(checkpoint.state)).encode()
     for server, shards in checkpoint.servers.items():
         stem = server.replace(" ", "-")  # "server of stage 1"
         assert re.fullmatch(r"[\w.-]+", stem), f"{server!r} cannot be the name of a file"
         for shard, data in enumerate(shards):
             yield f"{stem}-{shard}.safetensors", {"server": server, "shard": shard}, data
-    for worker, data in checkpoint.kept.items():
+    for worker, data in checkpoint.worker_files.items():
         yield f"worker-{worker.replace('#', '.')}.safetensors", {"worker": worker}, data
 
 
 def _write(path: Path, data: bytes) -> str:
-    """Write a file to disk; return its SHA-256."""
+    """Write a file durably; return its SHA-256."""
     checksum, view = hashlib.sha256(), memoryview(data)
     with path.open("wb") as file:
         for begin in range(0, len(view), CHUNK_BYTES):
@@ -185,13 +142,16 @@ def _write(path: Path, data: bytes) -> str:
 
 
 def _yield_cores() -> None:
-    """Give the present thread the lowest priority, which it could not get rid of again."""
+    """Leave the cores to the workers while this thread hashes files.
+
+    On Linux, each thread has a priority of its own, and cannot raise it again.
+    """
     if sys.platform == "linux":
         os.setpriority(os.PRIO_PROCESS, get_native_id(), LOWEST_PRIORITY)
 
 
 def _sync(folder: Path) -> None:
-    """Wait until the names in a folder are on disk."""
+    """Make the names in a folder durable."""
     descriptor = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -200,19 +160,16 @@ def _sync(folder: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
-    """Remove a checkpoint. The manifest goes first: what is left of a removal that was interrupted
-    is none.
-    """
+    """Remove a checkpoint, its manifest first: an interrupted removal leaves no checkpoint."""
     with suppress(IsADirectoryError):
         (folder / MANIFEST).unlink(missing_ok=True)
     shutil.rmtree(folder, ignore_errors=True)
 
 
 def read_checkpoint(folder: Path) -> Checkpoint | None:
-    """Read a checkpoint, and verify it; None: it has no manifest, so it is none.
+    """Read and verify a checkpoint; None: it has no manifest.
 
-    Raises:
-        ConfigError: it is damaged, or was written by another raysync. The message is a clause.
+    Raises `ConfigError`, whose message is a clause, if it is damaged or of another raysync.
     """
     try:
         return _verified(folder) if (folder / MANIFEST).exists() else None
@@ -238,11 +195,13 @@ def _verified(folder: Path) -> Checkpoint:
     if STATE not in data:
         raise ConfigError(f"its {MANIFEST} names no {STATE}")
     state = _json(data[STATE], STATE)
-    kept = {
+    worker_states = {
         file.worker: data[name] for name, file in manifest.files.items() if file.worker is not None
     }
     servers = _servers(manifest, data)
-    return Checkpoint(manifest.number, manifest.at, state, servers=servers, kept=kept)
+    return Checkpoint(
+        manifest.number, manifest.at, state, servers=servers, worker_files=worker_states
+    )
 
 
 def _servers(manifest: _Manifest, data: Mapping[str, bytes]) -> dict[str, list[bytes]]:
@@ -271,7 +230,7 @@ def _read(folder: Path, name: str, expected: _File) -> bytes:
 
 
 def _contents(file: Path, most: int) -> bytes:
-    """Return the bytes of a file, and one more than the most if it has more."""
+    """Read a file up to its expected size, and a byte more if it is longer."""
     with open_plain(file) as opened:
         return opened.read(most + 1)
 

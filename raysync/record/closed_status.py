@@ -1,8 +1,4 @@
-"""The last status of a run that has finished, without decoding its whole journal.
-
-Pushes are counted from their columns, and what is counted of the whole run is in its summary. Of
-the journal, only the last pushes are decoded, and what is no plain push.
-"""
+"""The last status of a finished run, from its tables and few lines of its journal."""
 
 from __future__ import annotations
 
@@ -23,17 +19,14 @@ from raysync.record.reader import RunRecord, legible, measures_of
 from raysync.record.run_status import RunStatus
 from raysync.record.writer import JOURNAL
 
-LAST_BYTES = 1 << 20
-"""The end of a journal that is decoded: some thousand pushes."""
+LAST_BYTES = 1 << 20  # the end of a journal that is decoded whole: some thousand pushes
 PUSH = '{"type":"Entry","event":{"type":"Pushed"'
 RARE = re.compile(f'"({"|".join(("Switch", "Suspend", "Restore", *RARE_NOTES))})"')
-"""What a push may have led to that is shown however long ago it was."""
+"""The consequences of a push that are displayed however old they are."""
 
 
 def closed_status(record: RunRecord) -> RunStatus | None:
-    """Return the status that all lines of a run's journal would give, but for holds and drops of
-    long ago; None if it did not finish.
-    """
+    """Return the status after all lines, without old holds and drops; None: it did not finish."""
     if not (record.complete and record.ended and record.summary["status"] == "finished"):
         return None
     journal, decoder = record.path / JOURNAL, Decoder()
@@ -49,9 +42,7 @@ def closed_status(record: RunRecord) -> RunStatus | None:
 
 
 class ClosedMeasures(Measures):
-    """Measures that know the pushes from their columns, and take members, evaluations and the end
-    from the lines.
-    """
+    """Measures with pushes from the columns, and members, evaluations and the end from lines."""
 
     def __init__(self, fresh: Measures, record: RunRecord) -> None:
         super().__init__(fresh.workload_samples, fresh.target, fresh.primary, fresh.chance_accuracy)
@@ -69,6 +60,7 @@ class ClosedMeasures(Measures):
         self._clocks: Counter[Any] = Counter((of_workers["clock"].max() + 1).to_dict())
         self._live: list[str] = []
 
+    @override
     def _take_entry(self, entry: Entry, completed: list[PushRow]) -> None:
         self.now = entry.event.at
         match entry.event:

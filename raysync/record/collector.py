@@ -1,8 +1,7 @@
-"""Compute the metrics of the registry from the journal's lines, while a run goes on.
+"""Compute the registry's metrics from the journal's lines, while a run goes on.
 
-The increments add up to the measures of the record (`raysync.record.measures`): pushes, drops,
-samples, updates, seconds. A push is counted once its outcome and its wait are known; a wait is
-counted while it lasts.
+Increments add up to the record's `Measures`. A push counts once its outcome and wait are known; a
+wait counts while it lasts.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from raysync.record.metrics_registry import RunLabels
 from raysync.record.push_rows import PushRow
 
 Key = tuple[str, tuple[str, ...]]
-"""A series: the name of its metric, and the values of its labels in the registry's order."""
+"""A series: its metric, and the values of its labels in the registry's order."""
 
 GRANT = "raysync_lagtuner_extra_clocks"
 PREDICTED = "raysync_lagtuner_predicted_wait_seconds"
@@ -28,53 +27,41 @@ ACTUAL = "raysync_lagtuner_actual_wait_seconds"
 
 @dataclass(slots=True)
 class Collected:
-    """How a batch of journal lines changes the metrics."""
+    """The changes of the metrics by a batch of journal lines."""
 
     counters: dict[Key, float] = field(default_factory=dict)
-    """Series -> its increment; an increment of 0 starts the series."""
+    """Series -> increment; 0 starts the series."""
     gauges: dict[Key, float] = field(default_factory=dict)
-    """Series -> its value, for all gauges of the run. A series that is missing has ended."""
+    """Series -> value, of all gauges of the run: a missing series has ended."""
     histograms: dict[Key, list[float]] = field(default_factory=dict)
-    """Series -> its new observations."""
+    """Series -> new observations."""
 
     def add(self, key: Key, by: float) -> None:
-        """Increment a counter."""
         self.counters[key] = self.counters.get(key, 0.0) + by
 
     def observe(self, key: Key, value: float) -> None:
-        """Add one observation to a histogram."""
         self.histograms.setdefault(key, []).append(value)
 
 
 class Collector:
-    """Follows one run. Memory is bounded by the workers, and by the evaluations."""
+    """Follows one run. Memory is bounded by workers and evaluations."""
 
     def __init__(self, labels: RunLabels, phase: str, measures: Measures) -> None:
-        """
-        Args:
-            labels: the labels of all series of the run.
-            phase: the phase of the paradigm in which the run begins.
-            measures: fresh measures, or such that begin behind a checkpoint; the lines are passed
-                on to them. Counters begin with 0 in either case, as Prometheus expects of a new
-                process.
+        """Begin all counters with 0, even with measures from a checkpoint on: Prometheus expects
+        that of a new process. `measures` receive the lines; `phase` is the first.
         """
         self._run = labels.values
         self.measures = measures
         self._phase = phase
-        self._phases = {phase}
-        """All phases so far."""
+        self._phases = {phase}  # all so far
         self._loss: float | None = None
         self._samples, self._updates, self._switches = measures.samples, measures.updates, 0
-        """Those that the counters contain so far."""
-        self._waited_s: dict[str, float] = {}
-        """Worker -> the seconds of waiting that its counter contains so far."""
-        self._begun_before = list(measures.workers)
-        """The workers that were released before, and whose counters have not begun yet."""
-        self._lagtuner: dict[Key, float] = {}
-        """LagTuner's latest decision for each worker, and the worker's latest finished wait."""
+        self._waited_s: dict[str, float] = {}  # worker -> counted seconds
+        self._begun_before = list(measures.workers)  # released already, without counters yet
+        self._lagtuner: dict[Key, float] = {}  # each worker's latest decision and finished wait
 
     def take(self, lines: Iterable[Line]) -> Collected:
-        """Take in the lines since the last call, and return how they change the metrics."""
+        """Process the lines since the last call; return the changes of the metrics."""
         collected = Collected()
         for worker in self._begun_before:
             self._begin(worker, collected)
@@ -90,7 +77,6 @@ class Collector:
         return collected
 
     def _of(self, worker: str) -> tuple[str, ...]:
-        """Return the labels of a worker's series."""
         return *self._run, WorkerId(worker).slot
 
     def _pushed(self, row: PushRow, collected: Collected) -> None:
@@ -127,11 +113,9 @@ class Collector:
         self._switches = len(self.measures.switches)
 
     def _begin(self, worker: str, collected: Collected) -> None:
-        """Start the counters of a worker at 0.
+        """Start the counters of a worker at 0, also the waits of one that never waits.
 
-        A worker that never waits needs a series of its waiting, too, and series that dashboards
-        divide by each other must begin together: Prometheus does not see how a series grew before
-        it first scraped it.
+        Series that dashboards divide must begin together: Prometheus sees no earlier growth.
         """
         self._waited_s[worker] = 0.0
         for name in ("busy_seconds", "wait_seconds", "transfer_seconds", "pushes"):
@@ -146,8 +130,7 @@ class Collector:
                 collected.add(("raysync_stragglers_detected", worker), 1)
             case "controller":
                 self._latest((GRANT, worker), note.values.get("extra"))
-            # Both values are of the same wait: the prediction of the latest decision would appear
-            # beside the wait before it.
+            # Both values are of the same wait; the latest prediction would belong to the next one.
             case "waited":
                 self._latest((PREDICTED, worker), note.values.get("predicted_wait_s"))
                 self._latest((ACTUAL, worker), note.values.get("actual_wait_s"))
@@ -162,7 +145,7 @@ class Collector:
             self._lagtuner.pop((name, self._of(worker)), None)
 
     def _count_totals(self, collected: Collected) -> None:
-        """Increment the counters whose increment is the difference of two totals."""
+        """Increment the counters by differences of totals."""
         measures = self.measures
         for name, total, before in (
             ("raysync_samples_applied", measures.samples, self._samples),

@@ -1,8 +1,4 @@
-"""The records of one comparison, so that it can go on.
-
-A comparison has no files of its own: `environment.json` of each of its records has its id, and
-`config.yaml` the paradigms and seeds that it is of.
-"""
+"""Find the records of one comparison: `environment.json` of each has its id."""
 
 from __future__ import annotations
 
@@ -19,50 +15,40 @@ from raysync.record.storage import Location, parent_of
 from raysync.record.trust import trusted
 from raysync.record.writer import STAMP
 
-KEY = "comparison"
-"""The key of the id in `environment.json`."""
-SECOND = len("20261122-102940")
-"""The length of what ids and the names of records begin with."""
+KEY = "comparison"  # of the id in `environment.json`
+SECOND = len("20261122-102940")  # ids and names of records begin with it
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """A comparison that has begun."""
-
     id: str
     location: Location
-    """The folder of its records, OUTPUT/NAME, or its URI."""
+    """OUTPUT/NAME, or its URI."""
     records: dict[tuple[str, int], RunRecord]
-    """Label of the paradigm, seed -> the record of the run; of several, the newest."""
+    """Label of the paradigm, seed -> the newest record."""
 
     @property
     def any(self) -> RunRecord:
-        """One of the records; all have the same experiment, but for paradigm and seed."""
+        """One of the records, all of one experiment but for paradigm and seed."""
         return next(iter(self.records.values()))
 
     def here(self, experiment: Experiment) -> Experiment:
-        """Return an experiment whose records go to this folder, wherever it is now: it may have
-        been moved, and the secrets of a URI are not recorded.
+        """Redirect an experiment's records to this folder.
+
+        It may have been moved, and secrets of a URI are not recorded.
         """
         return experiment.model_copy(update={"output": parent_of(self.location)})
 
 
 def new_id() -> str:
-    """Return the id of a comparison that begins now: ids rise, and begin as the names of records
-    do, with the second.
-    """
+    """Return a new id: ids are ordered in time, and begin as the names of records do."""
     return f"{datetime.now().strftime(f'{STAMP}-%f')}-{uuid4().hex[:4]}"
 
 
 def newest_comparison(location: Location, *, trust: bool = False) -> Comparison:
-    """Return the comparison that began last of those whose records are in a folder.
+    """Return the comparison in a folder (OUTPUT/NAME, or its URI) that began last.
 
-    Args:
-        location: OUTPUT/NAME, or its URI.
-        trust: whether the user trusts the records; see `trusted`.
-
-    Raises:
-        ConfigError: there is none, or a record of it must be trusted first.
+    Raises `ConfigError` if there is none, or its records must be trusted first.
     """
     found: dict[str, dict[tuple[str, int], RunRecord]] = {}
     for record in newest_first(location):

@@ -1,7 +1,6 @@
-"""Describe what happens in a run in sentences, for `raysync watch` and for the controller's log.
+"""Describe the events of a run in sentences, for `raysync watch` and the controller's log.
 
-Frequent events come with the pushes (holds, drops, LagTuner's forecasts); rare ones deserve a line
-of a log: a switch, a straggler, a worker that has died or joined, the end.
+Frequent events come with pushes (holds, drops, forecasts); rare ones deserve a line of a log.
 """
 
 from __future__ import annotations
@@ -26,37 +25,31 @@ from raysync.core.events import Event, Joined, Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Line, Remark, Report, Resumed
 
-TOGETHER_S = 1.0
-"""Within how long workers leave together: Ray tells of all on a lost node within milliseconds."""
+TOGETHER_S = 1.0  # Ray reports all workers on a lost node within milliseconds
 PREDICTED = "predicted_wait_s"
 RARE_NOTES = ("straggler", "recovered", "balanced")
-"""The kinds of notes that do not come with every push; those of a user's own paradigm might."""
+"""Kinds that do not come with every push, as a user's own might."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventText:
-    """One event, in words."""
-
-    at: float
-    """Seconds since the run began."""
+    at: float  # seconds since the run began
     kind: str
-    """hold, drop, switch, suspended, restored, joined, left, remark, checkpoint, resumed or ended;
-    a note has its own kind."""
+    """hold, drop, switch, suspended, restored, joined, left, remark, checkpoint, resumed, ended, or
+    the kind of a note."""
     worker: str
-    """The worker that it is about; empty: all of them."""
+    """The worker concerned; empty: all of them."""
     text: str
-    """A sentence, without its full stop."""
+    """A sentence, without full stop."""
     rare: bool = True
-    """Whether the event deserves a line of a log."""
+    """Whether it deserves a line of a log."""
 
 
 _OF_EACH_PUSH: frozenset[type] = frozenset({Apply, Release, Hold})
 
 
 def is_rare(entry: Entry) -> bool:
-    """Say whether an entry can have an event that deserves a line of a log: it is more than a push,
-    an update, a release or a hold.
-    """
+    """Say whether an entry can have a rare event: more than a push, update, release or hold."""
     if type(entry.event) is not Pushed:
         return True
     for decision in entry.decisions:  # noqa: SIM110 - for two or three, `any` takes twice as long
@@ -66,7 +59,6 @@ def is_rare(entry: Entry) -> bool:
 
 
 def texts_of(line: Line) -> Iterator[EventText]:
-    """Describe what a line of the journal records, in its order."""
     match line:
         case Entry(event=event, decisions=decisions, report=report):
             yield from _membership(event, report)
@@ -103,13 +95,13 @@ def _membership(event: Event, report: Report) -> Iterator[EventText]:
 
 
 def _gone(workers: Sequence[str], report: Report) -> str:
-    """Tell of workers that have left, all with this report."""
+    """Describe the leaving of workers with one report."""
     is_one, why = len(workers) == 1, report.why or "it left"
     are, them = ("is", "it") if is_one else ("are", "them")
     text = f"{', '.join(workers)} {are} gone ({'' if is_one else 'each: '}{why});"
     text += f" the run goes on without {them}"
     if report.restart_in_s is not None:
-        text += f", and starts {them} anew in {seconds(report.restart_in_s)}"
+        text += f", and restarts {them} in {seconds(report.restart_in_s)}"
     return text
 
 
@@ -134,7 +126,7 @@ def _decided(at: float, decision: Decision) -> Iterator[EventText]:
 
 
 def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
-    """Put a note in plain words; a note of a user's own paradigm is listed with its values."""
+    """Describe a note; of a user's own paradigm, list its values."""
     match kind:
         case "controller" if (
             "slowest" in values and _numbers(values, "lead", "extra") and _times(values, PREDICTED)
@@ -166,7 +158,7 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
             values, "samples", "smallest", "largest", "before_s", "predicted_s"
         ):
             return (
-                f"{values['samples']:,} samples are divided anew: {values['smallest']:,} to"
+                f"{values['samples']:,} samples are divided again: {values['smallest']:,} to"
                 f" {values['largest']:,} a worker; longest iteration"
                 f" {seconds(values['predicted_s'])}, predicted {seconds(values['before_s'])}"
                 " without it"
@@ -181,19 +173,19 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
 
 
 def _numbers(values: Mapping[str, Any], *names: str) -> bool:
-    """Say whether all of these values are numbers: a user's own paradigm chooses its values."""
+    # a user's own paradigm chooses its values
     return all(type(values.get(name)) in (int, float) for name in names)
 
 
 def _times(values: Mapping[str, Any], *names: str) -> bool:
-    """Say whether all of these values are times; None is a time that is not known."""
+    """Say whether all values are times; None is an unknown time."""
     return all(
         name in values and (values[name] is None or _numbers(values, name)) for name in names
     )
 
 
 def seconds(value: float | None) -> str:
-    """Format a duration with two or three digits; None is one that is not known."""
+    """Format a duration with two or three digits; None is unknown."""
     if value is None:
         return "unknown"
     if value >= 100:
@@ -202,9 +194,8 @@ def seconds(value: float | None) -> str:
 
 
 def tell(lines: Sequence[Line], notify: Callable[[str], None]) -> None:
-    """Tell the user what deserves a line of a log: of workers that leave together, one."""
+    """Report the rare events, one for all workers that leave together."""
     told: set[str] = set()
-    """Workers of whose leaving a line tells."""
     for line in lines:
         if isinstance(line, Entry):
             if not is_rare(line):
@@ -225,7 +216,7 @@ def tell(lines: Sequence[Line], notify: Callable[[str], None]) -> None:
 
 
 def _left_with(first: Entry, lines: Sequence[Line]) -> list[str]:
-    """Return the workers that left with a first one, as with their node: soon, and as it did."""
+    """Return the workers that left soon after, with the same report, as on a lost node."""
     return [
         line.event.worker
         for line in lines

@@ -1,4 +1,4 @@
-"""Follow a journal: join its events and decisions into rows of pushes, and add these up."""
+"""Join a journal's events and decisions into rows of pushes, and add these up."""
 
 from __future__ import annotations
 
@@ -15,117 +15,90 @@ from raysync.record.push_rows import Columns, PushRow, columns_of
 from raysync.record.worker_totals import WorkerMeasures, WorkerTotals
 
 COUNTED_AT_ONCE = 20_000
-"""The number of rows after which they are added to the totals, unless a caller of `count` has done
-so before. Each time takes as long as some hundred rows."""
+"""Rows after which totals are updated, if `count` was not called before."""
 
 
 @dataclass(slots=True)
 class SwitchMeasures:
-    """One switch from a phase of the paradigm to the next."""
+    """One switch between phases of the paradigm."""
 
     at_s: float
     """Seconds since the run began."""
     to: str
     why: str
     first_push_s: float | None = None
-    """From the switch to the first push of a step that began after it; None if none came.
+    """Seconds from the switch to the first push of a step that began after it; None: no such push.
 
-    Steps under way at a switch do not count, though their pushes belong to the new phase: they
-    would make the switch look free. (Sync-Switch's own restart from a checkpoint takes 36 s on 8
-    workers, Table III.)"""
+    Steps in flight at the switch do not count: they would make it look free."""
 
 
 @dataclass(slots=True)
 class _WorkerRows:
-    """What is known of a worker, for the rows of its further pushes."""
+    """What a worker's further rows need."""
 
     group: str
-    released_at: float | None = None
-    """The time of its latest release; None before the first."""
-    lead: int = 0
-    """Its lead then."""
-    waiting: PushRow | None = None
-    """The row of its latest push, while it waits."""
+    released_at: float | None = None  # the latest release
+    lead: int = 0  # at that release
+    waiting: PushRow | None = None  # its latest push, while it waits
     is_live: bool = True
-    """Whether it has not left."""
 
 
 class Follower:
-    """Takes in a journal line by line. A row is complete when its outcome and its wait are known.
+    """Follows a journal line by line. A row is complete once its outcome and wait are known.
 
-    Clocks, versions and leads are those of the machine: of its own rosters where it is in this
-    process, else of rosters that carry out the same decisions again. Memory is bounded by the
-    workers that have ever joined, the buffered pushes and the rows of `COUNTED_AT_ONCE`.
+    Clocks, versions and leads come from rosters: the machine's in the same process, else its own,
+    which repeat the decisions. Memory is bounded by all workers so far, and by buffered pushes.
     """
 
     def __init__(self, workload_samples: int) -> None:
-        """
-        Args:
-            workload_samples: the first update that reaches it ends the run; decisions after it
-                were not executed.
-        """
+        # the update that reaches `workload_samples` ends the run: later decisions did not happen
         self.workload_samples = workload_samples
         self.now = 0.0
-        """Seconds since the run began: the time of the latest line."""
+        """Seconds since the run began, at the latest line."""
         self.started_at: float | None = None
-        """The time of the first release."""
+        """The first release."""
         self.rosters: dict[int, Roster] = {}
-        """Stage -> its roster; 0 stands for workers that hold the whole network."""
-        self._follows = True
-        """Whether the rosters are its own."""
+        """Stage -> its roster; stage 0 is the whole network."""
+        self._follows = True  # whether it has rosters of its own
         self._is_staged = False
-        """Whether workers have stages of the network."""
         self.updates = self.samples = 0
-        """Updates of the network so far, and the samples in them: those of its last stage."""
+        """Updates of the network and samples in them, both of its last stage."""
         self._updated_at = 0.0
-        """The time of the latest of them."""
         self.lead_max = 0
-        """The largest lead at a Release, in clocks, over the slowest worker that takes part."""
+        """The largest lead at a release, in clocks over the slowest participant."""
         self.switches: list[SwitchMeasures] = []
         self.evaluations: list[Evaluation] = []
         self.checkpoints = 0
-        """The checkpoints that were taken."""
         self.resumptions: list[Resumed] = []
-        """Each time that the run went on from a checkpoint."""
         self.ended: Ended | None = None
-        self._workers: dict[str, _WorkerRows] = {}
-        """The workers that have joined, also those that have left."""
-        self._open: dict[Push, PushRow] = {}
-        """Push -> its row, while that is incomplete."""
+        self._workers: dict[str, _WorkerRows] = {}  # all that ever joined
+        self._open: dict[Push, PushRow] = {}  # incomplete rows
         self._former: dict[Push, int] = {}
-        """Push that had arrived before `begin_behind`, and was not applied -> its samples."""
-        self._uncounted: list[PushRow] = []
-        """The rows that the next two do not contain yet."""
+        """Push buffered before `begin_at` -> its samples."""
+        self._uncounted: list[PushRow] = []  # not yet in the next two
         self._totals = WorkerTotals()
         self._outcomes: Counter[str] = Counter(applied=0, dropped=0, buffered=0)
 
     @property
     def workers(self) -> Mapping[str, WorkerMeasures]:
-        """Worker -> its totals."""
         self._count()
         return self._totals.by_worker
 
     @property
     def outcomes(self) -> Mapping[str, int]:
-        """Outcome -> the number of pushes that had it."""
+        """Outcome -> number of pushes."""
         self._count()
         return self._outcomes
 
     def share(self, rosters: Mapping[int, Roster]) -> None:
-        """Read the rosters of the machine in this process whose decisions come, stage -> roster,
-        in place of following them with others; they may be ahead by decisions that have not come
-        yet.
-        """
+        """Read the machine's own rosters, stage -> roster; they may be ahead of the lines."""
         self.rosters, self._follows = dict(rosters), False
 
-    def begin_behind(self, rosters: dict[int, Roster], at: float) -> None:
-        """Follow a journal from a resumption on, without the lines before it. Pushes that had
-        arrived before have no rows, and what is counted of workers is what came after; the run is
-        taken to have begun at 0.
+    def begin_at(self, rosters: dict[int, Roster], at: float) -> None:
+        """Follow a journal from a resumption on, as if the run had begun at 0.
 
-        Args:
-            rosters: stage -> its roster at the cut; they are the follower's from here on.
-            at: the time of the resumption.
+        Earlier pushes get no rows, and totals of workers count from here. `rosters`, stage -> its
+        roster at the snapshot, belong to the follower from here on.
         """
         self.rosters = rosters
         self.now, self.started_at, self._updated_at = at, 0.0, at
@@ -140,7 +113,7 @@ class Follower:
         self._resume(at)
 
     def take(self, lines: Iterable[Line]) -> list[PushRow]:
-        """Take in lines of the journal, and return the rows of pushes that they complete."""
+        """Process lines of the journal; return the rows that they complete."""
         completed = list[PushRow]()
         for line in lines:
             if isinstance(line, Entry):
@@ -153,7 +126,7 @@ class Follower:
         return completed
 
     def close(self) -> list[PushRow]:
-        """Take in that the journal has ended, and return the rows that were still open."""
+        """End the journal; return the rows that were still open."""
         rows = self._closed()
         self._uncounted += rows
         return rows
@@ -212,7 +185,7 @@ class Follower:
                 completed += self._closed()
 
     def _roster_of(self, event: Event) -> Roster:
-        """Return the roster that an event belongs to, where there is none of the whole network."""
+        """Return the roster of an event's stage, if no roster has the whole network."""
         if isinstance(event, TimerFired):
             stage = split_timer(event.key)[0] if self.rosters else 0
         else:
@@ -235,7 +208,7 @@ class Follower:
             self.lead_max = lead
 
     def _applied(self, decision: Apply, at: float, completed: list[PushRow]) -> int:
-        """Take in an update; return the samples in the updates so far."""
+        """Add an update to its rows; return the samples in all updates so far."""
         opened, version, samples = self._open, decision.version, decision.samples_before
         for push in decision.pushes:
             row = opened.get(push)
@@ -258,7 +231,6 @@ class Follower:
                 completed.append(self._open.pop(push))
 
     def _waited(self, state: _WorkerRows, at: float, completed: list[PushRow]) -> None:
-        """Take in that a worker no longer waits behind its latest push."""
         row, state.waiting = state.waiting, None
         assert row is not None, "it does not wait"
         row.wait_s = at - row.pushed_at_s
@@ -267,9 +239,7 @@ class Follower:
             completed.append(row)
 
     def _resume(self, at: float) -> None:
-        """Take in that the run goes on from a checkpoint: the iterations that were under way are
-        computed again, and begin then.
-        """
+        """Resume the rosters: iterations in flight are computed again, from now on."""
         assert self._follows, "a machine resumes its own rosters"
         for roster in self.rosters.values():
             roster.now = at
@@ -287,17 +257,13 @@ class Follower:
         return rows
 
     def _count(self) -> None:
-        """Add the rows to the totals that these do not contain yet."""
         if self._uncounted:
             self.count(columns_of(self._uncounted))
 
     def count(self, columns: Columns) -> None:
-        """Add the latest rows to the totals. A caller that needs their columns anyway saves making
-        them twice.
+        """Add the latest rows to the totals, for a caller that has their columns anyway.
 
-        Args:
-            columns: those of the latest rows. They contain all rows that the totals do not contain
-                yet; rows that these contain already may come before them.
+        The columns have all rows that are not counted yet; counted rows may precede them.
         """
         known = len(columns["worker"]) - len(self._uncounted)
         assert known >= 0, f"{-known} rows are neither in the columns nor in the totals"
@@ -320,7 +286,7 @@ class Follower:
                 return
 
     def _open_waits_s(self) -> Iterator[tuple[str, float]]:
-        """Yield worker and wait, in seconds up to now, of each push whose row is incomplete."""
+        """Yield worker and wait in seconds, up to now, of each incomplete row."""
         for (worker, _), row in self._open.items():
             waits = self._workers[worker].waiting is row
             yield worker, self.now - row.pushed_at_s if waits else row.wait_s

@@ -1,4 +1,4 @@
-"""Cut a journal off behind a checkpoint, so that the run goes on from there."""
+"""Truncate a journal behind a checkpoint, so that the run goes on from there."""
 
 from __future__ import annotations
 
@@ -20,61 +20,44 @@ from raysync.errors import ConfigError
 from raysync.record.journal_file import JournalFile
 from raysync.record.storage import completed
 
-CUT = '{"type":"Checkpointed"'
-"""How the line of a checkpoint begins: other lines of a long journal need not be decoded."""
+CHECKPOINTED = '{"type":"Checkpointed"'  # other lines need not be decoded
 
 
 @dataclass(frozen=True)
 class Resumption:
-    """How a record goes on."""
+    """A record's checkpoint to resume from."""
 
     checkpoint: Checkpoint
     environment: Mapping[str, Any]
-    """The contents of `environment.json` when the run was lost."""
+    """The former `environment.json`."""
     exact: bool = False
-    """Whether the iterations under way go on, in place of beginning again."""
+    """Whether iterations in flight go on rather than begin again."""
 
 
-def cut_of(text: str) -> Checkpointed | None:
-    """Return what a line of a journal says of a checkpoint; None: it is another line, or was cut
-    off.
-    """
-    if not text.startswith(CUT) or not text.endswith("\n"):
+def checkpoint_in(text: str) -> Checkpointed | None:
+    """Decode a checkpoint's line; None: another line, or an incomplete one."""
+    if not text.startswith(CHECKPOINTED) or not text.endswith("\n"):
         return None
     line = decode(text)
-    assert isinstance(line, Checkpointed), f"{CUT} begins {line}"
+    assert isinstance(line, Checkpointed), f"{CHECKPOINTED} begins {line}"
     return line
 
 
-def cuts_in(journal: Path) -> dict[int, float]:
-    """Return the checkpoints that a journal has a line of: number -> seconds since the run began.
-
-    Raises:
-        ConfigError: one of these lines is damaged.
-    """
+def checkpoint_times(journal: Path) -> dict[int, float]:
+    """Return number -> seconds since the run began, for each checkpoint in a journal."""
     with JournalFile(journal, errors="replace") as file:
-        return {cut.number: cut.at for text in file if (cut := cut_of(text)) is not None}
+        return {line.number: line.at for text in file if (line := checkpoint_in(text)) is not None}
 
 
 def lines_before(journal: Path, checkpoint: Checkpoint) -> list[Line]:
-    """Return the lines of a journal up to that of a checkpoint.
-
-    Raises:
-        OSError: it cannot be read.
-        ConfigError: it is damaged.
-    """
+    """Return the lines of a journal before a checkpoint's line."""
     with JournalFile(journal, errors="replace") as file:
-        lines = takewhile(lambda line: line != cut_line(checkpoint), read(file)[1])
+        lines = takewhile(lambda line: line != checkpoint_line(checkpoint), read(file)[1])
         return list(lines)
 
 
-def came_to(journal: Path) -> float:
-    """Return the latest moment, in seconds since the run began, that a run has ever come to, also
-    where it went back from there.
-
-    Raises:
-        OSError: the journal cannot be read.
-    """
+def end_of(journal: Path) -> float:
+    """Return the latest time in a journal, in seconds since the run began, lost ones included."""
     with JournalFile(journal, errors="replace") as file:
         return max(_moments(file), default=0.0)
 
@@ -91,37 +74,24 @@ def _moments(texts: Iterable[str]) -> Iterator[float]:
                     yield at
 
 
-def cut_line(checkpoint: Checkpoint) -> Checkpointed:
-    """Return the journal's line of a checkpoint."""
+def checkpoint_line(checkpoint: Checkpoint) -> Checkpointed:
     return Checkpointed(checkpoint.at, checkpoint.number)
 
 
 def _texts_before(journal: JournalFile, number: int) -> Iterator[str]:
-    """Yield the text of the lines before that of a checkpoint.
-
-    Raises:
-        ConfigError: there is no line of that checkpoint.
-    """
+    """Yield the lines before a checkpoint's; raise `ConfigError` if it has none."""
     while text := journal.readline():
-        if (cut := cut_of(text)) is not None and cut.number == number:
+        if (line := checkpoint_in(text)) is not None and line.number == number:
             return
         yield text
     raise ConfigError(f"the journal has no line of checkpoint {number}.")
 
 
 def cut_off(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
-    """Replace a journal by its part up to a checkpoint, and a line which says that the run is
-    resumed. The old one stays until the new one is on disk.
+    """Replace a journal, once the new one is on disk, by its part up to a checkpoint.
 
-    What was lost of earlier resumptions is only their time and place: they are told again.
-
-    Args:
-        journal: its path.
-        checkpoint: what the run goes on from.
-        exact: see `Resumed`.
-
-    Returns:
-        the new last line.
+    A line `Resumed` is appended and returned. Earlier resumptions behind the checkpoint are
+    repeated there, with its time.
 
     Raises:
         OSError: it cannot be read or written.
@@ -131,29 +101,29 @@ def cut_off(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
     with (
         completed(journal) as new,
         JournalFile(journal, errors="replace") as old,
-        new.open("w", encoding="utf-8") as kept,
+        new.open("w", encoding="utf-8") as new_journal,
     ):
-        kept.writelines(_texts_before(old, checkpoint.number))
-        cut = cut_line(checkpoint)
-        kept.write(f"{encode(cut)}\n")
-        lost_s, lost_pushes, former = _lost(old, cut.at)
+        new_journal.writelines(_texts_before(old, checkpoint.number))
+        line = checkpoint_line(checkpoint)
+        new_journal.write(f"{encode(line)}\n")
+        lost_s, lost_pushes, former = _lost(old, line.at)
         resumed = Resumed(
-            at=cut.at,
-            number=cut.number,
+            at=line.at,
+            number=line.number,
             away_s=away_s,
             lost_s=lost_s,
             lost_pushes=lost_pushes,
             exact=exact,
         )
-        again = [replace(each, at=cut.at, number=cut.number) for each in former]
-        kept.writelines(f"{encode(line)}\n" for line in [*again, resumed])
-        kept.flush()
-        os.fsync(kept.fileno())
+        again = [replace(each, at=line.at, number=line.number) for each in former]
+        new_journal.writelines(f"{encode(resumption)}\n" for resumption in [*again, resumed])
+        new_journal.flush()
+        os.fsync(new_journal.fileno())
     return resumed
 
 
 def _lost(texts: Iterable[str], since: float) -> tuple[float, int, list[Resumed]]:
-    """Return the seconds and the pushes in the lines behind a cut, and the resumptions."""
+    """Return the seconds, pushes and resumptions in the lines behind a checkpoint."""
     last_at, pushes, resumptions = since, 0, []
     for text in texts:
         with suppress(ConfigError):  # damage there is lost with it

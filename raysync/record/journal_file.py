@@ -1,4 +1,4 @@
-"""Open a journal to read it line by line, in bounded memory whatever is in the file."""
+"""Read a journal line by line, in bounded memory whatever the file contains."""
 
 from __future__ import annotations
 
@@ -9,22 +9,16 @@ from typing import BinaryIO, Self
 from raysync.config.bounded_file import open_plain
 from raysync.errors import ConfigError
 
-LONGEST_LINE_BYTES = 1 << 25
-"""The most bytes of a line: the update of a round of ten thousand workers has about one million."""
+LONGEST_LINE_BYTES = 1 << 25  # an update of ten thousand workers has about one million
 
 
 class JournalFile:
-    """The text of a journal, a line at a time. It is a context manager, which closes the file."""
+    """The text of a journal; a context manager, which closes the file."""
 
     def __init__(self, journal: Path, errors: str = "strict") -> None:
-        """
-        Args:
-            journal: path of a `journal.jsonl`.
-            errors: what happens to bytes that are no UTF-8; see `bytes.decode`.
+        """Open a `journal.jsonl`; `errors` says how to decode, as in `bytes.decode`.
 
-        Raises:
-            OSError: it cannot be read.
-            ConfigError: it is no plain file.
+        Raises `ConfigError` if it is no plain file.
         """
         self._file, self._errors = open_plain(journal), errors
 
@@ -40,19 +34,13 @@ class JournalFile:
     def readline(self) -> str:
         """Return the next line with its line break; "" at the end of the file.
 
-        Raises:
-            ConfigError: the line is too long.
-            UnicodeDecodeError: it is no UTF-8.
+        Raises `ConfigError` if it is too long, and `UnicodeDecodeError` if it is no UTF-8.
         """
         return bounded_line(self._file).decode(errors=self._errors)
 
 
 def bounded_line(file: BinaryIO) -> bytes:
-    """Return the next line of a journal with its line break; b"" at the end of the file.
-
-    Raises:
-        ConfigError: the line is too long.
-    """
+    """Return the next line, b"" at the end of the file; raise `ConfigError` if it is too long."""
     line = file.readline(LONGEST_LINE_BYTES)
     if len(line) == LONGEST_LINE_BYTES:
         raise ConfigError(

@@ -1,8 +1,4 @@
-"""Read a journal while it is written.
-
-The writer appends whole lines and flushes them in batches (`raysync.record.writer`), so the file
-can end anywhere: a line counts once its line break is on disk.
-"""
+"""Read a journal while it is written: a line counts once its line break is on disk."""
 
 from __future__ import annotations
 
@@ -17,24 +13,18 @@ from raysync.record.journal_file import bounded_line
 
 
 class JournalTail:
-    """Reads on where it stopped the last time. All that it keeps is the beginning of an unfinished
-    line.
-    """
+    """Reads on from its last position, and buffers only the beginning of an unfinished line."""
 
     def __init__(self, journal: Path) -> None:
-        """
-        Args:
-            journal: path of the `journal.jsonl` of a record.
-        """
         self.head: Header | None = None
-        """The header; None until it is on disk."""
+        """None until it is on disk."""
         self._path = journal
         self._file = open_plain(journal)
         self._decoder = Decoder()
         self._unfinished = b""
 
     def begin_again(self) -> None:
-        """Read the journal that has its place now, from the beginning."""
+        """Read the journal now at this path from the beginning."""
         self._file.close()
         self.head, self._file = None, open_plain(self._path)
         self._decoder, self._unfinished = Decoder(), b""
@@ -52,27 +42,21 @@ class JournalTail:
 
     @property
     def share(self) -> float:
-        """The share of the file that has been read."""
         return self._file.tell() / max(1, os.fstat(self._file.fileno()).st_size)
 
     @property
     def is_replaced(self) -> bool:
-        """Whether another journal has its place: the run was resumed, and its journal cut off."""
+        """Whether a resumed run has replaced the journal by a truncated one."""
         try:
-            now, mine = self._path.stat(), os.fstat(self._file.fileno())
+            now, opened = self._path.stat(), os.fstat(self._file.fileno())
         except OSError:
             return False
-        return now.st_ino != mine.st_ino or now.st_size < self._file.tell()
+        return now.st_ino != opened.st_ino or now.st_size < self._file.tell()
 
     def take(self, at_most: int) -> list[Line]:
-        """Return the next complete lines; an empty list means that it has caught up with the
-        writer.
+        """Return at most so many complete lines; an empty list: it has caught up with the writer.
 
-        Args:
-            at_most: the largest number of lines to return.
-
-        Raises:
-            ConfigError: the file is no journal, has another schema, or a line of it is damaged.
+        Raises `ConfigError` if the file is no journal of this schema, or damaged.
         """
         texts = list(islice(iter(self._next_line, ""), at_most + (self.head is None)))
         if self.head is None and texts:

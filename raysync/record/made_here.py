@@ -1,13 +1,7 @@
-"""Whether the folder that one is in made a record: what `environment.json` says about its making.
+"""Recognize records that this working directory has made, by what `environment.json` says.
 
-A record says on which machine it was made, in which working directory, and what number the file
-system gave its folder. A copy has another number: one that was downloaded, sent, or unpacked. So
-has what was restored from a backup, and a record behind a URI is always a copy; what was moved
-within its file system keeps it.
-
-The number is no secret. Who can read the folder of a record, or guesses the number that another one
-will get, can write it into a record of theirs. This protects from records that come from elsewhere,
-not from somebody who has access to this machine.
+A copied or downloaded folder gets another inode number, a moved one does not. The number is no
+secret: this protects from foreign records, not from users of this machine.
 """
 
 from __future__ import annotations
@@ -20,24 +14,15 @@ from typing import Any
 from raysync.record.storage import is_copy
 
 KEY = "made"
-"""The key in `environment.json`, and in `origin.yaml` of a sweep."""
+"""The key in `environment.json`, and in a sweep's `origin.yaml`."""
 
 
 def making(folder: Path) -> dict[str, Any]:
-    """Describe the making of a record by this process.
-
-    Args:
-        folder: of the record; it exists.
-    """
+    """Describe this process as the maker of a record, whose folder exists."""
     number = None if is_copy(folder) else folder.stat().st_ino
     return {"host": platform.node(), "directory": str(Path.cwd()), "folder": number}
 
 
-def is_made_here(folder: Path, made: Mapping[str, Any]) -> bool:
-    """Say whether a process in this working directory has made a record, and it is no copy.
-
-    Args:
-        folder: of the record.
-        made: what it says about its making.
-    """
-    return made.get("folder") is not None and dict(made) == making(folder)
+def is_made_here(folder: Path, maker: Mapping[str, Any]) -> bool:
+    """Say whether a process in this working directory has made a record that is no copy."""
+    return maker.get("folder") is not None and dict(maker) == making(folder)

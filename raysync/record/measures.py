@@ -1,23 +1,4 @@
-"""The measures of a run: functions of what a follower of its journal knows.
-
-busy               seconds of computing alone
-server             seconds from a release until the server has made the weights; known in virtual
-                   time, and part of the transfer on Ray
-transfer           seconds from a release to the push that follows, without computing and without
-                   the server's: the way of the weights, that of the gradient, and copies
-wait               seconds from a push to the worker's next release
-staleness          of a push: versions applied between the one that it was computed on and its
-                   own
-lead               clocks ahead of the slowest member, at a release; suspended workers take no
-                   part, so they have no lead and none is measured from them
-progress           samples in applied pushes / samples of the workload
-time to target     when the first evaluated model that met the target was published, counted
-                   from the first release
-perplexity         e to the mean cross-entropy
-chance accuracy    what the best constant guess gets: the share of the most frequent label in
-                   the test set
-cost of a switch   seconds from a switch to the first push of a step that began after it
-"""
+"""The measures of a run, computed from its journal; README.md beside this file defines them."""
 
 from __future__ import annotations
 
@@ -31,17 +12,15 @@ from raysync.core.metrics import ACCURACY, LOSS, MODES, PERPLEXITY, PrimaryMetri
 from raysync.record.follower import Follower
 from raysync.record.worker_totals import WorkerMeasures
 
+# Sync-Switch, section VI-A: accuracy changed by at most 0.1 % over five evaluations
 CONVERGED_SPAN = 5
 CONVERGED_CHANGE = 0.001
-"""Sync-Switch, section VI-A: accuracy has converged when it changed by at most 0.1 % over five
-evaluations."""
 
-OF_LABELS = (ACCURACY, PERPLEXITY)
-"""The primary metrics of tasks that predict labels: their evaluations have both."""
+OF_LABELS = (ACCURACY, PERPLEXITY)  # primary metrics of label predictions: these have both
 
 
 class Measures(Follower):
-    """The measures so far; they can be read at any moment of a run."""
+    """The measures so far, readable at any moment of a run."""
 
     def __init__(
         self,
@@ -52,51 +31,45 @@ class Measures(Follower):
     ) -> None:
         """
         Args:
-            workload_samples: the samples that count as a progress of 1.
+            workload_samples: the samples of a whole run.
             target: for the time to the target.
-            primary: the metric that the task's models are judged by.
-            chance_accuracy: the accuracy of the best constant guess; a model that is no better has
-                not converged. None: it is not known.
+            primary: the metric that judges the task's models.
+            chance_accuracy: share of the most frequent label in the test set; None: unknown.
         """
         super().__init__(workload_samples)
         self.target = target
         self.primary = primary
         self.chance_accuracy = chance_accuracy
 
-    def anew(self) -> Measures:
+    def fresh(self) -> Measures:
         """Return the measures of the same run before its first line."""
         return Measures(self.workload_samples, self.target, self.primary, self.chance_accuracy)
 
     @property
     def progress(self) -> float:
-        """Samples in applied pushes / samples of the workload."""
         return self.samples / self.workload_samples
 
     @property
     def seconds(self) -> float:
-        """Duration of the training: from the first release to the last publication, or to the last
-        update of a run that did not end by itself.
-        """
+        """From the first release to the last publication, or update if the run was cut short."""
         published = self.ended is not None and self.ended.status in ("finished", "diverged")
         end = self.ended.at if self.ended is not None and published else self._updated_at
         return max(0.0, end - (self.started_at or 0.0))
 
     @property
     def throughput_samples_per_s(self) -> float:
-        """Samples applied per second of training."""
         return self.samples / self.seconds if self.seconds else 0.0
 
     @property
     def wait_fraction(self) -> float:
-        """Share of the workers' time that they spent between a push and the next release."""
         waited = sum(self.waited_s.values())
         total = sum(self._membership_s(worker) for worker in self.workers.values())
         return waited / total if total else 0.0
 
     def fractions(self) -> dict[str, float]:
-        """Return the shares of the workers' time that they computed, that values travelled, and
-        that the server made weights, under their keys of `summary.json`. With the share that they
-        waited they are the whole but for steps that were under way at the end.
+        """Return shares of the workers' time by key of `summary.json`.
+
+        With `wait_fraction` they add up to 1, but for steps in flight at the end.
         """
         workers = self.workers.values()
         total = sum(map(self._membership_s, workers))
@@ -108,7 +81,7 @@ class Measures(Follower):
         return {f"{part}_fraction": s / total if total else 0.0 for part, s in parts.items()}
 
     def wait_fractions(self) -> dict[str, float]:
-        """Return the share of its own time that each worker spent waiting."""
+        """Return the share of its time in the run that each worker waited."""
         return {
             name: waited / total if (total := self._membership_s(self.workers[name])) else 0.0
             for name, waited in self.waited_s.items()
@@ -119,7 +92,7 @@ class Measures(Follower):
 
     @property
     def staleness_mean(self) -> float | None:
-        """Mean staleness of the applied pushes, in versions; None before the first."""
+        """Mean over the applied pushes, in versions; None before the first."""
         applied = self.outcomes["applied"]
         return (
             sum(worker.staleness_sum for worker in self.workers.values()) / applied
@@ -129,12 +102,12 @@ class Measures(Follower):
 
     @property
     def staleness_max(self) -> int:
-        """Largest staleness of the applied pushes, in versions."""
+        """Maximum over the applied pushes, in versions."""
         return max((worker.staleness_max for worker in self.workers.values()), default=0)
 
     @property
     def clocks(self) -> dict[str, int]:
-        """Live worker -> the iteration that it computes, or waits to start."""
+        """Live worker -> the iteration that it computes or waits for."""
         return {
             worker: member.clock
             for roster in self.rosters.values()
@@ -143,7 +116,7 @@ class Measures(Follower):
 
     @property
     def leads(self) -> dict[str, int]:
-        """Worker that takes part -> its lead now, in clocks ahead of the slowest of them."""
+        """Participating worker -> its clocks ahead of the slowest participant."""
         return {
             worker: roster.lead(worker)
             for roster in self.rosters.values()
@@ -152,26 +125,22 @@ class Measures(Follower):
 
     @property
     def waited_s(self) -> dict[str, float]:
-        """Worker -> the seconds that it has waited up to now, including the wait under way."""
+        """Worker -> seconds waited so far, including a wait in progress."""
         waits = {name: worker.wait_s for name, worker in self.workers.items()}
         for name, wait_s in self._open_waits_s():
             waits[name] += wait_s
         return waits
 
     def latest(self, metric: str) -> float | None:
-        """Return a metric of the latest evaluation; None if there is none."""
         return self.evaluations[-1].value(metric) if self.evaluations else None
 
     @property
     def quality(self) -> float | None:
-        """The primary metric of the latest evaluation."""
         return self.latest(self.primary.name)
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """The names of the metrics that evaluations have; before the first, those that are known
-        from the primary one.
-        """
+        """The names of the evaluated metrics; before the first evaluation, the expected ones."""
         if self.evaluations:
             return tuple(dict.fromkeys(name for each in self.evaluations for name in each.metrics))
         first = ACCURACY.name if self.primary in OF_LABELS else self.primary.name
@@ -179,9 +148,7 @@ class Measures(Follower):
 
     @property
     def time_to_target_s(self) -> float | None:
-        """When the first evaluation that met the target had its weights published; None if none
-        did.
-        """
+        """From the first release until a model that met the target was published; None: never."""
         target, began = self.target, self.started_at or 0.0
         if target is None:
             return None
@@ -189,7 +156,7 @@ class Measures(Follower):
         return next((max(0.0, each.at - began) for each in met), None)
 
     def _modes(self) -> dict[str, PrimaryMetric]:
-        """Return the metrics of which it is known which direction is better, by their names."""
+        """Return the metrics with a known direction, by name."""
         known = {name: PrimaryMetric(name, mode) for name, mode in MODES.items()}
         if self.target is not None:
             name = self.target.metric
@@ -197,7 +164,7 @@ class Measures(Follower):
         return known | {self.primary.name: self.primary}
 
     def _qualities(self) -> dict[str, float | None]:
-        """Return the last and the best value of each metric under its keys of `summary.json`."""
+        """Return the last and the best value of each metric, by key of `summary.json`."""
         names, modes = self.metrics, self._modes()
         if self.primary in OF_LABELS:
             names = tuple(dict.fromkeys((*names, PERPLEXITY.name)))
@@ -218,7 +185,6 @@ class Measures(Follower):
         return converged(accuracies, self.chance_accuracy)
 
     def summary(self) -> dict[str, Any]:
-        """Return the measures under the keys of `summary.json`."""
         return {
             "status": self.ended.status if self.ended else "unfinished",
             "error": self.ended.error if self.ended else "",
@@ -256,7 +222,7 @@ class Measures(Follower):
         }
 
     def _recovery(self) -> dict[str, Any]:
-        """Return what a run without checkpoints has no keys for."""
+        """Return the keys that only a run with checkpoints has."""
         keys: dict[str, Any] = {"checkpoints": self.checkpoints} if self.checkpoints else {}
         if self.resumptions:
             keys |= {
@@ -269,11 +235,9 @@ class Measures(Follower):
 
 
 def converged(accuracies: Sequence[float], chance: float | None = None) -> float | None:
-    """Return the accuracy at the first evaluation that ends five within 0.1 % of each other; None
-    if there is none.
+    """Return the accuracy at the first evaluation that ends five within 0.1 %; None: no such five.
 
-    Five that are not above chance do not count: a model that has learned nothing does not change
-    either, and its accuracy is that of a guess.
+    All five must exceed chance: a model that learns nothing does not change either.
     """
     for end in range(CONVERGED_SPAN, len(accuracies) + 1):
         window = accuracies[end - CONVERGED_SPAN : end]

@@ -1,14 +1,7 @@
-"""The metrics that a run publishes while it goes on: one registry for exporters, dashboards and
-tests.
+"""The metrics that a run publishes: one registry for exporters, dashboards and tests.
 
-Names follow Prometheus: `raysync_`, what is measured, and the unit last. Ray puts `ray_` before
-them and `_total` behind counters (`Metric.exported`). Every series carries the labels `experiment`,
-`run` (the name of its record) and `paradigm`: one Prometheus sees the runs of many experiments, and
-only those of one experiment are worth comparing. `worker` is a slot without the number of its life
-(`fast-2`), so that a worker that comes back continues its series. No label has values whose number
-grows with the length of a run. When a run ends, its gauges of live workers and phases become 0 and
-its other gauges keep their values, until Ray forgets them all (`raysync.cluster.monitoring`);
-counters stay.
+Names follow Prometheus, `raysync_QUANTITY_UNIT`. No label's values grow in number with the length
+of a run. When it ends, live workers and phases become 0; all else stays until Ray forgets it.
 """
 
 from __future__ import annotations
@@ -16,49 +9,43 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+# Seconds, from a tiny model on one core to a large one on a slow device.
 PER_STEP_S = 1e-3, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0
-"""Buckets of the parts of a step, in seconds: from a tiny model on one core to a large one on a
-slow device."""
+# Bounds between the integers: 0, 1, 2, 3, 4-5, 6-8, ...
 CLOCKS = (0.5, 1.5, 2.5, 3.5, 5.5, 8.5, 12.5, 15.5, 24.5, 48.5, 96.5, 192.5)
-"""Buckets of counts, with bounds between the integers: 0, 1, 2, 3, 4-5, 6-8, ..."""
-RUN = ("experiment", "run", "paradigm")
-WORKER = (*RUN, "worker")
+RUN = ("experiment", "run", "paradigm")  # one Prometheus sees the runs of many experiments
+WORKER = (*RUN, "worker")  # a slot, such as fast-2: a worker that comes back continues its series
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric."""
-
     name: str
     kind: Literal["counter", "gauge", "histogram"]
     help: str
     labels: tuple[str, ...] = RUN
     buckets: tuple[float, ...] = ()
-    """Upper bounds of a histogram's buckets."""
+    """Upper bounds of a histogram."""
 
     @property
     def exported(self) -> str:
-        """The name at Ray's metrics endpoint; a histogram's series add `_bucket`, `_sum` and
-        `_count` to it.
-        """
+        """The name at Ray's metrics endpoint; a histogram adds `_bucket`, `_sum` and `_count`."""
         return f"ray_{self.name}_total" if self.kind == "counter" else f"ray_{self.name}"
 
 
 @dataclass(frozen=True, slots=True)
 class RunLabels:
-    """The labels that all series of a run carry."""
+    """The labels of all series of a run."""
 
     experiment: str
-    """The experiment's name; for a trial SWEEP/TRIAL, so that dashboards find the sweep and people
-    the trial."""
+    """The experiment's name, or SWEEP/TRIAL: dashboards find the sweep, and people the trial."""
     run: str
     """The name of the record's folder."""
     paradigm: str
-    """The paradigm's label in tables: its name with the parameters that were given."""
+    """Its label in tables: the name with the given parameters."""
 
     @property
     def values(self) -> tuple[str, ...]:
-        """The values of the labels, in the order of `RUN`."""
+        """The labels' values, in the order of `RUN`."""
         return self.experiment, self.run, self.paradigm
 
 
@@ -192,4 +179,3 @@ REGISTRY = {
         ),
     )
 }
-"""Name -> metric."""

@@ -18,60 +18,45 @@ class PushRow(Struct, gc=False):
     clock: int
     samples: int
     loss: float | None
-    """Mean cross-entropy of the batch at the weights it was computed on, in nats."""
-    base: int
-    """The model version that it was computed on."""
+    """Mean over the batch at the weights it was computed on; of labels a cross-entropy in nats."""
+    base: int  # the model version that it was computed on
     lead: int
-    """The worker's lead over the slowest that takes part, in clocks, when it was released for
-    this iteration."""
+    """Clocks over the slowest participant, at the worker's release for this iteration."""
     released_at_s: float
-    """When it was released or, if that was held back until there were enough workers, when it was
-    carried out."""
-    computed_at_s: float
-    """When the gradient was computed, and its upload began."""
-    pushed_at_s: float
-    """When the gradient had arrived."""
-    busy_s: float
-    """Computing alone; the rest of the time between release and push is the server's, and
-    transfer."""
+    """The release, or its execution if it was held back until enough workers were there."""
+    computed_at_s: float  # the upload begins
+    pushed_at_s: float  # the gradient has arrived
+    busy_s: float  # computing alone
     server_s: float = 0.0
-    """Seconds from the release until the server had made the weights; 0 where that is not known, as
-    on Ray, where it is part of the transfer."""
-    outcome: str = "buffered"
-    """applied, dropped, or buffered if the run ended first."""
-    version: int | None = None
-    """The model version that its update produced."""
+    """From the release until the server had made the weights; 0: unknown (Ray), then transfer."""
+    outcome: str = "buffered"  # or applied, dropped; it stays if the run ends first
+    version: int | None = None  # made by its update
     staleness: int | None = None
-    """Versions applied between `base` and its own update."""
+    """Versions applied between `base` and `version`."""
     delay_ticks: int | None = None
-    """Ticks between the batch's forward and its backward pass; of a pipeline's stage only."""
+    """Of a pipeline's stage: ticks between the batch's forward and its backward pass."""
     applied_at_s: float | None = None
     wait_s: float = 0.0
-    """Seconds from this push to the worker's next release, to its leaving, or to the end of the
-    run."""
-    why: str | None = None
-    """Why it was dropped, in words."""
-    reason: str | None = None
-    """Why it was dropped: one of `DROP_REASONS`."""
+    """Until the worker's next release, its leaving, or the end of the run."""
+    why: str | None = None  # of a drop, in words
+    reason: str | None = None  # of a drop, one of `DROP_REASONS`
     steps: int = 1
-    """The optimizer steps of the iteration; more than one only where workers step locally."""
+    """Optimizer steps of the iteration; more than one with local steps."""
 
     @property
     def transfer_s(self) -> float:
-        """The seconds between release and push without computing and without the server's. Clocks
-        of two machines differ by a little, so it may come out below 0, which is cut."""
+        """The rest between release and push; at least 0, as clocks of two machines differ."""
         return max(0.0, self.pushed_at_s - self.released_at_s - self.busy_s - self.server_s)
 
 
 Columns = Mapping[str, Any]
-"""Name of a field of `PushRow` -> its values, (rows,): a NumPy vector where `VECTORS` has the name,
-else a tuple."""
+"""Field of `PushRow` -> (rows,), a NumPy vector where `VECTORS` has the name, else a tuple."""
 VECTORS = {name: hint for name, hint in get_type_hints(PushRow).items() if hint in (int, float)}
-"""Name of a numeric field that is never None -> its type."""
+"""Numeric field that is never None -> type."""
 
 
 def columns_of(rows: Sequence[PushRow]) -> dict[str, Any]:
-    """Return rows as columns, as `Columns` has them, in the order of `PushRow`."""
+    """Transpose rows into columns, in the order of `PushRow`."""
     names = PushRow.__struct_fields__
     transposed = zip(*map(astuple, rows), strict=True) if rows else [()] * len(names)
     columns = dict[str, Any](zip(names, transposed, strict=True))

@@ -1,8 +1,6 @@
-"""Read a record: `raysync.load(path)`.
+"""Read a record, which may be damaged or come from a stranger.
 
-A record may be damaged, or come from a stranger: the contents of its files are checked as they are
-read (`raysync.record.schemas`), and nothing that they name is imported unless the record is
-trusted.
+Files are checked as they are read; nothing is imported for them unless the record is trusted.
 """
 
 from __future__ import annotations
@@ -57,21 +55,18 @@ from raysync.record.writer import evaluations_table
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run on disk. A run that was killed, or still goes on, is read from its journal up to that
-    moment.
+    """One run on disk; without a summary, it is read from its journal.
 
-    Every property raises a `ConfigError` if the file that it reads is damaged.
+    Every property raises a `ConfigError` if its file is damaged.
     """
 
     path: Path
     trust: bool = False
-    """Whether a paradigm or a model that does not come with raysync may be imported from the module
-    that the record names."""
+    """Whether paradigms and models of the user's own may be imported from the recorded modules."""
 
     @cached_property
     def config(self) -> Experiment:
-        """The resolved experiment. In a record that is not trusted, a paradigm of the user's own is
-        known by its name and parameters alone."""
+        """The resolved experiment; untrusted, a user's own paradigm is a name and parameters."""
         with legible(self.path, "config"), nullcontext() if self.trust else without_imports():
             return config.load(self.path / "config.yaml", recorded=True)
 
@@ -83,7 +78,7 @@ class RunRecord:
 
     @cached_property
     def summary(self) -> dict[str, Any]:
-        """The keys of `summary.json`; `status` is `unfinished` for a run that was never closed."""
+        """`summary.json`, or its keys from the journal; a run never closed is `unfinished`."""
         if self._closing is not None:
             return self._closing
         with legible(self.path):
@@ -92,7 +87,7 @@ class RunRecord:
 
     @cached_property
     def pushes(self) -> pd.DataFrame:
-        """A row for each push: the fields of `raysync.record.push_rows.PushRow`."""
+        """A row for each push, with the fields of `PushRow`."""
         if self.complete:
             with legible(self.path, "pushes"):
                 return frame_in(self.path / "pushes.parquet", PushRow)
@@ -101,7 +96,7 @@ class RunRecord:
 
     @cached_property
     def evaluations(self) -> pd.DataFrame:
-        """A row for each evaluation: mark, progress, version, at, and a column a metric."""
+        """A row for each evaluation: mark, progress, version, at, and each metric."""
         if self.complete:
             with legible(self.path, "evaluations"):
                 return evaluations_in(self.path / "evaluations.parquet")
@@ -110,15 +105,9 @@ class RunRecord:
             return frame
 
     def state_dict(self, which: str = "final") -> StateDict:
-        """Return the weights and buffers of the trained model, as they were evaluated, by their
-        names in the `state_dict()` of the module.
+        """Return the weights and buffers of the trained model as they were evaluated.
 
-        Args:
-            which: `final`, the model of the last evaluation, or `best`, which a run keeps with
-                `keep: best`.
-
-        Raises:
-            ConfigError: the record has no such model, or its file is damaged.
+        Raises `ConfigError` if there is no model `which` (`final`, or `best` with `keep: best`).
         """
         from raysync.training.files.state_dict import read as read_model
 
@@ -129,13 +118,12 @@ class RunRecord:
         """Return the trained model as a module in evaluation mode.
 
         Args:
-            module: is filled with the weights; None: the experiment's model is built anew, without
-                its data. A model of the user's own is imported only for a trusted record.
-            which: as in `state_dict`.
+            module: receives the weights; None: a new model of the experiment, without data, which
+                needs trust if it is the user's own.
+            which: `final` or `best`.
 
         Raises:
-            ConfigError: the record has no such model, or its file is damaged; or the model cannot
-                be built anew, or has other tensors.
+            ConfigError: the model is missing, damaged, cannot be built, or has other tensors.
         """
         from raysync.training.files.model_file import rebuilt
         from raysync.training.files.state_dict import fill
@@ -148,11 +136,7 @@ class RunRecord:
         return fill(module, tensors, where).eval()
 
     def model_file(self, which: str = "final") -> Path:
-        """Return the path of the file of a trained model.
-
-        Raises:
-            ConfigError: the record has no such model.
-        """
+        """Return the file of a trained model; raise `ConfigError` if there is none."""
         if which not in MODEL_FILES:
             raise unknown_name("model", which, MODEL_FILES)
         file = self.path / MODEL_FILES[which]
@@ -170,31 +154,25 @@ class RunRecord:
 
     @property
     def complete(self) -> bool:
-        """Whether the run was closed, and left a `summary.json` that can be read; otherwise
-        everything is read from the journal.
-        """
+        """Whether `summary.json` can be read; otherwise, everything comes from the journal."""
         return self._closing is not None
 
     @cached_property
     def ended(self) -> bool:
-        """Whether the journal has its closing line. It is missing if the run was killed, or if the
-        file was cut off later.
-        """
+        """Whether the journal has its closing line; not after a kill, or if the file was cut."""
         with legible(self.path), open_plain(self.path / JOURNAL) as file:
             file.seek(max(0, file.seek(0, 2) - CLOSING_BYTES))
             *_, last, rest = [b"", *file.read().split(b"\n")]
             return last.startswith(b'{"type":"Ended"') and not rest
 
     def journal(self) -> Iterator[Line]:
-        """Yield events with their decisions, evaluations and the end, in order."""
+        """Yield the lines in order: events with their decisions, evaluations, the end."""
         with legible(self.path), JournalFile(self.path / JOURNAL) as file:
             yield from read(file)[1]
 
     @cached_property
     def _closing(self) -> dict[str, Any] | None:
-        """The contents of `summary.json`; None where it is missing, empty or damaged, as a full
-        disk leaves it.
-        """
+        """`summary.json`; None: missing, empty or damaged, as a full disk leaves it."""
         try:
             return mapping_in(self.path / "summary.json", Summary)
         except (OSError, ValueError):
@@ -202,9 +180,7 @@ class RunRecord:
 
     @cached_property
     def _measured(self) -> tuple[dict[str, Any], Measures]:
-        """The run's description in the journal's header, and the measures of all lines. The rows
-        of pushes are not kept.
-        """
+        """The `about` of the journal's header, and the measures of all lines, without rows."""
         with JournalFile(self.path / JOURNAL) as file:
             head, lines = read(file)
             measures = measures_of(head)
@@ -232,7 +208,7 @@ class RunRecord:
 
 
 CLOSING_BYTES = 100_000
-"""An upper bound of the length of a closing line, even of one with a traceback in it."""
+"""An upper bound of a closing line, even with a traceback."""
 
 
 _DAMAGE = (
@@ -248,15 +224,10 @@ _DAMAGE = (
 
 @contextmanager
 def legible(record: Path, part: str = "journal") -> Iterator[None]:
-    """Turn an error in reading a part of a record into a line or two that name the record.
+    """Turn an error in reading a part of a record into a `ConfigError` that names the record.
 
-    Types are checked where the parts are read. Beside those errors, this catches what files and
-    parsers raise (pyarrow has errors that derive from no others), and what a roster raises
-    (`LookupError`, `AssertionError`) when the lines of a journal are valid one by one but tell a
-    history that cannot have happened.
-
-    Raises:
-        ConfigError: the part cannot be read, is damaged, or was written by another raysync.
+    Beside file and parser errors (pyarrow's derive from no others), it catches what a roster raises
+    (`LookupError`, `AssertionError`) if valid lines tell an impossible history.
     """
     try:
         yield
@@ -276,12 +247,7 @@ def legible(record: Path, part: str = "journal") -> Iterator[None]:
 
 
 def measures_of(head: Header) -> Measures:
-    """Create fresh measures for a journal with that header.
-
-    Raises:
-        ConfigError: the header is not that of a run: there is no workload, or target or primary
-            metric are damaged.
-    """
+    """Create fresh measures for a journal; raise `ConfigError` if its header is damaged."""
     about, samples = head.about, head.workload_samples
     target, chance = about.get("target"), about.get("chance_accuracy")
     name, mode = about.get("metric", ACCURACY.name), about.get("metric_mode", ACCURACY.mode)
@@ -297,9 +263,8 @@ def load(path: Location, *, trust: bool = False) -> RunRecord:
     """Open the record of a run.
 
     Args:
-        path: its folder, or a URI. A URI is downloaded; the copy is removed when this process ends.
-        trust: whether a paradigm or a model of the user's own that the record names may be
-            imported, which runs its code.
+        path: its folder, or a URI, which is downloaded until this process ends.
+        trust: whether paradigms and models of the user's own may be imported, which runs code.
 
     Raises:
         ConfigError: no record is there.
@@ -313,14 +278,10 @@ def load(path: Location, *, trust: bool = False) -> RunRecord:
 
 
 def newest_first(location: Location) -> Iterator[RunRecord]:
-    """Yield the records in a folder, those that began last first. One of a run that was killed as
-    it began, before it wrote anything, is left out.
-
-    Raises:
-        ConfigError: the location is a URI that cannot be reached.
-    """
+    """Yield the records in a folder, latest first; raise `ConfigError` if it is unreachable."""
     for name in filter(NAME.match, reversed(listdir(location))):
         if {CONFIG, JOURNAL} <= set(listdir(join(location, name))):
             record = load(join(location, name))
+            # a run killed as it began has written nothing
             if (record.path / JOURNAL).stat().st_size:
                 yield record

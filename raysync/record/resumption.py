@@ -1,4 +1,4 @@
-"""Find out whether a run can go on, and from which checkpoint."""
+"""Find out whether a run can be resumed, and from which checkpoint."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, Header, decode, read_header
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS, MANIFEST, name_of, numbers_in, read_checkpoint
-from raysync.record.journal_cut import cuts_in
+from raysync.record.journal_cut import checkpoint_times
 from raysync.record.journal_file import JournalFile
 from raysync.record.reader import CLOSING_BYTES, RunRecord, legible, load
 from raysync.record.storage import (
@@ -32,37 +32,23 @@ from raysync.record.storage import (
 from raysync.record.writer import JOURNAL
 
 RECENT_S = 90.0
-"""A record that was written to so recently, on a machine that cannot be asked, may still be
-written. Behind a URI, this includes the time between two uploads."""
-OVER = ("finished", "diverged")
-"""The ends of a run that leave nothing to do."""
+"""So long after a write or an upload, a record on another machine may still have its writer."""
+OVER = ("finished", "diverged")  # nothing is left to do
 
 
 class NoCheckpointError(ConfigError):
-    """There is no checkpoint that a run could go on from."""
+    """There is no checkpoint to resume from."""
 
 
 def is_over(record: RunRecord) -> bool:
-    """Say whether nothing is left to do for a run.
-
-    Raises:
-        ConfigError: the record is damaged.
-    """
+    """Say whether nothing is left to do for a run; raise `ConfigError` if its record is damaged."""
     return _status(record) in OVER
 
 
 def check_resumable(record: RunRecord, *, is_gone: bool = False) -> dict[str, Any]:
-    """Refuse to resume a run that is over, or still goes on.
+    """Return what the header says of a lost run, from its trusted record.
 
-    Args:
-        record: a trusted record.
-        is_gone: whether the caller knows that no process writes it any more.
-
-    Returns:
-        what the header of its journal says about the run.
-
-    Raises:
-        ConfigError: it is, or it does; or the record is damaged, or of another schema.
+    Raises `ConfigError` if the run is over, or running and not known to be gone.
     """
     head = _header(record)
     where = display_name(record.path)
@@ -75,11 +61,7 @@ def check_resumable(record: RunRecord, *, is_gone: bool = False) -> dict[str, An
 
 
 def workload_of(record: RunRecord) -> int:
-    """Return the samples of a run's workload, which its journal begins with.
-
-    Raises:
-        ConfigError: the record is damaged.
-    """
+    """Return the samples of a run's workload; raise `ConfigError` if the record is damaged."""
     samples = _header(record).workload_samples
     assert samples is not None, "the run of a record has a workload"
     return samples
@@ -91,17 +73,13 @@ def _header(record: RunRecord) -> Header:
 
 
 def check_gone(record: RunRecord) -> None:
-    """Refuse a record, which is not closed, that a process still writes.
-
-    Raises:
-        ConfigError: it does, or may.
-    """
+    """Raise `ConfigError` if a process still writes an unclosed record, or may."""
     if why := _why_alive(record):
         raise ConfigError(f"{display_name(record.path)}: the run still goes on: {why}.")
 
 
 def _status(record: RunRecord) -> str | None:
-    """Return how the run ended; None: neither summary nor journal say that it has."""
+    """Return how the run ended; None: it has not, as far as summary and journal say."""
     if record.complete:
         return str(record.summary["status"])
     if not record.ended:
@@ -114,7 +92,7 @@ def _status(record: RunRecord) -> str | None:
 
 
 def _why_alive(record: RunRecord) -> str:
-    """Say why the writer of a record that is not closed may still be there; empty: it is gone."""
+    """Say why an unclosed record may still have a writer; empty: it is gone."""
     if (gone := writer_is_gone(record)) is not None:
         return "" if gone else f"its process, {environment_of(record)['pid']}, is there"
     silent_s = datetime.now().timestamp() - (record.path / JOURNAL).stat().st_mtime
@@ -128,9 +106,7 @@ def _why_alive(record: RunRecord) -> str:
 
 
 def writer_is_gone(record: RunRecord) -> bool | None:
-    """Say whether the process that writes a record is gone; None: it is one of another machine, or
-    that is not known.
-    """
+    """Say whether a record's writer is gone; None: on another machine, or unknown."""
     environment = environment_of(record)
     pid = environment.get("pid")
     if environment.get("host") != platform.node() or pid is None or pid <= 0:
@@ -148,19 +124,14 @@ def writer_is_gone(record: RunRecord) -> bool | None:
 
 
 def environment_of(record: RunRecord) -> dict[str, Any]:
-    """Return where a record was written; nothing if that is missing, or damaged."""
+    """Return `environment.json`; empty if it is missing or damaged."""
     with suppress(ConfigError):
         return record.environment
     return {}
 
 
 def checkpoints_of(record: Path, output: Location | None) -> Path:
-    """Return the folder for the checkpoints of a record; behind a URI, a copy of it.
-
-    Args:
-        record: the folder of the record.
-        output: the setting `checkpoint.output`.
-    """
+    """Return the folder of a record's checkpoints (`checkpoint.output`), or its URI's copy."""
     if output is None:
         return record / CHECKPOINTS
     location = join(output, record.name)
@@ -172,13 +143,12 @@ def newest_checkpoint(
     notify: Callable[[str], None] = lambda _: None,
     output: Location | None = None,
 ) -> Checkpoint:
-    """Return the newest checkpoint of a record that is whole, and that its journal has a line of.
+    """Return the newest valid checkpoint that the journal has a line of.
 
     Args:
         record: the record of a run, its folder, or its URI.
-        notify: receives a sentence for each checkpoint that is left out, with the reason.
-        output: the place of its checkpoints, as `checkpoint.output`; None: the one that its
-            experiment says.
+        notify: receives a sentence for each checkpoint that is skipped.
+        output: overrides the experiment's `checkpoint.output`.
 
     Raises:
         NoCheckpointError: there is none.
@@ -197,11 +167,11 @@ def newest_checkpoint(
         )
     folder = checkpoints_of(record.path, output)
     with legible(record.path):
-        cuts = cuts_in(record.path / JOURNAL)
+        times = checkpoint_times(record.path / JOURNAL)
     numbers = sorted({*numbers_in(folder), *numbers_in(location_of(folder))})
     for number in reversed(numbers):
         try:
-            return _checkpoint(folder / name_of(number), cuts)
+            return _checkpoint(folder / name_of(number), times)
         except ConfigError as error:
             reason = str(error).rstrip(".")
             notify(f"{where}: checkpoint {number} is left out: {reason}.")
@@ -213,18 +183,13 @@ def newest_checkpoint(
     )
 
 
-def _checkpoint(folder: Path, cuts: dict[int, float]) -> Checkpoint:
-    """Read a checkpoint, which is downloaded if it is behind a URI, and this process has not
-    written it.
-
-    Raises:
-        ConfigError: it cannot be used. The message is a clause.
-    """
+def _checkpoint(folder: Path, times: dict[int, float]) -> Checkpoint:
+    """Read a checkpoint, also from its URI; raise `ConfigError` with a clause if it is unusable."""
     if not (folder / MANIFEST).exists():
         download(folder)
     checkpoint = read_checkpoint(folder)
     if checkpoint is None:
         raise ConfigError(f"it has no {MANIFEST}, so it is not complete")
-    if cuts.get(checkpoint.number) != checkpoint.at:
+    if times.get(checkpoint.number) != checkpoint.at:
         raise ConfigError("the journal has no line of it")
     return checkpoint

@@ -1,4 +1,4 @@
-"""The status of a run: its measures, what each worker does now and why, and the latest events."""
+"""The status of a run: measures, what each worker does and why, and the latest events."""
 
 from __future__ import annotations
 
@@ -15,26 +15,23 @@ from raysync.record.measures import Measures
 from raysync.record.worker_totals import WorkerMeasures
 
 RARE, FREQUENT = 8, 6
-"""How many of the latest events are kept: rare ones, and those that come with the pushes and would
-soon displace the rare ones. Of the latter, only the latest of each kind and worker is kept."""
+"""The numbers of latest events that are stored: rare ones, which frequent ones must not displace,
+and frequent ones, one for each kind and worker."""
 
 
 @dataclass(slots=True)
 class WorkerState:
-    """What the worker that was last in a slot is doing."""
+    """The state of a slot's latest worker."""
 
     worker: str
-    doing: str
-    """waiting, computing, gone, or done."""
-    since: float
-    """Seconds since the run began."""
+    doing: str  # waiting, computing, gone, or done
+    since: float  # seconds since the run began
     why: str = ""
-    """The reason, if it is waiting or gone."""
+    """Of waiting, or of being gone."""
     suspended: bool = False
     straggler: bool = False
 
     def text(self, now: float) -> str:
-        """Describe the state in a few words."""
         why = f": {self.why}" if self.why else ""
         if self.doing in ("gone", "done"):
             return f"{self.doing} after {seconds(self.since)}{why}"
@@ -44,45 +41,34 @@ class WorkerState:
 
 @dataclass(frozen=True, slots=True)
 class WorkerRow:
-    """A row of the table of workers."""
-
     worker: str
     clock: int | None
-    """The iteration that it computes, or waits to start; None: it is no member any more."""
+    """The iteration that it computes or waits for; None: it is no member any more."""
     lead: int | None
-    """In clocks; None: it takes no part, as it has left or is suspended, or the run has ended."""
+    """In clocks; None: it is gone or suspended, or the run has ended."""
     pushes: int
     wait_fraction: float
-    """The share of its time so far that it spent waiting."""
     staleness_mean: float | None
-    """Mean staleness of its applied pushes, in versions; None before the first."""
+    """Of the applied pushes, in versions; None before the first."""
     staleness_max: int
     state: str
 
 
 class RunStatus:
-    """Takes in the lines of a journal, and can be read at any moment. Memory is bounded by workers,
-    evaluations and switches.
-    """
+    """Follows a journal; readable at any moment, in memory bounded by workers and evaluations."""
 
     def __init__(self, measures: Measures) -> None:
-        """
-        Args:
-            measures: fresh measures; the lines are passed on to them.
-        """
         self.measures = measures
         self.phase = ""
-        """The phase in force, of a paradigm that has several."""
-        self.batch_loss: float | None = None
-        """Loss of the latest push, in nats."""
-        self._states: dict[str, WorkerState] = {}
-        """Worker slot -> the state of its latest worker."""
+        """The current phase, of a paradigm that has several."""
+        self.batch_loss: float | None = None  # of the latest push, in nats
+        self._states: dict[str, WorkerState] = {}  # by slot, of the latest worker
         self._event_count = 0
         self._rare: deque[tuple[int, EventText]] = deque(maxlen=RARE)
         self._frequent: dict[tuple[str, str], tuple[int, EventText]] = {}
 
     def feed(self, line: Line) -> list[EventText]:
-        """Take in one line, and return the events that it records."""
+        """Process one line; return its events."""
         self.measures.take((line,))
         events = list(texts_of(line))
         for event in events:
@@ -97,12 +83,11 @@ class RunStatus:
 
     @property
     def events(self) -> list[EventText]:
-        """The latest events, in order."""
         numbered = sorted([*self._rare, *self._frequent.values()], key=itemgetter(0))
         return [event for _, event in numbered]
 
     def rows(self) -> list[WorkerRow]:
-        """Return a row for each worker slot, in the order in which they joined."""
+        """Return a row for each slot, in the order of their first joins."""
         measures, clocks = self.measures, self.measures.clocks
         leads = measures.leads if measures.ended is None else {}
         waits = measures.wait_fractions()
@@ -117,7 +102,6 @@ class RunStatus:
         ]
 
     def doing(self) -> Counter[str]:
-        """Count the workers that compute, wait, and so on."""
         return Counter(state.doing for state in self._states.values())
 
     def _keep(self, event: EventText) -> None:
@@ -159,7 +143,7 @@ class RunStatus:
                 if entry.report.done:
                     doing = "done"
                 elif entry.report.restart_in_s is not None:
-                    why += ", is started anew"
+                    why += ", is restarted"
                 states[WorkerId(worker).slot] = WorkerState(worker, doing, at, why)
             case Pushed(at=at, worker=worker):
                 if entry.report.loss is not None:

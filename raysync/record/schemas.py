@@ -1,6 +1,4 @@
-"""Check the files of a record, other than the journal, once as they are read: what a reader may
-rely on.
-"""
+"""Check the files of a record, other than the journal, as they are read."""
 
 from __future__ import annotations
 
@@ -20,21 +18,15 @@ import pyarrow.parquet as pq
 from raysync.config.bounded_file import open_plain, read_text
 from raysync.core.metrics import ACCURACY, LOSS
 from raysync.core.structs import LONGEST_S, is_native
+from raysync.record.made_here import KEY as MAKER
 from raysync.record.writer import MARKED, schema_of
 
-MOST_BYTES = 1 << 24
-"""The largest JSON file that is read: ten times that of a run with ten thousand workers."""
-MOST_PARTS, MOST_COLUMNS = 100_000, 10_000
-"""The most parts of anything that the description of a table lists (10,000 rows of pushes are
-one), and the most columns."""
-SMALL_BYTES = 1 << 28
-"""The size up to which a table, and a column of texts, may be any number of times its file's."""
-MOST_RATIO = 100
-"""The largest size of a larger table, in sizes of its file; a repeated row takes no room there."""
-CODECS = ("SNAPPY", "UNCOMPRESSED")
-"""How raysync's tables are packed: at best to a twentieth."""
-MAY_BE_NAN = {"loss"}
-"""The columns of pushes that can be NaN, because the model diverged."""
+MOST_BYTES = 1 << 24  # of a JSON file: ten times a run with ten thousand workers
+MOST_PARTS, MOST_COLUMNS = 100_000, 10_000  # in a table's metadata; 10,000 pushes are one part
+SMALL_BYTES = 1 << 28  # up to this size, a table or a column of texts may have any ratio
+MOST_RATIO = 100  # size / file size of a larger table: a repeated row takes no room in the file
+CODECS = ("SNAPPY", "UNCOMPRESSED")  # raysync's tables shrink to a twentieth at best
+MAY_BE_NAN = {"loss"}  # columns of pushes, when the model diverged
 
 
 class _Switch(msgspec.Struct):
@@ -63,7 +55,7 @@ class _Bottleneck(msgspec.Struct):
 
 
 class Summary(msgspec.Struct, kw_only=True):
-    """The keys of `summary.json`, and others. Numbers can be null: JSON has no word for NaN."""
+    """The checked keys of `summary.json`; a number can be null, as JSON has no NaN."""
 
     status: str
     error: str
@@ -104,7 +96,7 @@ class _UserCode(msgspec.Struct):
 
 
 class Environment(msgspec.Struct):
-    """The keys of `environment.json`, and others."""
+    """The checked keys of `environment.json`."""
 
     command: list[str] = []
     python: str = ""
@@ -114,18 +106,14 @@ class Environment(msgspec.Struct):
     packages: dict[str, str | None] = {}
     started: str = ""
     comparison: str = ""
-    made: dict[str, Any] = {}
+    maker: dict[str, Any] = msgspec.field(default_factory=dict, name=MAKER)
     places: dict[str, Any] = {}
     servers: dict[str, Any] = {}
     user_code: _UserCode | None = None
 
 
 def mapping_in(path: Path, schema: type[msgspec.Struct]) -> dict[str, Any]:
-    """Read the mapping in a JSON file.
-
-    Raises:
-        ValueError: the file cannot be read, or its contents do not match the schema.
-    """
+    """Read the mapping in a JSON file; raise `ValueError` if it does not match the schema."""
     try:
         data = json.loads(read_text(path, MOST_BYTES))
     except RecursionError as error:
@@ -134,11 +122,7 @@ def mapping_in(path: Path, schema: type[msgspec.Struct]) -> dict[str, Any]:
 
 
 def checked(data: Any, schema: type[msgspec.Struct]) -> dict[str, Any]:
-    """Return the data as a dict if it matches the schema.
-
-    Raises:
-        ValueError: it does not.
-    """
+    """Return the data as a dict; raise `ValueError` if it does not match the schema."""
     if not (type(data) is dict and is_native(data)):
         raise ValueError("must be a mapping with at most 20 levels and numbers of 64 bits")
     try:
@@ -155,16 +139,7 @@ def _check_finite(name: str, column: pa.ChunkedArray) -> None:
 
 
 def frame_in(path: Path, row: type) -> pd.DataFrame:
-    """Read the frame in a Parquet file.
-
-    Args:
-        path: the file.
-        row: the dataclass of its rows.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: columns are missing, or hold something else.
-    """
+    """Read a Parquet file with the columns of a row class; raise `ValueError` without these."""
     table = table_in(path)
     schema = schema_of(row)
     for name, hint in get_type_hints(row).items():
@@ -175,12 +150,7 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
 
 
 def evaluations_in(path: Path) -> pd.DataFrame:
-    """Read `evaluations.parquet`: the columns of `MARKED`, and metrics, of which one is `loss`.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: columns are missing, or hold something else.
-    """
+    """Read `evaluations.parquet`: the columns of `MARKED` and the metrics, among them `loss`."""
     table = table_in(path)
     for name, kind in MARKED.items():
         _check_column(table, name, kind)
@@ -192,17 +162,14 @@ def evaluations_in(path: Path) -> pd.DataFrame:
 
 
 def table_in(path: Path) -> pa.Table:
-    """Read a table that raysync has written: of numbers and texts, in bounded memory.
+    """Read a table of numbers and texts, in bounded memory.
 
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is no such table.
-        pa.ArrowException: the same.
+    Raises `ValueError` or `pa.ArrowException` if raysync has not written it.
     """
     with opened_table(path) as file:
         most_bytes = max(SMALL_BYTES, MOST_RATIO * path.stat().st_size)
         _check_size(file, most_bytes)
-        # encoded, a text of many rows is there once; `_plain` looks how large all of them would be
+        # encoded, a repeated text is there once; `_plain` computes the full size
         texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
         table = pq.ParquetFile(path, read_dictionary=texts).read()
     table.validate(full=True)
@@ -214,12 +181,7 @@ def table_in(path: Path) -> pa.Table:
 
 @contextmanager
 def opened_table(path: Path) -> Iterator[pq.ParquetFile]:
-    """Give a table of which only the columns' names and types, and the sizes, have been read.
-
-    Raises:
-        OSError: the file cannot be read.
-        ValueError: it is no table, or one of too many columns.
-    """
+    """Open a table, and read only its columns' names, types and sizes."""
     with (
         open_plain(path) as source,
         pq.ParquetFile(source, thrift_container_size_limit=MOST_PARTS) as file,
@@ -230,7 +192,7 @@ def opened_table(path: Path) -> Iterator[pq.ParquetFile]:
 
 
 def _check_size(file: pq.ParquetFile, most: int) -> None:
-    """Refuse what raysync does not write, and what would be very much larger than its file."""
+    """Refuse types and codecs that raysync does not write, and sizes out of proportion."""
     for field in file.schema_arrow:
         kind = field.type
         if not (_is_text(kind) or pa.types.is_primitive(kind) or pa.types.is_null(kind)):
@@ -249,11 +211,7 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _plain(column: pa.ChunkedArray, most: int) -> pa.ChunkedArray:
-    """Return a column of texts, each of which is there once so far, as such texts.
-
-    Raises:
-        ValueError: they would be too large.
-    """
+    """Decode a column of dictionary-encoded texts; raise `ValueError` if it is too large."""
     size = sum(
         pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py() or 0
         for chunk in column.chunks

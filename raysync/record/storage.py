@@ -1,18 +1,7 @@
-"""Where records are stored: a folder, or a URI that pyarrow's file systems know
-(`s3://bucket/runs`, `gs://...`, `file:///...`).
+"""Store records in a folder or behind a URI of pyarrow's file systems (`s3://bucket/runs`).
 
-Records behind a URI are read and written in a local copy, which is then uploaded. An object store
-cannot append to a file, and a file that is streamed into one does not exist before it is closed, so
-a journal written straight to it would be lost with a run that is killed. Only this file and those
-that choose when to copy know of URIs; all others see a path. `fsspec+NAME://` goes through fsspec,
-for file systems that pyarrow does not know itself (tried with pyarrow 26). The file system finds
-its credentials by itself; those inside a URI are masked in everything that is written or printed.
-
-Which folder stands for which URI is kept in one table for the process, not in an object beside
-every path. A record's path travels through readers, reports, file names in messages and pickled
-trials; an object that had to travel with it would be a second argument of some fifty functions
-that never look at it, and a path that lost it would silently no longer be uploaded. Copies have
-names of their own (`mkdtemp`), so two users of the table cannot meet.
+A URI has a local copy, which is uploaded: an object store cannot append, so a journal streamed to
+it would be lost with a killed run. `fsspec+NAME://` goes through fsspec.
 """
 
 from __future__ import annotations
@@ -31,22 +20,21 @@ from pyarrow import fs
 from raysync.config.secret_masking import masked
 from raysync.errors import ConfigError, unknown_name
 
-Location = Path | str
-"""A folder, or a URI."""
+Location = Path | str  # a folder, or a URI
 
-NEW = ".new"
-"""The suffix of a file or folder that is not complete."""
+NEW = ".new"  # the suffix of an incomplete file or folder
 
 SCHEMES = ("abfs", "file", "gs", "hdfs", "s3", "fsspec+...")
-ANSWER_S = 60.0
-"""How long `check` waits for a file system to answer."""
+ANSWER_S = 60.0  # the timeout of `check`
 
+# Local copy -> its URI, in one table of the process: an object that had to travel with each path
+# (through readers, reports, messages, pickled trials) could be lost, and uploads with it. Copies
+# have unique names (`mkdtemp`) and are removed when the process ends.
 _copies: dict[Path, str] = {}
-"""Local copy -> the URI that it stands for. The copies are removed when the process ends."""
 
 
 def is_uri(location: Location) -> bool:
-    """Say whether a location is a URI. (Characters that a URI cannot have are written as %20.)"""
+    """Say whether a location is a URI, in which %20 replaces a space."""
     return isinstance(location, str) and "://" in location
 
 
@@ -61,7 +49,7 @@ def join(location: Location, *names: str) -> Location:
 
 
 def parent_of(location: Location) -> Location:
-    """Return the folder around a location; the query of a URI stays behind its path."""
+    """Return the parent folder; the query of a URI stays behind its path."""
     if not is_uri(location):
         return Path(location).expanduser().absolute().parent
     scheme, _, rest = str(location).partition("://")
@@ -70,27 +58,18 @@ def parent_of(location: Location) -> Location:
 
 
 def display_name(path: Path) -> str:
-    """Name a path in a message: a path within a copy by its URI, with the secrets masked."""
+    """Return the path, or the masked URI of a path in a copy, for messages."""
     return masked(str(location_of(path)))
 
 
 def location_of(path: Path) -> Location:
-    """Return the URI that a copy, or a path within one, stands for; any other path unchanged."""
+    """Return the URI of a copy or of a path within one; any other path unchanged."""
     copy = _copy_around(path)
     return path if copy is None else join(_copies[copy], *path.relative_to(copy).parts)
 
 
 def check(location: Location, setting: str = "output") -> None:
-    """Make sure that records can be written at a location, before actors start and hours of
-    training go into one.
-
-    Args:
-        location: a folder or a URI.
-        setting: what names it, for errors.
-
-    Raises:
-        ConfigError: there is no such file system, or it cannot be reached or written.
-    """
+    """Raise `ConfigError`, before hours of training, where no record can be written."""
     if is_uri(location):
         _check_uri(str(location), setting)
         return
@@ -124,7 +103,7 @@ def _check_uri(uri: str, setting: str) -> None:
 
 
 def new_copy(uri: str) -> Path:
-    """Choose a folder that stands for a URI. It is not created yet."""
+    """Choose the folder of a URI's copy, without creating it."""
     copy = Path(mkdtemp(prefix="raysync-")) / (
         uri.partition("?")[0].rstrip("/").rpartition("/")[2] or "copy"
     )
@@ -133,19 +112,14 @@ def new_copy(uri: str) -> Path:
 
 
 def copy_of(uri: str) -> Path:
-    """Return the folder that stands for a URI: the one that is there, or a new one."""
+    """Return the existing copy of a URI, or choose a new one."""
     return next((copy for copy, its in _copies.items() if its == uri), None) or new_copy(uri)
 
 
 def local_copy(location: Location, *, without: Collection[str] = ()) -> Path:
-    """Return a folder as it is; download a URI, and return the copy.
+    """Return a folder unchanged; download a URI and return the copy.
 
-    Args:
-        location: a folder or a URI.
-        without: names of subfolders, at any depth, that are not downloaded.
-
-    Raises:
-        ConfigError: there is no such file system, it cannot be reached, or nothing is there.
+    It skips subfolders named in `without`, at any depth. Raises `ConfigError` if nothing is there.
     """
     if not is_uri(location):
         return Path(location)
@@ -159,11 +133,7 @@ def local_copy(location: Location, *, without: Collection[str] = ()) -> Path:
 
 
 def listdir(location: Location) -> list[str]:
-    """List the names in a folder, sorted; there are none where the folder does not exist.
-
-    Raises:
-        ConfigError: there is no such file system, or it cannot be reached.
-    """
+    """List the names in a folder, sorted; empty where the folder does not exist."""
     if not is_uri(location):
         folder = Path(location)
         return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
@@ -174,9 +144,7 @@ def listdir(location: Location) -> list[str]:
 
 
 def folders_with(parent: Path, name: str) -> list[Path]:
-    """Return the folders directly below one that have a file of that name, sorted; they may come
-    and go meanwhile, as the checkpoints of a run do.
-    """
+    """List the subfolders with a file of that name, which may come and go meanwhile."""
     try:
         folders = sorted(parent.iterdir())
     except FileNotFoundError:
@@ -185,11 +153,7 @@ def folders_with(parent: Path, name: str) -> list[Path]:
 
 
 def find(uri: Location, name: str) -> list[Location]:
-    """Find the folders, at any depth, that hold a file of that name.
-
-    Raises:
-        ConfigError: there is no such file system, or it cannot be reached.
-    """
+    """Find folders, at any depth, with a file of that name; raise `ConfigError` on failure."""
     with _reported(str(uri)):
         system, path = fs.FileSystem.from_uri(uri)
         _check_tree(system, path)
@@ -203,15 +167,10 @@ def find(uri: Location, name: str) -> list[Location]:
 
 
 def download(folder: Path, *, without: Collection[str] = ()) -> None:
-    """Bring a copy, or a folder within one, up to date with its URI, including the modification
-    times of the files. A folder that is no copy is left alone.
+    """Update a copy, or a folder within one, from its URI, with the files' modification times.
 
-    Args:
-        folder: the copy.
-        without: names of subfolders, at any depth, that are not downloaded.
-
-    Raises:
-        ConfigError: the URI cannot be reached, or nothing is there.
+    It skips subfolders named in `without`, at any depth, and leaves other folders alone. Raises
+    `ConfigError` if the URI is unreachable, or nothing is there.
     """
     if not is_copy(folder):
         return
@@ -226,12 +185,7 @@ def download(folder: Path, *, without: Collection[str] = ()) -> None:
 
 
 def _check_tree(system: fs.FileSystem, path: str) -> None:
-    """Refuse what pyarrow would read without end: below a folder of this machine (`file:///`), a
-    pipe or a device, and a link to a folder, which may lead back to where it is.
-
-    Raises:
-        ConfigError: it names the path.
-    """
+    """Refuse what pyarrow would read without end: pipes, devices, links that may form a cycle."""
     if system.type_name != "local":
         return
     for folder, folders, files in os.walk(path):
@@ -246,7 +200,6 @@ def _check_tree(system: fs.FileSystem, path: str) -> None:
 def _copy(
     system: fs.FileSystem, infos: list[fs.FileInfo], folder: Path, without: Collection[str]
 ) -> None:
-    """Copy files and folders of a file system into a folder."""
     for info in infos:
         if info.base_name in (*without, ""):
             continue
@@ -258,8 +211,8 @@ def _copy(
         else:  # all at once, by several threads
             fs.copy_files(info.path, str(target), source_filesystem=system)
             inside = fs.FileSelector(info.path, recursive=True)
-            for each in system.get_file_info(inside) if is_folder else ():
-                _set_mtime(target / PurePosixPath(each.path).relative_to(info.path), each)
+            for inner in system.get_file_info(inside) if is_folder else ():
+                _set_mtime(target / PurePosixPath(inner.path).relative_to(info.path), inner)
         _set_mtime(target, info)
 
 
@@ -269,17 +222,13 @@ def _set_mtime(target: Path, info: fs.FileInfo) -> None:
 
 
 def _holds(system: fs.FileSystem, path: str, names: Collection[str]) -> bool:
-    """Say whether a folder has one of these names in it, at any depth."""
+    """Say whether a folder contains one of these names, at any depth."""
     inside = system.get_file_info(fs.FileSelector(path, recursive=True))
     return any(each.base_name in names for each in inside)
 
 
 def upload(*files: Path) -> None:
-    """Copy files and folders, all within one copy, to its URI. Outside of copies, do nothing.
-
-    Raises:
-        ConfigError: the URI cannot be reached or written.
-    """
+    """Upload files and folders, all within one copy, to its URI; outside of copies, do nothing."""
     if not files or (copy := _copy_around(files[0])) is None:
         return
     uri = _copies[copy]
@@ -292,11 +241,7 @@ def upload(*files: Path) -> None:
 
 
 def remove(location: Location) -> None:
-    """Remove a file, or a folder with all that is in it, if it exists.
-
-    Raises:
-        ConfigError: there is no such file system, or it cannot be reached or written.
-    """
+    """Remove a file or folder if it exists; raise `ConfigError` on failure."""
     if not is_uri(location):
         if Path(location).is_dir():
             shutil.rmtree(location)
@@ -314,9 +259,7 @@ def remove(location: Location) -> None:
 
 @contextmanager
 def completed(path: Path) -> Iterator[Path]:
-    """Give the path of a new file to write, which replaces the file at `path` once the `with` block
-    has ended without an error.
-    """
+    """Yield a new path, which replaces the file at `path` if the block ends without an error."""
     new = path.with_name(path.name + NEW)
     try:
         yield new
@@ -328,19 +271,18 @@ def completed(path: Path) -> Iterator[Path]:
 
 
 def is_copy(path: Path) -> bool:
-    """Say whether a path is a copy, or within one."""
     return _copy_around(path) is not None
 
 
 def keep_copy(path: Path) -> None:
-    """Keep a copy when this process ends, as a folder like any other."""
+    """Turn a copy into a plain folder, which outlives the process."""
     copy = _copy_around(path)
     if copy is not None:
         del _copies[copy]
 
 
 def drop_copy(path: Path) -> None:
-    """Remove the copy that a path is, or is within; the files behind the URI stay."""
+    """Remove the copy around a path; the files behind the URI stay."""
     copy = _copy_around(path)
     if copy is not None:
         del _copies[copy]
@@ -348,13 +290,12 @@ def drop_copy(path: Path) -> None:
 
 
 def _copy_around(path: Path) -> Path | None:
-    """Return the copy that a path is, or is within; None where there is none."""
     return next((copy for copy in (path, *path.parents) if copy in _copies), None)
 
 
 @contextmanager
 def _reported(where: str) -> Iterator[None]:
-    """Turn an error of a file system into one line without the secrets of the URI."""
+    """Turn errors of a file system into a `ConfigError` without the secrets of the URI."""
     try:
         yield
     except ConfigError:
@@ -369,6 +310,6 @@ def _reported(where: str) -> Iterator[None]:
 
 @atexit.register
 def clean() -> None:
-    """Remove all copies that this process made and did not keep."""
+    """Remove the copies at the end of the process."""
     for copy in list(_copies):
         drop_copy(copy)

@@ -1,17 +1,7 @@
 """The record of a sweep: one table over the records of its trials.
 
-    SWEEP/sweep.yaml                   the experiment file with its `sweep:` block and overrides
-    SWEEP/origin.yaml                  the text of that file, and the overrides
-    SWEEP/records/00007/trial.yaml     the settings of trial 7, and whether it ended
-    SWEEP/records/00007/TIME-BSP-ID/   its record (the newest, if it began more than once)
-    SWEEP/sweep.parquet, sweep.csv     a row for each trial
-    SWEEP/tune/                        Ray Tune's own files: TensorBoard events, progress.csv
-
-Columns: `trial` (its number), `record` (folder, relative to SWEEP; null if nothing was recorded),
-`status` (the one in `summary.json`, or failed, or unfinished), `error`, `config/KEY` for each
-setting that was varied (`ray.tune` names such columns like that; a value that is no number is text,
-`{name: ssp, staleness: 3}`), and the scalar keys of `summary.json`; of its `target` the columns
-`target_metric` and `target_at_least` or `target_at_most`.
+Columns: `trial` (number), `record` (folder below SWEEP, or null), `status` (also failed or
+unfinished), `error`, `config/SETTING` for each varied one, scalars of `summary.json`, `target_*`.
 """
 
 from __future__ import annotations
@@ -20,10 +10,10 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import pandas as pd
-from pydantic import TypeAdapter
+from pydantic import Field, TypeAdapter
 
 from raysync import config
 from raysync.config import Experiment
@@ -48,35 +38,31 @@ from raysync.record.storage import (
 )
 
 FILE, ORIGIN, TABLE, CSV, RECORDS, NOTE = (
-    "sweep.yaml",
-    "origin.yaml",
+    "sweep.yaml",  # the experiment file with its `sweep:` block and overrides
+    "origin.yaml",  # the text of that file, and the overrides
     "sweep.parquet",
     "sweep.csv",
-    "records",
-    "trial.yaml",
+    "records",  # 00007/TIME-BSP-ID/: a record of trial 7; the newest counts
+    "trial.yaml",  # records/00007/trial.yaml: its settings, and whether it ended
 )
-TUNE = "tune"
-"""Ray Tune's own folder within the folder of a sweep."""
+TUNE = "tune"  # the folder of Ray Tune's own files
 VARIED = "config/"
 
 
 @dataclass(frozen=True)
 class SweepRecord:
-    """One sweep on disk."""
-
     path: Path
     trust: bool = False
-    """Whether paradigms may be imported; see `RunRecord`."""
+    """Whether paradigms may be imported, as in `RunRecord`."""
 
     @cached_property
     def experiment(self) -> Experiment:
-        """The experiment file of the sweep."""
         with legible(self.path, "experiment"), nullcontext() if self.trust else without_imports():
             return config.load(self.path / FILE, recorded=True)
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row for each trial; the file's docstring lists the columns."""
+        """A row for each trial; the module's docstring lists the columns."""
         with legible(self.path, "table"):
             try:
                 table: pd.DataFrame = table_in(self.path / TABLE).to_pandas()
@@ -95,7 +81,6 @@ class SweepRecord:
 
     @property
     def varied(self) -> list[str]:
-        """The settings that were varied."""
         return [
             column.removeprefix(VARIED)
             for column in map(str, self.table.columns)
@@ -104,7 +89,7 @@ class SweepRecord:
 
     @cached_property
     def records(self) -> dict[int, RunRecord]:
-        """Trial -> its record, for the trials that left one."""
+        """Trial -> its record, if it left one."""
         recorded = self.table.dropna(subset="record")
         return {
             int(trial): load(self.path / folder, trust=self.trust)
@@ -113,14 +98,9 @@ class SweepRecord:
 
 
 def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
-    """Open the record of a sweep.
+    """Open the record of a sweep: a folder, or a URI, which is downloaded.
 
-    Args:
-        path: its folder, or a URI. A URI is downloaded; the copy is removed when this process ends.
-        trust: see `raysync.load`.
-
-    Raises:
-        ConfigError: no sweep is there, or it has no table yet.
+    Raises `ConfigError` if no sweep is there, or it has no table yet.
     """
     folder = local_copy(path, without=[TUNE, CHECKPOINTS])
     if not (folder / FILE).is_file():
@@ -134,13 +114,9 @@ def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
 
 
 def newest_sweep(location: Location) -> Location:
-    """Return the location of a sweep itself, or, of several in a folder, that of the latest.
+    """Return the location itself if it is a sweep, else the latest sweep in it.
 
-    Args:
-        location: the folder of a sweep, or OUTPUT/NAME; or its URI.
-
-    Raises:
-        ConfigError: there is none.
+    Raises `ConfigError` if there is none.
     """
     names = listdir(location)
     if FILE in names:
@@ -157,18 +133,17 @@ def newest_sweep(location: Location) -> Location:
 
 @dataclass(frozen=True)
 class Origin:
-    """What a sweep was made of: the contents of `origin.yaml`. Secrets in URIs are masked."""
+    """The contents of `origin.yaml`; secrets in URIs are masked."""
 
     source: str
     """The path of the experiment file."""
     text: str
-    """The text of that file."""
     overrides: tuple[str, ...]
-    made: dict[str, Any] = field(default_factory=dict)
-    """What it says about its making; see `made_here`."""
+    maker: Annotated[dict[str, Any], Field(validation_alias=KEY)] = field(default_factory=dict)
+    """The process that wrote it (`made_here`)."""
 
     def write(self, sweep: Path) -> None:
-        """Write the file, by the process that makes the sweep or goes on with it."""
+        """Write the file for this process, which begins or resumes the sweep."""
         sweep.mkdir(parents=True, exist_ok=True)
         data = {
             "source": self.source,
@@ -181,11 +156,7 @@ class Origin:
 
     @classmethod
     def read(cls, sweep: Path) -> Origin:
-        """Read the file of a sweep.
-
-        Raises:
-            ConfigError: it is missing, or damaged.
-        """
+        """Read the file of a sweep; raise `ConfigError` if it is missing or damaged."""
         if not (sweep / ORIGIN).is_file():
             raise ConfigError(
                 f"{display_name(sweep)}: no {ORIGIN} in it, so name the experiment file, too:"
@@ -198,26 +169,22 @@ class Origin:
 
 @dataclass(frozen=True)
 class TrialNote:
-    """What the sweep knows of a trial beside its record: the contents of `trial.yaml`."""
+    """The contents of `trial.yaml`: what the sweep knows of a trial beside its record."""
 
     name: str
     """The name of its folder."""
     settings: dict[str, Any]
-    """Setting that is varied -> value."""
+    """Varied setting -> value."""
     ended: bool = True
-    """Whether it ended by itself, or because Ray Tune stopped it; not if the sweep was
-    interrupted."""
+    """Whether it ended by itself or Ray Tune stopped it; not when the sweep was interrupted."""
     error: str = ""
-    """Why it failed."""
 
 
 def trial_name(number: int) -> str:
-    """Name the folder of a point of the grid."""
     return f"{number:05d}"
 
 
 def write_note(sweep: Path, note: TrialNote) -> None:
-    """Write `trial.yaml`."""
     folder = sweep / RECORDS / note.name
     folder.mkdir(parents=True, exist_ok=True)
     text = write_yaml({"settings": note.settings, "ended": note.ended, "error": note.error})
@@ -226,18 +193,14 @@ def write_note(sweep: Path, note: TrialNote) -> None:
 
 
 def remove_note(sweep: Path, trial: str) -> None:
-    """Remove `trial.yaml`: the trial is no row of the table any more. Its record stays."""
+    """Remove `trial.yaml` and so the trial's row; its record stays."""
     file = sweep / RECORDS / trial / NOTE
     remove(location_of(file))
     file.unlink(missing_ok=True)
 
 
 def notes(sweep: Path) -> list[TrialNote]:
-    """Read the notes of all trials that began, in the order of their names.
-
-    Raises:
-        ConfigError: a note is damaged.
-    """
+    """Read the notes of all trials by name; raise `ConfigError` if one is damaged."""
     return [_note(file) for file in sorted((sweep / RECORDS).glob(f"*/{NOTE}"))]
 
 
@@ -250,7 +213,6 @@ def _note(file: Path) -> TrialNote:
 
 
 def write_table(sweep: Path) -> None:
-    """Write `sweep.parquet` and `sweep.csv` of the trials that began."""
     rows = [{"trial": number, **_row(sweep, note)} for number, note in enumerate(notes(sweep))]
     table = pd.DataFrame.from_records(rows)
     for name, column in table.items():
@@ -265,13 +227,7 @@ def write_table(sweep: Path) -> None:
 
 
 def newest_record(sweep: Location, trial: str) -> RunRecord | None:
-    """Return the trusted record of a trial, the newest if it began more than once; None: it has
-    none that tells anything.
-
-    Args:
-        sweep: the folder of the sweep, which is trusted, or its URI.
-        trial: the name of the trial's folder.
-    """
+    """Return the newest record of a trial, trusted as its sweep; None: it has no readable one."""
     newest = next(newest_first(join(sweep, RECORDS, trial)), None)
     return newest and replace(newest, trust=True)
 

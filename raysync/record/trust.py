@@ -1,9 +1,7 @@
-"""Whether to go on with what a record names of the user's own.
+"""Whether to import and call what a record names of the user's own.
 
-To go on with a run is to import and call what its experiment names, with the parameters that it
-gives. No module has to come with the record for that to do harm: a model can be named `os:system`.
-And who joins a Ray cluster runs what it answers. So a record that was not made here must be trusted
-first.
+Any name can do harm (`os:system` as a model), and so can the address of a Ray cluster. So a record
+that was not made here must be trusted first.
 """
 
 from __future__ import annotations
@@ -25,41 +23,25 @@ from raysync.record.storage import display_name
 from raysync.record.sweeps import FILE, NOTE, ORIGIN, RECORDS, Origin
 from raysync.record.writer import CONFIG
 
-OWN_WORDS = ("hf", "timm", "torchvision", "given")
-"""What stands before the colon of a name that is no module."""
-NAMED = 5
-"""The largest number of names that a message lists."""
+OWN_WORDS = ("hf", "timm", "torchvision", "given")  # prefixes of names that are no modules
+NAMED = 5  # the names that a message lists
 
 
 def trusted(record: RunRecord, *, trust: bool) -> RunRecord:
-    """Return a record whose run goes on, and whose names may be imported for that.
+    """Return a record, trusted, so that its run can go on.
 
-    Args:
-        record: of a run.
-        trust: whether the user trusts it.
-
-    Raises:
-        ConfigError: it names modules, was not made here, and the user does not.
+    Raises `ConfigError` if it names modules, was not made here, and `trust` is False.
     """
-    made = environment_of(record).get(KEY, {})
-    if not trust and not is_made_here(record.path, made):
+    maker = environment_of(record).get(KEY, {})
+    if not trust and not is_made_here(record.path, maker):
         _refuse(record.path, references_in(_yaml(record.path / CONFIG)))
     return replace(record, trust=True)
 
 
 def check_trusted(sweep: Path, *, trust: bool) -> None:
-    """Refuse to go on with a sweep that names modules, and was not made here, unless the user
-    trusts it.
-
-    Args:
-        sweep: its folder.
-        trust: whether the user does.
-
-    Raises:
-        ConfigError: see above.
-    """
+    """Refuse a sweep that names modules and was not made here, unless the user trusts it."""
     origin = Origin.read(sweep) if (sweep / ORIGIN).exists() else None
-    if trust or (origin is not None and is_made_here(sweep, origin.made)):
+    if trust or (origin is not None and is_made_here(sweep, origin.maker)):
         return
     records = sweep / RECORDS
     files = [sweep / FILE, *records.glob(f"*/{NOTE}"), *records.glob(f"*/*/{CONFIG}")]
@@ -85,9 +67,7 @@ def _yaml(file: Path) -> Any:
 
 
 def references_in(value: Any) -> Iterator[str]:
-    """Yield what may be the name of a class or a function, and the address of a cluster, anywhere
-    in plain data.
-    """
+    """Yield possible names of classes and functions, and cluster addresses, anywhere in data."""
     if isinstance(value, str) and _is_reference(value):
         yield value
     elif isinstance(value, Mapping):

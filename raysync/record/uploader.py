@@ -22,16 +22,14 @@ from raysync.record.storage import (
 )
 
 COPY_EVERY_S = 30.0
-COPY_SHARE = 0.05
-"""The largest share of a run's time that uploads take: those of a long journal become rarer."""
+COPY_SHARE = 0.05  # of a run's time, at most: uploads of a long journal become rarer
 
 
 class Uploader:
-    """Uploads a record that has a URI: now and then (it is a `watch` of the run), and when its
-    `with` block ends. A record in a plain folder is left alone.
+    """Uploads a record behind a URI, as a `watch` of the run and when its block ends.
 
-    A checkpoint is there once its manifest is. So manifests are uploaded behind all else but the
-    summary: the other files of the checkpoint, and the journal, which has its line.
+    A checkpoint exists once its manifest does, so the manifest follows the checkpoint's other files
+    and the journal with its line. A plain folder is left alone.
     """
 
     def __init__(
@@ -44,9 +42,9 @@ class Uploader:
     ) -> None:
         """
         Args:
-            folder: the folder of the record, or that of its checkpoints.
+            folder: a record, or the checkpoints of one.
             notify: receives a sentence when an upload fails; the next one tries again.
-            what: what is in the folder, for these sentences.
+            what: the folder's contents, for these sentences.
             is_essential: whether the run fails if the last upload does.
         """
         self._folder = folder
@@ -55,18 +53,18 @@ class Uploader:
         self._is_essential = is_essential
         self._is_needed = is_copy(folder)
         self._uploaded: dict[Path, tuple[int, int]] = {}
-        """File -> its modification time and size when it was uploaded."""
+        """File -> modification time and size when it was uploaded."""
         self._due = datetime.min  # at once, so that the run can be found behind its URI
 
     def skip_what_is_there(self) -> None:
-        """Take the files of the folder for uploaded: they were downloaded."""
+        """Treat all present files as uploaded: they were downloaded."""
         self._uploaded = self._states()
 
     def __enter__(self) -> Uploader:
         return self
 
     def __call__(self, measures: Measures) -> None:
-        """Upload what has changed, if the next upload is due."""
+        """Upload the changes, if the next upload is due."""
         if not self._is_needed or (began := datetime.now()) < self._due:
             return
         try:
@@ -97,9 +95,7 @@ class Uploader:
         self._uploaded = states
 
     def _states(self) -> dict[Path, tuple[int, int]]:
-        """Return the modification time and the size of each complete file, in the order in which
-        they are uploaded.
-        """
+        """Return modification time and size of each complete file, in the order of uploads."""
         files = [
             file
             for file in sorted(self._folder.rglob("*"), key=_order)
@@ -110,25 +106,21 @@ class Uploader:
 
 @contextmanager
 def uploads(
-    record: Path, checkpoints: Path, notify: Callable[[str], None], *, goes_on: bool = False
+    record: Path, checkpoints: Path, notify: Callable[[str], None], *, is_resumed: bool = False
 ) -> Iterator[Callable[[Measures], None]]:
-    """Upload a record and its checkpoints, which may lie elsewhere. Gives a `watch` of the run.
+    """Upload a record and its checkpoints, which may be elsewhere; yield a `watch` of the run.
 
-    Args:
-        record: the folder of the record.
-        checkpoints: that of its checkpoints.
-        notify: see `Uploader`.
-        goes_on: what is in the folder now was downloaded.
+    If it `is_resumed`, the present files were downloaded.
     """
     with Uploader(record, notify) as uploader:
-        if goes_on:
+        if is_resumed:
             uploader.skip_what_is_there()
         if record in checkpoints.parents:
             yield uploader
             return
         what = "the folder of its checkpoints"
         with Uploader(checkpoints, notify, what, is_essential=False) as other:
-            if goes_on:
+            if is_resumed:
                 other.skip_what_is_there()
 
             def upload_both(measures: Measures) -> None:
@@ -140,17 +132,15 @@ def uploads(
 
 
 def _order(file: Path) -> tuple[bool, bool, bool, Path]:
-    """Return the place of a file among those that are uploaded.
-
-    By name: config.yaml before journal.jsonl, by which a record is found. The summary last: once it
-    is there, so is everything else.
+    """Return the sort key of uploads: the journal, by which a record is found, after config.yaml,
+    and the summary last, as it promises all else.
     """
     is_of_checkpoint = NAME.fullmatch(file.parent.name) is not None
     return file.name == "summary.json", file.name == MANIFEST, is_of_checkpoint, file
 
 
 def _remove_older(folder: Path) -> None:
-    """Remove the checkpoints behind the URI which are older than those that the folder has."""
+    """Remove the checkpoints behind the URI that are older than the folder's."""
     there = numbers_in(folder)
     for number in numbers_in(location := location_of(folder)):
         if number < there[0]:

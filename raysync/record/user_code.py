@@ -1,8 +1,4 @@
-"""Which code of the user's a run executes: a hash of its source files, and their commit.
-
-The files are those of the modules that an experiment names, and of what these import, as far as
-they are the user's: neither raysync's nor installed.
-"""
+"""Identify the user's code of a run: modules that the experiment names, and their imports."""
 
 from __future__ import annotations
 
@@ -18,17 +14,11 @@ from typing import Any
 from raysync.record.trust import references_in
 from raysync.users_code import is_users
 
-GIT_S = 10.0
-"""How long git may take to answer."""
+GIT_S = 10.0  # timeout
 
 
 def user_code(trained: Iterable[object], paradigm: Iterable[object]) -> dict[str, Any] | None:
-    """Describe the user's code behind a run; None: there is none, or it has no source file.
-
-    Args:
-        trained: what task, model and data are: objects, and settings in which modules are named.
-        paradigm: likewise for the paradigm.
-    """
+    """Describe the user's code behind objects, or settings that name modules; None: none."""
     of_task, of_paradigm = _files(trained), _files(paradigm)
     files = of_task | of_paradigm
     if not files:
@@ -43,7 +33,7 @@ def user_code(trained: Iterable[object], paradigm: Iterable[object]) -> dict[str
 
 
 def _files(things: Iterable[object]) -> dict[str, Path]:
-    """Return the user's files behind some things: name, wherever its folder is -> path."""
+    """Return the user's source files behind objects or settings: relative name -> path."""
     found: dict[str, Path] = {}
     known, waiting = set[str](), {module for thing in things for module in _modules_of(thing)}
     while waiting:
@@ -60,7 +50,7 @@ def _files(things: Iterable[object]) -> dict[str, Path]:
 
 
 def _modules_of(thing: object) -> Iterator[str]:
-    """Yield the modules that settings name, or that an object and its classes are defined in."""
+    """Yield the modules that settings name, or that define an object and its classes."""
     if isinstance(thing, Mapping):
         for name in references_in(thing):
             yield name.split(":")[-2]  # an adapter's name may stand before it
@@ -71,7 +61,7 @@ def _modules_of(thing: object) -> Iterator[str]:
 
 
 def _source_of(module: str) -> Path | None:
-    """Return the source file of a module, without importing anything for it."""
+    """Return the source file of a module without importing its package."""
     if loaded := sys.modules.get(module):
         files = [Path(getattr(loaded, "__file__", None) or "")]
     else:
@@ -81,7 +71,7 @@ def _source_of(module: str) -> Path | None:
 
 
 def _imports(module: str, file: Path) -> Iterator[str]:
-    """Yield what a source file may import: modules, and names in them."""
+    """Yield possible imports of a source file: modules, and names in them."""
     package = module if file.stem == "__init__" else module.rpartition(".")[0]
     try:
         for node in ast.walk(ast.parse(file.read_bytes())):
@@ -95,7 +85,7 @@ def _imports(module: str, file: Path) -> Iterator[str]:
 
 
 def _hash(files: Mapping[str, Path]) -> str | None:
-    """Return a hash over names and contents; None of no files."""
+    """Hash names and contents; None: no files."""
     total = sha256()
     for name, file in sorted(files.items()):
         content = file.read_bytes()
@@ -105,9 +95,7 @@ def _hash(files: Mapping[str, Path]) -> str | None:
 
 
 def _commit(files: list[Path]) -> dict[str, Any]:
-    """Return the commit of the repository that all files are in, and whether they differ from it;
-    None where there is no such repository, or no git.
-    """
+    """Return the files' git commit, and whether they differ; None: no git, or no one repository."""
     options = ["status", "--porcelain=v2", "--branch", "--ignored", "--", *map(str, files)]
     try:
         done = subprocess.run(

@@ -1,8 +1,4 @@
-"""The totals of each worker, added up from the rows of its pushes.
-
-They are columns, a number a worker, and many rows are added at once: a loop over the rows takes
-three times as long and, with thousands of workers, so does an object for each of them.
-"""
+"""The totals of each worker, in NumPy columns: a loop over rows or objects would be slow."""
 
 from __future__ import annotations
 
@@ -17,57 +13,49 @@ from raysync.record.push_rows import Columns
 
 @dataclass(slots=True)
 class WorkerMeasures:
-    """The totals of one worker."""
-
-    released_at: float
-    """When it was released first."""
+    released_at: float  # the first time
     left_at: float | None = None
     pushes: int = 0
     dropped: int = 0
-    """The pushes that were dropped."""
-    samples: int = 0
-    """The samples of all pushes."""
+    samples: int = 0  # of all pushes
     busy_s: float = 0.0
     transfer_s: float = 0.0
     server_s: float = 0.0
     wait_s: float = 0.0
     applied: int = 0
-    """The pushes that were applied."""
-    staleness_sum: int = 0
-    """The staleness of the applied pushes, in versions."""
+    staleness_sum: int = 0  # of the applied pushes, in versions
     staleness_max: int = 0
 
 
 class WorkerTotals:
-    """The totals of all workers of a run."""
+    """The totals of all workers of a run, as columns."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}
-        """Worker -> its place in the columns."""
+        self._numbers: dict[str, int] = {}  # worker -> index in the columns
         self._released_at: list[float] = []
         self._left_at: dict[str, float] = {}
         self._columns: dict[str, Any] = {
             each.name: np.zeros(0, type(each.default)) for each in fields(WorkerMeasures)[2:]
         }
-        """Total -> its values, (workers,); shorter while the latest workers have none."""
+        """Total -> (workers,); shorter while the latest workers have none."""
         self._built: dict[str, WorkerMeasures] | None = None
 
     def begin(self, worker: str, at: float) -> None:
-        """Take in that a worker was released; only the first time counts."""
+        """Record the first release of a worker."""
         if worker not in self._numbers:
             self._numbers[worker] = len(self._numbers)
             self._released_at.append(at)
             self._built = None
 
     def leave(self, worker: str, at: float) -> None:
-        """Take in that a worker has left, if it was ever released."""
+        """Record that a worker has left, if it was ever released."""
         if worker in self._numbers:
             self._left_at[worker] = at
             self._built = None
 
     @property
     def by_worker(self) -> Mapping[str, WorkerMeasures]:
-        """Worker -> its totals, in the order of their first releases."""
+        """Worker -> its totals, in the order of first releases."""
         if self._built is None:
             self._grow()
             totals = zip(*(column.tolist() for column in self._columns.values()), strict=True)
@@ -80,9 +68,7 @@ class WorkerTotals:
         return self._built
 
     def add(self, of: Columns) -> None:
-        """Add the rows of these columns. Each sum is made in their order, so that it is the same
-        however many are added at once.
-        """
+        """Add rows, in their order: sums do not depend on how many are added at once."""
         self._grow()
         self._built = None
         workers = np.array([self._numbers[worker] for worker in of["worker"]], np.int64)
@@ -103,7 +89,7 @@ class WorkerTotals:
         np.maximum.at(self._columns["staleness_max"], workers, stale)
 
     def _grow(self) -> None:
-        """Let the columns have a value for each worker."""
+        """Extend the columns to all workers."""
         for name, column in self._columns.items():
             if more := len(self._numbers) - len(column):
                 self._columns[name] = np.concatenate([column, np.zeros(more, column.dtype)])

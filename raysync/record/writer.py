@@ -1,10 +1,7 @@
 """Write a record while the run goes on.
 
-`journal.jsonl` is the truth: its lines reach the file at once or, where they come fast, within
-`DELAY` and the report behind that. So a run that is killed leaves a readable record up to that
-moment; one that ends in any other way, by an error or by Ctrl-C, leaves all its lines. All other
-files can be derived from it again, and get their names only once they are complete: a full disk
-leaves no half-written file that hides the journal.
+`journal.jsonl` is the truth: a killed run loses at most `DELAY` and one report of its lines, any
+other end loses none. All other files derive from it, and get their names once they are complete.
 """
 
 from __future__ import annotations
@@ -52,50 +49,39 @@ from raysync.record.storage import (
 )
 
 ROWS_PER_GROUP = 10_000
-DELAY = timedelta(seconds=0.1)
-"""For how long lines that come fast are kept before they are written to the file."""
+DELAY = timedelta(seconds=0.1)  # the longest that lines are buffered
 JOURNAL, CONFIG, ENVIRONMENT = "journal.jsonl", "config.yaml", "environment.json"
 PUSHES, EVALUATIONS, SUMMARY = "pushes.parquet", "evaluations.parquet", "summary.json"
 MODEL_FILES = {"final": "model.safetensors", "best": "model-best.safetensors"}
-"""Which model -> its file."""
-OF_AN_END = (SUMMARY, *MODEL_FILES.values(), PUSHES, EVALUATIONS)
-"""What a run leaves when it ends; the summary, which says so, is the first to go when it is
-resumed."""
-KEPT = ("command", "started", "comparison")
-"""What stays in `environment.json` when a run is resumed: the command that began the run is the one
-that repeats it."""
+END_FILES = (SUMMARY, *MODEL_FILES.values(), PUSHES, EVALUATIONS)
+"""Removed on a resume, the summary first: it says that the run has ended."""
+# The command that began the run is the one that repeats it.
+KEPT_ON_RESUME = ("command", "started", "comparison")
 STAMP = "%Y%m%d-%H%M%S"
-"""How the name of a record begins: with the time."""
-NAME = re.compile(r"\d{8}-\d{6}-")
-"""A pattern of the same names."""
+NAME = re.compile(r"\d{8}-\d{6}-")  # how the names of records begin: with the stamp
 PACKAGES = ("raysync", "ray", "torch", "torchvision", "numpy", "pandas")
 _TYPES = {"str": pa.string(), "int": pa.int64(), "float": pa.float64()}
+# These repeat few values, so a dictionary pays; for times it would cost as much as all the rest.
 TEXTS = [name for name, hint in get_type_hints(PushRow).items() if str in (hint, *get_args(hint))]
-"""The columns of pushes that repeat few values, so that a dictionary of these pays. (Parquet's
-writer would make one of each column: for times that takes as long as all the rest, and no less
-room.)"""
 MARKED = dict.fromkeys(RESERVED, pa.float64()) | {"version": pa.int64()}
-"""Column of `evaluations.parquet` beside the metrics -> its type."""
+"""Column of `evaluations.parquet`, other than a metric -> its type."""
 
 
 @cache
 def schema_of(row: type) -> pa.Schema:
-    """Return the Arrow schema of a named tuple of str, int and float, each possibly with None."""
+    """Return the Arrow schema of a class whose fields are str, int or float, each perhaps None."""
     kinds = {name: get_args(hint) or (hint,) for name, hint in get_type_hints(row).items()}
     return pa.schema([(name, _TYPES[kind.__name__]) for name, (kind, *_) in kinds.items()])
 
 
 def table_of(columns: Columns) -> pa.Table:
-    """Return the columns of pushes as a table."""
     schema = schema_of(PushRow)
     arrays = list(map(pa.array, columns.values(), schema.types))
     return pa.Table.from_arrays(arrays, schema=schema)
 
 
 def evaluations_table(measures: Measures) -> pa.Table:
-    """Return the evaluations as a table: a row a mark; the columns of `MARKED`, then one a metric.
-    A metric that an evaluation lacks is NaN there.
-    """
+    """Return the columns of `MARKED` and one for each metric, NaN where an evaluation lacks it."""
     evaluations, columns = measures.evaluations, dict[str, pa.Array]()
     for name, kind in MARKED.items():
         columns[name] = pa.array([getattr(each, name) for each in evaluations], kind)
@@ -106,21 +92,16 @@ def evaluations_table(measures: Measures) -> pa.Table:
 
 
 def folder_name(output: Location, name: str, kind: str) -> Path:
-    """Choose the folder `OUTPUT/NAME/TIME-KIND-ID`, without creating it; behind a URI, a copy of
-    it. The id keeps runs of the same second apart.
-    """
+    """Choose the folder `OUTPUT/NAME/TIME-KIND-ID`, or a copy of its URI, without creating it."""
     stamp = datetime.now().strftime(STAMP)
+    # the id keeps runs of the same second apart
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
     location = join(output, name, f"{stamp}-{plain}-{uuid4().hex[:4]}")
     return Path(location).expanduser() if not is_uri(location) else new_copy(str(location))
 
 
 def make_folder(folder: Path) -> None:
-    """Create a folder and its parents.
-
-    Raises:
-        ConfigError: it cannot be created there.
-    """
+    """Create a folder and its parents; raise `ConfigError` on failure."""
     try:
         folder.mkdir(parents=True)
     except OSError as error:
@@ -128,7 +109,6 @@ def make_folder(folder: Path) -> None:
 
 
 def environment() -> dict[str, Any]:
-    """Describe the process, its machine and the versions of its packages."""
     return {
         "command": [masked(argument) for argument in sys.argv],
         "python": platform.python_version(),
@@ -151,11 +131,7 @@ def _version(package: str) -> str | None:
 
 @contextmanager
 def writable(folder: Path) -> Iterator[None]:
-    """Turn an error of the disk, while a record is written to it, into one line.
-
-    Raises:
-        RunFailed: for example, the disk is full, or the folder is gone.
-    """
+    """Turn an `OSError` while a record is written, such as a full disk, into a `RunFailed`."""
     try:
         yield
     except OSError as error:
@@ -166,11 +142,9 @@ def writable(folder: Path) -> Iterator[None]:
 
 
 class RecordWriter:
-    """Writes one record. It is a context manager: however its block ends, it completes what can be
-    completed.
+    """Writes one record, and completes what it can when its block ends.
 
-    If the disk is full, or the folder is gone, the first write that fails raises `RunFailed`; later
-    ones only feed the measures.
+    The first write that fails raises `RunFailed`; later ones only feed the measures.
     """
 
     def __init__(
@@ -183,44 +157,37 @@ class RecordWriter:
         began: datetime,
         places: Mapping[str, Any] | None = None,
         checkpoints: CheckpointWriter | None = None,
-        goes_on: Resumption | None = None,
+        resumed: Resumption | None = None,
         comparison: str = "",
         user_code: Mapping[str, Any] | None = None,
     ) -> None:
         """
         Args:
-            folder: an empty folder that exists, or that of a run that goes on.
+            folder: an empty folder that exists, or the record of a resumed run.
             config_yaml: the resolved experiment.
-            paradigm: a fresh paradigm, for the journal's header.
-            measures: the measures that take in every line that is written.
+            paradigm: fresh, for the journal's header.
+            measures: receive every line.
             about: the keys of `summary.json` beside the measures.
-            began: when the run was requested; `wall_seconds` counts from there to the end of the
-                record.
-            places: actor -> where it ran; for `environment.json`.
-            checkpoints: writes the run's checkpoints; None: into the folder, two of them.
-            goes_on: what the run goes on from; None: it begins.
-            comparison: the id of the comparison that the run belongs to, if there is one.
-            user_code: which code of the user's the run executes, if any; for `environment.json`.
-
-        Raises:
-            RunFailed: nothing can be written there.
+            began: when the run was requested; `wall_seconds` begins there.
+            places: actor -> where it ran.
+            checkpoints: None: a writer that keeps two in the record.
+            resumed: None: a new run.
+            comparison: the id, if the run belongs to one.
+            user_code: as `user_code()` describes it.
         """
         self.folder = folder
         self.measures = measures
         self.failure = ""
-        """Why the record cannot be completed; empty as long as it can."""
+        """Why the record cannot be completed; empty: it can."""
         self.resumed: Resumed | None = None
-        """The latest resumption of the run that this writer has written."""
+        """The latest resumption."""
         self.bottleneck: Mapping[str, Any] | None = None
-        """Where the time went, as `bottlenecks.Diagnosis.plain` returns it, if that was found."""
+        """`bottlenecks.Diagnosis.plain()`, if there is one."""
         self._about = about
         self._began = began
-        self._rows: list[PushRow] = []
-        """The rows that are not in the file yet."""
-        self._texts: list[bytes] = []
-        """The lines that are not in the file yet."""
+        self._rows: list[PushRow] = []  # not in the file yet
+        self._texts: list[bytes] = []  # lines, likewise
         self._flushed_at = datetime.min
-        """When lines were written to the file last."""
         self._closed = False
         self._checkpoints = checkpoints or CheckpointWriter(folder / CHECKPOINTS)
         process = environment() | {KEY: making(folder), "places": places or {}}
@@ -228,16 +195,16 @@ class RecordWriter:
             process["user_code"] = user_code
         if comparison:
             process["comparison"] = comparison
-        if goes_on is not None:
-            former = {key: goes_on.environment.get(key) for key in KEPT}
+        if resumed is not None:
+            former = {key: resumed.environment.get(key) for key in KEPT_ON_RESUME}
             process |= {key: value for key, value in former.items() if value is not None}
             process["resumed"] = environment()["started"]
         with self._keeping_failure():
             with completed(folder / CONFIG) as new:
                 new.write_text(config_yaml, encoding="utf-8")
             _write_json(folder / ENVIRONMENT, process)
-            if goes_on is not None:
-                self.resume(goes_on.checkpoint, exact=goes_on.exact)
+            if resumed is not None:
+                self.resume(resumed.checkpoint, exact=resumed.exact)
                 return
             self._open("w")
             head = header(paradigm, measures.workload_samples, about)
@@ -251,29 +218,24 @@ class RecordWriter:
         self.close()
 
     def _open(self, mode: str) -> None:
-        """Open the journal, and the table of pushes from its beginning."""
         self._journal = (self.folder / JOURNAL).open(f"{mode}b")
         self._pushes = pq.ParquetWriter(
             self.folder / f"{PUSHES}{NEW}", schema_of(PushRow), use_dictionary=TEXTS
         )
 
     def flush(self) -> None:
-        """Bring all lines of the journal so far to disk."""
         with self._keeping_failure():
             if self._texts and not self.failure:
                 self._flush_lines()
 
     def resume(self, checkpoint: Checkpoint, *, exact: bool = False) -> None:
-        """Go back to a checkpoint of this record: cut the journal off behind it, remove what the
-        end of the run has left, and write on from there, with fresh `measures`. However often that
-        is interrupted, it can be done again.
+        """Truncate the journal behind a checkpoint, remove the files of the end, and append.
 
-        Args:
-            checkpoint: what the run goes on from.
-            exact: whether the iterations under way go on, in place of beginning again.
+        It starts fresh `measures`, and can be repeated if it is interrupted. If `exact`, iterations
+        in flight go on rather than begin again.
 
         Raises:
-            RunFailed: it cannot be written.
+            RunFailed: the record cannot be written.
             ConfigError: the journal has no line of that checkpoint, or is damaged before it.
         """
         with self._keeping_failure():
@@ -281,10 +243,10 @@ class RecordWriter:
             self._close_files()
             _remove(self.folder / SUMMARY)
             self.resumed = cut_off(self.folder / JOURNAL, checkpoint, exact=exact)
-            for name in OF_AN_END:
+            for name in END_FILES:
                 _remove(self.folder / name)
             self._checkpoints.go_on_from(checkpoint.number)
-            self.measures, self._rows = self.measures.anew(), []
+            self.measures, self._rows = self.measures.fresh(), []
             self._open("a")
             with (self.folder / JOURNAL).open(encoding="utf-8") as journal:
                 for line in read(journal)[1]:
@@ -293,11 +255,9 @@ class RecordWriter:
                         self._flush_rows()
 
     def write_checkpoint(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint, whose line in the journal has been written, and remove those that are
-        too old. It is not where the record cannot be written any more.
+        """Write a checkpoint whose line is in the journal, unless the record has failed.
 
-        Raises:
-            OSError: it cannot be written. The older ones stay, and the record can go on.
+        After an `OSError`, older checkpoints stay, and the record can go on.
         """
         if self.failure:
             return
@@ -307,11 +267,9 @@ class RecordWriter:
         self._checkpoints.write(checkpoint)
 
     def write(self, lines: Sequence[Line]) -> None:
-        """Write lines of the journal, and the rows that they complete. What is kept of them
-        is written with a report without lines, and with the line of the end.
+        """Write lines and the rows that they complete.
 
-        Raises:
-            RunFailed: they cannot be written.
+        Buffered lines reach the file with a report without lines, and with the end's line.
         """
         number = len(self._texts)
         self._texts += [encode(line) + b"\n" for line in lines]
@@ -328,7 +286,6 @@ class RecordWriter:
                 self._flush_lines()
 
     def _flush_lines(self) -> None:
-        """Write the lines to the file that are not there yet."""
         text, self._texts = b"".join(self._texts), []
         self._journal.write(text)
         self._journal.flush()
@@ -337,20 +294,12 @@ class RecordWriter:
             raise FileNotFoundError(ENOENT, "it was removed", str(self.folder / JOURNAL))
 
     def write_model(self, which: str, data: bytes) -> None:
-        """Write the file of a trained model.
-
-        Args:
-            which: `final` or `best`.
-            data: the contents of its safetensors file.
-
-        Raises:
-            RunFailed: it cannot be written.
-        """
+        """Write the model `final` or `best`, the bytes of a safetensors file."""
         with self._keeping_failure(), completed(self.folder / MODEL_FILES[which]) as new:
             new.write_bytes(data)
 
     def close(self) -> None:
-        """Complete the record; `failure` has the reason if that is impossible."""
+        """Complete the record; `failure` says why if that is impossible."""
         if self._closed:
             return
         self._closed = True
@@ -360,7 +309,7 @@ class RecordWriter:
         self._close_files()
 
     def _close_files(self) -> None:
-        """Close what is open; on a full disk, it still holds what could not be written."""
+        # on a full disk, closing fails: the files still buffer what could not be written
         for file in ("_journal", "_pushes"):
             if (opened := getattr(self, file, None)) is not None:
                 with suppress(OSError):
@@ -391,7 +340,6 @@ class RecordWriter:
         )
 
     def _flush_rows(self) -> None:
-        """Write all rows to the file, as a group."""
         rows, self._rows = self._rows, []
         if rows:
             columns = columns_of(rows)
@@ -400,7 +348,7 @@ class RecordWriter:
 
     @contextmanager
     def _keeping_failure(self) -> Iterator[None]:
-        """Keep the first failure in `failure`, and raise each."""
+        """Store the first failure in `failure`; raise all."""
         try:
             with writable(self.folder):
                 yield
@@ -410,7 +358,7 @@ class RecordWriter:
 
 
 def _remove(path: Path) -> None:
-    """Remove a file, also behind the URI that it belongs to."""
+    """Remove a file, and its copy behind a URI."""
     path.unlink(missing_ok=True)
     remove(location_of(path))
 

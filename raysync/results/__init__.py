@@ -1,3 +1,1 @@
-"""Statistics, figures and reports of records. Only records are read here; neither Ray nor torch is
-imported.
-"""
+"""Statistics, figures and reports, made from records alone; imports neither Ray nor torch."""

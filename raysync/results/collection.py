@@ -1,11 +1,7 @@
-"""What a report is about: the runs in the folders that a person named, by scenario and paradigm.
-
-    collect([Path("runs/compare")])      every record in a folder of records
-    collect([Path("runs/compare/...")])  one run
-    collect([Path("sweeps/...")])        the trials of a sweep
+"""Collect the runs of a report from folders of runs, of records, or of sweeps.
 
 A *scenario* is everything that a paradigm meets: model, data, workers, update rule, ... Runs of one
-scenario and one paradigm differ only in their seed: they are its *repeats*.
+scenario and paradigm that differ in their seed are *repeats*.
 """
 
 from __future__ import annotations
@@ -29,40 +25,33 @@ from raysync.record.sweeps import FILE, SweepRecord, load_sweep
 from raysync.record.writer import schema_of
 from raysync.results.grouping import differences, setting_text, trial_paradigm
 
-OF_FINISHED_RUNS = ("final_", "best_", "converged_", "seconds")
-"""How the keys of results begin that only a run has that did all its work."""
+OF_FINISHED_RUNS = ("final_", "best_", "converged_", "seconds")  # prefixes of keys in the summary
 
-CODE_SHOWN = 8
-"""The digits of a hash of code that are shown."""
+CODE_SHOWN = 8  # digits of a hash of code
 
 
 @dataclass(frozen=True)
 class CollectedRun:
-    """One run of a collection."""
-
     record: RunRecord
     paradigm: str
-    """Its label in tables: `ssp(staleness=3)`."""
+    """The label in tables: `ssp(staleness=3)`."""
     seed: int
     scenario: str = ""
-    """What sets it apart from others of the collection, beside paradigm and seed: `model=lenet,
+    """The settings that differ from other runs, without paradigm and seed: `model=lenet,
     profile=8-k80`."""
 
     @property
     def label(self) -> str:
-        """What was run, in a line."""
         return _label(self.scenario, self.paradigm, self.seed)
 
     @property
     def status(self) -> str:
-        """`finished`, `diverged`, `stopped`, `failed`, or `unfinished`: it was killed, or it is
-        still running.
-        """
+        """`finished`, `diverged`, `stopped`, `failed`, or `unfinished`: killed or still running."""
         return str(self.record.summary["status"])
 
     @property
     def unfinished(self) -> str:
-        """Why a part of the run is missing, in a clause; empty if all of it is there."""
+        """Why a part of the run is missing, in a clause; empty: it is complete."""
         if self.status == "unfinished":
             return "it was killed, or it still goes on: its journal has no closing line"
         if not self.record.ended:
@@ -70,11 +59,9 @@ class CollectedRun:
         return ""
 
     def value(self, key: str) -> float | None:
-        """Return a number of `summary.json`.
+        """Return a number of `summary.json`; None where the run has none.
 
-        It is None where the run has none: a target that was not reached, or a result (a final
-        metric, the seconds of the whole training) of a run that did not finish, which did less
-        work than the others.
+        Results (final metrics, seconds) of an unfinished run are None: it did less work.
         """
         if key.startswith(OF_FINISHED_RUNS) and self.status != "finished":
             return None
@@ -83,7 +70,6 @@ class CollectedRun:
 
 
 def by_seed(runs: Iterable[CollectedRun], key: str) -> dict[int, float | None]:
-    """Return seed -> value, for pairs."""
     return {run.seed: run.value(key) for run in runs}
 
 
@@ -99,7 +85,6 @@ class Failed:
 
     @property
     def label(self) -> str:
-        """What was tried, in a line."""
         return _label(self.scenario, self.paradigm, self.seed)
 
 
@@ -109,59 +94,50 @@ def _label(scenario: str, paradigm: str, seed: int) -> str:
 
 @dataclass(frozen=True)
 class Success:
-    """What the runs of a scenario are judged by."""
+    """The criteria that judge the runs of a scenario."""
 
     metric: PrimaryMetric | None
-    """The metric that says how good a model is; None, where none was trained (`timing: only`)."""
+    """The quality of a model; None: none was trained (`timing: only`)."""
     target: Target | None
 
     @property
     def final_key(self) -> str | None:
-        """The key in `summary.json` that says how good the model became."""
+        """The key of the final quality in `summary.json`."""
         return None if self.metric is None else f"final_{self.metric.name}"
 
     @property
     def time_key(self) -> str:
-        """The key in `summary.json` of the seconds to the target; without one, of the whole
-        training.
-        """
+        """The key of the seconds to the target or, without one, of the training."""
         return "seconds" if self.target is None else "time_to_target_s"
 
 
 @dataclass(frozen=True)
 class Collection:
-    """Runs that are reported on together."""
-
     paths: tuple[Path, ...]
-    """The folders that were named."""
+    """The named folders."""
     runs: tuple[CollectedRun, ...]
-    """The runs in file order (of a sweep, in that of its trials); at least one."""
+    """At least one, in file order, or in the order of the sweep's trials."""
     failed: tuple[Failed, ...] = ()
     superseded: int = 0
-    """Records left out because a newer one has the same scenario, paradigm and seed."""
+    """The number of records omitted for a newer one of the same scenario, paradigm and seed."""
     sweep: SweepRecord | None = None
-    """The sweep, if the collection is that and nothing else."""
+    """None: the collection is not exactly one sweep."""
 
     @property
     def experiment(self) -> Experiment:
-        """The experiment of the sweep, or of the first run."""
         return self.sweep.experiment if self.sweep is not None else self.runs[0].record.config
 
     @property
     def published(self) -> Published | None:
-        """The published table of the experiment file, if it has one."""
         return self.experiment.published
 
     @property
     def name(self) -> str:
-        """The name of the experiment."""
         return self.experiment.name
 
     @cached_property
     def paradigms(self) -> tuple[str, ...]:
-        """The paradigms in the order of the experiment's `paradigms`, then others as they appear;
-        of a sweep, as they appear.
-        """
+        """The paradigms in the order of the experiment, then, or for a sweep, of appearance."""
         labels = list(dict.fromkeys(trial.paradigm for trial in self._trials))
         names = labels_of(run.record for run in self.runs)
         choices = () if self.sweep is not None else self.experiment.paradigms
@@ -170,10 +146,10 @@ class Collection:
         return tuple(sorted(labels, key=lambda label: order.get(label, len(order))))
 
     def scenarios(self) -> dict[str, dict[str, list[CollectedRun]]]:
-        """Return scenario -> paradigm -> its repeats by rising seed; "" is the only scenario where
-        nothing else differs.
+        """Return scenario -> paradigm -> repeats by seed.
 
-        A paradigm of which every trial of the scenario failed without a record has an empty list.
+        If nothing differs, the only scenario is "". If all trials of a paradigm failed without a
+        record, it has an empty list.
         """
         return self._scenarios
 
@@ -194,7 +170,7 @@ class Collection:
         return (*self.runs, *self.failed)
 
     def failures(self, scenario: str, paradigm: str) -> list[Failed]:
-        """Return the trials without a record."""
+        """Return the trials of a paradigm without a record."""
         return [
             trial
             for trial in self.failed
@@ -202,20 +178,19 @@ class Collection:
         ]
 
     def statuses(self, scenario: str, paradigm: str) -> Counter[str]:
-        """Return how the repeats ended -> how many of them; trials without a record have failed."""
+        """Count the repeats by status; trials without a record have failed."""
         repeats = self.scenarios()[scenario][paradigm]
         lost = len(self.failures(scenario, paradigm))
         return Counter([*(run.status for run in repeats), *["failed"] * lost])
 
     def success(self, scenario: str) -> Success:
-        """Return what the runs of a scenario are judged by."""
         return success_of(
             next((run for run in self.runs if run.scenario == scenario), self.runs[0]).record
         )
 
 
 def success_of(record: RunRecord) -> Success:
-    """Return what a run is judged by: the primary metric of its task, and its target."""
+    """Return the primary metric of a run's task, and its target."""
     experiment, summary = record.config, record.summary
     if experiment.timing == "only":
         return Success(None, None)
@@ -224,14 +199,9 @@ def success_of(record: RunRecord) -> Success:
 
 
 def collect(paths: Sequence[Path]) -> Collection:
-    """Collect the runs in folders.
+    """Collect the runs in folders of a run, of a sweep, or of records (OUTPUT/NAME).
 
-    Args:
-        paths: each the folder of a run, of a sweep, or of run records as `raysync compare` leaves
-            it (OUTPUT/NAME).
-
-    Raises:
-        ConfigError: there is nothing, or a record is damaged or of a newer raysync.
+    Raises `ConfigError` if there is nothing, or a record is damaged or of a newer raysync.
     """
     if len(paths) == 1 and (paths[0] / FILE).is_file():
         return _of_sweep(paths[0])
@@ -244,26 +214,25 @@ def collect(paths: Sequence[Path]) -> Collection:
         for record, scenario in zip(records, scenarios, strict=True)
     ]
     runs = by_code(runs)
-    kept = _newest(runs)
-    return Collection(tuple(paths), kept, superseded=len(runs) - len(kept))
+    newest = _newest(runs)
+    return Collection(tuple(paths), newest, superseded=len(runs) - len(newest))
 
 
 def label_of(record: RunRecord) -> str:
-    """Return what the run itself called its paradigm: a user's own class is not imported for
-    that.
-    """
+    """Return the paradigm's label by the run itself: a user's own class is not imported for it."""
     label = record.summary.get("paradigm_label")
     return label if isinstance(label, str) else record.config.paradigm.label
 
 
 def labels_of(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return a paradigm's label by its configuration alone -> the label that the runs gave it."""
+    """Return label by configuration alone -> label by the run."""
     return {record.config.paradigm.label: label_of(record) for record in records}
 
 
 def by_code(runs: Sequence[CollectedRun]) -> list[CollectedRun]:
-    """Tell runs apart whose settings are the same and whose code is not: that of task, model and
-    data makes another scenario, that of the paradigm another paradigm.
+    """Separate runs of equal settings and different code.
+
+    Different code of task, model or data makes another scenario; of the paradigm, another paradigm.
     """
     scenarios = _codes(runs, "task_sha256", lambda run: run.scenario)
     runs = [
@@ -280,9 +249,7 @@ def by_code(runs: Sequence[CollectedRun]) -> list[CollectedRun]:
 def _codes(
     runs: Sequence[CollectedRun], key: str, alike: Callable[[CollectedRun], str]
 ) -> list[str]:
-    """Return `code=1a2b3c4d` for each run beside which an alike one has other code; "" for the
-    others.
-    """
+    """Return `code=1a2b3c4d` for runs with other code than their `alike` ones, else ""."""
     hashes = [(run.record.environment.get("user_code") or {}).get(key) or "none" for run in runs]
     groups: dict[str, set[str]] = {}
     for run, code in zip(runs, hashes, strict=True):
@@ -294,9 +261,7 @@ def _codes(
 
 
 def _newest(runs: Sequence[CollectedRun]) -> tuple[CollectedRun, ...]:
-    """Return the newest run of each scenario, paradigm and seed. In virtual time its repetition is
-    the same run, and no evidence.
-    """
+    # in virtual time, a repetition is the same run, and no evidence
     newest = {
         (run.scenario, run.paradigm, run.seed): run
         for run in sorted(runs, key=lambda run: run.record.path.name)
@@ -305,7 +270,7 @@ def _newest(runs: Sequence[CollectedRun]) -> tuple[CollectedRun, ...]:
 
 
 def _records(path: Path) -> list[RunRecord]:
-    """Return the records in a folder, in the order of their names, which begin with the time."""
+    """Return the records in a folder by name, which begins with the time."""
     if not path.is_dir():
         raise ConfigError(
             f"{path}: there is no such folder; name that of a run, of a sweep, or of several runs."
@@ -363,22 +328,17 @@ def _of_sweep(path: Path) -> Collection:
             f" record.\n{first}".strip()
         )
     runs = by_code(runs)
-    kept, names = _newest(runs), labels_of(run.record for run in runs)
+    newest, names = _newest(runs), labels_of(run.record for run in runs)
     renamed = tuple(
         replace(trial, paradigm=names.get(trial.paradigm, trial.paradigm)) for trial in failed
     )
     return Collection(
-        paths=(path,), runs=kept, failed=renamed, superseded=len(runs) - len(kept), sweep=sweep
+        paths=(path,), runs=newest, failed=renamed, superseded=len(runs) - len(newest), sweep=sweep
     )
 
 
 def _check(record: RunRecord) -> None:
-    """Read what a report needs of a record (of the pushes, the columns), so that damage is noticed
-    before a report is half written.
-
-    Raises:
-        ConfigError: a part is missing or damaged, or a newer raysync wrote it.
-    """
+    """Read a record as far as a report needs it; raise `ConfigError` before one is half written."""
     with legible(record.path), JournalFile(record.path / "journal.jsonl") as file:
         read_header(file.readline())
     for part in ("config", "summary", "evaluations", "environment"):
@@ -392,11 +352,7 @@ def _check(record: RunRecord) -> None:
 
 
 def _whole_sweep(path: Path) -> SweepRecord:
-    """Return a sweep whose experiment and table can be read.
-
-    Raises:
-        ConfigError: there is none, it has no table yet, or it is damaged.
-    """
+    """Return a sweep with readable experiment and table; raise `ConfigError` without."""
     sweep = load_sweep(path)
     for part in ("experiment", "table"):
         getattr(sweep, part)

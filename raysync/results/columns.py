@@ -1,6 +1,4 @@
-"""The columns of tables: which measures there are, what they are called, and how a number becomes
-text.
-"""
+"""The measures in tables: their names, and how a number becomes text."""
 
 from __future__ import annotations
 
@@ -12,15 +10,14 @@ from typing import Literal
 from raysync.core.metrics import ACCURACY, PERPLEXITY
 from raysync.results.collection import Success
 
-Form = Callable[[float], str]
-"""Takes a value and returns the format specification that shows it."""
+Form = Callable[[float], str]  # value -> its format specification
 
 
 Comparable = Literal["ratio", "points", "difference"]
 
 
 def seconds_form(value: float) -> str:
-    """Show three digits: 0.0123, 1.23, 12.3, 1,234."""
+    """Format three digits: 0.0123, 1.23, 12.3, 1,234."""
     rounded = float(f"{value:.3g}")  # 99.99 is 100
     if rounded >= 100 or rounded <= 0:
         return ",.0f"
@@ -28,55 +25,51 @@ def seconds_form(value: float) -> str:
 
 
 def percent_form(_: float) -> str:
-    """Show 97.8%."""
+    """Format 97.8%."""
     return ".1%"
 
 
 def share_form(_: float) -> str:
-    """Show 42%."""
+    """Format 42%."""
     return ".0%"
 
 
 def perplexity_form(value: float) -> str:
-    """Show two decimals; of a model that has learned nothing, the order of magnitude."""
+    """Format two decimals; of an untrained model, the order of magnitude."""
     return ".2f" if value < 1000 else ".1e"
 
 
 def digits_form(_: float) -> str:
-    """Show four digits: 0.01234, 1.234, 1.234e+06."""
+    """Format four digits: 0.01234, 1.234, 1.234e+06."""
     return ".4g"
 
 
 def plain_form(value: float) -> str:
-    """Show 1.3, 12.3, 123."""
+    """Format 1.3, 12.3, 123."""
     return ",.0f" if abs(value) >= 100 else ".1f"
 
 
 def count_form(value: float) -> str:
-    """Show whole numbers as they are, means of them with one decimal."""
+    """Format integers as they are, and means of them with one decimal."""
     return ",.0f" if value == round(value) else ",.1f"
 
 
 @dataclass(frozen=True)
 class Measure:
-    """A column of the table."""
-
     key: str
-    """Its name in `summary.json`."""
+    """The key in `summary.json`."""
     heading: str
     form: Form
     unit: str = ""
-    """The unit of the number in the data frame; "" for a fraction of 1."""
+    """Of the number in the data frame; "": a fraction of 1."""
     about: str = ""
-    """What it is, in a line."""
+    """A definition in a line."""
     rises: bool = False
     """Whether more is better."""
     compared_by: Comparable = "ratio"
-    """How two values of it are compared: by their ratio (of times, of perplexities), by the points
-    between two percentages, or by their plain difference."""
+    """By ratio (times, perplexities), percentage points, or plain difference."""
 
     def show(self, value: float) -> str:
-        """Return a number as text, without its unit."""
         return format(value, self.form(value))
 
 
@@ -150,15 +143,13 @@ OF_EVERY_RUN = (
 
 
 def metric_text(metric: str, value: float) -> str:
-    """Return a value of a metric as text: an accuracy in percent, a perplexity with two decimals,
-    others with four digits.
-    """
+    """Format an accuracy in percent, a perplexity with two decimals, others with four digits."""
     forms = {ACCURACY.name: percent_form, PERPLEXITY.name: perplexity_form}
     return format(value, forms.get(metric, digits_form)(value))
 
 
 def target_text(success: Success) -> str:
-    """Return the target in words: "95.0%", "loss 1.8", "f1 0.9"; "" where none was given."""
+    """Return the target in words, such as "95.0%", "loss 1.8", "f1 0.9", or ""."""
     target = success.target
     if target is None:
         return ""
@@ -168,7 +159,7 @@ def target_text(success: Success) -> str:
 
 
 def final_measure(success: Success) -> Measure | None:
-    """Return how good the model became; None where none was trained."""
+    """Return the measure of the final model; None: none was trained."""
     metric = success.metric
     if metric is None:
         return None
@@ -185,7 +176,7 @@ def final_measure(success: Success) -> Measure | None:
 
 
 def time_measure(success: Success) -> Measure:
-    """Return how soon the target was met; without one, how long the whole work took."""
+    """Return the time to the target or, without one, of the whole work."""
     if success.target is None:
         return WHOLE_WORK
     return Measure(
@@ -198,7 +189,7 @@ def time_measure(success: Success) -> Measure:
 
 
 def measures_for(success: Success) -> tuple[Measure, ...]:
-    """Return the columns of a scenario's table, in order."""
+    """Return a table's columns for a scenario, in order."""
     final, time = final_measure(success), time_measure(success)
     return (
         *([] if final is None else [final]),
@@ -210,9 +201,7 @@ def measures_for(success: Success) -> tuple[Measure, ...]:
 
 
 def measure_named(key: str) -> Measure:
-    """Return the measure of a key of `summary.json` that tables show only beside a published value
-    of it.
-    """
+    """Return the measure of a key that tables have only for a published value."""
     if key.endswith("_accuracy"):
         form: Form = percent_form
     elif key.endswith(("_s", "seconds")):
@@ -227,17 +216,16 @@ def measure_named(key: str) -> Measure:
 
 
 def ratio_text(value: float) -> str:
-    """Show three digits: 0.345, 1.23, 12.3, 1,234."""
+    """Format three digits: 0.345, 1.23, 12.3, 1,234."""
     return format(value, seconds_form(value))
 
 
 def with_interval(
     mean: float | None, low: float | None, high: float | None, count: int, total: int, form: Form
 ) -> str:
-    """Return `3.42 ± 0.31 (2 of 3)`: the mean, half of the interval's width, and how many repeats
-    have a value, where some have none.
+    """Return `3.42 ± 0.31 (2 of 3)`: mean, half the interval, and repeats with a value if not all.
 
-    Both numbers have the mean's digits; an interval narrower than these is left out.
+    Both numbers have the mean's digits; an interval below these is omitted.
     """
     if mean is None or not isfinite(mean):
         return f"none of {total}" if total else "-"

@@ -1,6 +1,4 @@
-"""Grouping the runs of a collection by what sets them apart, in words: `model=lenet,
-profile=8-k80`.
-"""
+"""Group runs by the settings that differ, in words: `model=lenet, profile=8-k80`."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ COMPARED = (
     "faults",
     "evaluation",
 )
-"""The settings that define a scenario: all but paradigm, seed, names, and the folders of files."""
+"""The settings that define a scenario: all but paradigm, seed, names and folders."""
 
 UNIMPORTANT = (
     "data.data_dir",
@@ -42,17 +40,14 @@ UNIMPORTANT = (
     "cluster.task_events",
     "cluster.placement_deadline_s",
 )
-"""Settings that change nothing that is measured."""
+"""Settings without effect on measures."""
 
 BLOCKS = {"workers": "cluster", "network": "cluster", "cluster": "cluster", "faults": "faults"}
-"""Setting -> the block that stands for it in a word: what a cluster profile sets, and the
-faults."""
+"""Setting -> block that is abbreviated to a word: of a cluster profile, or faults."""
 
 
 def differences(records: Sequence[RunRecord]) -> list[str]:
-    """Return for each record the settings in which it differs from others, paradigm and seed aside;
-    "" if it differs in none.
-    """
+    """Return each record's settings that differ from others, without paradigm and seed, or ""."""
     flat = [_flat(record.config) for record in records]
     varied = _varied(flat)
     alike: dict[str, list[dict[str, Any]]] = {}
@@ -67,7 +62,7 @@ def differences(records: Sequence[RunRecord]) -> list[str]:
 
 
 def _varied(flat: Sequence[Mapping[str, Any]]) -> list[str]:
-    """Return the settings that differ."""
+    """Return the keys of settings that differ."""
     keys = dict.fromkeys(key for settings in flat for key in settings)
     return [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
 
@@ -78,9 +73,7 @@ def _parts(
     varied: Sequence[str],
     unclear: Mapping[str, set[str]],
 ) -> list[str]:
-    """Return the differing settings of one record; a cluster and its faults in a word, where that
-    tells them apart.
-    """
+    """Return one record's differing settings, with a word for cluster or faults if it is unique."""
     parts: dict[str, None] = {}
     for key in varied:
         head = key.partition(".")[0]
@@ -96,7 +89,7 @@ def _parts(
 
 
 def _word(record: RunRecord, block: str) -> str:
-    """Return a cluster, or its faults, in a word."""
+    """Abbreviate a cluster, or its faults, to a word."""
     if block == "faults":
         return f"faults={' + '.join(fault.kind for fault in record.config.faults) or 'none'}"
     profile = _profile(record)
@@ -104,20 +97,18 @@ def _word(record: RunRecord, block: str) -> str:
 
 
 def _profile(record: RunRecord) -> str | None:
-    """Return the profile that the user named; the record's own configuration holds its settings."""
+    """Return the named profile; the recorded configuration has only its settings."""
     name = record.summary.get("profile")
     return None if name is None else str(name)
 
 
 def workers_text(experiment: Experiment) -> str:
-    """Return the worker groups in a few words: `2 fast + 1 slow`."""
+    """Return the worker groups in words: `2 fast + 1 slow`."""
     return " + ".join(f"{group.count} {group.name}" for group in experiment.workers)
 
 
 def _flat(experiment: Experiment) -> dict[str, Any]:
-    """Return the path of a setting -> its value; the groups of workers and the faults are entered,
-    other lists are values.
-    """
+    """Flatten settings to path -> value; lists are values, except for workers and faults."""
     flat: dict[str, Any] = {}
 
     def enter(path: str, value: Any) -> None:
@@ -140,7 +131,7 @@ def _short(key: str) -> str:
 
 
 def setting_text(value: Any) -> str:
-    """Return a value in short: `{name: mlp, hidden: [64]}` as `mlp(hidden=[64])`, 3.0 as 3."""
+    """Abbreviate a value: `{name: mlp, hidden: [64]}` to `mlp(hidden=[64])`, 3.0 to 3."""
     if isinstance(value, str) and value.startswith("{"):
         value = _yaml(value)
     if isinstance(value, dict) and "name" in value:
@@ -153,7 +144,7 @@ def setting_text(value: Any) -> str:
 
 
 def trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
-    """Return the paradigm of a trial that left no record."""
+    """Return the paradigm of a trial without a record."""
     chosen = {
         key: row[f"{VARIED}{key}"] for key in sweep.varied if key.partition(".")[0] == "paradigm"
     }

@@ -1,6 +1,4 @@
-"""A report as Markdown, for pull requests and papers: the answer, the tables, and what they were
-measured with.
-"""
+"""A report as Markdown, for pull requests and papers."""
 
 from __future__ import annotations
 
@@ -16,17 +14,11 @@ from raysync.results.ranking import Ranking, rank_all
 from raysync.results.sentences import answer, bottlenecks, cautions, overall, resumptions
 from raysync.results.tables import as_text, behind_leaders, columns, published_as_text, table
 
-LISTED = 5
-"""Trials without a record that are named; of more, only how many there are."""
+LISTED = 5  # the most trials without a record that are named
 
 
 def markdown(collection: Collection, *, median: bool = False) -> str:
-    """Return the whole report.
-
-    Args:
-        collection: the runs.
-        median: tables hold the values of the median run in place of means.
-    """
+    """Return the whole report, with values of the median run or with means."""
     rankings = rank_all(collection)
     parts = [
         f"# {plain(collection.name)}",
@@ -52,7 +44,6 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
 
 
 def _scenario(collection: Collection, ranking: Ranking, median: bool) -> list[str]:
-    """Return the answer and the tables of a scenario."""
     scenario, published = ranking.scenario, collection.published
     measures = columns(collection, scenario)
     numbers = table(collection, scenario, median=median)
@@ -69,7 +60,7 @@ def _scenario(collection: Collection, ranking: Ranking, median: bool) -> list[st
 
 
 def legend(median: bool = False) -> str:
-    """Say how to read the numbers of the tables."""
+    """Explain the numbers of the tables."""
     if median:
         return (
             "Values are those of the median run by final result; a run without a result counts as"
@@ -83,7 +74,7 @@ def legend(median: bool = False) -> str:
 
 
 def notes(collection: Collection) -> list[str]:
-    """Say what was left out, or went wrong."""
+    """Describe omissions and failures."""
     sentences = [
         f"Unfinished: {run.label} in {display_name(run.record.path)}; {run.unfinished}."
         for run in collection.runs
@@ -107,15 +98,13 @@ def notes(collection: Collection) -> list[str]:
 
 
 def plain(text: str) -> str:
-    """Return a text, some of which may come from a record, in one line of Markdown: no HTML in it,
-    no picture, no link.
-    """
+    """Return a text from a record as one line of Markdown without HTML, picture or link."""
     escaped = " ".join(text.split()).replace("&", "&amp;").replace("<", "&lt;")
     return escaped.replace("](", "]\\(").replace("][", "]\\[")
 
 
 def markdown_table(frame: pd.DataFrame) -> str:
-    """Return a table of texts as Markdown; nothing in it is markup."""
+    """Return a table of texts as Markdown, without markup from its cells."""
 
     def escaped(value: object) -> str:
         return plain(str(value)).replace("|", "\\|")
@@ -125,7 +114,7 @@ def markdown_table(frame: pd.DataFrame) -> str:
 
 
 def _block(lines: Sequence[str]) -> str:
-    """Fence lines of a shell by more backticks than there are in a row within."""
+    """Fence lines of a shell with more backticks than they have in a row."""
     within = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
     fence = "`" * max(3, within + 1)
     return "\n".join([f"{fence}sh", *lines, fence])

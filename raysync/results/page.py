@@ -1,10 +1,7 @@
 """The page that answers "which paradigm?", and its figures as pictures.
 
-The page is one file that loads nothing from the network (its content security policy forbids it):
-Jinja2 fills `template/page.html`, with escaping on, and plotly.js draws the figures in the browser,
-from its bundle of lines, points and bars (`vendor/`). The same plotly.js draws the pictures, in a
-headless Chrome or Chromium, through kaleido (`raysync[png]`). So there is one description of a
-figure: matplotlib would need a second one of each, which would sooner or later show something else.
+It is one file that loads nothing from the network. plotly.js draws the figures in the browser and,
+through kaleido in a headless Chrome, the pictures, so each figure has one description.
 """
 
 from __future__ import annotations
@@ -37,34 +34,25 @@ from raysync.results.tables import Column, behind_leaders, cell, columns, table
 
 PLOTLY = "vendor/plotly-basic.min.js"
 
-PICTURE_WIDTH = 860
-"""The width of a picture, in pixels before scaling."""
+PICTURE_WIDTH = 860  # pixels before scaling
 
-PICTURE_SCALE = 2.5
-"""860 pixels become 2,150, which is 300 dpi at a width of 18 cm."""
+PICTURE_SCALE = 2.5  # 860 pixels become 2,150: 300 dpi at a width of 18 cm
 
 OPTIONAL = ("converged_accuracy", "transfer_fraction", "server_fraction", "dropped")
-"""Columns that are left out where no run converged, nothing took time on its way or at the server,
-or no push was dropped."""
+"""Columns that are omitted where all their values are missing or 0."""
 
 
 def write_html(collection: Collection, path: Path) -> None:
-    """Write the page.
-
-    Args:
-        collection: the runs that it is about.
-        path: the file.
-    """
     rankings = rank_all(collection)
     scenarios = [_scenario(collection, ranking) for ranking in rankings]
-    shown = {column.heading: column for each in scenarios for column in each["columns"]}
+    visible = {column.heading: column for scenario in scenarios for column in scenario["columns"]}
     page = render(
         "page.html",
         name=collection.name,
         title=provenance.title(collection),
         overall=overall(rankings),
         scenarios=scenarios,
-        columns=list(shown.values()),
+        columns=list(visible.values()),
         repeats=_repeats(collection),
         published=collection.published,
         paradigms=collection.paradigms,
@@ -82,12 +70,9 @@ def write_html(collection: Collection, path: Path) -> None:
 
 
 def render(template: str, **contents: Any) -> str:
-    """Fill a page in the frame that pages share: `template/frame.html`, with its style, its script
-    and plotly.js.
+    """Fill a file of `template` in the shared frame with style, script and plotly.js.
 
-    Args:
-        template: the name of the file in `template`.
-        contents: what the template names; the frame needs `name` and `title`.
+    The `contents` need `name` and `title` for the frame.
     """
     pages = Environment(
         loader=PackageLoader("raysync.results", "template"),
@@ -107,19 +92,17 @@ def render(template: str, **contents: Any) -> str:
 
 
 def _scenario(collection: Collection, ranking: Ranking) -> dict[str, Any]:
-    """Return what the page shows of a scenario: the answer, the table, and the figures by
-    section.
-    """
+    """Return the parts of a scenario for the page, with the figures by section."""
     frame = table(collection, ranking.scenario)
     measures = shown_columns(columns(collection, ranking.scenario), frame)
-    shown = _columns(measures, behind_leaders(ranking), collection.published)
+    visible = _columns(measures, behind_leaders(ranking), collection.published)
     figures = figures_in(collection, ranking.scenario)
     return {
         "title": ranking.scenario or "all runs",
         "answer": answer(ranking),
         "bottlenecks": bottlenecks(collection, ranking.scenario),
-        "columns": shown,
-        "rows": _rows(collection, frame, shown),
+        "columns": visible,
+        "rows": _rows(collection, frame, visible),
         "sections": [
             (section, [(figure, Markup(figure_json(figure))) for figure in of_section])
             for section, of_section in groupby(figures, key=lambda figure: figure.section)
@@ -128,7 +111,7 @@ def _scenario(collection: Collection, ranking: Ranking) -> dict[str, Any]:
 
 
 def figures_in(collection: Collection, scenario: str) -> list[Figure]:
-    """Return the figures of a scenario that have something to show, in the order of the page."""
+    """Return the figures of a scenario that are not empty, in the order of the page."""
     return figures_of(
         series_of(collection.paradigms, collection.scenarios()[scenario]),
         collection.success(scenario),
@@ -136,18 +119,10 @@ def figures_in(collection: Collection, scenario: str) -> list[Figure]:
 
 
 def write_png(collection: Collection, folder: Path) -> list[Path]:
-    """Write each figure as a picture with its legend, light, about 18 cm wide at 300 dots an inch.
+    """Write each figure as a light picture, about 18 cm wide at 300 dpi, and return the paths.
 
-    Args:
-        collection: the runs that the figures are about.
-        folder: it is created; pictures are `FIGURE.png`, of several scenarios
-            `SCENARIO-FIGURE.png`.
-
-    Returns:
-        The pictures.
-
-    Raises:
-        ConfigError: kaleido, or a Chrome or Chromium for it, is not installed.
+    Names are `FIGURE.png`, or `SCENARIO-FIGURE.png` if there are several scenarios. Raises
+    `ConfigError` if kaleido, or Chrome or Chromium, is not installed.
     """
     kaleido = _kaleido()
     folder.mkdir(parents=True, exist_ok=True)
@@ -206,7 +181,7 @@ def _part(name: str) -> str:
 
 
 def figure_json(figure: Figure) -> str:
-    """Return a figure as JSON that is safe inside a script element: no `<` is left."""
+    """Return a figure as JSON that is safe in a script element: without `<`."""
     data = {"traces": figure.traces, "layout": layout_of(figure)}
     return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
 
@@ -214,10 +189,7 @@ def figure_json(figure: Figure) -> str:
 def _columns(
     measures: Sequence[Measure], behind: Mapping[str, Column], published: Published | None
 ) -> list[Column]:
-    """Return the columns of the page, whose rows are those of `table`.
-
-    Below a measure that ranks the paradigms stands how far each is behind the first.
-    """
+    """Return the columns of the page for rows of `table`, with distances from the first."""
     found = []
     for measure in measures:
         about = measure.about or measure.key
@@ -239,24 +211,21 @@ def _columns(
 
 
 def _rows(
-    collection: Collection, frame: pd.DataFrame, shown: Sequence[Column]
+    collection: Collection, frame: pd.DataFrame, visible: Sequence[Column]
 ) -> list[dict[str, Any]]:
-    """Return the rows of the table of paradigms as the page shows them."""
     return [
         {
             "index": collection.paradigms.index(str(paradigm)),
             "statuses": row["statuses"],
             "label": _breakable(str(paradigm)),
-            "cells": [column.show(row) for column in shown],
+            "cells": [column.show(row) for column in visible],
         }
         for paradigm, row in frame.iterrows()
     ]
 
 
 def shown_columns(measures: Sequence[Measure], frame: pd.DataFrame) -> list[Measure]:
-    """Return the columns of a scenario's table without those of `OPTIONAL` that say nothing of any
-    paradigm.
-    """
+    """Remove the columns of `OPTIONAL` that are empty for all paradigms of a scenario."""
     silent = {
         measure.key
         for measure in measures
@@ -268,19 +237,17 @@ def shown_columns(measures: Sequence[Measure], frame: pd.DataFrame) -> list[Meas
 
 
 def _breakable(label: str) -> Markup:
-    """Let a browser break a long name before its parameters."""
+    """Let a browser break a name before its parameters."""
     return escape(label).replace("(", Markup("<wbr>("))
 
 
 def _parts(text: str) -> list[str]:
-    """Split a cell where a browser can break it: `3.42`, `± 0.31`, `(2 of 3)`."""
+    """Split a cell at its possible line breaks: `3.42`, `± 0.31`, `(2 of 3)`."""
     return re.split(r" (?=[±(])", text)
 
 
 def _notes(row: pd.Series[Any], measure: Measure, published: Published | None) -> list[str]:
-    """Return what stands below a measured value: its ratio, and the published value with its
-    ratio.
-    """
+    """Return the lines below a measured value: its ratio, and the published value and ratio."""
     rows = published.rows.get(str(row.name), {}) if published is not None else {}
     if measure.key not in rows:
         return []
@@ -294,7 +261,7 @@ def _notes(row: pd.Series[Any], measure: Measure, published: Published | None) -
 
 
 def _repeats(collection: Collection) -> str:
-    """Say what the numbers are means of."""
+    """Explain the means."""
     seeds = provenance.seeds(collection)
     if len(seeds) == 1:
         return f"Seed {seeds[0]}: one run a paradigm, so no interval."
@@ -306,7 +273,7 @@ def _repeats(collection: Collection) -> str:
 
 
 def _counts(collection: Collection) -> str:
-    """Say how many runs there are, and how they ended."""
+    """Count the runs by status."""
     statuses = Counter(run.status for run in collection.runs)
     statuses["failed"] += len(collection.failed)
     parts = ", ".join(f"{count} {status}" for status, count in statuses.most_common() if count)
@@ -319,7 +286,7 @@ def _counts(collection: Collection) -> str:
 
 
 def _faults(collection: Collection) -> list[dict[str, str]]:
-    """Return the runs that did not finish, or that are not recorded to their end, and why."""
+    """Return the runs that did not finish or are not recorded to their end, with the reason."""
     runs = [
         run
         for groups in collection.scenarios().values()

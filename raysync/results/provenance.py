@@ -1,4 +1,4 @@
-"""Where a result comes from: configuration, environment, seeds, and the commands that repeat it."""
+"""The origin of a result: configuration, environment, seeds, and commands that repeat it."""
 
 from __future__ import annotations
 
@@ -15,16 +15,13 @@ from raysync.results.collection import Collection
 from raysync.results.columns import target_text
 from raysync.results.grouping import setting_text, workers_text
 
-LISTED = 3
-"""Up to this number, the runs are named one by one."""
+LISTED = 3  # the most runs that are named one by one
 
 ENGINES = {"ray": "on Ray, real seconds", "virtual": "in virtual time"}
 
 
 def title(collection: Collection) -> str:
-    """Say what was trained, on which workers and how often, in a line; what differs between
-    scenarios is left out.
-    """
+    """Describe model, workers and repeats in a line, without what the scenarios vary."""
     experiment, varied = collection.runs[0].record.config, _varied(collection)
     parts = [] if "model" in varied or "data" in varied else [experiment.subject]
     if not {"workers", "profile", "network"} & varied:
@@ -40,14 +37,11 @@ def title(collection: Collection) -> str:
 
 
 def seeds(collection: Collection) -> list[int]:
-    """Return the seeds of all runs, rising."""
     return sorted({run.seed for run in collection.runs})
 
 
 def configuration(collection: Collection) -> dict[str, str]:
-    """Return setting -> value in words; of a setting that the scenarios vary, only that it
-    varies.
-    """
+    """Return setting -> value in words, or that the scenarios vary it."""
     experiment, varied = collection.runs[0].record.config, _varied(collection)
     timing = " (timing only: nothing is trained)" if experiment.timing == "only" else ""
     parameters = collection.runs[0].record.summary.get("parameters") or 0
@@ -84,8 +78,9 @@ def configuration(collection: Collection) -> dict[str, str]:
 
 
 def transports(collection: Collection) -> str:
-    """Say which actors used shared memory, if any did: `shared-memory: server-0, fast-0;
-    object-ref: slow-0`. Damaged records say nothing.
+    """List the actors on shared memory: `shared-memory: server-0, fast-0; object-ref: slow-0`.
+
+    Returns "" if there are none, or records are damaged.
     """
     lines = dict.fromkeys(
         _transports(run.record.environment.get("places")) for run in collection.runs
@@ -109,7 +104,7 @@ def _transports(places: object) -> str:
 
 
 def _batch_sizes(experiment: Experiment) -> str:
-    """Return the samples of an iteration in words: `32 samples a worker; 16 in slow`."""
+    """Return the batch sizes in words: `32 samples a worker; 16 in slow`."""
     own = [
         f"; {group.batch_size} in {group.name}"
         for group in experiment.workers
@@ -119,21 +114,19 @@ def _batch_sizes(experiment: Experiment) -> str:
 
 
 def environment(collection: Collection) -> str:
-    """Return versions and machine in a line; several lines where the runs used several machines."""
+    """Return versions and machine in a line, or in several for several machines."""
     lines = dict.fromkeys(_environment(run.record.environment) for run in collection.runs)
     return "; ".join(lines)
 
 
 def dates(collection: Collection) -> str:
-    """Return the days on which the runs began: "2026-11-21", or "2026-11-21 to 2026-11-23"."""
+    """Return when the runs began: "2026-11-21", or "2026-11-21 to 2026-11-23"."""
     days = sorted(str(run.record.environment.get("started", "?"))[:10] for run in collection.runs)
     return days[0] if days[0] == days[-1] else f"{days[0]} to {days[-1]}"
 
 
 def commands(collection: Collection) -> list[str]:
-    """Return the commands that repeat the runs, then the one that writes the report again; and for
-    a single run the one that writes its trained model to a file.
-    """
+    """Return the commands that repeat the runs and the report, and export a single run's model."""
     report = shlex.join(["raysync", "report", *map(display_name, collection.paths)])
     if collection.sweep is not None:
         command = "sweep" if collection.sweep.experiment.switch_search is None else "switch-search"
@@ -167,9 +160,7 @@ def _runs_again(collection: Collection) -> list[str]:
 
 
 def _command(words: object) -> str | None:
-    """Return the command that was typed, if it was raysync's; a run from Python, or within an
-    actor, has none that can be typed again.
-    """
+    """Return the typed command, if it can be typed again: not from Python, or within an actor."""
     if not isinstance(words, list) or not words:
         return None
     name = Path(str(words[0])).name
@@ -190,7 +181,7 @@ def _environment(environment: dict[str, Any]) -> str:
 
 
 def _varied(collection: Collection) -> set[str]:
-    """Return the first part of each setting that sets scenarios apart."""
+    """Return the first part of each setting that the scenarios vary."""
     parts = [part for run in collection.runs for part in run.scenario.split(", ")]
     return {part.partition("=")[0].partition(".")[0] for part in parts if "=" in part}
 
@@ -204,7 +195,7 @@ def _workers(collection: Collection) -> str:
 
 
 def _block(experiment: Experiment, name: str) -> str:
-    """Return a block of settings in a line: its name, and what differs from the defaults."""
+    """Return a block of settings in a line: its name, and changes from the defaults."""
     block = getattr(experiment, name)
     always = {"name", "optimizer", "lr"} & type(block).model_fields.keys()
     settings = _plain(
@@ -218,7 +209,7 @@ def _block(experiment: Experiment, name: str) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """Return data in which whole numbers have no decimal point."""
+    """Return data with integers for whole numbers."""
     if isinstance(value, dict):
         return {name: _plain(inner) for name, inner in value.items()}
     if isinstance(value, list):

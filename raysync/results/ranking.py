@@ -1,10 +1,7 @@
-"""Which paradigm is first in a scenario, by how much, and how surely; `sentences` says it in words.
+"""Rank the paradigms of a scenario: who is first, by how much, and how surely.
 
-The leader is the paradigm that met the target in the largest share of its repeats and, among
-equals, in the shortest mean time. It is *clearly* ahead of another where the 95 % interval of their
-paired ratio over common seeds leaves out 1, and it leads a scenario clearly where it is so ahead of
-each other. Each of these intervals is for one pair alone: with many paradigms, one in twenty such
-statements is expected to be chance.
+First is the largest share of repeats that met the target, then the shortest mean time. A lead is
+*clear* if the 95 % interval of each paired ratio excludes 1; in one pair of twenty, by chance.
 """
 
 from __future__ import annotations
@@ -20,11 +17,10 @@ from raysync.results.columns import WHOLE_WORK, Measure, final_measure, target_t
 from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
 ALIKE = 0.005
-"""Two times are the same to a reader, however sure the difference is, if their ratio and its whole
-interval are closer to 1 than this."""
+"""Two times are equal to a reader if the whole interval of their ratio is this close to 1."""
 
 Sure = Literal["clear", "not clear", "one seed", "alone", "none"]
-"""How sure it is which paradigm leads: clearly, or why not."""
+"""How sure the leader is: clearly, or why not."""
 
 
 @dataclass(frozen=True)
@@ -37,40 +33,39 @@ class Ranked:
 
     @property
     def share(self) -> float:
-        """The share of its repeats that have a value."""
+        """The share of repeats with a value."""
         return self.value.count / self.value.total
 
 
 @dataclass(frozen=True)
 class PairwiseComparison:
-    """A paradigm against another one that it is thought to be worse than."""
+    """A supposedly worse paradigm, against a better one."""
 
     other: Ranked
-    """The paradigm that is thought to be worse."""
+    """The supposedly worse one."""
     by: Estimate
-    """The ratio of its times or perplexities to those of the better one; of other metrics, by how
-    much they are worse."""
+    """The ratio of its times or perplexities to the better one's, or its deficit otherwise."""
     equal: float
-    """The value that `by` has between equals: 1 for a ratio, 0 for a difference."""
+    """`by` of equals: 1 for a ratio, 0 for a difference."""
 
     @property
     def clear(self) -> bool:
-        """Whether it is worse: by the whole interval, and by more than a reader cares about."""
+        """Whether it is worse by the whole interval, and visibly."""
         return self.by.low is not None and self.by.low > self.equal and not self.alike
 
     @property
     def alike(self) -> bool:
-        """Whether both are the same to a reader."""
+        """Whether both are equal to a reader."""
         ends = [end for end in (self.by.mean, self.by.low, self.by.high) if end is not None]
         return bool(ends) and self.equal == 1 and all(abs(end - 1) < ALIKE for end in ends)
 
 
 @dataclass(frozen=True)
 class Leader:
-    """The paradigm that is first by a measure, and how surely."""
+    """The first paradigm by a measure, and how sure that is."""
 
     name: str
-    """"" where no run has a result."""
+    """"": no run has a result."""
     sure: Sure
     doubtful: tuple[str, ...] = ()
     """Other paradigms that could be as good."""
@@ -78,29 +73,27 @@ class Leader:
 
 @dataclass(frozen=True)
 class Standings:
-    """The paradigms of a scenario by one measure."""
+    """The paradigms of a scenario, ranked by one measure."""
 
     measure: Measure
     ranked: tuple[Ranked, ...]
-    """The best first: the largest share of repeats with a value, then the best mean."""
+    """By share of repeats with a value, then by mean; the best first."""
 
     @property
     def first(self) -> Ranked:
-        """The best paradigm."""
         return self.ranked[0]
 
     @cached_property
     def behind(self) -> tuple[PairwiseComparison, ...]:
-        """The others against the first one, in the order of the ranking."""
+        """The other paradigms against the first, as ranked."""
         return tuple(self.compare(self.first, other) for other in self.ranked[1:])
 
     @cached_property
     def leader(self) -> Leader:
-        """The first paradigm, and how surely it is.
+        """The first paradigm, and how surely it leads.
 
-        It leads clearly where it is ahead of each other paradigm that has a value, even of those
-        that have one in fewer of their repeats: a mean over the lucky repeats can be the smaller
-        one.
+        A clear lead includes paradigms with a value in fewer repeats: the mean of lucky repeats can
+        be the smaller one.
         """
         if self.first.value.count == 0:
             return Leader("", "none")
@@ -115,7 +108,7 @@ class Standings:
         return Leader(name, "one seed" if no_interval else "not clear", doubtful)
 
     def compare(self, better: Ranked, worse: Ranked) -> PairwiseComparison:
-        """Compare two paradigms over their common seeds."""
+        """Compare two paradigms over common seeds."""
         if self.measure.compared_by == "ratio":
             return PairwiseComparison(worse, paired_ratio(worse.seeds, better.seeds), 1.0)
         large, small = (better, worse) if self.measure.rises else (worse, better)
@@ -124,46 +117,39 @@ class Standings:
 
 @dataclass(frozen=True)
 class Ranking:
-    """The standings of the paradigms of a scenario: computed once, and handed to page, Markdown and
-    terminal.
-    """
+    """The ranked paradigms of a scenario, for page, Markdown and terminal."""
 
     scenario: str
     success: Success
-    """What the scenario's runs are judged by."""
     to_target: Standings | None
-    """The standings by the time to the target; None where no target was given."""
+    """By the time to the target; None: no target."""
     whole_work: Standings
-    """The standings by the time for the whole training."""
+    """By the time for the whole training."""
     final: Standings | None
-    """The standings by the model after the same work; None where none was trained."""
+    """By the model after the same work; None: none was trained."""
     statuses: Mapping[str, Counter[str]]
-    """Paradigm -> how its repeats ended -> how many of them."""
+    """Paradigm -> number of repeats by status."""
     most_runs: int
-    """The records of the paradigm that has the most of them."""
+    """The most records of one paradigm."""
 
     @property
     def times(self) -> Standings:
-        """The standings that decide: at the target, or with the whole work if no repeat of any
-        paradigm reached a target.
-        """
+        """The ranking that decides: to the target or, if no repeat reached one, the whole work."""
         if self.to_target is None or self.to_target.first.value.count == 0:
             return self.whole_work
         return self.to_target
 
     @property
     def target(self) -> str:
-        """The target in words; "" where there is none, or where no repeat reached it."""
+        """The target in words; "" without one, or if no repeat reached it."""
         return target_text(self.success) if self.times is self.to_target else ""
 
 
 def rank_all(collection: Collection) -> list[Ranking]:
-    """Rank the paradigms of every scenario, in the collection's order."""
     return [rank(collection, scenario) for scenario in collection.scenarios()]
 
 
 def rank(collection: Collection, scenario: str = "") -> Ranking:
-    """Rank the paradigms of a scenario."""
     success, groups = collection.success(scenario), collection.scenarios()[scenario]
     final = final_measure(success)
     return Ranking(

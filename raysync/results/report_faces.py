@@ -1,4 +1,4 @@
-"""An answer in words and tables, and its faces: Markdown and a page; `cli.table` prints it."""
+"""An answer in words and tables, as Markdown and as a page; `cli.table` prints it."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from raysync.results.tables import Column
 
 @dataclass(frozen=True)
 class Table:
-    """A table whose rows have names."""
+    """A table with named rows."""
 
     first: str
-    """The heading of the column of names."""
+    """The heading of the names."""
     columns: Sequence[Column]
     rows: Mapping[str, Any]
-    """Name -> what the columns show of it."""
+    """Name -> argument of the columns' `show`."""
 
     def frame(self) -> pd.DataFrame:
-        """Return the cells of all columns as text."""
+        """Return all cells as text."""
         cells = [[column.show(row) for column in self.columns] for row in self.rows.values()]
         headings = [column.heading for column in self.columns]
         return pd.DataFrame(cells, pd.Index(self.rows, name=self.first), headings)
@@ -34,7 +34,7 @@ class Table:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a command has found."""
+    """The result of a command."""
 
     command: str
     name: str
@@ -42,16 +42,15 @@ class Answer:
     question: str
     sentences: Sequence[str]
     tables: Sequence[Table]
-    """The first is of `labels`."""
+    """The first one is of `labels`."""
     legend: str
     labels: Sequence[str]
-    """The paradigms, in the order of their colours."""
+    """The paradigms in the order of their colours."""
     figures: Sequence[Figure]
     basis: Sequence[str]
-    """What the answer rests on, and what it does not say."""
+    """The assumptions and limits of the answer."""
 
     def markdown(self) -> str:
-        """Return the answer as Markdown."""
         parts = [
             f"# {plain(self.name)}",
             *map(plain, self.sentences),
@@ -62,7 +61,7 @@ class Answer:
         return "\n\n".join(parts) + "\n"
 
     def html(self) -> str:
-        """Return the answer as a page that loads nothing from the network."""
+        """Return a page that loads nothing from the network."""
         return render(
             "answer.html",
             name=self.name,

@@ -1,6 +1,4 @@
-"""What a reader may conclude, in words: who leads and how surely, what limits a run, what keeps
-runs from being compared. The tables have the numbers.
-"""
+"""The conclusions of a report in words: who leads and how surely, limits, and cautions."""
 
 from __future__ import annotations
 
@@ -19,16 +17,12 @@ WHY_NOT: dict[Sure, str] = {
     "one seed": "fewer than two seeds are common, so chance cannot be ruled out",
     "none": "there is no result",
 }
-HELPS = 0.02
-"""The share of the time that a change must save to be named."""
-NAMED = 3
-"""Paradigms that cannot be told apart from the leader are named up to this number."""
+HELPS = 0.02  # the share of the time that a change must save to be named
+NAMED = 3  # the most paradigms that are named as equal to the leader
 
 
 def overall(rankings: Sequence[Ranking]) -> str:
-    """Summarise several scenarios in a line: which paradigm is clearly first in how many of them,
-    and what keeps the others from having a leader; "" for one scenario.
-    """
+    """Count the scenarios by clear leader, or reason for none, in a line; "" for one scenario."""
     if len(rankings) == 1:
         return ""
     clear: Counter[str] = Counter()
@@ -46,10 +40,10 @@ def overall(rankings: Sequence[Ranking]) -> str:
 
 
 def answer(ranking: Ranking) -> str:
-    """Say which paradigm reaches the target first, and how surely; or why that cannot be said.
+    """Say which paradigm reaches the target first, and how surely, or why that is unknown.
 
-    Without a target, and where no repeat reached it: which model is best after the same work, and
-    which paradigm finishes that first. The tables say by how much.
+    Without a target, or if no repeat reached it: which model is best after the same work, and which
+    paradigm is the first to finish.
     """
     times, final = ranking.times, ranking.final
     parts = []
@@ -76,7 +70,7 @@ def lead(standings: Standings, does: str, unit: str = "") -> str:
     """Say which paradigm is first by a measure, with its value, and how surely.
 
     Args:
-        standings: of which at least one paradigm has a value.
+        standings: at least one paradigm has a value.
         does: `is the first to reach 90.0%`.
         unit: of the value, with a space before it.
     """
@@ -99,7 +93,7 @@ def _how_sure(leader: Leader) -> str:
 
 
 def _better(final: Standings, name: str) -> list[str]:
-    """Return the paradigms whose models are clearly better than the named one's."""
+    """Return the paradigms with clearly better models than the named one."""
     own = next(entry for entry in final.ranked if entry.paradigm == name)
     return [
         entry.paradigm
@@ -109,19 +103,19 @@ def _better(final: Standings, name: str) -> list[str]:
 
 
 def resumptions(collection: Collection) -> list[str]:
-    """Say which runs went on from a checkpoint, how often, and what that cost them."""
+    """Describe the runs that were resumed, and their losses."""
     runs = [run for run in collection.runs if run.record.summary.get("resumptions")]
     only = len(collection.runs) == 1
     return [_resumed("The run" if only else run.label, run.record.summary) for run in runs]
 
 
 def cautions(collection: Collection) -> list[str]:
-    """Say what keeps runs of the collection from being compared like with like."""
+    """Warn of differences that make runs of the collection incomparable."""
     return [*_codes(collection), *_batch_metrics(collection)]
 
 
 def _codes(collection: Collection) -> Iterator[str]:
-    """Name the different code of runs that are otherwise alike."""
+    """Describe the different code of runs with equal settings."""
     described: dict[str, str] = {}
     for run in collection.runs:
         for part, key in ((run.scenario, "task_sha256"), (run.paradigm, "paradigm_sha256")):
@@ -141,24 +135,22 @@ def _code(code: Mapping[str, Any]) -> str:
 
 
 def _batch_metrics(collection: Collection) -> Iterator[str]:
-    """Name the metrics that depend on the batch, where evaluations had batches of other sizes."""
+    """Warn of metrics that depend on the batch, if evaluations had several batch sizes."""
     sizes: dict[str, set[int]] = {}
     for run in collection.runs:
         for name in run.record.summary.get("batch_metrics", ()):
             sizes.setdefault(name, set()).add(run.record.config.evaluation.batch_size)
-    for name, each in sizes.items():
-        if len(each) > 1:
-            shown = listed([f"{size:,}" for size in sorted(each)])
+    for name, batch_sizes in sizes.items():
+        if len(batch_sizes) > 1:
+            text = listed([f"{size:,}" for size in sorted(batch_sizes)])
             yield (
                 f"{name} depends on the batch that it is measured on: it cannot be compared between"
-                f" evaluation.batch_size {shown}."
+                f" evaluation.batch_size {text}."
             )
 
 
 def bottlenecks(collection: Collection, scenario: str) -> list[str]:
-    """Say where the time of each paradigm of a scenario went, by its first seed of which that is
-    known.
-    """
+    """Describe the bottleneck of each paradigm, by its first seed with a known one."""
     return said_of(
         {
             paradigm: [run.record.summary for run in runs]
@@ -168,10 +160,10 @@ def bottlenecks(collection: Collection, scenario: str) -> list[str]:
 
 
 def said_of(summaries: Mapping[str, Sequence[Mapping[str, Any] | None]]) -> list[str]:
-    """Say where the time of each paradigm went, once for those of which the same is true.
+    """Describe the bottleneck of each paradigm, once for paradigms with the same text.
 
     Args:
-        summaries: label of a paradigm -> a summary for each seed; None for a run that failed.
+        summaries: label of a paradigm -> summary by seed; None: the run failed.
     """
     paradigms: dict[str, list[str]] = {}
     for paradigm, runs in summaries.items():
@@ -190,12 +182,12 @@ def said_of(summaries: Mapping[str, Sequence[Mapping[str, Any] | None]]) -> list
 def bottleneck(
     summary: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]] | None = None
 ) -> str:
-    """Say what limits a run and what helps most, from its summary; "" if that was not found.
+    """Describe a run's bottleneck and best change, from its summary; "": unknown.
 
     Args:
         summary: of the run.
-        others: label of a paradigm -> the summary of its run in the same table. One that makes the
-            same updates in less time than the best change is what helps most.
+        others: label -> summary of other paradigms in the same table. One that makes the same
+            updates in less time than the best change is the best change.
     """
     found = summary.get("bottleneck")
     if not found:
@@ -217,12 +209,7 @@ def bottleneck(
 def helps_most(
     summary: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, float] | None:
-    """Return what helps a run most, and the seconds that its work then takes; None: nothing does.
-
-    Args:
-        summary: of the run.
-        others: see `bottleneck`.
-    """
+    """Return the best change for a run, and the seconds of its work then; None: nothing helps."""
     found = summary["bottleneck"]
     change, least_s = found["change"], found["change_s"]
     if change is None:
@@ -236,14 +223,15 @@ def helps_most(
 def _row(
     summaries: Mapping[str, Sequence[Mapping[str, Any] | None]], index: int
 ) -> dict[str, Mapping[str, Any]]:
-    """Return the summary of each paradigm with the seed of that index."""
+    """Return the summary of each paradigm at an index of the seeds."""
     found = {label: runs[index] for label, runs in summaries.items() if index < len(runs)}
     return {label: summary for label, summary in found.items() if summary}
 
 
 def _makes_the_same_updates(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Say whether two runs have applied equally many updates of fresh gradients, and no gradient is
-    lost: as of BSP with equal batches, with balanced ones, and without a server.
+    """Say whether two runs applied equally many updates of fresh gradients, and lost none.
+
+    So do BSP with equal batches, with balanced ones, and without a server.
     """
     of_both = ("status", "samples", "updates", "pushes")
     are_fresh = not any(each.get("staleness_max") or each.get("dropped") for each in (one, other))
@@ -260,5 +248,5 @@ def _resumed(name: str, summary: Mapping[str, Any]) -> str:
 
 
 def listed(words: Sequence[str]) -> str:
-    """Return `a`, `a and b`, `a, b and c`."""
+    """Join words: `a`, `a and b`, `a, b and c`."""
     return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))

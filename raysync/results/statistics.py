@@ -1,13 +1,7 @@
 """Statistics of repeats over seeds: means, paired ratios, the median run; never the best run.
 
-*Interval.* The default is Student's t interval of the mean. It is exact where repeats scatter
-normally, and honest with few of them: with 3 seeds it is 4.3 standard errors wide each way. A
-percentile bootstrap of 3 values can draw only 10 different samples, never leaves [min, max], and
-covers the mean about three times in four instead of 19 in 20; it is offered (`method="bootstrap"`,
-BCa) for 10 repeats or more, and needs no normal distribution.
-
-*Missing.* A repeat without a value (target not reached, diverged, failed) stays in `total`. A mean
-over the others is a mean of the lucky ones, so it is always shown with `count` of `total`.
+Student's t interval is honest with few repeats; a percentile bootstrap of 3 would cover the mean
+three times in four, not 19 in 20. A repeat without a value stays in `total`, so that it is visible.
 """
 
 from __future__ import annotations
@@ -30,21 +24,18 @@ BOOTSTRAP_SEED = 0
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean with its confidence interval."""
-
     mean: float | None
-    """None where no repeat had a value."""
+    """None: no repeat has a value."""
     low: float | None
-    """None where fewer than two values give no interval."""
+    """None: fewer than two values."""
     high: float | None
     count: int
-    """The repeats with a value."""
+    """Repeats with a value."""
     total: int
     """All repeats."""
 
     @property
     def complete(self) -> bool:
-        """Whether every repeat had a value."""
         return self.count == self.total
 
 
@@ -54,9 +45,9 @@ def estimate(
     """Estimate the mean of repeats, with its interval.
 
     Args:
-        values: one a repeat; None, NaN and infinity mean that it has none.
+        values: one a repeat; None, NaN and infinity are missing.
         confidence: the level of the interval, between 0 and 1.
-        method: see above. With fewer than 10 values, "bootstrap" gives a t interval, too.
+        method: "bootstrap" (BCa) needs no normal distribution, but 10 values; below, it is "t".
     """
     present = [float(value) for value in values if value is not None and isfinite(value)]
     mean = float(np.mean(present)) if present else None
@@ -89,17 +80,10 @@ def paired_difference(
     theirs: Mapping[int, float | None],
     confidence: float = CONFIDENCE,
 ) -> Estimate:
-    """Estimate the mean of ours - theirs over the seeds that both have, with its t interval.
+    """Estimate the mean of ours - theirs (seed -> value) over common seeds, with its t interval.
 
-    Pairs meet the same batches, jitter and faults, so the effect that a seed has on both cancels.
-
-    Args:
-        ours: seed -> value.
-        theirs: the same for another paradigm.
-        confidence: the level of the interval.
-
-    Returns:
-        The estimate; `count` is the pairs in which both have a value, `total` the common seeds.
+    Pairs meet the same batches, jitter and faults, so a seed's effect on both cancels. `count` is
+    the pairs with both values, `total` the common seeds.
     """
     return estimate(
         [None if a is None or b is None else a - b for a, b in _pairs(ours, theirs)], confidence
@@ -111,11 +95,9 @@ def paired_ratio(
     theirs: Mapping[int, float | None],
     confidence: float = CONFIDENCE,
 ) -> Estimate:
-    """Estimate the geometric mean of ours / theirs over the seeds that both have, with the t
-    interval of the logarithms.
+    """Estimate the geometric mean of ours / theirs over common seeds.
 
-    This is for times and rates: a value that is not above 0 counts as none. See
-    `paired_difference`.
+    The t interval is of the logarithms, for times and rates: values up to 0 are missing.
     """
     logs = estimate(
         [
@@ -142,18 +124,17 @@ def _pairs(
 def median_run(
     runs: Sequence[CollectedRun], key: str = "final_accuracy", lost: int = 0, *, rises: bool = True
 ) -> CollectedRun | None:
-    """Return the run in the middle by its result; None if there are no runs, or if a repeat without
-    a record is in the middle.
+    """Return the middle run by its result; None: no runs, or a repeat without a record.
 
-    Source: LagTuner, section 5.2: "three independent runs ... median results based on test
-    accuracy". A run without a result (diverged, failed) counts as worse than any with one; of an
-    even number the worse of the two in the middle; of equals the smaller seed counts as better.
+    LagTuner, section 5.2: "three independent runs ... median results based on test accuracy". A run
+    without a result is worse than any with one; the median of an even number is the worse of two;
+    of equals, the smaller seed is better.
 
     Args:
         runs: the repeats.
         key: in `summary.json`.
-        lost: how many repeats left no record.
-        rises: whether more of it is better.
+        lost: the number of repeats without a record.
+        rises: whether more is better.
     """
     sign = 1.0 if rises else -1.0
 

@@ -1,4 +1,4 @@
-"""The table of paradigms of a scenario: as numbers, and as text for Markdown."""
+"""The table of paradigms of a scenario, as numbers and as text."""
 
 from __future__ import annotations
 
@@ -25,19 +25,17 @@ from raysync.results.statistics import Estimate, estimate, median_run, paired_ra
 
 @dataclass(frozen=True)
 class Column:
-    """A column of a table."""
-
     heading: str
     about: str
     show: Callable[[Any], str]
-    """It returns the cell of a row."""
+    """Row -> cell."""
     brief: Callable[[Any], str] | None = None
-    """What a terminal shows in its place, which has no room for each interval; None: the same."""
+    """The same for a terminal, without intervals; None: `show`."""
     only_in_pages: bool = False
 
 
 def behind(standings: Standings) -> Column:
-    """Return how far each paradigm is behind the first, over common seeds; rows are its labels."""
+    """Return the distances from the first over common seeds, for rows that are labels."""
     measure = standings.measure
     how = {
         "ratio": ("× the first", "as a multiple of the first"),
@@ -54,7 +52,7 @@ def behind(standings: Standings) -> Column:
 
 
 def _behind_text(by: Estimate, measure: Measure) -> str:
-    """`2.00 (1.85 to 2.15; 3 of 4 seeds)`."""
+    """Format `2.00 (1.85 to 2.15; 3 of 4 seeds)`."""
     shows: dict[str, Callable[[float], str]] = {
         "ratio": ratio_text,
         "points": lambda value: f"{100 * value:.2g}",
@@ -72,9 +70,7 @@ def _behind_text(by: Estimate, measure: Measure) -> str:
 
 
 def behind_leaders(ranking: Ranking) -> dict[str, Column]:
-    """Return, of each measure that ranks the paradigms, how far they are behind its first; rows are
-    those of `table`.
-    """
+    """Return key -> distances from the first by this measure, for rows of `table`."""
     found = {}
     for standings in (ranking.times, ranking.final):
         if standings is not None and any(each.by.mean is not None for each in standings.behind):
@@ -88,9 +84,7 @@ def behind_leaders(ranking: Ranking) -> dict[str, Column]:
 
 
 def columns(collection: Collection, scenario: str = "") -> list[Measure]:
-    """Return the measures of a scenario's table: those that are always shown, then others that the
-    published table has.
-    """
+    """Return the columns of a scenario's table, with further published measures last."""
     measures = list(measures_for(collection.success(scenario)))
     listed = {measure.key for measure in measures}
     more = [key for key in published_keys(collection.published) if key not in listed]
@@ -98,29 +92,26 @@ def columns(collection: Collection, scenario: str = "") -> list[Measure]:
 
 
 def published_keys(published: Published | None) -> list[str]:
-    """Return the keys of the measures of a published table."""
     rows = published.rows.values() if published is not None else ()
     return list(dict.fromkeys(key for row in rows for key in row))
 
 
 def table(collection: Collection, scenario: str = "", *, median: bool = False) -> pd.DataFrame:
-    """Return a table with a row for each paradigm, in the collection's order; its label is the
-    index.
+    """Return a row for each paradigm, indexed by its label, in the collection's order.
 
     Args:
         collection: the runs.
         scenario: one of `collection.scenarios()`.
-        median: values are those of the median run (`statistics.median_run`) in place of means; then
-            there are no intervals, and `KEY_count` says whether it has a value.
+        median: whether to return values of the median run (`statistics.median_run`), without
+            intervals, instead of means.
 
     Returns:
-        Columns `repeats` (with trials that left no record), `finished`, `statuses` (text: "1
-        diverged, 1 failed"; "" if all finished), `seed` (of the median run; only with `median`),
-        and of each measure KEY of `columns`: `KEY` (mean), `KEY_low`, `KEY_high` (95 % interval),
-        `KEY_count` (of `repeats`, how many have a value). NaN: there is none. With a published
-        table of the experiment also, of each KEY in it: `KEY_published`; and, if that has
-        `relative_to`: `KEY_ratio`, `KEY_ratio_low`, `KEY_ratio_high`, `KEY_ratio_count` (measured,
-        paired over seeds) and `KEY_published_ratio`.
+        Columns `repeats` (with trials without a record), `finished`, `statuses` ("1 diverged, 1
+        failed"; "": all finished), `seed` (with `median`), and for each measure KEY: `KEY`,
+        `KEY_low`, `KEY_high` (95 % interval), `KEY_count` (repeats with a value); NaN: no value.
+        For a KEY of a published table also `KEY_published`; with its `relative_to` also
+        `KEY_ratio`, `KEY_ratio_low`, `KEY_ratio_high`, `KEY_ratio_count` (measured, paired over
+        seeds) and `KEY_published_ratio`.
     """
     groups, published = collection.scenarios()[scenario], collection.published
     final = final_measure(collection.success(scenario)) or WHOLE_WORK
@@ -165,9 +156,7 @@ def _values(key: str, value: Estimate) -> dict[str, Any]:
 def _published(
     published: Published, paradigm: str, groups: Mapping[str, Sequence[CollectedRun]]
 ) -> dict[str, Any]:
-    """Return the published values of a paradigm, and the ratios to those of `relative_to`, measured
-    and published.
-    """
+    """Return a paradigm's published values, with measured and published ratios to `relative_to`."""
     row: dict[str, Any] = {}
     base = published.relative_to
     for key in published_keys(published):
@@ -185,7 +174,7 @@ def _published(
 
 
 def cell(row: pd.Series[Any], measure: Measure) -> str:
-    """Return a measure in a row of `table` as text: `3.42 ± 0.31 (2 of 3)`."""
+    """Format a measure in a row of `table`: `3.42 ± 0.31 (2 of 3)`."""
     total = 1 if "seed" in row.index else int(row["repeats"])
     key = measure.key
     return with_interval(
@@ -201,13 +190,12 @@ def cell(row: pd.Series[Any], measure: Measure) -> str:
 def as_text(
     numbers: pd.DataFrame, measures: Sequence[Measure], behind: Mapping[str, Column] = {}
 ) -> pd.DataFrame:
-    """Return the table of paradigms as text: a row a paradigm, a column a measure. Measures without
-    a single value are left out.
+    """Format the table of paradigms: a row a paradigm, a column a measure that has values.
 
     Args:
         numbers: as `table` returns them.
         measures: the columns.
-        behind: key of a measure -> a column that stands behind it.
+        behind: key of a measure -> its further column.
     """
     rows = [row for _, row in numbers.iterrows()]
     text = pd.DataFrame(index=numbers.index)
@@ -229,8 +217,7 @@ def as_text(
 def published_as_text(
     numbers: pd.DataFrame, measures: Sequence[Measure], published: Published
 ) -> pd.DataFrame:
-    """Return measured beside published as text: each measure of the published table, or its ratios
-    where it has those.
+    """Format measured beside published values, or ratios if the published table has them.
 
     Args:
         numbers: as `table` returns them, of means.

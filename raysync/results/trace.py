@@ -1,17 +1,7 @@
-"""The timeline of one run as a Chrome trace, for ui.perfetto.dev, chrome://tracing or any other
-viewer of the format.
+"""The timeline of one run as a Chrome trace ("Trace Event Format", Google), in microseconds.
 
-    process "workers"   a track a worker: transfer, step, wait (and why); leaving, joining
-    process "server"    updates, drops, switches, the controller's decisions, evaluations,
-                        checkpoints and resumptions
-    process "lead"      a counter a worker: clocks ahead of the slowest, at each release
-
-The time between a release and its push that is not the step is drawn as transfer, before the step:
-the weights' way to the worker (on Ray, all that an emulated link adds, and the report's way back).
-A gradient's way to the server overlaps what follows its push, and is not drawn. A step that was
-never pushed (its worker left, or the run ended) is not drawn either.
-
-Format: "Trace Event Format", Google; times in microseconds.
+The time between release and push outside the step is drawn as transfer. A step that was never
+pushed, as its worker left or the run ended, is not drawn.
 """
 
 from __future__ import annotations
@@ -30,11 +20,10 @@ from raysync.record.reader import RunRecord
 from raysync.results.collection import label_of
 from raysync.results.columns import metric_text
 
+# unique over processes and tracks: Perfetto takes a thread's number for unique over all processes
 WORKERS, SERVER, LEAD = 1, 2, 3
 UPDATES, CONTROLLER, EVALUATIONS = 4, 5, 6
 FIRST_WORKER = 11
-"""No two processes or tracks have the same number: Perfetto, like Linux, takes a thread's number
-for unique over all processes."""
 
 TRACKS = {UPDATES: "updates", CONTROLLER: "controller", EVALUATIONS: "evaluations"}
 AT_END = "no release: the run ended"
@@ -44,21 +33,13 @@ TraceEvent = dict[str, Any]
 
 
 def write_trace(record: RunRecord, path: Path) -> None:
-    """Write the `trace` of a run to a file, as JSON."""
     path.write_text(
         json.dumps(trace(record), separators=(",", ":"), allow_nan=False), encoding="utf-8"
     )
 
 
 def trace(record: RunRecord) -> TraceEvent:
-    """Return the timeline of a run.
-
-    Returns:
-        `{"traceEvents": [...], ...}` as the format has it.
-
-    Raises:
-        ConfigError: the record is damaged.
-    """
+    """Return a run's `{"traceEvents": [...], ...}`; raise `ConfigError` if it is damaged."""
     lines = list(record.journal())
     tracks = {
         worker: track for track, worker in enumerate(_workers(lines, record), start=FIRST_WORKER)
@@ -76,9 +57,7 @@ def trace(record: RunRecord) -> TraceEvent:
 
 
 def _workers(lines: Iterable[Line], record: RunRecord) -> list[str]:
-    """Return every life of every worker, sorted by the first appearance of its slot; also of those
-    whose joining was cut off.
-    """
+    """Return every life of every worker, by first appearance of its slot, even without a join."""
     events = (line.event for line in lines if isinstance(line, Entry))
     came_or_went = [event.worker for event in events if isinstance(event, Joined | Left)]
     workers = dict.fromkeys([*came_or_went, *record.pushes.worker.unique()])
@@ -87,7 +66,7 @@ def _workers(lines: Iterable[Line], record: RunRecord) -> list[str]:
 
 
 def _names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
-    """Name the processes and tracks for the viewer, and give their order."""
+    """Name and order the processes and tracks."""
     label = f"{label_of(record)}, seed {record.config.seed}"
     for process, name in (
         (WORKERS, f"workers: {label}"),
@@ -139,7 +118,7 @@ def _holds(lines: Iterable[Line]) -> dict[tuple[str, int], str]:
 def _slices(
     record: RunRecord, tracks: dict[str, int], holds: dict[tuple[str, int], str]
 ) -> Iterator[TraceEvent]:
-    """Draw the ways, step and wait of every push, and the lead at its release."""
+    """Draw transfers, step and wait of every push, and the lead at its release."""
     for row in record.pushes.to_dict("records"):
         worker, clock, track = row["worker"], row["clock"], tracks[row["worker"]]
         released, pushed = row["released_at_s"], row["pushed_at_s"]
@@ -170,7 +149,7 @@ def _slices(
 def _slice(
     name: str, category: str, track: int, begin_s: float, end_s: float, args: TraceEvent
 ) -> Iterator[TraceEvent]:
-    """Draw a bar on a worker's track; none where it would have no length."""
+    """Draw a bar on a worker's track, if it has a length."""
     # whole nanoseconds, so that neighbours touch and never overlap
     begin, end = round(begin_s * NS_PER_S), round(end_s * NS_PER_S)
     if end > begin:
@@ -187,7 +166,7 @@ def _slice(
 
 
 def _marks(lines: Iterable[Line], tracks: dict[str, int], metric: str) -> Iterator[TraceEvent]:
-    """Mark what happened at a moment; of an evaluation, name the primary metric."""
+    """Mark events; an evaluation by its primary metric."""
     for line in lines:
         match line:
             case Entry(event=event, decisions=decisions):
@@ -253,7 +232,7 @@ def _of_decision(decision: Decision, at: float, tracks: dict[str, int]) -> Itera
 def _of_worker(
     name: str, worker: str, at: float, tracks: dict[str, int], args: Mapping[str, Any]
 ) -> Iterator[TraceEvent]:
-    """Set a mark among the decisions, and on the worker's own track."""
+    """Mark a decision, also on the worker's track."""
     yield _mark(name, "note", at, SERVER, CONTROLLER, {"worker": worker, **args})
     if worker in tracks:
         yield _mark(name, "note", at, WORKERS, tracks[worker], dict(args))
@@ -279,9 +258,7 @@ def _us(at: float) -> float:
 
 
 def _json_value(value: Any) -> Any:
-    """Return the data of a paradigm's Note or an actor's report, without the numbers that JSON
-    lacks.
-    """
+    """Return a note's or report's data without the numbers that JSON lacks."""
     if isinstance(value, dict):
         return {name: _json_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
@@ -290,5 +267,5 @@ def _json_value(value: Any) -> Any:
 
 
 def _number(value: Any) -> float | None:
-    """Return a number that JSON has: NaN and infinity become None."""
+    """Return a number, with None for NaN and infinity."""
     return None if value is None or value != value or abs(value) == float("inf") else float(value)

@@ -1,1 +1,1 @@
-"""One run of an experiment on an engine, with its record: begun, followed, recovered, resumed."""
+"""Start, record, recover and resume one run of an experiment."""

@@ -1,4 +1,4 @@
-"""The engines that train: on Ray, and on a virtual clock."""
+"""The interface of both engines: Ray, and a virtual clock."""
 
 from __future__ import annotations
 
@@ -18,8 +18,7 @@ from raysync.record.metrics_registry import RunLabels
 from raysync.training.preparation import TrainingPlan
 
 WatchCallback = Callable[[Measures], None]
-Notify = Callable[[str], None]
-"""Receives a sentence that the user should read."""
+Notify = Callable[[str], None]  # a sentence that the user should read
 
 
 class Engine(Protocol):
@@ -31,17 +30,15 @@ class Engine(Protocol):
 
     @property
     def resumes_exactly(self) -> bool:
-        """Whether iterations under way at a checkpoint go on, in place of beginning again."""
+        """Whether iterations in flight at a checkpoint continue instead of starting again."""
 
     @property
     def rosters(self) -> Mapping[int, Roster]:
-        """Stage -> the roster of the latest run's machine, 0 where the network is whole; empty
-        where the machine is in another process.
-        """
+        """Stage -> roster of the latest run, 0 without stages; empty if in another process."""
 
     @property
     def models(self) -> Sequence[SavedModel]:
-        """The models that the latest run left; they are there before its last line."""
+        """The models that the latest run left, available before its last line."""
 
     def run(
         self,
@@ -51,28 +48,21 @@ class Engine(Protocol):
         checkpoint: Checkpoint | None = None,
         history: Callable[[], Sequence[Line]] = tuple,
     ) -> Iterator[list[Line] | Checkpoint]:
-        """Train, and yield the lines of the journal in order; the last one is an `Ended`. Metrics
-        are published under the labels. The first report has lines; each checkpoint is reported
-        behind its line.
+        """Train, and yield the journal's lines in order, and each checkpoint after its line.
 
-        Args:
-            training: what to train.
-            paradigm: a fresh one.
-            labels: what names the run in logs and metrics; None: no metrics are published.
-            checkpoint: what the run goes on from: the lines are those behind its cut. None: it
-                begins.
-            history: returns the lines of the journal up to there.
+        The first report has lines, and the last line is `Ended`. Metrics are published under the
+        labels. A run from a checkpoint repeats no lines; `history` reads the lines before it.
 
         Raises:
-            RunLost: a process was lost that the run cannot do without; there is no `Ended`.
+            RunLost: a process that the run needs was lost; there is no `Ended`.
         """
 
     def stop(self) -> None:
-        """Let the run under way end as `stopped`, after a last checkpoint."""
+        """End the run under way as `stopped`, after a last checkpoint."""
 
 
 def quiet(_: object) -> None:
-    """Tell nobody."""
+    """Ignore a notification."""
 
 
 @contextmanager
@@ -82,13 +72,9 @@ def engine_for(
     address: str | None = None,
     fork_server: ForkServer | None = None,
 ) -> Iterator[Engine]:
-    """Start the engine that an experiment names. It serves any number of runs.
+    """Start the engine that an experiment names, for any number of runs.
 
-    Args:
-        experiment: the experiment to run.
-        notify: receives sentences that the user should read.
-        address: the cluster to join where `cluster.address` is `auto`; None: a private one.
-        fork_server: the one that was started early for it; None: there is none.
+    `address` is the cluster to join where `cluster.address` is `auto`; None: a private one.
     """
     if experiment.engine == "virtual":
         from raysync.virtual.engine import VirtualEngine

@@ -19,7 +19,7 @@ from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.event_text import tell
-from raysync.record.journal_cut import came_to, lines_before
+from raysync.record.journal_cut import end_of, lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.reader import RunRecord, load
@@ -29,7 +29,7 @@ from raysync.record.uploader import uploads
 from raysync.record.user_code import user_code
 from raysync.record.writer import JOURNAL, RecordWriter, folder_name, make_folder
 from raysync.running.engines import Engine, Notify, WatchCallback
-from raysync.running.recovery import GoesOn, Recoveries, Reports
+from raysync.running.recovery import Recoveries, Reports, ResumePoint
 from raysync.running.stop_request import stop_request
 from raysync.tracking.callback import RunStart, callbacks_of
 from raysync.tracking.observers import Observers
@@ -37,35 +37,28 @@ from raysync.tracking.trackers import trackers_of
 from raysync.training.preparation import TrainingPlan
 from raysync.training.tasks.supervised import Supervised
 
-KEPT_AFTER = ("finished", "diverged")
-"""The ends of a run that leaves its model."""
+MODEL_AFTER = ("finished", "diverged")  # runs that leave a model
 
 
 class RecordedRun:
-    """One run of an engine, and its record."""
+    """Write the record of a run while an engine trains and observers watch."""
 
     def __init__(
         self,
         engine: Engine,
         training: TrainingPlan,
         choice: ParadigmChoice,
-        goes_on: GoesOn | None,
+        resume_from: ResumePoint | None,
         notify: Notify,
     ) -> None:
-        """
-        Args:
-            engine: trains.
-            training: what to train.
-            choice: the paradigm.
-            goes_on: the run that was lost, and is resumed; None: it begins.
-            notify: receives sentences that the user should read.
-        """
         self._engine, self._training, self._choice = engine, training, choice
-        self._goes_on, self._notify = goes_on, notify
+        self._resume_from, self._notify = resume_from, notify
         self._experiment = training.experiment.model_copy(update={"paradigm": choice})
-        self._began = datetime.now() if goes_on is None else goes_on.began
+        self._began = datetime.now() if resume_from is None else resume_from.began
         self._folder = (
-            _new_folder(self._experiment, choice) if goes_on is None else goes_on.record.path
+            _new_folder(self._experiment, choice)
+            if resume_from is None
+            else resume_from.record.path
         )
         self._checkpoints = _checkpoints_for(self._folder, self._experiment)
         self._labels = RunLabels(self._experiment.name, self._folder.name, choice.label)
@@ -74,13 +67,12 @@ class RecordedRun:
         self._callbacks = callbacks_of(self._experiment)
         self._watches: tuple[WatchCallback, ...] = ()
         self._problem = ""
-        """Why it has failed, if it has."""
 
     def begin(self, sweep: str = "") -> Reports:
-        """Begin the run, or go on with it; return its reports."""
+        """Start or resume the run on the engine; return its reports."""
         name = self._experiment.name
         self._labels = replace(self._labels, experiment=f"{sweep}/{name}" if sweep else name)
-        return self._reports(None if self._goes_on is None else self._goes_on.checkpoint)
+        return self._reports(None if self._resume_from is None else self._resume_from.checkpoint)
 
     def _reports(self, checkpoint: Checkpoint | None) -> Reports:
         training, journal = self._training, self._folder / JOURNAL
@@ -90,7 +82,7 @@ class RecordedRun:
         else:
             checkpoint = for_workers_of(checkpoint, self._experiment)
             if isinstance(paradigm, Decoupled):
-                state = {**checkpoint.state, OUTLIVED_S: came_to(journal)}
+                state = {**checkpoint.state, OUTLIVED_S: end_of(journal)}
                 checkpoint = replace(checkpoint, state=state)
             history = partial(lines_before, journal, checkpoint)
             stream = self._engine.run(training, paradigm, self._labels, checkpoint, history)
@@ -100,16 +92,16 @@ class RecordedRun:
     def observed(
         self, sweep: str, comparison: str, watch: WatchCallback, callbacks: Sequence[object]
     ) -> Iterator[RecordWriter]:
-        """Write the record, upload it, and let others look on, within the block."""
-        experiment, goes_on, notify = self._experiment, self._goes_on, self._notify
+        """Within the block, write and upload the record, and notify observers."""
+        experiment, resume_from, notify = self._experiment, self._resume_from, self._notify
         start = RunStart(self._folder, sweep or experiment.name, experiment, self._began)
         callbacks = [*self._callbacks, *callbacks]
         measures = self._new_measures()
-        if goes_on is None:
+        if resume_from is None:
             make_folder(self._folder)
         with (
             uploads(
-                self._folder, self._checkpoints.folder, notify, goes_on=goes_on is not None
+                self._folder, self._checkpoints.folder, notify, is_resumed=resume_from is not None
             ) as upload,
             Observers(start, self._trackers, callbacks, notify) as observers,
             self._writer_of(measures, comparison) as self._writer,
@@ -126,15 +118,15 @@ class RecordedRun:
             training.primary,
             training.chance_accuracy,
         )
-        if self._goes_on is None and (rosters := self._engine.rosters):
+        if self._resume_from is None and (rosters := self._engine.rosters):
             measures.share(rosters)
         return measures
 
     def _writer_of(self, measures: Measures, comparison: str) -> RecordWriter:
-        training, choice, goes_on, engine = (
+        training, choice, resume_from, engine = (
             self._training,
             self._choice,
-            self._goes_on,
+            self._resume_from,
             self._engine,
         )
         return RecordWriter(
@@ -146,24 +138,22 @@ class RecordedRun:
             began=self._began,
             places={name: asdict(place) for name, place in engine.places.items()},
             checkpoints=self._checkpoints,
-            goes_on=None if goes_on is None else goes_on.resumption(exact=engine.resumes_exactly),
+            resumed=None
+            if resume_from is None
+            else resume_from.resumption(exact=engine.resumes_exactly),
             comparison=comparison,
             user_code=user_code_of(training, choice),
         )
 
     def follow(self, stream: Reports) -> None:
-        """Write what happens into the record until the run has ended.
-
-        Raises:
-            RunFailed: an actor or the user's own code failed.
-        """
+        """Record the reports; raise `RunFailed` if an actor or the user's code failed."""
         writer, engine, experiment = self._writer, self._engine, self._experiment
         self._observers.start(self._remark)
-        if self._goes_on is not None and writer.resumed is not None:
-            self._write([])  # all that is kept
+        if self._resume_from is not None and writer.resumed is not None:
+            self._write([])  # show observers the measures up to the checkpoint
             tell([writer.resumed], self._notify)
-            if self._goes_on.remark:
-                self._remark(self._goes_on.remark)
+            if self._resume_from.remark:
+                self._remark(self._resume_from.remark)
         with stop_request(is_answered=experiment.checkpoint is not None) as request:
             recoveries = Recoveries(
                 experiment, self._reports, request.wait, self._notify, exact=engine.resumes_exactly
@@ -178,7 +168,7 @@ class RecordedRun:
             self._keep(report)
         elif isinstance(report, Resumed):
             tell([report], self._notify)
-            self._write([])  # they look at what is left
+            self._write([])  # show observers the measures up to the checkpoint
         else:
             self._write_models(report)
             self._write(report)
@@ -199,7 +189,7 @@ class RecordedRun:
         tell(lines, self._notify)
 
     def _keep(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint; without it, the run goes on."""
+        """Write a checkpoint; if that fails, the run goes on."""
         try:
             self._writer.write_checkpoint(checkpoint)
         except OSError as error:
@@ -210,10 +200,8 @@ class RecordedRun:
             )
 
     def _write_models(self, report: list[Line]) -> None:
-        """Write the models that a run leaves before the line of its end: a run that has ended
-        cannot be resumed.
-        """
-        if report and isinstance(report[-1], Ended) and report[-1].status in KEPT_AFTER:
+        # before the line of the end: a run that has ended cannot be resumed
+        if report and isinstance(report[-1], Ended) and report[-1].status in MODEL_AFTER:
             for model in self._engine.models:
                 self._writer.write_model(model.which, model.data)
 
@@ -223,7 +211,7 @@ class RecordedRun:
         try:
             yield
         except RunFailed as failure:
-            self._problem = str(failure)  # its end may be written already
+            self._problem = str(failure)  # the journal may have its end already
             self._end("failed", self._problem)
         except BaseException as error:
             stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
@@ -243,18 +231,14 @@ class RecordedRun:
         writer.close()
 
     def record(self) -> RunRecord:
-        """Return the record of a run that has ended.
-
-        Raises:
-            RunFailed: it has failed, or its record could not be written.
-        """
+        """Load the record; raise `RunFailed` if the run failed or could not be recorded."""
         ended, failure = self._writer.measures.ended, self._writer.failure
         assert ended is not None, "a run without an end"
         why = ended.error if ended.status == "failed" else self._problem
         if why or failure:
             path = display_name(self._folder)
-            kept = f"The record up to then: {path}" if self._folder.exists() else ""
-            raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, failure, kept)))))
+            location = f"The record up to then: {path}" if self._folder.exists() else ""
+            raise RunFailed("\n".join(dict.fromkeys(filter(None, (why, failure, location)))))
         return load(self._folder, trust=True)  # the user's own record
 
 
@@ -268,13 +252,11 @@ def user_code_of(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, An
 
 
 def _new_folder(experiment: Experiment, choice: ParadigmChoice) -> Path:
-    """Choose the folder of a new record, where one can be written."""
     check(join(experiment.output, experiment.name))
     return folder_name(experiment.output, experiment.name, choice.label)
 
 
 def _checkpoints_for(folder: Path, experiment: Experiment) -> CheckpointWriter:
-    """Return the writer of the checkpoints that belong to the record in a folder."""
     setting = experiment.checkpoint
     if setting is None:
         return CheckpointWriter(folder / CHECKPOINTS)

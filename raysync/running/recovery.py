@@ -1,10 +1,4 @@
-"""Where a run that was lost goes on; and one that has lost what it cannot do without goes on inside
-the same command.
-
-A server, a stage, the controller, or all of a node: new processes take up the newest checkpoint, as
-`raysync run --resume` would. The measure of how often is that of workers (`cluster.restarts`): so
-many attempts in a row, each after a longer wait, and a further checkpoint sets the count back.
-"""
+"""Resume runs from their newest checkpoints."""
 
 from __future__ import annotations
 
@@ -27,29 +21,33 @@ Reports = Iterator[RunReport]
 
 
 @dataclass(frozen=True)
-class GoesOn:
-    """A run that was lost, and is resumed."""
+class ResumePoint:
+    """A run to resume, and its checkpoint."""
 
     record: RunRecord
     checkpoint: Checkpoint
     remark: str = ""
-    """What the journal says about it, beside the line that it is resumed."""
+    """A line for the journal, beside `Resumed`."""
 
     @property
     def began(self) -> datetime:
-        """When it was requested first."""
+        """The time of the run's first request."""
         started = str(environment_of(self.record).get("started"))
         with suppress(ValueError):
             return datetime.fromisoformat(started).astimezone().replace(tzinfo=None)
         return datetime.now()
 
     def resumption(self, *, exact: bool) -> Resumption:
-        """Return what the writer of its record is told."""
+        """Describe the resumption for the record's writer."""
         return Resumption(self.checkpoint, environment_of(self.record), exact)
 
 
 class Recoveries:
-    """The recoveries of one run."""
+    """Restart a run from its newest checkpoint after the loss of an actor or node it needs.
+
+    `cluster.restarts` limits the attempts in a row and their waits, as for workers. A new
+    checkpoint resets the count.
+    """
 
     def __init__(
         self,
@@ -62,26 +60,17 @@ class Recoveries:
     ) -> None:
         """
         Args:
-            experiment: says how often, how soon, and where the checkpoints are.
-            begin: lets the engine go on from a checkpoint; returns its reports once it does.
-            wait: waits so many seconds, unless the run is to be stopped; returns whether it is.
-            notify: receives sentences that the user should read.
-            exact: whether the engine resumes exactly; see `Resumed.exact`.
+            begin: starts the engine from a checkpoint; returns its reports.
+            wait: waits up to so many seconds; returns whether the run is to be stopped.
         """
         self._restarts, setting = experiment.cluster.restarts, experiment.checkpoint
         self._output = None if setting is None else setting.output
         self._begin, self._wait, self._notify, self._exact = begin, wait, notify, exact
-        self._attempts = 0
-        """The attempts in a row without a further checkpoint."""
-        self._number = 0
-        """The number of the checkpoint that the run went on from last."""
+        self._attempts = 0  # in a row, without a new checkpoint
+        self._number = 0  # the number of the checkpoint that was resumed last
 
     def reports(self, reports: Reports, writer: RecordWriter) -> Iterator[RunReport | Resumed]:
-        """Yield the reports of a run to its end, and each `Resumed` that the writer has written.
-
-        Raises:
-            RunLost: there is no checkpoint to go on from, or there have been enough attempts.
-        """
+        """Yield a run's reports and each `Resumed`; raise `RunLost` if no attempt is left."""
         while True:
             try:
                 yield from reports
@@ -93,9 +82,8 @@ class Recoveries:
                 yield writer.resumed
 
     def _recover(self, loss: RunLost, writer: RecordWriter) -> tuple[Checkpoint, Reports]:
-        """Let the run go on from its newest checkpoint; return that, and the further reports."""
         why: Exception = loss
-        writer.flush()  # where the run goes on depends on how far it came
+        writer.flush()  # how far the run came, as its journal says, decides where it resumes
         while True:
             try:
                 checkpoint = newest_checkpoint(writer.folder, self._notify, self._output)
@@ -105,7 +93,7 @@ class Recoveries:
                 self._attempts, self._number = 0, checkpoint.number
             if self._attempts >= self._restarts.attempts:
                 raise loss
-            # in virtual time nothing has to come back
+            # virtual actors need no time to come back
             wait_s = 0.0 if self._exact else self._restarts.wait_s(self._attempts)
             self._attempts += 1
             reason = str(why).splitlines()[0].rstrip(".")

@@ -1,4 +1,4 @@
-"""Run an experiment: choose the engine, and write the record."""
+"""Run an experiment on its engine, and write the record."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord
 from raysync.running.engines import Engine, Notify, WatchCallback, engine_for, quiet
 from raysync.running.recorded_run import RecordedRun
-from raysync.running.recovery import GoesOn
+from raysync.running.recovery import ResumePoint
 from raysync.tracking.callback import check_callbacks
 from raysync.training.data.data_set import Labelled
 from raysync.training.models.builtin import ModelSource
@@ -36,27 +36,22 @@ def run(
 ) -> RunRecord:
     """Train one experiment and return its record.
 
+    By default (`cluster.address: auto`), a cluster that Ray is connected to is used and left as it
+    was: call `ray.init()` first, as in a Ray job. Otherwise a private one is started and stopped.
+
     Args:
-        experiment: a validated experiment, plain data as in an experiment file, or the path of such
-            a file.
-        model: an nn.Module, or a function returning one, in place of the experiment's model. A
+        experiment: a validated experiment, plain data as in an experiment file, or the path of one.
+        model: an nn.Module, or a function returning one, instead of the experiment's model. A
             function receives `input_shape` and `classes` if it has parameters of these names.
-        data: a `raysync.DataSet` in place of the experiment's data set; `raysync.data_set` makes
-            one of arrays, or of torch's data sets.
-        task: a `raysync.Task`, with a model and data of its own, in place of all that.
+        data: a `raysync.DataSet` (see `raysync.data_set`) instead of the experiment's data set.
+        task: a `raysync.Task`, with its own model and data.
         watch: receives the measures so far, a few times a second.
         notify: receives sentences that the user should read.
-        callbacks: objects with methods of `raysync.Callback`, which are called here; an error in
-            one of them ends the run as failed.
+        callbacks: objects with methods of `raysync.Callback`; an error in one fails the run.
 
     Raises:
         ConfigError: the experiment asks for something impossible.
-        RunFailed: an actor or the user's own code failed. The record up to then is kept, and the
-            message names it.
-
-    With `cluster.address: auto`, the default, a cluster that Ray is connected to is used and left
-    as it was: call `ray.init()` first, as in a Ray job. Otherwise a private cluster is started and
-    stopped.
+        RunFailed: an actor or the user's own code failed; the message names the record up to then.
     """
     check_functions("raysync.run", watch=watch, notify=notify)
     check_callbacks(callbacks)
@@ -81,7 +76,7 @@ def run(
 
 
 def check_functions(caller: str, **functions: object) -> None:
-    """Refuse arguments that must be functions, and are none."""
+    """Refuse arguments that are not callable."""
     for name, function in functions.items():
         if not callable(function):
             given = type(function).__name__
@@ -98,27 +93,16 @@ def run_in(
     callbacks: Sequence[object] = (),
     sweep: str = "",
     comparison: str = "",
-    goes_on: GoesOn | None = None,
+    resume_from: ResumePoint | None = None,
     diagnoses: bool = False,
 ) -> RunRecord:
     """Train under a paradigm on an engine that can serve further runs; see `run`.
 
-    Args:
-        engine: trains.
-        training: what to train.
-        choice: the paradigm.
-        watch: see `run`.
-        notify: see `run`.
-        callbacks: see `run`.
-        sweep: the name of the sweep whose trial it is.
-        comparison: the id of the comparison that it belongs to.
-        goes_on: the run that was lost, and is resumed.
-        diagnoses: whether the bottleneck of a run in virtual time is looked for, which takes some
-            tenths of a second.
+    With `diagnoses`, search for the bottleneck of a run in virtual time.
     """
     check_metrics(training.experiment, training.metrics, training.primary)
     running = RecordedRun(
-        engine=engine, training=training, choice=choice, goes_on=goes_on, notify=notify
+        engine=engine, training=training, choice=choice, resume_from=resume_from, notify=notify
     )
     stream = running.begin(sweep)  # an impossible experiment raises here, before it has a record
     with running.observed(sweep, comparison, watch, callbacks) as writer, running.ended():
@@ -131,7 +115,7 @@ def run_in(
 def _bottleneck(
     training: TrainingPlan, choice: ParadigmChoice, measures: Measures
 ) -> dict[str, Any] | None:
-    """Return where the time of a run went; None where that cannot be simulated, or not fast."""
+    """Explain a run's time; None if a simulation cannot reproduce it, or not fast enough."""
     if training.experiment.engine != "virtual":
         return None
     if measures.ended is None or measures.ended.status != "finished" or training.experiment.stop:

@@ -1,9 +1,7 @@
-"""A request to end in good order, which a signal makes and a run answers.
+"""A request to stop a run after a last checkpoint, set by a signal and polled by the run.
 
-A signal that raised wherever the process happens to be could tear a report apart that the engine
-has given and the record has not got. So while a run takes checkpoints the first signal only asks:
-the run takes a last checkpoint, and ends as `stopped`; then what the signal wanted to raise is
-raised.
+A handler that raised anywhere could tear a report that the engine has yielded and the record has
+not written. So the run ends as `stopped` first, and then the signal's exception is raised.
 """
 
 from __future__ import annotations
@@ -13,49 +11,45 @@ from contextlib import contextmanager
 from threading import Event
 from typing import NoReturn
 
-Leave = Callable[[], NoReturn]
-"""Raises what the signal wants to raise."""
+Leave = Callable[[], NoReturn]  # raises the signal's exception
 
 
 class StopRequest:
-    """What a run is asked while it can answer."""
+    """A request that a signal sets and a run polls."""
 
     def __init__(self) -> None:
         self._leave: Leave | None = None
-        self._made, self._is_taken = Event(), False
+        self._requested, self._is_noticed = Event(), False
 
     def make(self, leave: Leave) -> None:
-        """Ask the run to stop; the first of several requests counts."""
+        """Request the stop; the first of several requests counts."""
         self._leave = self._leave or leave
-        self._made.set()
+        self._requested.set()
 
     def take(self) -> bool:
-        """Say whether the run has been asked since it began; True only once."""
-        is_new = self._made.is_set() and not self._is_taken
-        self._is_taken = self._is_taken or is_new
+        """Whether a request is pending; True only once."""
+        is_new = self._requested.is_set() and not self._is_noticed
+        self._is_noticed = self._is_noticed or is_new
         return is_new
 
     def wait(self, limit_s: float) -> bool:
         """Wait for a request; return whether there is one."""
-        return self._made.wait(limit_s)
+        return self._requested.wait(limit_s)
 
     def leave(self) -> None:
-        """End the command, if that was asked for."""
+        """Raise the exception of the request, if there is one."""
         if self._leave is not None:
             self._leave()
 
 
-_answering: list[StopRequest] = []
-"""The requests that runs of this process can answer now: one, or none."""
+_answering: list[StopRequest] = []  # of runs of this process that can stop now: one, or none
 
 
 @contextmanager
 def stop_request(*, is_answered: bool) -> Iterator[StopRequest]:
-    """Give the request that `ask` makes within the `with` block, and leave at its end if there was
-    one.
+    """Register a request for the `with` block, and raise its exception at the end.
 
-    Args:
-        is_answered: False: nobody can make a request, so a signal raises at once.
+    If it is not answered, since the run takes no checkpoint, signals raise at once.
     """
     request = StopRequest()
     if not is_answered:
@@ -70,11 +64,7 @@ def stop_request(*, is_answered: bool) -> Iterator[StopRequest]:
 
 
 def ask(leave: Leave) -> bool:
-    """Ask the run under way to stop; return whether there is one that answers.
-
-    Args:
-        leave: is called once the run has ended.
-    """
+    """Request the stop of the run under way; return whether one can stop."""
     for request in _answering:
         request.make(leave)
     return bool(_answering)

@@ -6,9 +6,9 @@
     def test_every_other():
         check_paradigm(EveryOther)
 
-`check_paradigm` looks for a history that breaks the contract; it needs Hypothesis, which the extra
-`raysync[testing]` brings. `check_script` compares the machine's answers with those of a story that
-you wrote down. With a `Drive` you write such a story in Python.
+`check_paradigm` searches for a history that breaks the contract; it needs Hypothesis, from the
+extra `raysync[testing]`. `check_script` compares the machine's answers with a transcript. A `Drive`
+feeds a machine from Python.
 """
 
 from raysync.testing.conformance import check_paradigm

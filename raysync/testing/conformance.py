@@ -1,8 +1,4 @@
-"""The contract of a paradigm, tried on random histories by one Hypothesis state machine.
-
-Workers join, push, leave and come back, timers fire in time or late. After each event the machine
-is written down and restored, and the restored one goes on.
-"""
+"""The contract of a paradigm, tested on random histories by a Hypothesis state machine."""
 
 from __future__ import annotations
 
@@ -32,12 +28,9 @@ except ModuleNotFoundError as error:
         "raysync.testing needs Hypothesis: pip install 'raysync[testing]'."
     ) from error
 
-STEPS = 60
-"""The number of events of a history."""
-PUSHES = 40
-"""The pushes behind a history, when nothing happens any more but that all workers go on."""
-PATIENCE = 300
-"""The pushes in a row that may come without an update: more than any paradigm collects."""
+STEPS = 60  # events of a history
+PUSHES = 40  # pushes after a history, when only pushes and timers go on
+PATIENCE = 300  # pushes in a row without an update: more than any paradigm collects
 SAMPLES = 8
 METHODS = ("on_join", "on_push", "on_leave", "on_timer", "on_switch", "explain")
 
@@ -45,24 +38,21 @@ METHODS = ("on_join", "on_push", "on_leave", "on_timer", "on_switch", "explain")
 def check_paradigm(
     paradigm: str | Callable[[], Paradigm], *, lead_bound: int | None = None, examples: int = 40
 ) -> None:
-    """Look for a history under which a paradigm breaks the contract of `Machine`.
+    """Search for a history under which a paradigm breaks the contract of `Machine`.
 
-    On every history: what it decides is legal and changes no roster; every push is applied once or
-    dropped once; a worker that is left waiting has a reason of one line; the state can be written
-    down, and a restored machine decides the same. Behind it all workers go on, each at a pace of
-    its own: not all wait for ever, and their pushes make updates.
+    On every history, decisions are legal and change no roster; every push is applied once or
+    dropped once; a worker that waits has a reason of one line; and a restored machine decides the
+    same. After it all workers go on, each at its own pace: they do not all wait for ever, and their
+    pushes make updates.
 
     Args:
-        paradigm: a name (`ssp`, `package.module:Class`), a class, or a function that returns a
-            fresh instance.
-        lead_bound: the largest lead, in clocks, at which it promises to release a worker; None: it
-            promises none.
+        paradigm: a name (`ssp`, `package.module:Class`), a class, or a function that returns one.
+        lead_bound: the largest lead, in clocks, of a released worker; None: not promised.
         examples: the number of histories.
 
     Raises:
         AssertionError, ProtocolViolation: with the shortest such history that was found.
-        IllegalDecision: with the line of the paradigm that decided what cannot be carried out.
-        ConfigError: there is no such paradigm.
+        IllegalDecision: with the paradigm's line of an impossible decision.
     """
     fresh = _factory(paradigm)
     case = type(
@@ -106,28 +96,22 @@ class Conformance(RuleBasedStateMachine):
         """Begin with a machine without workers."""
         self.machine = Machine(_guarded(self.fresh()), workload)
         self.now = 0.0
-        self.lives: dict[int, int] = {}
-        """Slot -> number of its latest life."""
-        self.flying: dict[str, Release] = {}
-        """Worker -> the release whose push has not been sent."""
-        self.fate: dict[tuple[str, int], str] = {}
-        """Push -> applied or dropped."""
+        self.lives: dict[int, int] = {}  # slot -> number of its latest life
+        self.flying: dict[str, Release] = {}  # worker -> its release, until it pushes
+        self.fate: dict[tuple[str, int], str] = {}  # push -> applied or dropped
         self.sent = 0
         self.slow = 0
         self.version = 0
         self.has_switched = self.has_dropped_stale = False
-        self.step_s = step_s
-        """Slot -> the seconds of its steps behind the history."""
-        self.is_whole = True
-        """Whether nothing was found yet."""
-        self.goes_on = False
-        """Whether the history is over, so that machines are no longer restored."""
+        self.step_s = step_s  # slot -> seconds of its steps after the history
+        self.is_whole = True  # no failure was found yet
+        self.is_over = False  # after the history, the machine is no longer restored
 
     # ---- what happens ----
 
     @rule(slot=st.integers(0, 5), seconds=seconds)
     def join(self, slot: int, seconds: float) -> None:
-        """Let the next life of a slot join."""
+        """Join the next life of a slot."""
         live = self.machine.roster.live
         if any(worker.startswith(f"w-{slot}#") for worker in live):
             return
@@ -144,13 +128,11 @@ class Conformance(RuleBasedStateMachine):
     @precondition(lambda self: self.flying)
     @rule(data=st.data(), seconds=seconds)
     def push(self, data: st.DataObject, seconds: float) -> None:
-        """Let a worker push, perhaps one that has left since."""
+        """Send the push of a worker, perhaps of one that has left since."""
         self.arrive(data.draw(st.sampled_from(sorted(self.flying))), seconds)
 
     def arrive(self, worker: str, seconds: float, busy_s: float | None = None) -> None:
-        """Let the push of a worker arrive after so many seconds, in which it computed unless those
-        of computing are given.
-        """
+        """Send a worker's push after some seconds of computing, or of `busy_s`."""
         release = self.flying.pop(worker)
         steps = release.steps or 1
         self.sent += 1
@@ -169,34 +151,33 @@ class Conformance(RuleBasedStateMachine):
     @precondition(lambda self: self.machine.roster.live)
     @rule(data=st.data(), seconds=seconds)
     def leave(self, data: st.DataObject, seconds: float) -> None:
-        """Let a worker leave, in the middle of a step or while it waits."""
+        """Remove a worker, in the middle of a step or while it waits."""
         worker = data.draw(st.sampled_from(sorted(self.machine.roster.live)))
         self.send(Left(at=self.later(seconds), worker=worker))
 
     @precondition(lambda self: self.machine.timers)
     @rule(late_s=st.sampled_from([0.0, 0.1, 3.0]))
     def tick(self, late_s: float) -> None:
-        """Let the timer fire that is due first, in time or late."""
+        """Fire the next timer, in time or late."""
         self.fire(late_s)
 
     def fire(self, late_s: float) -> None:
-        """Let the timer fire that is due first, so many seconds late."""
+        """Fire the next timer, this many seconds late."""
         at, key = self.next_timer()
         self.now = max(self.now, at) + late_s
         self.send(TimerFired(at=self.now, key=key))
 
     def next_timer(self) -> tuple[float, str]:
-        """Return when the next timer is due, and its key; infinity if there is none."""
+        """Return the due time and the key of the next timer; infinity without one."""
         return min(((at, key) for key, at in self.machine.timers.items()), default=(inf, ""))
 
     def teardown(self) -> None:
-        """Let all workers go on."""
+        """Let all workers go on after the history."""
         if not self.has_begun or not self.is_whole:
             return
-        self.goes_on = True
+        self.is_over = True
         self.machine = Machine.restore(self.machine.snapshot(), _guarded(self.fresh()))
-        due: dict[str, float] = {}
-        """Worker -> when its push arrives."""
+        due: dict[str, float] = {}  # worker -> when its push arrives
         until = self.sent + PUSHES
         updated_at, version = self.sent, self.version
         for _ in range(10 * PATIENCE):
@@ -205,7 +186,7 @@ class Conformance(RuleBasedStateMachine):
             at, worker = min(((at, worker) for worker, at in due.items()), default=(inf, ""))
             tick_at, _ = self.next_timer()
             if min(at, tick_at) == inf:
-                return  # nobody is there any more
+                return  # no worker is left
             if tick_at <= at:
                 self.fire(0.0)
             else:
@@ -219,15 +200,15 @@ class Conformance(RuleBasedStateMachine):
         raise AssertionError("its timers fire, and nothing is ever applied")
 
     def later(self, seconds: float) -> float:
-        """Let time pass; returns the new time."""
+        """Advance the time, and return it."""
         self.now += seconds
         return self.now
 
     def send(self, event: Event) -> None:
-        """Feed an event to the machine and to one that is restored from what it wrote down."""
+        """Feed an event to the machine and to its restored copy, and compare them."""
         self.is_whole = False
         before = self.machine.roster.version
-        if self.goes_on:
+        if self.is_over:
             self.check(self.machine.handle(event))
             self.is_whole = True
             return
@@ -246,7 +227,7 @@ class Conformance(RuleBasedStateMachine):
     # ---- what must hold ----
 
     def check(self, decisions: list[Decision]) -> None:
-        """Look at the decisions, in their order."""
+        """Check the decisions, in their order."""
         roster = self.machine.roster
         for decision in decisions:
             match decision:
@@ -274,13 +255,13 @@ class Conformance(RuleBasedStateMachine):
                     self.has_switched = True
 
     def use(self, push: tuple[str, int], fate: str) -> None:
-        """Note what became of a push."""
+        """Record the fate of a push."""
         assert push not in self.fate, f"{push} is used twice"
         self.fate[push] = fate
 
     @invariant()
     def pushes_are_conserved(self) -> None:
-        """Compare the roster's counts of pushes with what was seen."""
+        """Compare the roster's counts of pushes with the observed ones."""
         if not self.has_begun:
             return
         roster, fates = self.machine.roster, list(self.fate.values())
@@ -292,7 +273,7 @@ class Conformance(RuleBasedStateMachine):
 
     @invariant()
     def every_member_computes_or_is_held(self) -> None:
-        """See that no member is both, or neither."""
+        """Check that no member is both, or neither."""
         if not self.has_begun:
             return
         roster = self.machine.roster
@@ -304,19 +285,19 @@ class Conformance(RuleBasedStateMachine):
 
     @invariant()
     def the_slowest_never_falls(self) -> None:
-        """See that the slowest pace rises only."""
+        """Check that the slowest pace only rises."""
         if self.has_begun and self.machine.roster.members:
             assert self.machine.roster.slow >= self.slow, "the slowest pace fell"
             self.slow = self.machine.roster.slow
 
     @property
     def has_begun(self) -> bool:
-        """Whether `start` has run: invariants are asked before, too."""
+        """Whether `start` has run: Hypothesis checks invariants before, too."""
         return hasattr(self, "machine")
 
 
 def _guarded(paradigm: Paradigm) -> Paradigm:
-    """Let every method of a paradigm fail that changes the roster (clause 9 of the contract)."""
+    """Make every method of a paradigm fail that changes the roster (clause 9 of the contract)."""
     for name in METHODS:
         setattr(paradigm, name, _watched(name, getattr(paradigm, name)))
     return paradigm

@@ -7,12 +7,11 @@ from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 
-SAMPLES = 32
-"""The batch size of every step."""
+SAMPLES = 32  # the batch size of every step
 
 
 class Drive:
-    """A machine with a clock of its own; each method feeds one event and returns the decisions.
+    """A machine with its own clock; each method feeds one event and returns the decisions.
 
     drive = Drive(EveryOther(), "a#1", "b#1")
     assert drive.push("a#1", at=1.0) == [...]
@@ -21,29 +20,23 @@ class Drive:
     def __init__(
         self, paradigm: Paradigm, *workers: str, workload_samples: int | None = None
     ) -> None:
-        """
-        Args:
-            paradigm: a fresh one.
-            workers: they join at once, in this order.
-            workload_samples: the size of the work in samples, for a paradigm that reads progress.
-        """
+        """The workers join at once; `workload_samples` is for a paradigm that reads progress."""
         self.machine = Machine(paradigm, workload_samples)
         self.roster = self.machine.roster
-        self.now = 0.0
-        """Seconds; the time of an event for which none is given."""
+        self.now = 0.0  # seconds; the default time of an event
         for worker in workers:
             self.join(worker)
 
     def join(self, worker: str, at: float | None = None) -> list[Decision]:
-        """Let a worker join."""
+        """Join a worker."""
         return self.machine.handle(Joined(at=self._at(at), worker=worker))
 
     def leave(self, worker: str, at: float | None = None) -> list[Decision]:
-        """Let a worker leave."""
+        """Remove a worker."""
         return self.machine.handle(Left(at=self._at(at), worker=worker))
 
     def tick(self, key: str) -> list[Decision]:
-        """Let a timer fire when it is due, or now if that is later."""
+        """Fire a timer when it is due, or now if that is later."""
         at = self._at(max(self.now, self.machine.timers[key]))
         return self.machine.handle(TimerFired(at=at, key=key))
 
@@ -56,15 +49,10 @@ class Drive:
         samples: int = SAMPLES,
         busy_s: float = 0.0,
     ) -> list[Decision]:
-        """Let a worker push.
+        """Send a worker's push.
 
-        Args:
-            worker: its id.
-            at: seconds.
-            clock: the iteration; the one that it computes unless given.
-            base: the version that it read; the oldest that it may have read unless given.
-            samples: the size of the batch of each of its steps; a release says how many these are.
-            busy_s: the seconds of computing.
+        By default it belongs to the iteration in flight, and `base` is the oldest version that this
+        may have read. `samples` is the batch size of each step; a release sets the steps.
         """
         member = self.roster.live.get(worker)
         if clock is None or base is None:

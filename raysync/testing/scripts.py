@@ -1,4 +1,4 @@
-"""Stories in text files: a paradigm, events, and under `----` the machine's answers.
+"""Transcripts in text files: a paradigm, events, and under `----` the machine's answers.
 
     paradigm ssp staleness=1
     0 join a#1
@@ -9,10 +9,9 @@
     apply a#1@0 -> version 1
     release a#1 clock=1 version=1
 
-Before the first event stand `workload SAMPLES`, if the paradigm reads progress, and `paradigm NAME
-key=value ...`, where NAME may be `package.module:Class`. Events: `AT join W`, `AT leave W`,
-`AT push W`, `AT timer KEY`. A push takes the iteration that is under way, with the version and the
-steps it was released with.
+The head has `workload SAMPLES`, if the paradigm reads progress, and `paradigm NAME key=value ...`,
+where NAME may be `package.module:Class`. Events: `AT join W`, `AT leave W`, `AT push W`, `AT timer
+KEY`. A push belongs to the iteration in flight, with the version and the steps of its release.
 """
 
 from __future__ import annotations
@@ -42,16 +41,7 @@ from raysync.paradigms import make
 
 
 def check_script(path: Path, *, rewrite: bool = False) -> None:
-    """Play a script and compare the answers with those that it has.
-
-    Args:
-        path: of the script.
-        rewrite: write the answers into the file instead; read the difference like code.
-
-    Raises:
-        AssertionError: the machine answers otherwise.
-        ConfigError: the script cannot be read.
-    """
+    """Play a script and compare the answers with its own; `rewrite` writes them instead."""
     text = path.read_text(encoding="utf-8")
     answered = play(text, str(path))
     if rewrite:
@@ -61,11 +51,7 @@ def check_script(path: Path, *, rewrite: bool = False) -> None:
 
 
 def play(text: str, source: str = "the script") -> str:
-    """Return a script with the machine's answers in place of its own.
-
-    Raises:
-        ConfigError: a line of it is neither a heading nor an event, or comes too early.
-    """
+    """Replace a script's answers by the machine's; raise `ConfigError` at an unreadable line."""
     machine: Machine | None = None
     lines: list[str] = []
     workload = None
@@ -86,24 +72,24 @@ def play(text: str, source: str = "the script") -> str:
             if machine is None:
                 raise ConfigError(f"{where}: an event comes before the line `paradigm NAME`.")
             decisions = machine.handle(_event(words, released, where))
-            released |= {each.worker: each for each in decisions if isinstance(each, Release)}
-            lines += [line, "----", *map(shown, decisions)]
+            released |= {step.worker: step for step in decisions if isinstance(step, Release)}
+            lines += [line, "----", *map(decision_text, decisions)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def shown(decision: Decision) -> str:
-    """Return a decision as a line of a script."""
+def decision_text(decision: Decision) -> str:
+    """Format a decision as a line of a script."""
     match decision:
         case Apply(pushes=pushes, version=version, phase=phase, publish=publish, weights=weights):
             taken = " ".join(f"{worker}@{clock}" for worker, clock in pushes)
             weighed = f" weighted {' '.join(f'{weight:g}' for weight in weights)}" * bool(weights)
             under = f" under {phase}" if phase else ""
-            kept = "" if publish else ", not published"
-            return f"apply {taken}{weighed} -> version {version}{under}{kept}"
+            silent = "" if publish else ", not published"
+            return f"apply {taken}{weighed} -> version {version}{under}{silent}"
         case Release(worker=worker, clock=clock, version=version, pull=pull, steps=steps):
             several = "" if steps is None else f" steps={steps}"
-            kept = "" if pull else ", without a pull"
-            return f"release {worker} clock={clock} version={version}{several}{kept}"
+            pulls = "" if pull else ", without a pull"
+            return f"release {worker} clock={clock} version={version}{several}{pulls}"
         case Hold(worker=worker, why=why):
             return f"hold {worker}: {why}"
         case Drop(push=(worker, clock), why=why):

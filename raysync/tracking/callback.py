@@ -1,4 +1,4 @@
-"""Callbacks: objects of the user whose methods are called while a run goes on."""
+"""Callbacks: objects of the user with methods that a run calls."""
 
 from __future__ import annotations
 
@@ -22,69 +22,58 @@ class RunStart:
     """A run that has just begun."""
 
     folder: Path
-    """The folder of its record."""
+    """The folder of the run's record."""
     group: str
-    """The name of its experiment; of a trial, that of its sweep."""
+    """The name of its experiment, or of the sweep for a trial."""
     experiment: Experiment
-    """The resolved experiment; its `paradigm` and `seed` are those of this run."""
+    """The resolved experiment, with this run's `paradigm` and `seed`."""
     began: datetime
-    """When the run was requested."""
 
     @property
     def name(self) -> str:
-        """The name of the folder, which no other run has: `20261122-102940-bsp-eeff`."""
+        """The folder's name, unique among runs: `20261122-102940-bsp-eeff`."""
         return self.folder.name
 
 
 class Callback:
-    """The methods that a callback can have: derive from it, or write any class that has some of
-    them. `raysync.run(..., callbacks=[...])` calls them in the process that called it.
+    """The methods of a callback: derive from it, or write any class with some of them.
+
+    `raysync.run(..., callbacks=[...])` calls them in its own process. An error fails the run; its
+    record is kept.
 
         class Print(raysync.Callback):
             def on_evaluation(self, evaluation, measures):
                 print(f"{evaluation.progress:.0%}: {evaluation.metrics}")
-
-    An error in one of them ends the run as failed; its record is kept.
     """
 
     def on_start(self, run: RunStart) -> None:
-        """Take in that the run has begun: its workers are there, and so is its folder."""
+        """Called when the run's workers and its folder exist."""
 
     def on_evaluation(self, evaluation: Evaluation, measures: Measures) -> None:
-        """Take in an evaluation: each row of `record.evaluations`, in their order.
+        """Called with each row of `record.evaluations`, in their order.
 
         Args:
             evaluation: `mark`, `progress`, `version`, `at` (seconds since the run began), and
                 `metrics`, a mapping of names to numbers.
-            measures: those of the run so far; training may have gone on since that evaluation.
+            measures: of the run so far; training may have gone on since that evaluation.
         """
 
     def on_progress(self, measures: Measures) -> None:
-        """Take in the measures of the run so far, a few times a second, and when it has ended."""
+        """Called with the run's measures, a few times a second, and at its end."""
 
     def on_end(self, record: RunRecord) -> None:
-        """Take in the record of the run, however it has ended: `record.summary["status"]`."""
+        """Called at every end of a run: see `record.summary["status"]`."""
 
 
 METHODS = tuple(name for name in vars(Callback) if name.startswith("on_"))
 
 
 def name_of(callback: object) -> str:
-    """Name a callback in messages, by its class."""
     return f"{type(callback).__module__}:{type(callback).__qualname__}"
 
 
 def check_callbacks(callbacks: Sequence[object], where: str = "callbacks") -> None:
-    """Refuse what would never be called, or could not be.
-
-    Args:
-        callbacks: the objects that the user gave.
-        where: the name of the argument or setting, for errors.
-
-    Raises:
-        ConfigError: one is a class, has none of the methods, a method with an unknown name, or one
-            that does not take the arguments.
-    """
+    """Refuse callbacks that could not be called; the `ConfigError` names the class or method."""
     if isinstance(callbacks, str) or not isinstance(callbacks, Sequence):
         raise ConfigError(f"{where}: must be a list of objects, got {type(callbacks).__name__}.")
     for index, callback in enumerate(callbacks):
@@ -113,15 +102,11 @@ def _check_method(callback: object, name: str, place: str) -> None:
 
 
 def callbacks_of(experiment: Experiment) -> Iterator[object]:
-    """Make the callbacks that an experiment file names, anew for each run.
-
-    Raises:
-        ConfigError: one does not exist, its parameters do not fit, or it is no callback.
-    """
+    """Create the callbacks of an experiment file; raise `ConfigError` if one does not fit."""
     for index, choice in enumerate(experiment.callbacks):
         where = f"callbacks[{index}] {choice.name}"
         kind = load_reference(choice.name, where)
         with users_code(where):
-            made = call(kind, where, choice.parameters, {})
-        check_callbacks([made], where)
-        yield made
+            callback = call(kind, where, choice.parameters, {})
+        check_callbacks([callback], where)
+        yield callback

@@ -1,6 +1,4 @@
-"""The program that calls a tracking library: see `process`. It is the only place that knows these
-libraries, and it writes environment variables, since they read where to write from there.
-"""
+"""The program that calls a tracking library in its own process."""
 
 from __future__ import annotations
 
@@ -12,17 +10,15 @@ from typing import Any
 
 from raysync.tracking.library import LibraryRun
 
+# the end that a run's process did not send
 KILLED = {"status": "killed", "samples": 0, "summary": {}, "files": [], "models": []}
-"""The end of a run that did not tell it."""
 
 
 def main() -> None:
-    """Read messages from standard input, and call the library whose class the first argument names,
-    as `package.module:Class`.
-    """
+    """Serve the library, `package.module:Class`, that the first argument names."""
     sys.stdin.reconfigure(encoding="utf-8")  # type: ignore[union-attr]
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what the library prints is not for the reader
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # drop what the library prints
 
     def answer(kind: str, text: str) -> None:
         answers.write(json.dumps({kind: text}) + "\n")
@@ -45,7 +41,8 @@ def _serve(library: type[LibraryRun], answer: Any) -> None:
         if "begin" in message:
             begin, arguments = message["begin"], message["arguments"]
             for name, value in library.environment(begin, arguments).items():
-                if name not in os.environ or "dir" in arguments:  # what the user has set holds
+                # these libraries read from the environment where to write; the user's settings win
+                if name not in os.environ or "dir" in arguments:
                     os.environ[name] = value
             run = library(begin, arguments)
             if run.notice:

@@ -15,7 +15,7 @@ from raysync.tracking.library import FAILED, LibraryRun
 
 SQLITE = "sqlite:///"
 LONGEST_PARAMETER = 6000
-"""The most characters of a parameter that MLflow keeps."""
+"""MLflow's limit of characters."""
 PARAMETERS_AT_ONCE = 100
 
 
@@ -27,10 +27,10 @@ def _locked(folder: Path) -> Iterator[None]:
 
 
 class MlflowRun(LibraryRun):
-    """Arguments: `tracking_uri`, `experiment_name` (default: the name of the experiment or sweep),
-    `run_name`, `tags` and, for an experiment that is new, `artifact_location`. Without a tracking
-    URI, MLflow's own variable for it included, a database is made in the folder of the record:
-    MLflow 3 writes no folders of runs any more.
+    """Logs to `tracking_uri`, by default MLflow's variable, else a database in the record's folder.
+
+    (MLflow 3 writes no folders of runs any more.) `experiment_name` is by default the name of the
+    experiment or sweep; `artifact_location` counts for a new experiment only.
     """
 
     @classmethod
@@ -64,15 +64,14 @@ class MlflowRun(LibraryRun):
         self._log_parameters(run["config"])
 
     @classmethod
+    @override
     def environment(cls, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
-        """See `LibraryRun.environment`: MLflow would report its use to its makers."""
         return {"MLFLOW_DISABLE_TELEMETRY": "true"}
 
     def _experiment(self, name: str, location: str | None) -> str:
-        """Return the id of MLflow's experiment of that name, which another run may just create."""
         with suppress(import_module("mlflow.exceptions").MlflowException):
             return str(self._client.create_experiment(name, artifact_location=location))
-        found = self._client.get_experiment_by_name(name)
+        found = self._client.get_experiment_by_name(name)  # another run may just have created it
         if found is None:
             return str(self._client.create_experiment(name, artifact_location=location))
         return str(found.experiment_id)

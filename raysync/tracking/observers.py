@@ -16,8 +16,9 @@ from raysync.tracking.tracker import Tracker
 
 
 class Observers:
-    """A context manager around a run and the writing of its record, and a `watch` of the run. When
-    its block ends, the record is complete, and the observers are told so.
+    """A context manager around a run and the writing of its record, and a `watch` of the run.
+
+    When its block ends, the record is complete, and the observers receive it.
     """
 
     def __init__(
@@ -29,10 +30,8 @@ class Observers:
     ) -> None:
         """
         Args:
-            run: the run that begins.
             trackers: are turned off, with a remark, when they fail.
-            callbacks: end the run when they fail.
-            notify: receives sentences that the user should read.
+            callbacks: end the run as failed when they fail.
         """
         self._run = run
         self._observers: list[object] = [*trackers, *callbacks]
@@ -44,21 +43,16 @@ class Observers:
         return self
 
     def start(self, remark: Callable[[str], None]) -> None:
-        """Tell that the run has begun. Until it ends, `remark` receives a sentence for its journal.
+        """Report the start; raise `RunFailed`, which names the callback, if one fails.
 
-        Raises:
-            RunFailed: a callback has failed; the message names it.
+        Until the run ends, `remark` receives sentences for its journal.
         """
         self._remark = remark
         self._call("on_start", self._run)
 
     def __call__(self, measures: Measures) -> None:
-        """Tell what is new.
-
-        Raises:
-            RunFailed: a callback has failed; the message names it.
-        """
-        # a run that was resumed may have gone back behind evaluations that were told
+        """Report new evaluations and the progress; raise `RunFailed` like `start`."""
+        # a resumed run may be behind evaluations that were reported
         self._evaluations = min(self._evaluations, len(measures.evaluations))
         new = measures.evaluations[self._evaluations :]
         self._evaluations += len(new)
@@ -94,12 +88,11 @@ class Observers:
         self._notify(problem)
 
     def _record(self) -> RunRecord | None:
-        """Return the record of the run; None: the disk is full, or the folder is gone."""
         with suppress(RaysyncError):
             record = load(self._run.folder, trust=True)
             if record.summary:
                 return record
-        return None
+        return None  # the disk is full, or the folder is gone
 
     def _call(self, method: str, *arguments: object) -> None:
         for observer in list(self._observers):
@@ -121,7 +114,6 @@ class Observers:
 
 
 def _blame(callback: object, method: str, error: Exception) -> str:
-    """Name the callback that failed, and the line of the user's code."""
     *_, last = extract_tb(error.__traceback__)
     text = " ".join(str(error).split())
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,13 +1,12 @@
-"""A tracking library in a process of its own.
+"""A tracking library in its own process, so that it can neither delay nor break the run.
 
-So the library can neither delay a run nor break it: a network that hangs, a thread, a signal
-handler or a global setting of the library stay there, and several runs at once do not meet. Its
-environment, too, is its own: that is how these libraries are told where to write.
+A network that hangs, threads, signal handlers, global settings and the environment stay there, and
+concurrent runs do not interfere. Messages are lines of JSON:
 
-    this process -> library    {"begin": {...}}, {"log": {...}}, ..., {"end": {...}}, a line each
-    library -> this process    {"notice": text} or {"error": text}
+    to the library      {"begin": {...}}, {"log": {...}}, ..., {"end": {...}}
+    from the library    {"notice": text} or {"error": text}
 
-Where the lines end without an `end`, the run was killed, and the library is told that it failed.
+If the lines end without an `end`, the run was killed, and the library marks it as failed.
 """
 
 from __future__ import annotations
@@ -31,16 +30,16 @@ from raysync.errors import RaysyncError
 from raysync.tracking.rows import Beginning, Ending, Row
 
 END_S = 300.0
-"""The seconds that a library may take, after the end of a run, to pass on what is left."""
+"""The limit for the library to send what is left after the end of a run."""
 PROGRAM = "import sys; sys.path.append({path!r}); from raysync.tracking.child import main; main()"
 
 
 class TrackerFailed(RaysyncError):
-    """A tracking library has failed. The run goes on without it."""
+    """A failed tracking library, without which the run goes on."""
 
 
 class LibraryProcess:
-    """A tracking library that works elsewhere: a `Sink`."""
+    """A `Sink` that sends everything to a library's process."""
 
     def __init__(
         self, library: str, arguments: Mapping[str, Any], notify: Callable[[str], None]
@@ -48,8 +47,7 @@ class LibraryProcess:
         """
         Args:
             library: its class, a `LibraryRun`, as `package.module:Class`.
-            arguments: those of the experiment file.
-            notify: receives sentences that the user should read, such as the address of the run.
+            arguments: from the experiment file.
         """
         self._library, self._arguments, self._notify = library, dict(arguments), notify
         self._process: subprocess.Popen[str] | None = None
@@ -66,7 +64,7 @@ class LibraryProcess:
             stderr=subprocess.DEVNULL,
             text=True,
             encoding="utf-8",
-            start_new_session=True,  # Ctrl-C is for the run, which then says how it has ended
+            start_new_session=True,  # Ctrl-C is for the run, which then reports its end
         )
         for work in (self._write, self._read):
             thread = Thread(target=work, args=(process,), daemon=True)
@@ -75,21 +73,19 @@ class LibraryProcess:
         self._send({"begin": asdict(run), "arguments": self._arguments})
 
     def go_back(self, samples: int) -> bool:
-        """See `Sink.go_back`: what a library was told stays."""
-        return False
+        return False  # a library keeps its rows
 
     def log(self, row: Row) -> None:
         self._send({"log": asdict(row)})
 
     def flush(self) -> None:
-        """See `Sink.flush`: rows are on their way already."""
         self._take_answers()
 
     def end(self, run: Ending) -> None:
-        """See `Sink.end`.
+        """Wait for the library to finish.
 
         Raises:
-            TrackerFailed: the library failed, or took longer than `END_S`.
+            TrackerFailed: it failed, or took longer than `END_S`.
         """
         assert self._process is not None, "an end before the beginning"
         self._send({"end": asdict(run)})
@@ -105,14 +101,14 @@ class LibraryProcess:
             raise TrackerFailed(f"its process exited with {self._process.returncode}")
 
     def close(self) -> None:
-        """See `Sink.close`: end the process, and those that the library started."""
+        """Kill the process and its children."""
         if self._process is None or self._process.poll() is not None:
             return
         with suppress(psutil.NoSuchProcess):
             process = psutil.Process(self._process.pid)
-            for each in (*process.children(recursive=True), process):
+            for victim in (*process.children(recursive=True), process):
                 with suppress(psutil.NoSuchProcess):
-                    each.send_signal(signal.SIGKILL)
+                    victim.send_signal(signal.SIGKILL)
         self._process.wait()
 
     def _send(self, message: dict[str, Any]) -> None:
@@ -128,11 +124,9 @@ class LibraryProcess:
                 self._notify(answer["notice"])
 
     def _write(self, process: subprocess.Popen[str]) -> None:
-        """Write what is to be sent: a library that hangs fills its pipe, and only this thread
-        waits then.
-        """
         assert process.stdin is not None, "a process without a pipe"
-        # the process is gone: its answers, or its exit status, say why
+        # A library that hangs fills its pipe, and then only this thread waits. If the process is
+        # gone, its answers or its exit status say why.
         with suppress(OSError), process.stdin as pipe:
             while text := self._unsent.get():
                 pipe.write(text)

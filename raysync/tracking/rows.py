@@ -1,6 +1,4 @@
-"""What trackers are told of a run: its configuration, rows of metrics, and its end. All of it is
-plain data, which can be sent to another process.
-"""
+"""The rows of a run for trackers: plain data that can be sent to another process."""
 
 from __future__ import annotations
 
@@ -15,9 +13,9 @@ from raysync.record.writer import MODEL_FILES
 from raysync.tracking.callback import RunStart
 
 LEADS_SHOWN = 64
-"""With more members than that their leads are left out: so many curves cannot be read."""
+"""With more members than this, leads are left out: the curves could not be read."""
+# settings of a file that do not concern a single run
 OF_OTHER_RUNS = ("paradigms", "seeds", "sweep", "switch_search", "published")
-"""Settings of a file that do not concern a single run."""
 FILES = (
     "config.yaml",
     "environment.json",
@@ -30,20 +28,15 @@ FILES = (
 
 @dataclass(frozen=True)
 class Beginning:
-    """The beginning of a run."""
-
-    folder: str
-    """The folder of its record."""
-    name: str
-    """The name of that folder."""
-    group: str
-    """The name of its experiment or sweep."""
+    folder: str  # of the run's record
+    name: str  # of that folder
+    group: str  # of its experiment or sweep
     tags: tuple[str, ...]
-    """The label of its paradigm, the engine and, of a trial, the name of the trial."""
+    """The paradigm's label, the engine and, in a sweep, the name of the trial."""
     config: Mapping[str, Any]
-    """Its settings: dotted key -> value, `workers.0.count`; secrets are masked."""
+    """Its settings by dotted key, `workers.0.count`; secrets are masked."""
     began: float
-    """When it was requested, in seconds since 1970."""
+    """The time of the request, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +46,7 @@ class Row:
     samples: int
     """Samples applied: the step, so that paradigms are compared at the same work."""
     seconds: float
-    """Seconds since the run began; virtual ones on the virtual engine."""
+    """Since the run began; virtual on the virtual engine."""
     metrics: Mapping[str, float]
 
 
@@ -63,45 +56,35 @@ class Ending:
 
     status: str
     """`finished`, `diverged`, `failed` or `stopped`."""
-    samples: int
-    """Samples applied."""
+    samples: int  # applied
     summary: Mapping[str, Any]
     """The texts and numbers in its `summary.json`."""
-    files: Sequence[str]
-    """The paths of the files of its record."""
-    models: Sequence[str]
-    """The paths of the models that it left."""
+    files: Sequence[str]  # paths
+    models: Sequence[str]  # paths
 
 
 class Sink(Protocol):
-    """What a tracker writes to. Any of its methods may raise any error."""
+    """The destination of a tracker's rows. Any of its methods may raise any error."""
 
-    def begin(self, run: Beginning) -> None:
-        """Open the run."""
+    def begin(self, run: Beginning) -> None: ...
 
     def go_back(self, samples: int) -> bool:
-        """Forget what was logged of a run that goes on from a checkpoint: all evaluations, and the
-        measures since then; return whether that is possible.
-
-        Args:
-            samples: those applied at the checkpoint.
+        """Forget all evaluations, and later measures, of a run that resumes at `samples`, if
+        possible.
         """
 
-    def log(self, row: Row) -> None:
-        """Take in a row."""
+    def log(self, row: Row) -> None: ...
 
-    def flush(self) -> None:
-        """Pass on what has been logged."""
+    def flush(self) -> None: ...
 
     def end(self, run: Ending) -> None:
-        """Take in the end of the run, and pass on all that is left."""
+        """Log the end of the run, and send all that is left."""
 
     def close(self) -> None:
-        """Release what is still open; `end` may not have been called, or may have failed."""
+        """Release open resources; `end` may not have been called, or may have failed."""
 
 
 def beginning_of(run: RunStart) -> Beginning:
-    """Describe a run that begins."""
     experiment = run.experiment
     trial = () if run.group == experiment.name else (experiment.name,)
     config = {
@@ -121,7 +104,6 @@ def beginning_of(run: RunStart) -> Beginning:
 
 
 def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the dotted key and the value of everything within a mapping or a list."""
     items = (
         value.items()
         if isinstance(value, Mapping)
@@ -136,12 +118,10 @@ def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
         yield from _flat(f"{path}.{key}" if path else str(key), inner)
 
 
-EVALUATION = "evaluation/"
-"""How the metrics of an evaluation begin."""
+EVALUATION = "evaluation/"  # the prefix of an evaluation's metrics
 
 
 def evaluation_row(evaluation: Evaluation, workload_samples: int) -> Row:
-    """Return the metrics of an evaluation, as `evaluation/NAME`."""
     return Row(
         round(evaluation.progress * workload_samples),
         evaluation.at,
@@ -150,7 +130,6 @@ def evaluation_row(evaluation: Evaluation, workload_samples: int) -> Row:
 
 
 def measures_row(measures: Measures) -> Row:
-    """Return the measures of a run so far: throughput, wait share, staleness, leads."""
     summary, leads = measures.summary(), measures.leads
     metrics = {
         tag: summary[key]
@@ -171,7 +150,6 @@ def measures_row(measures: Measures) -> Row:
 
 
 def ending_of(record: RunRecord) -> Ending:
-    """Describe the end of a run."""
     summary, folder = record.summary, record.path
     return Ending(
         status=str(summary["status"]),

@@ -1,13 +1,7 @@
-"""Write a run's TensorBoard event file while it goes on: `tensorboard --logdir runs/NAME`.
+"""Write a run's TensorBoard event file during the run: `tensorboard --logdir runs/NAME`.
 
-The file is written by tensorboardX, as Ray Tune's own are: `torch.utils.tensorboard` needs all of
-TensorBoard installed where the run is, and this package may not import torch. Steps are samples
-applied; the time of an event is when the run began plus the run's own seconds, so that
-TensorBoard's "relative" axis also works for virtual seconds. The file is written at once, without
-the queue and the thread of a SummaryWriter: these lag behind the run, and their contents are lost
-with a run that is killed. A run that goes on from a checkpoint writes its file anew up to there,
-so that any reader finds each step once; TensorBoard alone heeds a `purge_step`, which would also
-keep the evaluations of steps before the checkpoint that were made after it.
+tensorboardX writes the file, as for Ray Tune: `torch.utils.tensorboard` needs all of TensorBoard,
+and this package may not import torch.
 """
 
 from __future__ import annotations
@@ -24,14 +18,15 @@ from tensorboardX.summary import scalar
 from raysync.record.storage import NEW
 from raysync.tracking.rows import EVALUATION, Beginning, Ending, Row
 
-PREFIX, NAMES = "events", "events.out.tfevents.*"
-"""How the name of the file begins, and what names it has."""
-HEAD, FOOT = 12, 4
-"""The bytes around an event."""
+PREFIX, NAMES = "events", "events.out.tfevents.*"  # of the file
+HEAD, FOOT = 12, 4  # bytes around an event
 
 
 class EventFile:
-    """The event file of one run, in the folder of its record: a `Sink`."""
+    """A `Sink` to a run's event file, whose steps are samples applied.
+
+    An event's time is the run's request plus its own seconds, for TensorBoard's "relative" axis.
+    """
 
     def __init__(self) -> None:
         self._writer: EventsWriter | None = None
@@ -42,8 +37,11 @@ class EventFile:
         self._folder, self._began = Path(run.folder), run.began
 
     def go_back(self, samples: int) -> bool:
+        # Rewrite the file up to the checkpoint, so that any reader finds each step once. A
+        # `purge_step`, which only TensorBoard honours, would keep evaluations of earlier steps that
+        # were logged after the checkpoint.
         self.close()
-        for rest in self._folder.glob(f"{NAMES}{NEW}"):  # of a process that was killed
+        for rest in self._folder.glob(f"{NAMES}{NEW}"):  # left by a killed process
             rest.unlink()
         files = sorted(self._folder.glob(NAMES))
         self._writer = EventsWriter(str(self._folder / PREFIX), NEW)
@@ -58,6 +56,7 @@ class EventFile:
         return True
 
     def log(self, row: Row) -> None:
+        # no SummaryWriter: its queue and thread lag behind, and a killed run loses their contents
         if self._writer is None:
             self._writer = EventsWriter(str(self._folder / PREFIX))
         for tag, value in row.metrics.items():
@@ -70,8 +69,7 @@ class EventFile:
         assert self._writer is not None, "rows before the beginning"
         self._writer.flush()
 
-    def end(self, run: Ending) -> None:
-        """See `Sink.end`; the file knows no status."""
+    def end(self, run: Ending) -> None: ...
 
     def close(self) -> None:
         writer, self._writer = self._writer, None
@@ -82,9 +80,8 @@ class EventFile:
 
 
 def _scalars_in(file: Path) -> Iterator[Event]:
-    """Yield the scalars in an event file: TFRecords, each an event with its length and a checksum
-    before it, and a checksum behind. The last one may be cut off.
-    """
+    """Yield the scalars in an event file; the last event may be cut off."""
+    # a TFRecord: length and checksum, event, checksum
     data, at = file.read_bytes(), 0
     while len(data) >= at + HEAD:
         (length,) = struct.unpack_from("<Q", data, at)

@@ -1,4 +1,4 @@
-"""A tracker is a callback that turns a run into rows for a sink."""
+"""A tracker: a callback that turns a run into rows for a sink."""
 
 from __future__ import annotations
 
@@ -10,40 +10,31 @@ from raysync.tracking.callback import Callback, RunStart
 from raysync.tracking.rows import Sink, beginning_of, ending_of, evaluation_row, measures_row
 
 EVERY = 0.01
-"""Progress after which the measures are logged even without an evaluation."""
+"""Progress between rows of measures without an evaluation."""
 
 
 class Tracker(Callback):
-    """Logs every evaluation, and the measures with each, after each hundredth of the work, and at
-    the end.
+    """Logs each evaluation with the measures, and the measures at least every hundredth of the
+    work.
     """
 
     def __init__(self, name: str, sink: Sink) -> None:
-        """
-        Args:
-            name: its name in the experiment file.
-            sink: gets the rows.
-        """
         self.name = name
         self._sink = sink
         self._resumptions = 0
-        self._evaluations = 0
-        """The evaluations of the run that need not be logged any more."""
-        self._evaluated = -1.0
-        """The progress of the latest evaluation that was logged."""
-        self._progress = -1.0
-        """The progress at which the measures were logged last."""
-        self._made_again = -1.0
-        """The progress up to which evaluations were logged that the run has lost."""
+        self._evaluations = 0  # the number that was logged, or need not be
+        self._evaluated = -1.0  # progress of the latest evaluation that was logged
+        self._progress = -1.0  # progress of the latest row of measures
+        # progress up to which logged evaluations were lost and will be repeated
+        self._repeated_until = -1.0
 
     @override
     def on_start(self, run: RunStart) -> None:
         self._sink.begin(beginning_of(run))
 
+    @override
     def on_progress(self, measures: Measures) -> None:
-        """See `Callback.on_progress`: evaluations are logged here, since they may have been lost
-        with what came after a checkpoint.
-        """
+        # Evaluations are logged here: a resumed run may have lost and repeat some.
         if len(measures.resumptions) > self._resumptions:
             self._go_back(measures)
         is_due = self._log_evaluations(measures) and measures.progress >= self._progress
@@ -53,20 +44,19 @@ class Tracker(Callback):
             self._sink.flush()
 
     def _go_back(self, measures: Measures) -> None:
-        """Take in that the run goes on from a checkpoint; nothing is logged twice."""
         self._resumptions = len(measures.resumptions)
         if self._sink.go_back(measures.samples):
             self._evaluations, self._evaluated, self._progress = 0, -1.0, -1.0
         else:
             self._evaluations = min(self._evaluations, len(measures.evaluations))
-            self._made_again = self._evaluated
+            self._repeated_until = self._evaluated
 
     def _log_evaluations(self, measures: Measures) -> bool:
-        """Log the evaluations that are new, and return whether there are any."""
+        """Log new evaluations; return whether there are any."""
         new = [
             evaluation
             for evaluation in measures.evaluations[self._evaluations :]
-            if evaluation.progress > self._made_again
+            if evaluation.progress > self._repeated_until
         ]
         self._evaluations = len(measures.evaluations)
         for evaluation in new:
@@ -79,5 +69,4 @@ class Tracker(Callback):
         self._sink.end(ending_of(record))
 
     def close(self) -> None:
-        """Leave no process and no open file, whatever has happened."""
         self._sink.close()

@@ -1,4 +1,4 @@
-"""Make the trackers that an experiment names."""
+"""Create the trackers that an experiment names."""
 
 from __future__ import annotations
 
@@ -17,11 +17,7 @@ from raysync.tracking.tracker import Tracker
 
 
 def check_trackers(experiment: Experiment) -> None:
-    """Refuse trackers that cannot work.
-
-    Raises:
-        ConfigError: a package is not installed, or an argument does not exist.
-    """
+    """Refuse trackers whose package is not installed or whose arguments do not exist."""
     for index, choice in enumerate(experiment.track):
         where = f"track[{index}] {choice.name}"
         kind = _class_of(choice)
@@ -58,15 +54,7 @@ def _is_installed(package: str) -> bool:
 
 
 def trackers_of(experiment: Experiment, notify: Callable[[str], None]) -> list[Tracker]:
-    """Make the trackers of a run.
-
-    Args:
-        experiment: names them.
-        notify: receives sentences that the user should read.
-
-    Raises:
-        ConfigError: see `check_trackers`.
-    """
+    """Create the trackers of a run; raise `ConfigError` like `check_trackers`."""
     check_trackers(experiment)
     return [_tracker(choice, notify) for choice in experiment.track]
 

@@ -15,8 +15,10 @@ from raysync.tracking.library import FAILED, LibraryRun, theirs
 
 
 class WandbRun(LibraryRun):
-    """Arguments are those of `wandb.init`. Metrics have `samples` as their step, not wandb's own
-    count, which must never go back: evaluations may be ready later than what came after them.
+    """Passes arguments to `wandb.init`.
+
+    The step of metrics is `samples`: wandb's own step must never decrease, and evaluations may be
+    ready late.
     """
 
     def __init__(self, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
@@ -40,14 +42,16 @@ class WandbRun(LibraryRun):
         self.notice = f"wandb: {self._run.url}" if self._run.url else ""
 
     @classmethod
+    @override
     def arguments(cls) -> tuple[str, ...]:
-        """See `LibraryRun.arguments`; the configuration is set by the run."""
+        # the run sets the configuration
         parameters = signature(import_module("wandb").init).parameters
         return tuple(name for name in parameters if name != "config")
 
     @classmethod
+    @override
     def environment(cls, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
-        """See `LibraryRun.environment`: wandb would write its logs and artifacts below $HOME."""
+        # by default, wandb writes logs and artifacts below $HOME
         folder = Path(arguments.get("dir", run["folder"])).absolute() / "wandb"
         return {"WANDB_CACHE_DIR": str(folder / "cache"), "WANDB_DATA_DIR": str(folder / "data")}
 

@@ -1,4 +1,4 @@
-"""Metrics whose mean over samples depends on which of them are in one batch."""
+"""Metrics whose mean over samples depends on the composition of a batch."""
 
 from __future__ import annotations
 
@@ -19,19 +19,13 @@ from raysync.training.tasks.task_checks import (
     reset_torchmetrics,
 )
 
-NOISE = 1e-3
-"""The relative difference of two means that rounding may make, also in half precision."""
+NOISE = 1e-3  # relative difference of two means by rounding, also in half precision
 
 
 def batch_metrics(model: InitialModel, module: nn.Module, size: int) -> tuple[str, ...]:
-    """Return the names of metrics that depend on the batch, such as a recall among its samples.
+    """Name the metrics that depend on the batch, such as a recall among its samples.
 
-    The same samples are measured in one batch, and in parts of different sizes.
-
-    Args:
-        model: has the task.
-        module: as the model builds it.
-        size: the samples to measure on, if there are as many.
+    It measures at most `size` samples in one batch, and in parts of different sizes.
     """
     size = min(size, evaluated_count(model))
     if size < 2:
@@ -61,10 +55,8 @@ def _means_of_parts(model: InitialModel, module: nn.Module, size: int) -> dict[s
 
 
 def _halved(size: int) -> list[int]:
-    """Return the sizes of a half, a quarter, an eighth, ... of so many samples; the last two are
-    small: a recall among few is far higher than among many.
-    """
-    sizes = []
+    """Return the sizes of a half, a quarter, an eighth, ...; the last two are small."""
+    sizes = []  # a recall among few is far higher than among many
     while size > 3:
         sizes.append(size // 2)
         size -= size // 2
@@ -74,14 +66,11 @@ def _halved(size: int) -> list[int]:
 def _means(
     model: InitialModel, module: nn.Module, sizes: Sequence[int], seed: int = 0
 ) -> dict[str, float]:
-    """Return the metrics that are means, over batches of these sizes; the seed is of what they
-    draw.
-    """
     batches = zip(evaluated_batches(model, sizes), sizes, strict=True)
     seed_generators(seed)
     parts = measured(model.task, module, batches)
-    means = {name: each for name, each in parts.items() if isinstance(each[0], Average)}
-    return {key: value for name, each in means.items() for key, value in joined(name, each)}
+    means = {name: values for name, values in parts.items() if isinstance(values[0], Average)}
+    return {key: value for name, values in means.items() for key, value in joined(name, values)}
 
 
 def _alike(one: float, other: float) -> bool:

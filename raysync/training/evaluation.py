@@ -17,27 +17,21 @@ from raysync.training.tasks.task import Average, Task, is_torchmetric, torchmetr
 from raysync.training.worker.device import use_tf32
 from raysync.training.worker.flat import FlatModel
 
-OF_THE_TEST_SET = "test_"
-"""What the names of metrics on the test set begin with, where there is a validation set, too."""
+OF_THE_TEST_SET = "test_"  # prefix of metrics on the test set if there is a validation set
 
 
 WARM_UP_SAMPLES = 64
 
 
 class ModelEvaluation:
-    """The evaluations of one run: the same for an actor on Ray and one in virtual time."""
+    """The evaluations of one run, on Ray and in virtual time.
+
+    `workers` processes read ahead samples that are read one by one.
+    """
 
     def __init__(
         self, initial: InitialModel, module: nn.Module, experiment: Experiment, workers: int = 0
     ) -> None:
-        """
-        Args:
-            initial: gives the data sets, and the task's metrics.
-            module: the whole model, on its device.
-            experiment: says on how many samples, and how many at once.
-            workers: the number of processes that read samples ahead, where these are read one by
-                one.
-        """
         self.model = FlatModel(module)
         self.task, self._workers = initial.task, workers
         self._settings, self._test_samples = experiment.evaluation, experiment.data.test_samples
@@ -46,12 +40,8 @@ class ModelEvaluation:
             metric.to(self.model.weights.device)
 
     def measure(self, weights: Tensor, is_last: bool) -> dict[str, float]:
-        """Return the metrics of weights (P + Q,).
-
-        Args:
-            weights: parameters and buffers.
-            is_last: whether the training is over: then all samples are used; with a validation set
-                the test set is measured, too, for this once.
+        """Return the metrics of weights (P + Q,); the last time on all samples, and the
+        test set.
         """
         limit = None if is_last else self._settings.samples
         if self._validation is None:
@@ -63,9 +53,7 @@ class ModelEvaluation:
         return metrics
 
     def warm_up(self) -> None:
-        """Measure the model as it is on the first samples, so that kernels are loaded; the next
-        `measure` begins with weights, buffers and metrics of its own.
-        """
+        """Measure the first samples, so that kernels are loaded; it changes no later result."""
         samples = self._test if self._validation is None else self._validation
         batch = min(self._settings.batch_size, WARM_UP_SAMPLES)
         self._measured(self.model.initial(), samples, batch)
@@ -90,20 +78,11 @@ def evaluate(
     limit: int | None = None,
     workers: int = 0,
 ) -> dict[str, float]:
-    """Measure weights on samples.
-
-    Args:
-        model: takes the weights.
-        weights: parameters and buffers, (P + Q,).
-        task: gives the metrics.
-        samples: what to measure on.
-        batch_size: the samples of a forward pass.
-        limit: use only so many samples, from the first on; None means all.
-        workers: the number of processes that read samples ahead.
+    """Measure parameters and buffers (P + Q,) on samples, at most `limit` from the first.
 
     Returns:
-        Name -> value: means over all samples (of an `Average`: over what it counts), and what
-        objects of torchmetrics compute; `loss` is always among them.
+        Name -> value: means over all samples (of an `Average`: over its count), and the results of
+        torchmetrics; `loss` is always among them.
     """
     use_tf32(False)
     model.read_weights(weights)
@@ -119,17 +98,13 @@ def evaluate(
         model.module,
         ((batch_to(batch, lambda tensor: tensor.to(device)), count) for batch, count in batches),
     )
-    return {key: each for name, values in parts.items() for key, each in joined(name, values)}
+    return {key: value for name, values in parts.items() for key, value in joined(name, values)}
 
 
 def measured(
     task: Task, module: nn.Module, batches: Iterable[tuple[Any, int]]
 ) -> dict[str, list[Any]]:
-    """Measure a module on batches, each with its number of samples.
-
-    Returns:
-        Name -> for each batch an `Average`, or an object of torchmetrics.
-    """
+    """Map names to an `Average`, or an object of torchmetrics, for each batch."""
     parts: dict[str, list[Any]] = {}
     for batch, count in batches:
         values = dict(task.metrics(module, batch))
@@ -141,18 +116,17 @@ def measured(
 
 
 def _weighted(value: Any, count: int) -> Any:
-    """Return an `Average`; of an object of torchmetrics itself."""
     if isinstance(value, Average) or is_torchmetric(value):
         return value
     return Average(float(value) * count, count)
 
 
 def joined(name: str, parts: list[Any]) -> list[tuple[str, float]]:
-    """Return the value of a metric over all batches; several if torchmetrics computes several."""
+    """Return a metric over all batches; torchmetrics may compute several values."""
     if not isinstance(parts[0], Average):
         value = parts[0].compute()
         if isinstance(value, Mapping):
-            return [(str(key), float(each)) for key, each in value.items()]
+            return [(str(key), float(number)) for key, number in value.items()]
         return [(name, float(value))]
     count = sum(part.count for part in parts)
     return [(name, sum(part.total for part in parts) / count if count else float("nan"))]

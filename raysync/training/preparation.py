@@ -1,4 +1,4 @@
-"""What an experiment trains: its task, model and shards, checked before an engine starts."""
+"""The task, model and shards of an experiment, checked before an engine starts."""
 
 from __future__ import annotations
 
@@ -46,63 +46,46 @@ from raysync.users_code import users_code
 
 FLOAT_BYTES = 4
 CORE_FLOPS_PER_S = 1e11
-"""The assumed speed, on the virtual engine, of a worker without step_s, flops_per_s or trace: about
-one core of a CPU."""
+"""About one core of a CPU: the assumed speed of a virtual worker without step_s, flops_per_s or
+trace."""
 
 
 @dataclass(frozen=True)
 class TrainingPlan:
-    """Everything about the training that both engines need."""
+    """The training as both engines need it."""
 
     experiment: Experiment
-    model: InitialModel
-    """The task, and its model; what actors share."""
-    parameters: int
-    """The number of trainable parameters of the model."""
-    vector_bytes: int
-    """The bytes of a pull: parameters and buffers."""
-    groups: dict[str, WorkerGroup]
-    """Worker slot -> its group, with `flops_per_s` converted to `step_s`."""
-    shards: dict[str, Array]
-    """Worker slot -> the indices of its training samples; empty if nothing is trained."""
+    model: InitialModel  # actors share it
+    parameters: int  # trainable ones
+    vector_bytes: int  # of a pull: parameters and buffers
+    groups: dict[str, WorkerGroup]  # by worker slot, with `flops_per_s` converted to `step_s`
+    shards: dict[str, Array]  # worker slot -> indices of its samples; empty without training
     workload_samples: int
     metrics: tuple[str, ...] | None
-    """The names of the metrics that the task returns; None where they are not known before the
-    first evaluation."""
-    remarks: tuple[str, ...] = ()
-    """What the user should read before a run: what is taken over from the task, or is not."""
-    batch_metrics: tuple[str, ...] = ()
-    """The metrics that depend on `evaluation.batch_size`."""
-    smallest_batch: int = 1
-    """The fewest samples that a device can compute at once, as far as it matters."""
+    """The names of the task's metrics; None: not known before the first evaluation."""
+    remarks: tuple[str, ...] = ()  # for the user before a run: which settings come from the task
+    batch_metrics: tuple[str, ...] = ()  # depend on `evaluation.batch_size`
+    smallest_batch: int = 1  # fewest samples that a device can compute at once
 
     def make(self, choice: ParadigmChoice) -> AnyParadigm:
-        """Create a fresh paradigm for these workers and this task.
-
-        Raises:
-            ConfigError: see `Experiment.make`.
-        """
         return self.experiment.make(choice, self.smallest_batch)
 
     @property
     def task(self) -> Task:
-        """The task."""
         return self.model.task
 
     @property
     def data(self) -> Any:
-        """The data set of a built-in task."""
         assert isinstance(self.task, Supervised), f"{self.task.name} has data of its own"
         return self.task.data
 
     @property
     def has_buffers(self) -> bool:
-        """Whether the model has buffers, such as the statistics of batch norm."""
         return self.vector_bytes > FLOAT_BYTES * self.parameters
 
     @property
     def push_bytes(self) -> int:
-        """The bytes of a push: a gradient in its format on the wire, and buffers."""
+        """The bytes of a push: an encoded gradient, and buffers."""
         cluster = self.experiment.cluster
         if cluster.wire.is_plain:
             return self.vector_bytes
@@ -117,56 +100,44 @@ class TrainingPlan:
         return FLOAT_BYTES * sum(wire.sizes)
 
     def push_samples(self, choice: ParadigmChoice) -> float:
-        """Return the samples of a push under a paradigm, as they are at the beginning."""
+        """Return the mean samples of a push at the start of a run."""
         local = self.experiment.local
         steps = steps_per_push(self.make(choice), 1 if local is None else local.steps)
         return steps * fmean(self.experiment.batch_sizes.values())
 
     @property
     def tokens(self) -> bool:
-        """Whether the loss is one of tokens, so that its exponential is a perplexity."""
-        return isinstance(self.task, LanguageModel)
+        return isinstance(self.task, LanguageModel)  # exp(loss) is a perplexity
 
     def deal(self, slots: list[str]) -> dict[str, Array]:
-        """Deal the training samples out to some slots."""
         return _deal(self.experiment, self.model, slots)
 
     def batches(self, slot: str) -> Batches:
-        """Return which samples a worker slot meets in which batch."""
         return Batches(self.shards[slot], self.experiment.seed, slot)
 
     def build(self) -> nn.Module:
-        """Build the model with the initial weights of the run."""
         return self.model.build(self.experiment.seed)
 
     def reader(self, slot: str) -> BatchReader:
-        """Return the batches of a worker slot, read by this process from the training set."""
+        """Return the batches of a worker slot, read by this process."""
         return BatchReader(self.model.train_set, self.task.collate, self.batches(slot))
 
     def with_seed(self, seed: int) -> TrainingPlan:
-        """Return the same training with other randomness: initial weights, shards and batches."""
         seeded = replace(self, experiment=self.experiment.model_copy(update={"seed": seed}))
         return replace(seeded, shards=seeded.deal(list(self.groups)))
 
     def rate_in_force(self, choice: ParadigmChoice) -> str:
-        """Return the learning rate of an update under a paradigm, in words."""
         experiment, local = self.experiment, self.experiment.local
         rate = rate_in_force(experiment.update, experiment.make(choice), experiment.worker_count)
         return rate if local is None else f"{local_rate(local)}; outer {rate}"
 
     @property
     def primary(self) -> PrimaryMetric:
-        """The metric that the task's models are judged by."""
         return primary_metric(self.task)
 
     @cached_property
     def chance_accuracy(self) -> float | None:
-        """The accuracy of the best constant guess at the labels that evaluations use; None if
-        nothing is trained, or if these are not in memory.
-
-        Evaluations during the run may use only the first part of the test set; the larger of the
-        guess's accuracies there and on the whole set counts.
-        """
+        """The accuracy of the best constant guess; None without training or labels in memory."""
         experiment, task = self.experiment, self.task
         if experiment.timing == "only" or not isinstance(task, Classification):
             return None
@@ -174,6 +145,7 @@ class TrainingPlan:
             return None
         validation = task.data.validation_y
         labels = task.data.test_y if validation is None else validation
+        # evaluations during the run may use only the first part: the larger accuracy counts
         parts = (labels, labels[: experiment.evaluation.samples])
         return max(
             float(np.unique(part, return_counts=True)[1].max()) / part.size for part in parts
@@ -181,9 +153,7 @@ class TrainingPlan:
 
     @property
     def estimated_s(self) -> dict[str, float]:
-        """Group -> the seconds of its step, for groups whose settings do not say how long it
-        takes.
-        """
+        """Group -> seconds of its step, where the settings do not give them."""
         silent = {group.name for group in self.experiment.workers if not group.emulates_steps}
         return {
             group.name: group.step_s
@@ -203,11 +173,9 @@ def prepare(
     """Load the data, build the model once, and deal the samples out.
 
     Args:
-        experiment: names the task, or data and model.
-        model: replaces the experiment's model if it is given.
-        data: replaces the experiment's data set if it is given.
-        task: replaces all of that if it is given.
-        for_balanced: see `smallest_batch`.
+        model: replaces the experiment's model.
+        data: replaces the experiment's data set.
+        task: replaces both.
 
     Raises:
         ConfigError: task, data or model do not exist or do not fit.
@@ -254,9 +222,7 @@ def prepare(
 def _batch_metrics(
     experiment: Experiment, model: InitialModel, module: nn.Module
 ) -> tuple[str, ...]:
-    """Return the metrics that depend on the batch; those of raysync's own tasks and models do
-    not.
-    """
+    """Name the metrics that depend on the batch: none of raysync's own tasks and models."""
     task = model.task
     source = task.plan.source if isinstance(task, Supervised) else None
     is_ours = isinstance(source, str) and source in MODELS
@@ -275,10 +241,8 @@ def _on_batch_metrics(names: tuple[str, ...], size: int) -> str:
 
 
 def _shared_traces(experiment: Experiment) -> Iterator[str]:
-    """Say of which groups the workers share one list of step times: the slow ones among those that
-    were measured are then no slower than the others.
-    """
     for group in experiment.workers:
+        # slow workers of the measured ones are then no slower than the others
         if is_shared(group.trace, group.count):
             yield (
                 f"The {group.count} workers of {group.name!r} share one list of"
@@ -288,8 +252,8 @@ def _shared_traces(experiment: Experiment) -> Iterator[str]:
 
 
 def _kept_by_workers(experiment: Experiment, parameters: int) -> Iterator[str]:
-    """Say what checkpoints grow by where workers keep something from push to push."""
-    if not experiment.kept_by_workers or experiment.checkpoint is None or not experiment.trains:
+    """Warn of the size that worker state adds to checkpoints."""
+    if not experiment.worker_state or experiment.checkpoint is None or not experiment.trains:
         return
     local = experiment.local
     vectors = int(experiment.cluster.wire.feeds_back)
@@ -297,13 +261,13 @@ def _kept_by_workers(experiment: Experiment, parameters: int) -> Iterator[str]:
         vectors += numbers_kept(local.update)
     size_mb = FLOAT_BYTES * vectors * parameters / 1e6
     yield (
-        f"Each checkpoint has {' and '.join(experiment.kept_by_workers)} of"
+        f"Each checkpoint has {' and '.join(experiment.worker_state)} of"
         f" {experiment.worker_count} workers: {experiment.worker_count} x {size_mb:.3g} MB at most."
     )
 
 
 def _on_outer_steps(experiment: Experiment) -> Iterator[str]:
-    """Say what an optimizer for outer steps means where nobody steps locally."""
+    """Warn of an optimizer for outer steps without local steps."""
     name = experiment.update.optimizer.name
     if name in OUTER and experiment.local is None:
         yield (
@@ -313,9 +277,7 @@ def _on_outer_steps(experiment: Experiment) -> Iterator[str]:
 
 
 def _without_model(experiment: Experiment, model: InitialModel, vector_bytes: int) -> TrainingPlan:
-    """Return the plan of runs that only take time, with vectors of a given size: no model is built,
-    and samples are counted only where the workload is one of epochs.
-    """
+    """Plan timing-only runs with vectors of a given size, without building a model."""
     count = _train_count(experiment.data, model) if experiment.workload.epochs is not None else 0
     return TrainingPlan(
         experiment=experiment,
@@ -330,12 +292,7 @@ def _without_model(experiment: Experiment, model: InitialModel, vector_bytes: in
 
 
 def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
-    """Return the flat model, which the experiment's settings go with.
-
-    Raises:
-        ConfigError: it cannot be saved, has nothing to train, or is too small for its servers; or
-            an optimizer or a parameter group does not go with it.
-    """
+    """Return the flat model after checking the experiment's settings against it."""
     flat = FlatModel(module)
     if experiment.keep != "none":
         check_savable(module, name)
@@ -356,12 +313,7 @@ def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
 def _with_settings_of(
     task: Task, module: nn.Module, experiment: Experiment, count: int
 ) -> tuple[Experiment, tuple[str, ...]]:
-    """Return the experiment with the settings of its optimizer that its task brings, and remarks:
-    in `update`, or, where workers step by themselves, in `local`.
-
-    Raises:
-        ConfigError: they do not go with those of the experiment file.
-    """
+    """Add the task's optimizer settings to `update` (or `local`); return remarks, too."""
     local, epochs = experiment.local, experiment.workload_samples(count) / count
     block: Update | Local = experiment.update if local is None else local
     file, where = (experiment.update, "update") if local is None else (local.update, "local")
@@ -391,7 +343,7 @@ def _with_settings_of(
 
 
 def _batch_norm_remarks(experiment: Experiment, module: nn.Module) -> tuple[str, ...]:
-    """Say what batches of unequal sizes change for a model that normalises over its batch."""
+    """Warn of batch norm over batches of unequal sizes."""
     choices = (experiment.paradigm, *experiment.paradigms)
     demands = [demand for choice in choices for demand in _demands(experiment.make(choice))]
     is_unequal = len({group.batch_size for group in experiment.workers}) > 1
@@ -413,7 +365,7 @@ def _demands(paradigm: AnyParadigm) -> list[Demand]:
 
 
 def _train_count(data: Data, model: InitialModel) -> int:
-    """Return the number of training samples that are used, after all parts have been checked."""
+    """Check all parts of the data; return the number of training samples in use."""
     where = f"task {model.task.name}"
     count = check_samples(f"{where}: train_set", model.train_set)
     check_samples(f"{where}: test_set", model.test_set)
@@ -423,14 +375,9 @@ def _train_count(data: Data, model: InitialModel) -> int:
 
 
 def _check_batches(experiment: Experiment, task: Task, limit: int) -> None:
-    """Refuse batches that are larger than the training set.
-
-    A worker's own share of it may be smaller than its batch, which then repeats samples.
-
-    Raises:
-        ConfigError: it names both sizes.
-    """
+    """Refuse batches that are larger than the training set."""
     for where, size, groups in experiment.named_batch_sizes():
+        # a worker's share may be smaller than its batch, which then repeats samples
         if groups and size > limit:
             raise ConfigError(
                 f"{where}: {size:,} is more than the {limit:,} training samples of"
@@ -441,7 +388,7 @@ def _check_batches(experiment: Experiment, task: Task, limit: int) -> None:
 def _tried_metrics(
     experiment: Experiment, model: InitialModel, module: nn.Module, count: int
 ) -> tuple[str, ...] | None:
-    """Try a task whose samples are not checked already, and return the names of its metrics."""
+    """Try a task whose samples are not checked already, and name its metrics."""
     task = model.task
     if isinstance(task, Supervised) and isinstance(task.data, DataSet):
         names: tuple[str, ...] | None = task.metric_names
@@ -454,7 +401,6 @@ def _tried_metrics(
 
 
 def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict[str, Array]:
-    """Deal the training samples out; nothing is dealt where nothing is trained."""
     if not experiment.trains:
         return {}
     task, samples = model.task, model.train_set
@@ -479,9 +425,7 @@ def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict
 
 
 def _timed(experiment: Experiment, model: InitialModel) -> dict[str, WorkerGroup]:
-    """Return the group of each slot, with the seconds of a step where a rate is given; the virtual
-    engine needs them for all.
-    """
+    """Return the group of each slot, with step times from rates; on the virtual engine for all."""
     silent = CORE_FLOPS_PER_S if experiment.engine == "virtual" else None
     rates = {
         group.name: group.flops_per_s or (None if group.emulates_steps else silent)

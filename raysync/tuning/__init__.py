@@ -1,3 +1,1 @@
-"""Ray Tune sweeps: the grid of an experiment file, one trial a combination; and the search for the
-switch point.
-"""
+"""Ray Tune sweeps over an experiment's settings, and the search for the switch point."""

@@ -1,4 +1,4 @@
-"""Turn the `sweep:` block of an experiment file into the settings of each trial."""
+"""The trials of an experiment file's `sweep:` block."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from raysync.config import Distribution, Sweep
 from raysync.config.yaml_reading import read_yaml, write_yaml
 from raysync.errors import ConfigError, unknown_name
 
+# Setting -> value of one trial: a YAML scalar, or the value's YAML text, which searchers and tables
+# can hold. `trial` is the trial's number in the grid.
 Point = dict[str, Any]
-"""Setting -> value of one trial: a YAML scalar, or else the YAML text of the value, which searchers
-and tables can hold. `trial` is the trial's number in the grid."""
 
+# settings that all trials share -> the reason
 NOT_VARIED = {
     "output": "the records of all trials are in the folder of the sweep",
     "name": "all trials have that of the sweep",
@@ -24,20 +25,14 @@ NOT_VARIED = {
     "seeds": "a trial has one; vary `seed`",
     "paradigms": "a trial has one; vary `paradigm`",
 }
-"""Settings that all trials share -> the reason."""
 
-UNFOLDED = 2**30
-"""A width that no line reaches."""
+UNFOLDED = 2**30  # a width that no line reaches
 Exclusion = dict[str, tuple[Any, ...]]
-"""Setting -> values: excludes the combinations that have one of the values for every setting."""
+"""Setting -> values. A combination is excluded if every setting has one of its values."""
 
 
 def check_keys(sweep: Sweep, source: str) -> None:
-    """Refuse settings that all trials share, and exclusions of settings that are not in the grid.
-
-    Raises:
-        ConfigError: the message names the setting and what to do.
-    """
+    """Refuse settings that all trials share, and exclusions of settings outside the grid."""
     for key in (*sweep.grid, *sweep.sample):
         if why := NOT_VARIED.get(key.partition(".")[0]):
             raise ConfigError(f"{source}: sweep: {key} cannot be varied: {why}.")
@@ -53,7 +48,7 @@ def check_keys(sweep: Sweep, source: str) -> None:
 
 
 def count(sweep: Sweep) -> int:
-    """Count the trials, before anything is excluded."""
+    """Count the trials, before exclusions."""
     if sweep.search is not None:
         return sweep.samples
     return (
@@ -62,18 +57,14 @@ def count(sweep: Sweep) -> int:
 
 
 def points(sweep: Sweep, seed: int, source: str) -> list[Point]:
-    """List every combination of the grid that is not excluded, each with its draws; in the order
-    of the file, the last key varies fastest.
+    """List every combination of the grid that is not excluded, with its draws.
 
-    Args:
-        sweep: a sweep without a searcher.
-        seed: the seed of the draws; they are the same for every combination of the grid, so that
-            these can be compared in pairs.
-        source: the file, for errors.
+    They are in the order of the file; the last key varies fastest. The draws are the same for every
+    combination, so that these can be compared in pairs.
 
     Raises:
-        ConfigError: an entry of `exclude` excludes nothing, or everything is excluded, or a
-            distribution cannot be drawn from.
+        ConfigError: an entry of `exclude` matches nothing, all is excluded, or a distribution
+            cannot be drawn from.
     """
     draws = _draws(sweep, seed, source)
     combinations = [
@@ -85,27 +76,25 @@ def points(sweep: Sweep, seed: int, source: str) -> list[Point]:
                 f"{source}: sweep.exclude[{index}]: no combination of the grid matches"
                 f" {_text_of(exclusion)}."
             )
-    kept = [
+    remaining = [
         combination
         for combination in combinations
         if not any(_matches(combination, exclusion) for exclusion in sweep.exclude)
     ]
-    if not kept:
+    if not remaining:
         raise ConfigError(
             f"{source}: sweep: all {len(combinations)} combinations are excluded; nothing is left"
             " to run."
         )
     return [
         {key: plain(value) for key, value in combination.items()} | draw
-        for combination in kept
+        for combination in remaining
         for draw in draws
     ]
 
 
 def examples(sweep: Sweep, seed: int, source: str) -> list[Point]:
-    """List examples of what a searcher can ask for: each value of the grid beside the first of the
-    others, with one draw.
-    """
+    """List a searcher's choices: each value of the grid, with the first of the others."""
     first = {key: plain(values[0]) for key, values in sweep.grid.items()} | _draws(
         sweep, seed, source
     )[0]
@@ -123,13 +112,13 @@ def _draws(sweep: Sweep, seed: int, source: str) -> list[Point]:
     domains = {key: domain(key, distribution, source) for key, distribution in sweep.sample.items()}
     random = np.random.RandomState(seed)
     return [
-        {key: plain(each.sample(random_state=random)) for key, each in domains.items()}
+        {key: plain(values.sample(random_state=random)) for key, values in domains.items()}
         for _ in range(sweep.samples)
     ]
 
 
 def space(sweep: Sweep, source: str) -> dict[str, Any]:
-    """Return the search space for a searcher of Tune; the values of the grid become choices."""
+    """Return the space for a searcher of Tune; the grid's values become choices."""
     choices = {
         key: tune.choice([plain(value) for value in values]) for key, values in sweep.grid.items()
     }
@@ -139,11 +128,7 @@ def space(sweep: Sweep, source: str) -> dict[str, Any]:
 
 
 def domain(key: str, distribution: Distribution, source: str) -> Any:
-    """Create Ray Tune's distribution of that name.
-
-    Raises:
-        ConfigError: it does not accept these arguments.
-    """
+    """Create Ray Tune's distribution; raise `ConfigError` for arguments that it refuses."""
     try:
         domain = getattr(tune, distribution.name)(*distribution.arguments)
         domain.sample(random_state=np.random.RandomState(0))
@@ -156,9 +141,7 @@ def domain(key: str, distribution: Distribution, source: str) -> Any:
 
 
 def plain(value: Any) -> Any:
-    """Return a number as it is, and so text that YAML reads as itself; anything else as YAML text
-    in one line.
-    """
+    """Return numbers, and text that YAML reads as itself, unchanged; others as one line of YAML."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, str) and _is_read(value):
@@ -169,7 +152,7 @@ def plain(value: Any) -> Any:
 
 
 def _is_read(text: str) -> bool:
-    """Say whether YAML reads a text as itself: not `1e-3`, which has to be quoted."""
+    # not 1e-3, which YAML reads as a number: it must be quoted
     try:
         return bool(read_yaml(text, "a value") == text)
     except ConfigError:
@@ -177,7 +160,6 @@ def _is_read(text: str) -> bool:
 
 
 def override(key: str, value: Any) -> str:
-    """Write a value of a point in the form that `--set` takes."""
     return f"{key}={value if isinstance(value, str) else _text(value)}"
 
 

@@ -1,4 +1,4 @@
-"""Follow the trials of a sweep while Ray Tune runs them: show their progress, note their ends."""
+"""Follow a sweep's trials in Ray Tune: show their progress, and note their ends."""
 
 from __future__ import annotations
 
@@ -23,15 +23,13 @@ class SweepProgress:
     """The number of trials in each state."""
 
     running: int
-    done: int
-    """Trials that have ended, including failed ones."""
+    done: int  # including failed ones
     failed: int
     progress: float
-    """Progress of all trials together; each counts 1 when it is done."""
+    """Of all trials together; each counts 1 when it is done."""
 
     @classmethod
     def of(cls, trials: Sequence[Trial]) -> SweepProgress:
-        """Count the trials."""
         counts = Counter(trial.status for trial in trials)
         done = counts[Trial.TERMINATED] + counts[Trial.ERROR]
         under_way = sum(_progress(trial) for trial in trials if trial.status == Trial.RUNNING)
@@ -42,29 +40,19 @@ def _progress(trial: Trial) -> float:
     return min(1.0, float((trial.last_result or {}).get("progress", 0.0)))
 
 
-Show = Callable[[SweepProgress], None]
-"""Receives the progress of a sweep, some times a second."""
+Show = Callable[[SweepProgress], None]  # called several times a second
 
 
 class TuneCallback(tune.Callback):
-    """Ray Tune's callback of one sweep. It notes beside the records which trials began, ended and
-    failed. An interrupted sweep ends without a call for the trials under way.
+    """Shows a sweep's progress, and notes which trials began, ended and failed.
 
-    Tune pickles its callbacks with the experiment. This one holds functions of the process that
-    shows the sweep, so its pickle is a callback that does nothing.
+    An interrupted sweep ends without a call for the trials in flight. Tune pickles its callbacks
+    with the experiment; this one holds functions of its process, so its pickle does nothing.
     """
 
     def __init__(self, folder: Path, notify: Notify, show: Show) -> None:
-        """
-        Args:
-            folder: the folder of the sweep.
-            notify: receives a sentence about each trial that failed.
-            show: receives the progress, some times a second.
-        """
-        self.done = 0
-        """Trials that have ended, including failed ones."""
-        self.mistakes: list[str] = []
-        """The messages of the trials that could not begin."""
+        self.done = 0  # including failed trials
+        self.mistakes: list[str] = []  # messages of trials that could not begin
         self._folder = folder
         self._notify = notify
         self._show = show
@@ -73,26 +61,22 @@ class TuneCallback(tune.Callback):
         return tune.Callback, ()
 
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        """Show the progress, each time that Tune has looked after its trials."""
         self._show(SweepProgress.of(trials))
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Note that a trial has begun."""
         self._write(trial, ended=False)
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Note that a trial has ended: by itself, or stopped by the scheduler or a condition."""
         self.done += 1
         self._write(trial, ended=True)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        """Note that a trial raised an error, or that its process died."""
         self.done += 1
         cause = _cause_of_failure(trial)
         if isinstance(cause, ConfigError):
@@ -113,9 +97,7 @@ class TuneCallback(tune.Callback):
 
 
 def _cause_of_failure(trial: Trial) -> BaseException | str:
-    """Return the error of a trial, or the last line of its text. (`trial.get_error()` only finds it
-    some time later, once it is stored.)
-    """
+    # not trial.get_error(), which finds it only some time later
     if trial.pickled_error_file is None:
         return Path(trial.error_file).read_text(encoding="utf-8").strip().splitlines()[-1]
     error: BaseException = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())

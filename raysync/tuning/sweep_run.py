@@ -1,10 +1,8 @@
-"""Run a sweep: plan it, hand it to Ray Tune, and write the table of its trials.
+"""Run a sweep: plan it, run it on Ray Tune, and write the table of its trials.
 
-A trial's end is noted beside its records as it happens. `--resume` reads these notes and gives Tune
-the trials that are left, as a new run: after Ctrl-C, Tune itself counts the trials under way as
-ended and restores none of them (Ray 2.60). A trial of a grid that had begun goes on from the newest
-checkpoint of its record, and reports the evaluations before that again, so that Tune knows them. A
-searcher is told what the trials before have found; those of it that were under way begin anew.
+After Ctrl-C, Tune counts the trials in flight as ended and restores none (Ray 2.60). So `--resume`
+gives Tune the trials that are left, by our own notes, as a new run. A begun trial of a grid resumes
+from its record and repeats its earlier reports for Tune; a searcher's begun trials start again.
 """
 
 from __future__ import annotations
@@ -74,13 +72,10 @@ from raysync.tuning.tune_library import (
     searcher_again,
 )
 
-MOST_UNASKED = 1000
-"""The largest number of trials that run without `--yes`."""
-OUTPUT = re.compile(r"\s*output\s*=")
-"""An override that says where records go."""
+MOST_UNASKED = 1000  # without --yes
+OUTPUT = re.compile(r"\s*output\s*=")  # an override of the records' place
+# Tune's own file, with the storage's URI and its secrets; only Tune's way to restore reads it
 SETTINGS = "tuner.pkl"
-"""Tune's own file, with the storage's URI and its secrets; only Tune's own way to restore reads
-it."""
 
 
 @dataclass(frozen=True)
@@ -91,16 +86,13 @@ class SweepPlan:
     sweep: Sweep
     trials: Trials
     points: tuple[Point, ...]
-    """The points of a grid that are still to run; with a searcher, those of the trials that were
-    under way."""
+    """The points of a grid that are left; with a searcher, of trials in flight."""
     examples: tuple[Point, ...]
     """The points; with a searcher, points that show each of its choices."""
-    count: int
-    """Trials still to run."""
-    done: int = 0
-    """Trials that an earlier call has finished."""
+    count: int  # left to run
+    done: int = 0  # trials that an earlier call has finished
     found: tuple[tuple[Point, float | None], ...] = ()
-    """The points of trials of a searcher that have ended, each with its value of the metric."""
+    """With a searcher, the points of ended trials and their metric."""
 
 
 def plan(
@@ -114,15 +106,15 @@ def plan(
     """Read a sweep file and check each of its trials.
 
     Args:
-        file: an experiment file with a `sweep:` block; None: that of the sweep that is resumed.
-        settings: overrides, `key=value`; without a file, further ones.
-        resume: the folder of the sweep that goes on, or of several: then the latest; or its URI.
-        trust: whether the user trusts the sweep that goes on; see `check_trusted`.
+        file: an experiment file with a `sweep:` block; None: the resumed sweep's.
+        settings: overrides, `key=value`; without a file, additional ones.
+        resume: the folder or URI of the sweep to resume, or of several: then the latest.
+        trust: whether the user trusts the resumed sweep; see `check_trusted`.
         many: allow more than `MOST_UNASKED` trials.
 
     Raises:
-        ConfigError: the file has no sweep, a setting does not exist, there are too many trials;
-            or there is no sweep to go on with, it still runs, or a setting changed that cannot.
+        ConfigError: the file has no sweep or is invalid, there are too many trials, or there is no
+            sweep that can be resumed with these settings.
     """
     former = (
         None if resume is None else local_copy(newest_sweep(resume), without=[TUNE, CHECKPOINTS])
@@ -171,7 +163,7 @@ def plan(
         if trial_name(number) not in done
     )
     if sweep.search is None:
-        made = SweepPlan(
+        checked_plan = SweepPlan(
             experiment=experiment,
             sweep=sweep,
             trials=trials,
@@ -186,7 +178,7 @@ def plan(
         )
         found = tuple(_found(trials.folder, begun.values(), sweep.metric))
         count_left = sweep.samples - len(done)
-        made = SweepPlan(
+        checked_plan = SweepPlan(
             experiment=experiment,
             sweep=sweep,
             trials=trials,
@@ -196,16 +188,14 @@ def plan(
             done=len(done),
             found=found,
         )
-    _tune_config(made)  # raises if Tune has no such searcher or scheduler
-    return made
+    _tune_config(checked_plan)  # raises if Tune has no such searcher or scheduler
+    return checked_plan
 
 
 def _found(
     folder: Path, begun: Iterable[TrialNote], metric: str | None
 ) -> Iterator[tuple[Point, float | None]]:
-    """Yield the settings of trials that have ended, and what they reported last: None, if they
-    failed, or that is no number.
-    """
+    """Yield the points of ended trials, and their last metric; None: failed, or not finite."""
     for note in begun:
         record = newest_record(folder, note.name) if note.ended and not note.error else None
         summary = {} if record is None else record.summary
@@ -217,16 +207,7 @@ def _found(
 def origin_of(
     file: Path | None, settings: Iterable[str] = (), former: Path | None = None
 ) -> Origin:
-    """Return what the trials of a sweep are made of.
-
-    Args:
-        file: the experiment file; None: what the former sweep was made of.
-        settings: overrides; without a file, beside those of the former sweep.
-        former: the folder of the sweep that goes on.
-
-    Raises:
-        ConfigError: there is no such file, or there was a secret in it that was not recorded.
-    """
+    """Return the source of a sweep's trials; raise `ConfigError` if secrets were not recorded."""
     if file is not None:
         config.load(file, settings := tuple(settings))  # says what is wrong with the file
         return Origin(str(file), file.read_text(encoding="utf-8"), settings)
@@ -234,13 +215,13 @@ def origin_of(
         raise ConfigError(
             "Name an experiment file: raysync sweep FILE; or raysync sweep --resume FOLDER."
         )
-    made = Origin.read(former)
-    origin = Origin(made.source, made.text, (*made.overrides, *settings))
+    recorded = Origin.read(former)
+    origin = Origin(recorded.source, recorded.text, (*recorded.overrides, *settings))
     experiment = config.parse(
         origin.text, origin.overrides, source=origin.source, folder=Path(origin.source).parent
     )
-    kept = {"checkpoint": experiment.checkpoint, "track": experiment.track}
-    for name, setting in kept.items():
+    with_secrets = {"checkpoint": experiment.checkpoint, "track": experiment.track}
+    for name, setting in with_secrets.items():
         if MASK in str(setting):
             raise ConfigError(
                 f"{display_name(former)}: the secrets in {name} are not recorded; name the file,"
@@ -250,19 +231,9 @@ def origin_of(
 
 
 def _check_former(former: Path, experiment: Experiment, *, moves: bool) -> None:
-    """Refuse a sweep that still runs, or whose settings changed, and note the trials whose end
-    nobody lived to note.
-
-    Args:
-        former: its folder.
-        experiment: that it is to go on with.
-        moves: whether its `output` is set anew.
-
-    Raises:
-        ConfigError: see above.
-    """
+    """Refuse a sweep that still runs or has changed, and note ends that its process could not."""
     before = config.load(former / FILE, recorded=True)
-    if moves:
+    if moves:  # a new `output`
         check_place(before, experiment, former.absolute().parent)
     check_changes(before, config.parse(experiment.recorded.to_yaml(), source="experiment"))
     for note in notes(former):
@@ -283,20 +254,16 @@ def run(
     address: str | None = None,
     verbose: bool = False,
 ) -> tuple[SweepRecord, bool]:
-    """Run the trials of a sweep, and write its table, also when it is interrupted.
+    """Run a sweep's trials and write its table, also after an interruption.
 
     Args:
-        plan: the sweep.
         notify: receives sentences that the user should read; the first one names the record.
-        show: receives the progress of the sweep, some times a second.
+        show: receives the progress of the sweep, several times a second.
         address: the cluster to join where `cluster.address` is `auto`; None: a private one.
         verbose: Tune prints its own table.
 
     Returns:
-        The record of the sweep, and whether all of its trials ended; False if it was interrupted.
-
-    Raises:
-        ConfigError: there is no such cluster.
+        The record, and whether all trials ended; False after an interruption.
     """
     connection, done = Connection(notify, address), 0
     if plan.count <= 0:
@@ -318,19 +285,16 @@ def run(
 
 
 def train_all(plan: SweepPlan, *, notify: Notify, show: Show, verbose: bool = False) -> int:
-    """Run the trials that are left on the connected cluster; `run` describes the arguments.
-
-    Returns:
-        How many trials ended, including failed ones.
+    """Run the trials that are left on the connected cluster, and count the ended ones.
 
     Raises:
-        ConfigError: none of the trials could begin; the message is that of the first one.
+        ConfigError: none of the trials could begin; the message is of the first one.
     """
     callback = TuneCallback(plan.trials.folder, notify, show)
     plan.trials.find_impossible(plan.examples)
     _write_file(plan)
     if plan.sweep.search is not None:
-        for point in plan.points:  # they begin anew, under other names
+        for point in plan.points:  # they start again, under other names
             remove_note(plan.trials.folder, point["trial"])
     with nullcontext() if verbose else quiet():
         tuner = _tuner(plan, callback, verbose)
@@ -342,7 +306,6 @@ def train_all(plan: SweepPlan, *, notify: Notify, show: Show, verbose: bool = Fa
 
 
 def _new_folder(experiment: Experiment) -> Path:
-    """Choose the folder of a new sweep; behind a URI, a copy of it."""
     check(join(experiment.output, experiment.name))
     return folder_name(experiment.output, experiment.name, "sweep").absolute()
 
@@ -354,9 +317,9 @@ def _write_file(plan: SweepPlan) -> None:
 
 
 def cpus_of(plan: SweepPlan) -> float:
-    """Return the number of CPUs that the largest trial needs."""
+    """Return the CPUs of the largest trial."""
     experiments = [plan.trials.experiment(point) for point in plan.examples]
-    return max(cpus(as_placed(each)) if each.engine == "ray" else 1 for each in experiments)
+    return max(cpus(as_placed(trial)) if trial.engine == "ray" else 1 for trial in experiments)
 
 
 def _tuner(plan: SweepPlan, callback: TuneCallback, verbose: bool) -> tune.Tuner:
@@ -383,12 +346,11 @@ def _param_space(plan: SweepPlan) -> dict[str, Any]:
     if plan.sweep.search is None:
         return dict.fromkeys(plan.points[0])
     if plan.trials.resume:
-        return {}  # its searcher knows them already
+        return {}  # its searcher has the points
     return space(plan.sweep, plan.trials.source)
 
 
 def _reporter(sweep: Sweep) -> tune.CLIReporter:
-    """Configure Tune's own table: the settings that are varied, and some reported metrics."""
     return tune.CLIReporter(
         parameter_columns=[*sweep.grid, *sweep.sample],
         metric_columns=list(dict.fromkeys(["progress", sweep.metric, LOSS])),

@@ -1,13 +1,10 @@
-"""Run the search for the switch point: its trainings are the trials of a sweep that grows from
-stage to stage.
+"""Run the search for the switch point as a sweep that grows from stage to stage.
 
     SEARCH/sweep.yaml, sweep.csv, records/   as in a sweep; varied: `paradigm.fraction`, `seed`
     SEARCH/records/0.5-0/                    the training with that fraction and seed
-    SEARCH/search.json                       the result
-    SEARCH/chosen.yaml                       the experiment with the fraction that was chosen
+    SEARCH/search.json, chosen.yaml          the result; the experiment with the chosen fraction
 
-So the same search again, also after an interruption or with another threshold or more repeats, uses
-the trainings that exist.
+The same search again, even with another threshold or more repeats, uses existing trainings.
 """
 
 from __future__ import annotations
@@ -52,8 +49,7 @@ BEGIN_WITH = 0.5
 
 Begin = Callable[[str, int], None]
 """Receives a description of the next stage, and its number of trainings."""
-Key = tuple[float, int]
-"""The fraction and the seed of a training."""
+Key = tuple[float, int]  # fraction, seed
 
 
 @dataclass(frozen=True)
@@ -62,17 +58,14 @@ class SearchPlan:
 
     experiment: Experiment
     search: SwitchSearch
-    known: Known | None
-    """The results of `first` alone, in a recurring search."""
+    known: Known | None  # of `first` alone, in a recurring search
     trials: Trials
-    remark: str
-    """What the user should know about earlier searches."""
-    rises: bool
-    """Whether a larger target is better."""
+    remark: str  # about earlier searches, for the user
+    rises: bool  # whether a larger target is better
 
 
 def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -> SearchPlan:
-    """Read a search file, and find the earlier search that goes on.
+    """Read a search file, and find the earlier search to continue.
 
     Args:
         file: an experiment file with a `switch_search:` block and `paradigm: sync-switch`.
@@ -80,8 +73,8 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
         recurring: take the target of `first` alone from the block's `known`.
 
     Raises:
-        ConfigError: the file has no such block or paradigm, its paradigm switches several times,
-            it trains nothing, or nothing is known in a recurring search.
+        ConfigError: the file has no such block or paradigm, its paradigm switches several times, it
+            trains nothing, or a recurring search has no `known`.
     """
     source, settings = str(file), tuple(settings)
     experiment = config.load(file, settings)
@@ -122,22 +115,17 @@ def run(
     address: str | None = None,
     verbose: bool = False,
 ) -> SearchResult:
-    """Search, run the trainings that are missing, and write the result.
-
-    Args:
-        plan: the search.
-        begin: is called at the beginning of each stage.
-        notify, show, address, verbose: as of `sweep.run`.
+    """Search, run missing trainings, and write the result; other arguments as for `sweep_run.run`.
 
     Raises:
         ConfigError: there is no such cluster.
-        KeyboardInterrupt: the user has stopped it; the same call goes on.
+        KeyboardInterrupt: the user stopped it; the same call continues.
         RunFailed: a training failed, or none of `first` alone has a value.
     """
     settings, folder = plan.search, plan.trials.folder
     if plan.remark:
         notify(plan.remark)
-    # the results of an earlier call: this one can be stopped, and can have other settings
+    # remove an earlier call's results: this one can be stopped, and can have other settings
     for name in (RESULT, CHOSEN):
         (folder / name).unlink(missing_ok=True)
     connection = Connection(notify, address)
@@ -168,7 +156,6 @@ def run(
 
 
 def chosen(experiment: Experiment, fraction: float) -> Experiment:
-    """Return the experiment with that fraction, and without the search."""
     choice = experiment.paradigm
     paradigm = ParadigmChoice.model_validate(
         {"name": choice.name, **choice.parameters, "fraction": fraction}
@@ -181,19 +168,14 @@ def chosen(experiment: Experiment, fraction: float) -> Experiment:
 def _trained(
     plan: SearchPlan, repeats: dict[float, int], train: Callable[[SweepPlan], int]
 ) -> list[Training]:
-    """Return the trainings of fractions; those that are missing are run first, side by side.
-
-    Args:
-        plan: the search.
-        repeats: fraction -> its number of trainings.
-        train: runs the trials of a plan, and returns how many ended.
+    """Return the trainings of fractions, with their repeats; missing ones run first, side by side.
 
     Raises:
-        KeyboardInterrupt: the user has stopped it.
+        KeyboardInterrupt: the user stopped it.
         RunFailed: a training failed.
     """
     seed = plan.experiment.seed
-    keys = [(each, seed + more) for each, count in repeats.items() for more in range(count)]
+    keys = [(fraction, seed + more) for fraction, count in repeats.items() for more in range(count)]
     existing = _existing(plan)
     if missing := [key for key in keys if key not in existing]:
         try:
@@ -211,7 +193,7 @@ def _trained(
 
 
 def _existing(plan: SearchPlan) -> dict[Key, Training]:
-    """Write the table of all trainings, and return those that ended."""
+    """Write the table of all trainings, and return the ended ones."""
     folder = plan.trials.folder
     if not notes(folder):
         return {}
@@ -273,11 +255,6 @@ def _check(experiment: Experiment, source: str) -> None:
 
 
 def _rises(experiment: Experiment, search: SwitchSearch, source: str) -> bool:
-    """Say whether a larger target is better.
-
-    Raises:
-        ConfigError: the task has no such metric, or it is not known which direction is better.
-    """
     metric, metrics, primary = search.metric, metrics_of(experiment), primary_of(experiment)
     where = f"{source}: switch_search.target"
     if metrics is not None and metric not in known_names(metrics):
@@ -292,9 +269,7 @@ def _rises(experiment: Experiment, search: SwitchSearch, source: str) -> bool:
 
 
 def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
-    """Return the folder of the latest search with the same trainings, else a new one; and a remark
-    about that for the user.
-    """
+    """Find the latest search with the same trainings, or a new folder; with a remark."""
     if is_uri(experiment.output):
         raise ConfigError(
             f"{source}: output: {masked(str(experiment.output))}: a search needs a folder, because"
@@ -316,7 +291,7 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
 
 
 def _common(experiment: Experiment) -> str:
-    """Return what all trainings of a search have in common, as their records have it."""
+    """Return what all trainings of a search share, in the form of their records."""
     return chosen(experiment.recorded, FIRST_ALONE).to_yaml()
 
 

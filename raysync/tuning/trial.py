@@ -1,8 +1,8 @@
-"""Run one trial: an experiment inside the placement group that Ray Tune reserved for it.
+"""Run one trial of a sweep in the placement group that Ray Tune reserved for it.
 
-The bundles of the group are those of `placement.plan`. The trial's function only waits for the
-run's lines, so it has an empty head bundle, which Tune merges into the first. A virtual trial is
-the function alone: one CPU, one thread of torch.
+The group has the bundles of `placement.plan`. The trial's function only waits for the run's lines,
+so its head bundle is empty, and Tune merges it into the first. A virtual trial is the function
+alone, with one CPU and one thread of torch.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from raysync.record.resumption import is_over
 from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, newest_record, trial_name
 from raysync.running.engines import Engine
-from raysync.running.recovery import GoesOn
+from raysync.running.recovery import ResumePoint
 from raysync.running.resuming import resumption_of
 from raysync.running.run import run_in
 from raysync.tracking.trackers import check_trackers
@@ -36,45 +36,36 @@ from raysync.training.tasks.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override
 from raysync.tuning.trial_reports import TuneReports
 
+# each has a context and a model on the GPU, which mostly waits for its process
 VIRTUAL_GPU_SHARE = 0.25
-"""The share of a GPU that Tune reserves for a trial in virtual time that computes on one: each has
-a context and a model there, and most of the time the GPU waits for its process."""
 
 
 @dataclass(frozen=True)
 class Trials:
-    """What all trials of a sweep have in common, and how a point becomes an experiment."""
+    """The settings that all trials of a sweep share; makes an experiment of a point."""
 
     folder: Path
     """The folder of the sweep, absolute; behind a URI, the copy of the process that began it."""
     home: Path
-    """The working directory of the sweep: relative paths in the file start from there, not from
-    Tune's folder of the trial."""
-    source: str
-    """The path of the experiment file, for errors."""
-    text: str
-    """The text of the experiment file."""
+    """The start of relative paths in the file, instead of Tune's folder of the trial."""
+    source: str  # the path of the experiment file, for errors
+    text: str  # of the experiment file
     overrides: tuple[str, ...]
     uri: str | None = None
-    """The sweep's URI, if it has one: trials on any node write their records there."""
+    """The sweep's URI, if any: trials on any node write their records there."""
     resume: bool = False
-    """Whether trials that began before go on from their checkpoints. The processes that wrote their
-    records are gone."""
+    """Whether trials that began before resume. No process writes their records any more."""
+    # placement that Ray cannot make, as text -> the reason
     impossible: dict[str, str] = field(default_factory=dict)
-    """Placement that Ray cannot make, as text -> the reason."""
 
     @property
     def name(self) -> str:
-        """The name of the sweep in its file."""
+        """The sweep's name in its file."""
         folder = Path(self.source).parent
         return config.parse(self.text, self.overrides, source=self.source, folder=folder).name
 
     def experiment(self, point: Point, name: str = "trial") -> Experiment:
-        """Return the experiment of a trial, whose records go to the folder of that name.
-
-        Raises:
-            ConfigError: the file with these settings is no valid experiment.
-        """
+        """Return a trial's experiment, with records in the folder `name`."""
         settings = [override(key, value) for key, value in settings_of(point).items()]
         experiment = config.parse(
             self.text,
@@ -96,34 +87,23 @@ class Trials:
             }
         )
 
-    def goes_on(self, training: TrainingPlan) -> GoesOn | None:
-        """Return where a trial goes on that began before; None: it begins.
-
-        Raises:
-            ConfigError: its record is damaged, or of another model.
-        """
+    def resume_from(self, training: TrainingPlan) -> ResumePoint | None:
+        """Find the checkpoint of a trial that began before; None: it begins."""
         name = training.experiment.name
         record = newest_record(self.uri or self.folder, name) if self.resume else None
-        if record is None or is_over(record):  # it failed behind its end
+        if record is None or is_over(record):  # it failed after its end
             return None
         return resumption_of(record, training, print, is_gone=True)
 
     def check(self, point: Point) -> None:
-        """Check a trial before it begins, as far as that needs neither its data nor its model.
-
-        Raises:
-            ConfigError: the file with these settings is no valid experiment, or the paradigm would
-                ignore a setting, or the task lacks a metric, or a tracker is not installed.
-        """
+        """Check a trial's settings, paradigm, metrics and trackers, without its data or model."""
         experiment = self.experiment(point)
         check(experiment, experiment.make(experiment.paradigm))
         check_metrics(experiment, metrics_of(experiment), primary_of(experiment))
         check_trackers(experiment)
 
     def find_impossible(self, points: Iterable[Point]) -> None:
-        """Try to place each trial while nothing runs yet: later, a trial that cannot be placed
-        would wait for ever.
-        """
+        """Try to place each trial before any runs: later, an impossible one would wait for ever."""
         placements: dict[str, Plan] = {}
         for point in points:
             experiment = self.experiment(point)
@@ -136,20 +116,14 @@ class Trials:
                 self.impossible[text] = why
 
     def place(self, experiment: Experiment) -> Plan:
-        """Return the placement of a trial's actors.
-
-        Raises:
-            ConfigError: the cluster cannot hold it.
-        """
+        """Place a trial's actors; raise `ConfigError` if the cluster cannot hold them."""
         placement = placed(as_placed(experiment))
         if why := self.impossible.get(repr(placement)):
             raise ConfigError(why)
         return placement
 
     def resources(self, point: Point) -> tune.PlacementGroupFactory:
-        """Return the resources that Tune reserves for a trial. A trial that cannot be placed gets
-        one CPU: it fails at its start, with the reason.
-        """
+        """Return the resources that Tune reserves for a trial."""
         try:
             experiment = self.experiment(point)
             if experiment.engine == "ray":
@@ -158,7 +132,7 @@ class Trials:
             if any(group.gpus for group in experiment.workers) and _has_gpus():
                 return tune.PlacementGroupFactory([{"CPU": 1, "GPU": VIRTUAL_GPU_SHARE}])
         except ConfigError:
-            pass
+            pass  # the trial gets one CPU, and fails at its start with the reason
         return tune.PlacementGroupFactory([{"CPU": 1}])
 
 
@@ -180,7 +154,7 @@ def train(point: Point, trials: Trials) -> None:
         if experiment.trains:
             print(training.rate_in_force(experiment.paradigm))
         try:
-            goes_on = trials.goes_on(training)
+            resume_from = trials.resume_from(training)
             with _engine(trials, experiment) as engine:
                 run_in(
                     engine,
@@ -189,26 +163,23 @@ def train(point: Point, trials: Trials) -> None:
                     watch=TuneReports(timing_only=experiment.timing == "only").watch,
                     notify=print,
                     sweep=trials.name,
-                    goes_on=goes_on,
+                    resume_from=resume_from,
                 )
         finally:
             clean()  # the process can be killed, or serve many trials
 
 
 def as_placed(experiment: Experiment) -> Experiment:
-    """Return an experiment as its actors are placed, which also depends on its paradigm."""
+    """Adapt an experiment to its placement, which also depends on its paradigm."""
     return placed_as(experiment, experiment.make(experiment.paradigm))
 
 
 def settings_of(point: Point) -> Point:
-    """Return the settings of a point, without the number of the trial."""
     return {key: value for key, value in point.items() if key != "trial"}
 
 
 def folder_of(trial: Trial) -> str:
-    """Name the folder of a trial, which is its name in Tune, too: by the number of a point of the
-    grid, or by the id that Tune gave to a searcher's point.
-    """
+    """Name a trial and its folder by its number in the grid, or by Tune's id."""
     number = trial.config.get("trial", trial.trial_id)
     return trial_name(number) if isinstance(number, int) else str(number)
 

@@ -1,4 +1,4 @@
-"""What a trial reports to Ray Tune at every evaluation."""
+"""A trial's reports to Ray Tune, one for each evaluation."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from raysync.core.journal import Evaluation
 from raysync.core.metrics import LARGEST_EXPONENT, PERPLEXITY
 from raysync.record.measures import Measures
 
+# the measures that a report has beside the metrics of the evaluation
 REPORTED = (
     "progress",
     "seconds",
@@ -19,19 +20,16 @@ REPORTED = (
     "staleness_max",
     "lead_max",
 )
-"""The measures of its run so far that a trial reports to Tune at every evaluation, beside the
-metrics of the evaluation."""
 
 
 class TuneReports:
-    """Reports each evaluation to Tune; of a run without evaluations, its end."""
+    """Reports each evaluation to Tune; without evaluations, the end of the run."""
 
     def __init__(self, *, timing_only: bool) -> None:
         self._timing_only = timing_only
         self._reported = 0
 
     def watch(self, measures: Measures) -> None:
-        """Take in how far the run is; see `run_in`."""
         for evaluation in measures.evaluations[self._reported :]:
             tune.report({**report_of(measures), **report_of_evaluation(evaluation, measures)})
         self._reported = len(measures.evaluations)
@@ -40,7 +38,6 @@ class TuneReports:
 
 
 def report_of(measures: Measures) -> dict[str, float]:
-    """Describe a run so far."""
     return {
         "progress": measures.progress,
         "seconds": measures.seconds,
@@ -53,7 +50,7 @@ def report_of(measures: Measures) -> dict[str, float]:
 
 
 def report_of_evaluation(evaluation: Evaluation, measures: Measures) -> dict[str, float]:
-    """Describe an evaluation with its own time: several can be reported together."""
+    """Describe an evaluation, with its own time: several can be reported together."""
     perplexity = evaluation.value(PERPLEXITY.name)
     assert perplexity is not None, "an evaluation without a loss"
     return {

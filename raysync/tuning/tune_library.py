@@ -17,14 +17,15 @@ from raysync.errors import ConfigError, unknown_name
 from raysync.tuning.grid import Point, space
 from raysync.tuning.trial_reports import REPORTED
 
+# these only let a trial run, or stop it
 SCHEDULERS: dict[str, Callable[..., TrialScheduler]] = {
     "asha": ASHAScheduler,
     "fifo": FIFOScheduler,
     "median_stopping_rule": MedianStoppingRule,
 }
-"""The schedulers that only let a trial run, or stop it."""
 PAUSES = "it pauses trials, and gives those that look better more work"
 CLONES = "it replaces the model and the settings of a trial on its way by another's"
+# schedulers and searchers that a sweep cannot have -> the reason
 REFUSED = {
     "bohb": PAUSES,
     "hb_bohb": PAUSES,
@@ -34,27 +35,14 @@ REFUSED = {
     "pbt_replay": CLONES,
     "resource_changing": "it changes the cluster of a trial on its way",
 }
-"""Tune's schedulers and searchers that a sweep cannot have -> the reason."""
 SEARCHERS = sorted(set(SEARCH_ALG_IMPORT) - {"variant_generator", "random", *REFUSED})
-TUNE_METRICS = ("training_iteration", "time_total_s")
-"""The metrics that Tune itself adds to a trial's reports."""
-SET_BY_SWEEP = {"metric", "mode", "space"}
-"""Parameters of searchers and schedulers that the sweep sets."""
-POINTS = "points_to_evaluate"
-"""The parameter of searchers with the points that they suggest first."""
+TUNE_METRICS = ("training_iteration", "time_total_s")  # added by Tune to a trial's reports
+SET_BY_SWEEP = {"metric", "mode", "space"}  # parameters of searchers and schedulers
+POINTS = "points_to_evaluate"  # the parameter of searchers with their first suggestions
 
 
 def check_metrics(sweep: Sweep, metrics: Sequence[str] | None, source: str) -> None:
-    """Refuse metrics that no trial reports.
-
-    Args:
-        sweep: names metrics.
-        metrics: those of the task; None: they are not known before the trials run.
-        source: the file, for errors.
-
-    Raises:
-        ConfigError: the message has the nearest name.
-    """
+    """Refuse metrics that no trial reports; `metrics` None: unknown before the trials run."""
     if metrics is None:
         return
     names = (*known(metrics), *REPORTED, *TUNE_METRICS)
@@ -65,11 +53,7 @@ def check_metrics(sweep: Sweep, metrics: Sequence[str] | None, source: str) -> N
 
 
 def aimed(sweep: Sweep, primary: PrimaryMetric, source: str) -> Sweep:
-    """Return the sweep with the metric and the mode that searcher and scheduler go by.
-
-    Raises:
-        ConfigError: the sweep names a metric of which it is not known which direction is better.
-    """
+    """Set the metric and the mode that searcher and scheduler use."""
     metric = primary.name if sweep.metric is None else sweep.metric
     mode = sweep.mode or (MODES | {primary.name: primary.mode}).get(metric)
     if mode is None and (sweep.search or sweep.scheduler):
@@ -80,12 +64,7 @@ def aimed(sweep: Sweep, primary: PrimaryMetric, source: str) -> Sweep:
 
 
 def scheduler(sweep: Sweep, source: str) -> TrialScheduler | None:
-    """Create the scheduler that the sweep names.
-
-    Raises:
-        ConfigError: there is no scheduler of that name, or it does not accept these parameters; or
-            trials that it looks after do not all do their own work.
-    """
+    """Create the sweep's scheduler, if any; raise `ConfigError` if it does not fit."""
     if sweep.scheduler is None:
         return None
     name, where = sweep.scheduler.name, f"{source}: sweep.scheduler"
@@ -96,12 +75,7 @@ def scheduler(sweep: Sweep, source: str) -> TrialScheduler | None:
 
 
 def searcher(sweep: Sweep, source: str) -> Searcher | None:
-    """Create the searcher that the sweep names.
-
-    Raises:
-        ConfigError: there is no searcher of that name, it is not installed, or it does not accept
-            these parameters; or it goes with a scheduler that is refused.
-    """
+    """Create the sweep's searcher, if any; raise `ConfigError` if it does not fit."""
     if sweep.search is None:
         return None
     name, where = sweep.search.name, f"{source}: sweep.search"
@@ -117,26 +91,24 @@ def searcher(sweep: Sweep, source: str) -> Searcher | None:
 def searcher_again(
     sweep: Sweep, found: Sequence[tuple[Point, float | None]], lost: Sequence[Point], source: str
 ) -> Searcher:
-    """Create the searcher of a sweep that goes on, which knows its trials.
+    """Create the searcher of a resumed sweep, and give it the earlier trials.
 
     Args:
-        sweep: with a searcher.
-        found: the points of trials that have ended, each with its value of the metric; None:
-            it failed, or has none.
-        lost: the points of trials that were under way: it suggests them first.
+        found: the points of ended trials, with their metric; None: it failed, or has none.
+        lost: the points of trials in flight, which it suggests first.
         source: the file, for errors.
 
     Raises:
-        ConfigError: see `searcher`; or it cannot be told what was found.
+        ConfigError: see `searcher`; or it accepts no earlier results.
     """
     choice, known = sweep.search, [point for point, _ in found]
     assert choice is not None, "a sweep without a searcher"
     parameters = dict(choice.parameters)
-    if "evaluated_rewards" not in parameters:  # of its points that are given
-        given = [each for each in parameters.get(POINTS, ()) if each not in [*known, *lost]]
+    if "evaluated_rewards" not in parameters:  # the rewards of its given points
+        given = [point for point in parameters.get(POINTS, ()) if point not in [*known, *lost]]
         parameters[POINTS] = [*lost, *given]
     if isinstance(seed := parameters.get("seed"), int):
-        # with the same one its first draws would be those of the trials before
+        # with the same seed, its first draws would repeat the earlier trials
         parameters["seed"] = seed + len(found) + len(lost)
     again = Named(name=choice.name, **parameters)
     search = searcher(sweep.model_copy(update={"search": again}), source)
@@ -157,7 +129,6 @@ def searcher_again(
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Silence the loggers of Tune and its searchers."""
     loggers = [logging.getLogger(name) for name in ("ray.tune", "optuna")]
     levels = [logger.level for logger in loggers]
     for logger in loggers:
@@ -185,5 +156,5 @@ def _create(make: Callable[..., Any], choice: Named, where: str) -> Any:
             raise unknown_name("parameter", name, allowed, where=f"{where}: {choice.name}")
     try:
         return make(**choice.parameters)
-    except (TypeError, ValueError, AssertionError) as error:  # which Tune checks by assertions
+    except (TypeError, ValueError, AssertionError) as error:  # Tune checks arguments by assertions
         raise ConfigError(f"{where}: {choice.name}: {error}") from error

@@ -1,6 +1,4 @@
-"""The actors of a run in virtual time: the costs of their methods, and what they compute where the
-run trains; `engine.messages` has a table of them.
-"""
+"""The actors of a run in virtual time: costs and computations; `engine.messages` has a table."""
 
 from __future__ import annotations
 
@@ -37,8 +35,7 @@ if TYPE_CHECKING:  # a run that only takes time needs no torch
     from raysync.virtual.trainer import Trainer
 
 NO_COST: Cost = (0.0, 0.0, NO_FAULT, NO_FAULT, None)
-AT_ONCE: Cost = (0.0, 0.0, None, NO_FAULT, None)
-"""The cost of what only happens around a checkpoint: not even its inputs take time."""
+AT_ONCE: Cost = (0.0, 0.0, None, NO_FAULT, None)  # around a checkpoint, not even inputs take time
 Computed = tuple[Sequence[Any], Any]
 
 
@@ -48,22 +45,14 @@ class WorkerActor:
     def __init__(
         self, slot: str, group: WorkerGroup, experiment: Experiment, trainer: Trainer | None
     ) -> None:
-        """
-        Args:
-            slot: its site, and the key of its randomness.
-            group: describes its device.
-            experiment: gives seed and batch size.
-            trainer: None if nothing is trained.
-        """
+        # the slot is its site, and the key of its randomness
         self.site = slot
         self._trainer = trainer
         batch_size = group.batch_size or experiment.batch_size
         self._step_time = StepTime(group, experiment.seed, slot, batch_size)
-        self._weights: Tensor | None = None
-        """The weights of its last pull, or those that its local steps have made of them."""
+        self._weights: Tensor | None = None  # as pulled, or as changed by local steps
         self._worker = None if trainer is None else trainer.worker(slot)
-        self._buffers: Tensor | None = None
-        """A vector whose end is its latest statistics."""
+        self._buffers: Tensor | None = None  # a vector that ends with its latest statistics
 
     def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
         if not isinstance(message, StepCall):
@@ -95,7 +84,7 @@ class WorkerActor:
         return (gradient,), StepReport(loss, answer.busy_s, not_finite)
 
     def _keep_or_restore(self, message: Message, inputs: list[Any]) -> Computed:
-        """Carry out a call that a checkpoint needs."""
+        """Execute a call of a checkpoint."""
         import torch
 
         from raysync.training.files.state_file import decode, encode
@@ -126,44 +115,33 @@ class WorkerActor:
 
 @dataclass(slots=True)
 class ServerTimes:
-    """What an update takes a server, in the phase in force."""
+    """The time of an update in a server, in the current phase."""
 
-    update_s: float = 0.0
-    """The seconds of an update, without reading gradients."""
-    reading_s: float = 0.0
-    """The seconds for each gradient."""
+    update_s: float = 0.0  # per update, without reading gradients
+    reading_s: float = 0.0  # per gradient
 
 
 class ServerActor:
-    """A parameter server, or one of several equal ones: they carry the same bytes at the same
-    time. Or what stands in its place where there is none: the same update on every worker, behind
-    an all-reduce.
+    """A parameter server, or one of several equal ones, which carry the same bytes in parallel.
+
+    Under a collective it is every worker's own update, behind the all-reduce.
     """
 
     def __init__(
         self,
         site: str,
         times: ServerTimes,
-        vectors: int,
-        server: ModelServer | None,
+        vectors: int,  # of a push: a gradient, and perhaps the weights that it was computed on
+        server: ModelServer | None,  # None: nothing is trained
+        # the workers' exchange of gradients before each update; None: gradients come here
         exchange: AllReduce | None = None,
     ) -> None:
-        """
-        Args:
-            site: its place in the network.
-            times: what an update takes.
-            vectors: the number of vectors of a push: its gradient, and perhaps the weights that it
-                was computed on.
-            server: None if nothing is trained.
-            exchange: how the workers exchange the gradients of an update among themselves, before
-                each makes the update; None: they have come here.
-        """
         self.site = site
         self._times, self._vectors, self._exchange = times, vectors, exchange
         self._server = server
 
     def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
-        """See `Actor.cost`: only updates take time."""
+        # only updates take time
         if not inputs:
             return NO_COST
         if not isinstance(message, ApplyCall):
@@ -215,16 +193,11 @@ class EvaluatorActor:
 
     def __init__(
         self,
+        # whether the training is over, and each server's weights -> the metrics
         measure: Callable[[bool, list[Tensor]], Mapping[str, float]],
+        # each server's weights -> the contents of the model's safetensors file
         encode: Callable[[list[Tensor]], bytes],
     ) -> None:
-        """
-        Args:
-            measure: called with whether the training is over, and the weights of each server;
-                returns the metrics.
-            encode: called with the weights of each server; returns the contents of the model's
-                safetensors file.
-        """
         self._measure, self._encode = measure, encode
 
     def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
@@ -236,8 +209,7 @@ class EvaluatorActor:
         return (), self._encode(inputs)
 
     def state(self) -> State:
-        """Return nothing: it takes its weights anew for each call."""
+        # empty: it gets its weights with each call
         return {}
 
-    def load_state(self, state: State) -> None:
-        """Do nothing."""
+    def load_state(self, state: State) -> None: ...

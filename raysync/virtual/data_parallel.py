@@ -1,9 +1,7 @@
-"""Data-parallel runs in virtual time: their actors, and the network between these.
+"""Data-parallel runs in virtual time: iterations of compute + upload + update + download.
 
-An iteration takes compute + upload + update + download.
-
-Under a paradigm with a collective there is no server: a gradient is where it is computed, the
-update begins with the exchange among the workers (`all_reduce`), and leaves the weights everywhere.
+Under a paradigm with a collective there is no server: gradients stay where they are computed, and
+the update begins with the all-reduce, and leaves the weights everywhere.
 """
 
 from __future__ import annotations
@@ -40,14 +38,9 @@ class DataParallelRun:
         self,
         training: TrainingPlan,
         paradigm: AnyParadigm,
+        # see `Checkpoint.servers`; empty at the beginning of a run
         servers: Mapping[str, Sequence[bytes]] = MappingProxyType({}),
     ) -> None:
-        """
-        Args:
-            training: what is trained.
-            paradigm: decides who waits for whom.
-            servers: see `Checkpoint.servers`; empty at the beginning of a run.
-        """
         assert isinstance(paradigm, Paradigm), f"{paradigm.name} is another kind of run"
         self._training, self._paradigm, self._servers = training, paradigm, servers
         self._trains = training.experiment.timing == "with-gradients"
@@ -55,9 +48,7 @@ class DataParallelRun:
         self._times = ServerTimes()
 
     def networks(self) -> Callable[[str], PhaseNetwork]:
-        """Return a function that makes the network that of a phase, and returns it. Without a
-        server there are no ways.
-        """
+        """Return a function that sets the update times of a phase, and returns its network."""
         training, described = self._training, self._training.experiment.network
         has_server = not self._paradigm.collective
         links = SiteLinks(training.experiment, training.groups)
@@ -75,7 +66,6 @@ class DataParallelRun:
         return network_of
 
     def topology(self, backend: VirtualBackend, faults: FaultPlan) -> DataParallel:
-        """Return the topology of the run."""
         training = self._training
         plan = DataParallelPlan(
             paradigm=self._paradigm,
@@ -87,7 +77,6 @@ class DataParallelRun:
         return plan.topology(backend, training.experiment, faults)
 
     def actor(self, name: str) -> Actor:
-        """Return a fresh actor of that id."""
         if name == SERVER:
             return self._server()
         if name == EVALUATOR:
@@ -124,14 +113,14 @@ class DataParallelRun:
 
 
 def model_server(store: Store, parts: Sequence[bytes] | None) -> ModelServer:
-    """Return a server, with the state of a checkpoint if there is one.
+    """Create a server, with the state of a checkpoint if there is one.
 
     Args:
         store: fresh.
         parts: the contents of the file of each shard.
 
     Raises:
-        ConfigError: the state is that of another model or optimizer, or of several shards.
+        ConfigError: the state is of another model or optimizer, or of several shards.
     """
     server = ModelServer(store)
     if parts is not None:
@@ -141,12 +130,6 @@ def model_server(store: Store, parts: Sequence[bytes] | None) -> ModelServer:
 
 
 def set_times(times: ServerTimes, network: Network, read_bytes: float) -> None:
-    """Let the updates of a server take the time that a network says.
-
-    Args:
-        times: those of the server.
-        network: the network in a phase.
-        read_bytes: what it reads of each gradient.
-    """
+    """Set the update times of a server in a phase's network."""
     times.update_s = network.update_s
     times.reading_s = read_bytes / (network.update_bytes_per_s or inf)

@@ -32,16 +32,12 @@ from raysync.virtual.pipelined import PipelinedRun
 from raysync.virtual.reenactment import reenact, snapshot
 from raysync.virtual.virtual_backend import ProcessEnd, VirtualBackend
 
-WORLD = "world"
-"""What a checkpoint calls the one file of a run in virtual time."""
+WORLD = "world"  # the one file in a checkpoint of a run in virtual time
+# The growth in objects that triggers a collection of the youngest. Python's default suits objects
+# that die soon; here an iteration's objects live until its push, so collections find nearly all in
+# use. So objects of a push must not be in reference cycles: then they are freed at once, and
+# are not in checkpoints, which have every live call.
 GARBAGE_OBJECTS = 500_000
-"""The growth in objects after which the youngest of them are looked through.
-
-Python's own 700 (2,000 from 3.13 on) suits objects that die soon. Here those of an iteration live
-until its worker pushes, so that a look finds nearly all of them in use: with 10,000 workers this
-took a sixth of the time of a run without gradients. Nothing that a run makes at each push may refer
-to itself once it is done: so what is no longer used is freed at once all the same, and is not in
-checkpoints, which have every call that is still there."""
 
 
 class VirtualEngine:
@@ -50,10 +46,8 @@ class VirtualEngine:
     resumes_exactly = True
 
     def __init__(self) -> None:
-        self.places: dict[str, Any] = {}
-        """The places of actors: none, since all are in this process."""
-        self.models: list[SavedModel] = []
-        """The models that the latest run left, which are there before its last report."""
+        self.places: dict[str, Any] = {}  # none: all actors are in this process
+        self.models: list[SavedModel] = []  # of the latest run, complete before its last report
         self._driver: Driver | None = None
 
     @property
@@ -68,15 +62,13 @@ class VirtualEngine:
         checkpoint: Checkpoint | None = None,
         history: Callable[[], Sequence[Line]] = tuple,
     ) -> Iterator[list[Line] | Checkpoint]:
-        """Train under a paradigm, and yield the lines of the journal in order; the last line
-        is an `Ended`.
+        """Train under a paradigm, and yield the journal in order; the last line is an `Ended`.
 
-        Virtual seconds cannot be watched as they pass, so no metrics are published under the
-        labels. A run that goes on from a checkpoint is reenacted up to there.
+        Virtual seconds cannot be watched as they pass, so `labels` publish no metrics. A run from a
+        checkpoint is reenacted up to there.
 
         Raises:
-            ConfigError: a setting is refused, or the run does not come to that checkpoint again;
-                see `reenact`.
+            ConfigError: a setting is refused, or the run takes another course; see `reenact`.
         """
         check(training.experiment, paradigm)
         driver = self._driver = driver_of(training, paradigm)
@@ -91,7 +83,7 @@ class VirtualEngine:
         return _reports(driver)
 
     def stop(self) -> None:
-        """Let the run under way end as `stopped`, after a last checkpoint."""
+        """Let the run in progress end as `stopped`, after a last checkpoint."""
         assert self._driver is not None, "no run is under way"
         self._driver.stop()
 
@@ -105,7 +97,7 @@ def _reports(driver: Driver) -> Iterator[list[Line] | Checkpoint]:
 
 
 def _snapshot(driver: Driver, experiment: Experiment) -> Snapshot | None:
-    """Return where a run stands; None: it is over, or only reenacted."""
+    """Return the state of a run; None: it is over, or only reenacted."""
     assert isinstance(driver.backend, VirtualBackend), "a run that is not in virtual time"
     if driver.status or driver.backend.is_reenacting:
         return None
@@ -119,7 +111,7 @@ def _intervals(experiment: Experiment) -> list[float | None]:
 
 
 def _check_state(experiment: Experiment, state: Mapping[str, Any]) -> None:
-    """Refuse other times of checkpoints: they are events of the run that is reenacted."""
+    """Refuse other checkpoint intervals: checkpoints are events of the reenacted run."""
     if not is_whole(state.get("events")):
         raise ConfigError("checkpoint: its state is damaged: it has no number of events.")
     if state.get("intervals") != _intervals(experiment):
@@ -135,9 +127,7 @@ def driver_of(
     checkpoint: Checkpoint | None = None,
     ends: Mapping[str, Sequence[ProcessEnd]] = MappingProxyType({}),
 ) -> Driver:
-    """Return the driver of a run that has not begun, or goes on from a checkpoint; see
-    `VirtualBackend` for the `ends` of processes that it is to survive.
-    """
+    """Return the driver of a run, from a checkpoint or not, with `ends` of processes to survive."""
     experiment = training.experiment
     run = (
         PipelinedRun(plan_of(training, paradigm), checkpoint.servers if checkpoint else {})
@@ -170,7 +160,6 @@ def driver_of(
 
 @contextmanager
 def _rare_collections() -> Iterator[None]:
-    """Let Python look for garbage less often within the block."""
     before = gc.get_threshold()
     gc.set_threshold(GARBAGE_OBJECTS, *before[1:])
     try:

@@ -1,10 +1,7 @@
 """Transfers that share links as TCP flows do: fluid, and max-min fair.
 
-All flows rise to one rate together; a flow stops rising at the limit of its own links, or when a
-shared link on its way is full (progressive filling: Bertsekas and Gallager, "Data Networks",
-section 6.5.2). Rates are divided anew whenever a flow begins or ends. The flows over the same links
-have one rate, so their lane counts the bytes that each of them has been served, and a flow ends
-when these reach its target: an event costs the logarithm of the flows, and the number of lanes.
+Progressive filling (Bertsekas and Gallager, "Data Networks", section 6.5.2): the rates of all flows
+rise together; a flow stops at the limit of its own links, or when a shared link is full.
 """
 
 from __future__ import annotations
@@ -14,14 +11,11 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, Protocol
 
-ROUNDING = 1e-12
-"""Flows of a lane whose targets differ by less, in parts, end together."""
+ROUNDING = 1e-12  # flows of a lane whose targets differ by less, relatively, end together
 Arrived = Callable[[Any, float], None]
 
 
 class Clock(Protocol):
-    """What moves the time."""
-
     now: float
 
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None: ...
@@ -34,12 +28,15 @@ class FairLink:
 
     def __init__(self, bytes_per_s: float) -> None:
         self.bytes_per_s = bytes_per_s
-        self.lanes: dict[Lane, None] = {}
-        """The lanes over it that have flows."""
+        self.lanes: dict[Lane, None] = {}  # those with flows
 
 
 class Lane:
-    """The flows over the same links."""
+    """The flows over the same links.
+
+    They have one rate, so the lane counts the bytes served to each, and a flow ends at its target.
+    An event costs the logarithm of the flows, and the number of lanes.
+    """
 
     __slots__ = (
         "_begun", "_flows", "_limit", "_links", "_rate", "_served", "_since", "_wakes_at", "_weight"
@@ -48,23 +45,20 @@ class Lane:
     def __init__(self, limit: float, links: Sequence[tuple[FairLink, float]]) -> None:
         """
         Args:
-            limit: the bytes per second of a flow over links that it shares with none.
-            links: the shared links, each with how many times the rate of a flow it carries: 2 if
-                the flow stands for two alike over this link.
+            limit: the bytes per second of a flow over its own links.
+            links: the shared links, each with the multiple of a flow's rate that it carries: 2 if
+                the flow represents two equal ones there.
         """
         self._limit, self._links = limit, links
+        # a heap of (target, number, callback, argument, seconds from its last byte to its arrival,
+        # weight)
         self._flows: list[tuple[float, int, Arrived, Any, float, float]] = []
-        """A heap of the bytes that the lane will have served when the flow ends, its number, what
-        to call then, with what, the seconds from its last byte to its arrival, and its weight."""
-        self._weight = 0.0
-        """The sum of the weights of the flows."""
+        self._weight = 0.0  # the sum of the flows' weights
         self._begun = 0
-        self._rate = 0.0
-        """The bytes per second of a flow of weight 1, from `_since` on."""
+        self._rate = 0.0  # bytes per second of a flow of weight 1, from `_since` on
+        # bytes served to such a flow until `_since`, from when the lane was empty
         self._served, self._since = 0.0, 0.0
-        """The bytes that such a flow was served until then, since the lane was empty."""
-        self._wakes_at = inf
-        """The time at which it looks whether a flow has ended."""
+        self._wakes_at = inf  # the next check for ended flows
 
     def begin(
         self,
@@ -78,11 +72,11 @@ class Lane:
         """Begin a flow now.
 
         Args:
-            clock: moves the time.
+            clock: the source of time.
             size_bytes: its size.
-            weight: its share of a link, relative to that of the others there.
+            weight: its share of a link, relative to other flows.
             after_s: the seconds from its last byte on the links to its arrival.
-            arrived: called with `argument` and the time of its arrival, when that is known.
+            arrived: called with `argument` and the time of arrival, once known.
             argument: see `arrived`.
         """
         flows, now = self._flows, clock.now
@@ -102,7 +96,7 @@ class Lane:
             self._set_alarm(clock)
 
     def _divide(self, clock: Clock) -> None:
-        """Give all that share links with this lane, and with those, their rates."""
+        """Set the rates of all lanes that share links, also indirectly."""
         if self._flows:
             rate, weight = self.limit, self._weight
         for link, parts in self._links:
@@ -147,7 +141,6 @@ class Lane:
 
     @property
     def _ends_at(self) -> float:
-        """The end of the first flow, at the present rate."""
         return self._since + max(0.0, self._flows[0][0] - self._served) / self._rate
 
     def _wake(self, clock: Clock) -> None:
@@ -179,25 +172,25 @@ class Lane:
 def fair_rates(lanes: Sequence[Lane]) -> list[float]:
     """Return the max-min fair bytes per second of each flow of each lane."""
     rates = dict.fromkeys(lanes, 0.0)
-    room = {link: link.bytes_per_s for lane in lanes for link, _ in lane._links}
+    left = {link: link.bytes_per_s for lane in lanes for link, _ in lane._links}
     rising = list(lanes)
     while rising:
-        level, full = _first_full(rising, room)
+        level, full = _first_full(rising, left)
         stops = {lane for lane in rising if lane.limit <= level} or set(full.lanes)
         for lane in rising:
             if lane in stops:
                 rate = rates[lane] = min(lane.limit, level)
                 for link, parts in lane._links:
-                    room[link] -= parts * lane._weight * rate
+                    left[link] -= parts * lane._weight * rate
         rising = [lane for lane in rising if lane not in stops]
     return list(rates.values())
 
 
-def _first_full(lanes: Iterable[Lane], room: dict[FairLink, float]) -> tuple[float, FairLink]:
+def _first_full(lanes: Iterable[Lane], left: dict[FairLink, float]) -> tuple[float, FairLink]:
     """Return the rate to which flows can rise, and the link that is full then."""
     demand: dict[FairLink, float] = {}
     for lane in lanes:
         for link, parts in lane._links:
             demand[link] = demand.get(link, 0.0) + parts * lane._weight
-    full = min(demand, key=lambda link: room[link] / demand[link])
-    return room[full] / demand[full], full
+    full = min(demand, key=lambda link: left[link] / demand[link])
+    return left[full] / demand[full], full

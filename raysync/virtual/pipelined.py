@@ -1,9 +1,6 @@
-"""Pipelined runs in virtual time: their actors, and the links between these.
+"""Pipelined runs in virtual time: their actors, and the links between them.
 
-A pass takes its part of the time that a step of the whole network takes on the stage's device: the
-stage's share of the operations, a third of it forward and two thirds backward (`weights: latest`
-runs forward again first). Values from stage to stage travel over both workers' links; each stage
-has a server of its own.
+Values from stage to stage travel over both workers' links; each stage has its own server.
 """
 
 from __future__ import annotations
@@ -33,25 +30,23 @@ from raysync.training.worker.buffers import layout_of
 from raysync.virtual.actors import Computed, EvaluatorActor, ServerActor, ServerTimes
 from raysync.virtual.data_parallel import model_server, set_times
 from raysync.virtual.site_links import SiteLinks
-from raysync.virtual.transfers import AnyWay, PhaseNetwork
+from raysync.virtual.transfers import AnyRoute, PhaseNetwork
 from raysync.virtual.virtual_backend import Actor, Cost, VirtualBackend
 
-FORWARD = 1 / 3
-"""The forward pass's share of the operations of a step; a backward pass has twice as many."""
+FORWARD = 1 / 3  # the forward share of a step's operations; a backward pass has twice as many
 
 
 class VirtualStage:
-    """One stage of one group, on the device that the group of its worker describes."""
+    """One stage of one group, on the device that its worker's group describes.
+
+    A pass takes the stage's share of the operations of a step, a third of it forward and two thirds
+    backward (`weights: latest` runs forward again first).
+    """
 
     def __init__(
         self, plan: DecoupledPlan, stage_id: StageId, computation: StageComputation | None
     ) -> None:
-        """
-        Args:
-            plan: the plan of the run.
-            stage_id: its group and the number of its stage.
-            computation: None if nothing is trained.
-        """
+        # without a computation nothing is trained
         self.site = plan.name(stage_id)
         self._plan, (self._group, self._stage) = plan, stage_id
         experiment = plan.training.experiment
@@ -69,8 +64,7 @@ class VirtualStage:
                 reader=plan.reader(self._group),
                 batch_size=plan.training.experiment.batch_size,
             )
-        self._busy_s = 0.0
-        """The seconds of computing since its last push."""
+        self._busy_s = 0.0  # computing since its last push
 
     def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
         assert isinstance(message, ForwardCall | BackwardCall), f"no call of a stage: {message}"
@@ -89,9 +83,7 @@ class VirtualStage:
         )
 
     def _parts(self, message: Message) -> tuple[float, float]:
-        """Return the shares of the stage's part of a step that a pass takes forward and
-        backward.
-        """
+        """Return a pass's forward and backward shares of the stage's part of a step."""
         if isinstance(message, ForwardCall):
             return FORWARD, 0.0
         if self._stage == self._plan.paradigm.modules:
@@ -121,23 +113,17 @@ class PipelinedRun:
     def __init__(
         self, plan: DecoupledPlan, servers: Mapping[str, Sequence[bytes]] = MappingProxyType({})
     ) -> None:
-        """
-        Args:
-            plan: the plan of the run.
-            servers: see `Checkpoint.servers`; empty at the beginning of a run.
-        """
+        # `servers`: see `Checkpoint.servers`; empty at the beginning of a run
         self._plan, self._servers = plan, servers
         self._trains = plan.training.experiment.timing == "with-gradients"
         self._parts = plan.parts() if self._trains else []
         self._stages = {plan.name(stage_id): stage_id for stage_id in plan.slots}
 
     def networks(self) -> Callable[[str], PhaseNetwork]:
-        """Return a function to the network, which is the same in all phases, between stages and
-        their servers, and between a stage and the next.
-        """
+        """Return the network of all phases: between stages and servers, and from stage to stage."""
         plan, experiment = self._plan, self._plan.training.experiment
         network, links = experiment.network, SiteLinks(experiment, plan.training.groups)
-        paths: dict[str, dict[str, AnyWay]] = {}
+        paths: dict[str, dict[str, AnyRoute]] = {}
         for stage in plan.shares:
             slots = {plan.name(each): slot for each, slot in plan.slots.items() if each[1] == stage}
             size_bytes = plan.vector_bytes[stage]
@@ -150,16 +136,14 @@ class PipelinedRun:
                     ((slot, plan.slots[following]), (this, following)),
                     ((plan.slots[following], slot), (following, this)),
                 ):
-                    if way := links.between(network, source, target, size):
-                        paths.setdefault(plan.name(ends[1]), {})[plan.name(ends[0])] = way
+                    if route := links.between(network, source, target, size):
+                        paths.setdefault(plan.name(ends[1]), {})[plan.name(ends[0])] = route
         return lambda phase: PhaseNetwork(paths, network.push_s)
 
     def topology(self, backend: VirtualBackend, faults: FaultPlan) -> Pipelined:
-        """Return the topology of the run."""
         return self._plan.topology().topology(backend, self._plan.training.experiment, faults)
 
     def actor(self, name: str) -> Actor:
-        """Return a fresh actor of that id."""
         if name == EVALUATOR:
             return self._evaluator()
         for stage in self._plan.shares:

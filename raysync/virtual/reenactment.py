@@ -1,15 +1,8 @@
-"""A run in virtual time goes on exactly where it was cut, whatever its paradigm.
+"""Exact resumption of a run in virtual time, under any paradigm.
 
-The queue of events holds callbacks, which no file can hold. So a run is resumed by *reenacting* it:
-the driver of a new process runs the experiment from its beginning, with calls that take their time
-but compute nothing, until as many events have been processed. By then clocks, timers, faults,
-links, and all that is on its way are as they were. What was computed is put in place: the state of
-the actors, and the values of those calls that something still refers to, which are known by their
-number.
-
-The driver looks at little that is computed. The metrics of evaluations, by which a model is the
-best or the run stops early, are in the journal; losses matter only to the journal itself, but for
-one that is not finite, which ends the run.
+The event queue holds callbacks, which no file can hold. So a new process *reenacts* the run: from
+its beginning, with calls that take time but compute nothing, for as many events. Then actors'
+states, and the values of calls still referred to, are loaded.
 """
 
 from __future__ import annotations
@@ -28,11 +21,10 @@ from raysync.virtual.virtual_backend import VirtualBackend
 
 
 def snapshot(driver: Driver) -> tuple[State, bytes]:
-    """Return where a run stands, between two events or within one that computes nothing.
+    """Return the state of a run, between two events or within one that computes nothing.
 
     Returns:
-        The number of its events, as JSON-native data; and what was computed, as the contents of a
-        safetensors file.
+        The number of its events, as JSON-native data; and computed results, as a safetensors file.
 
     Raises:
         ConfigError: the optimizer keeps something that such a file cannot hold.
@@ -47,21 +39,18 @@ def snapshot(driver: Driver) -> tuple[State, bytes]:
 def reenact(
     driver: Driver, state: Mapping[str, Any], data: bytes, lines: Sequence[Line], at: float = -inf
 ) -> None:
-    """Bring a fresh driver to where another one of the same run stood: all that it writes into the
-    journal from then on, and all that it trains, is what the other one would have written and
-    trained.
+    """Bring a fresh driver to the state of another one of the same run: it continues identically.
 
     Args:
         driver: of the same experiment, with a fresh paradigm; it has not begun.
         state: see `snapshot`.
         data: see `snapshot`.
         lines: the journal up to there.
-        at: when that was. What `stop` says holds from then on: the settings of a run that goes on
-            may be others, and it did not stop before.
+        at: its time. The settings in `stop` hold from then on: they may be others than before.
 
     Raises:
-        ConfigError: the run does not take the course that the journal tells: the program or the
-            settings are others; or the data are damaged.
+        ConfigError: the run takes another course than the journal: the program or the settings have
+            changed; or the data are damaged.
     """
     backend, computed = _backend_of(driver), decode(data)
     driver.is_reenacted = True
@@ -76,19 +65,19 @@ def reenact(
 
 
 class _Answers:
-    """The answers of calls that do not compute."""
+    """Answers of calls that do not compute: metrics come from the journal, by which models are
+    ranked and runs stop early. Losses matter only to the journal, unless one that is not finite
+    ends the run.
+    """
 
     def __init__(self, driver: Driver, lines: Sequence[Line]) -> None:
         self._lines = driver.lines
         self._metrics = [line.metrics for line in lines if isinstance(line, Evaluation)]
+        # the driver's lines read so far, and the evaluations among them
         self._seen, self._evaluations = 0, 0
-        """Lines of the driver that have been looked at, and the evaluations among them."""
 
     def answer(self, message: Message, answer: Any) -> Any:
-        """Return the answer of a call, given that of its cost.
-
-        Evaluations are made one after another, so those before this one are among the lines.
-        """
+        """Return the answer of a call, given its answer by `cost`."""
         if not isinstance(message, EvaluateCall):
             return answer
         following = self._lines[self._seen :]

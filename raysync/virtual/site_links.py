@@ -1,10 +1,6 @@
-"""The ways between the sites of a run, as its experiment describes the network.
+"""The routes between the sites of a run, by its experiment's `network`.
 
-With m servers each has its own link and carries 1/m of the bytes, at the same time: they are equal,
-so one of them is simulated. A server on a worker's node has that worker's part of the vector there:
-1/m of the worker's bytes do not travel (with only one server nothing does: there is no latency
-either); the shared link is then the worker's own, which carries that worker's transfers, too, or
-its node's (of several, the slowest).
+With m servers each has its own link and carries 1/m of the bytes in parallel: one is simulated.
 """
 
 from __future__ import annotations
@@ -20,58 +16,50 @@ from raysync.config import Experiment, Link, Network, WorkerGroup
 from raysync.errors import ConfigError
 from raysync.randomness import begun_key, standard_normal_at
 from raysync.virtual.flows import FairLink, Lane
-from raysync.virtual.transfers import AnyWay, FairWay, LongPath, Path, QueueLink
+from raysync.virtual.transfers import AnyRoute, FairRoute, LongPath, Path, QueueLink
 
+# the number of weights drawn: a prime, so that rounds of workers get different ones
 WEIGHTS = 1_009
-"""The number of weights that are drawn: a prime, so that rounds of workers meet other ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class _End:
-    """What is at one end of a way."""
+    """One end of a route."""
 
-    links: tuple[Link, ...]
-    """Its own links, which nothing shares."""
+    links: tuple[Link, ...]  # its own links, which are not shared
     region: str | None
-    node: str | None
-    """The node that it shares a link with others of."""
+    node: str | None  # whose link it shares with others
 
 
 @dataclass(frozen=True, slots=True)
-class _Way:
-    """What goes one way."""
+class _Load:
+    """The load of a route."""
 
     size_bytes: float
     shares: Sequence[_Share]
-    connections: int = 1
-    """How many it is spread over evenly: one for each server."""
-    trips: int = 0
-    """The round trips before it."""
-    is_from_one: bool = False
-    """Whether all that shares links with it leaves the same host."""
+    connections: int = 1  # over which it is spread evenly: one for each server
+    trips: int = 0  # round trips before it
+    is_from_one: bool = False  # whether all that shares links with it leaves the same host
 
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What a value takes of a shared link."""
+    """A value's share of a shared link."""
 
-    link: tuple[str, str, str]
-    """What it is the link of, its name and its direction."""
-    bytes_per_s: float | None
-    """Its bandwidth; None: without limit."""
-    part: float = 1.0
-    """The part of the value's bytes that goes over it."""
+    link: tuple[str, str, str]  # its owner's kind and name, and its direction
+    bytes_per_s: float | None  # None: without limit
+    part: float = 1.0  # of the value's bytes
 
 
 class SiteLinks:
-    """The links of one run. What is shared stays the same link in all phases of a paradigm."""
+    """The links of one run. A shared link stays the same in all phases of a paradigm.
+
+    A server on a worker's node has the worker's part of the vector there: 1/m of its bytes do not
+    travel (with one server nothing does, without latency). The shared link is then the worker's
+    own, which carries the worker's transfers, too, or its node's (of several, the slowest).
+    """
 
     def __init__(self, experiment: Experiment, groups: Mapping[str, WorkerGroup]) -> None:
-        """
-        Args:
-            experiment: describes the network.
-            groups: worker slot -> its group, whose links it has.
-        """
         self._experiment, self._groups = experiment, groups
         self._nodes = {node.name: node for node in experiment.network.nodes}
         self._node_of = {
@@ -87,29 +75,21 @@ class SiteLinks:
 
     def of_server(
         self,
-        network: Network,
-        slots: Mapping[str, str],
-        server: str,
-        push_bytes: float,
-        pull_bytes: float,
-    ) -> dict[str, dict[str, AnyWay]]:
-        """Return the ways between workers and their server: target -> source -> way.
-
-        Args:
-            network: the network in a phase.
-            slots: the site of each worker -> its slot.
-            server: the server's site.
-            push_bytes: the size of a gradient.
-            pull_bytes: the size of the weights.
-        """
+        network: Network,  # of a phase
+        slots: Mapping[str, str],  # the site of each worker -> its slot
+        server: str,  # its site
+        push_bytes: float,  # of a gradient
+        pull_bytes: float,  # of the weights
+    ) -> dict[str, dict[str, AnyRoute]]:
+        """Return the routes between workers and their server: target -> source -> route."""
         hosts = self._hosts(list(slots.values()))
         servers = self._experiment.cluster.server_shards
         server_bandwidth = self._server_bandwidth(network, hosts)
         home = self._experiment.server_region
         end = _End((), home, None)
 
-        def ways_of(slot: str, away: int) -> list[AnyWay | None]:
-            worker, ways = self._end(network, slot), []
+        def routes_of(slot: str, away: int) -> list[AnyRoute | None]:
+            worker, routes = self._end(network, slot), []
             up, down = (
                 _Share(("server", server, direction), server_bandwidth, 1 / servers)
                 for direction in ("up", "down")
@@ -122,26 +102,26 @@ class SiteLinks:
                 # What a worker receives comes in over the link by which others push to the server
                 # beside it. Of the links of all hosts, one is simulated, with its part of that.
                 own = [at_host] if is_host else []
-                way = _Way(
+                load = _Load(
                     size_bytes=away / servers * sent_bytes,
                     connections=away,
                     shares=[*self._node_shares(source, target), at_server, *own],
                     trips=trips,
                     is_from_one=source is end,
                 )
-                ways.append(self._way(source, target, way))
-            return ways
+                routes.append(self._route(source, target, load))
+            return routes
 
-        paths: dict[str, dict[str, AnyWay]] = {server: {}}
-        alike: dict[Any, list[AnyWay | None]] = {}
-        """What the ways of a worker depend on -> its ways, up and down."""
+        paths: dict[str, dict[str, AnyRoute]] = {server: {}}
+        # what a worker's routes depend on -> its routes, up and down
+        alike: dict[Any, list[AnyRoute | None]] = {}
         for site, slot in slots.items():
             away = servers - self._beside(slot, hosts)
             if not away:
                 continue  # all servers are on its node
             kind = (id(self._groups[slot]), self._node_of.get(slot), away)
             if kind not in alike:
-                alike[kind] = ways_of(slot, away)
+                alike[kind] = routes_of(slot, away)
             up, down = alike[kind]
             if up is not None:
                 paths[server][site] = up
@@ -151,9 +131,8 @@ class SiteLinks:
 
     def between(
         self, network: Network, source: str, target: str, size_bytes: float
-    ) -> AnyWay | None:
-        """Return the way from the worker in one slot to that in another, for values of that size;
-        None: it takes no time.
+    ) -> AnyRoute | None:
+        """Return the route between two workers' slots; None: it takes no time.
 
         Raises:
             ConfigError: their regions have no link.
@@ -163,14 +142,14 @@ class SiteLinks:
             begin, end = replace(begin, node=None), replace(end, node=None)
         # The links of the network are alike: a value passes the limit of `network.link` once.
         end = replace(end, links=end.links[1:])
-        return self._way(begin, end, _Way(size_bytes, self._node_shares(begin, end)))
+        return self._route(begin, end, _Load(size_bytes, self._node_shares(begin, end)))
 
     def _end(self, network: Network, slot: str) -> _End:
         group, node = self._groups[slot], self._node_of.get(slot)
         return _End((network.link, group.link), group.region, node)
 
-    def _way(self, source: _End, target: _End, way: _Way) -> AnyWay | None:
-        """Return a way, or None if it takes no time."""
+    def _route(self, source: _End, target: _End, load: _Load) -> AnyRoute | None:
+        """Return a route, or None if it takes no time."""
         links = [*source.links, *target.links, *self._between_regions(source, target)]
         back = [*source.links, *target.links, *self._between_regions(target, source)]
         node_s = sum(
@@ -179,33 +158,33 @@ class SiteLinks:
         latency_s = _latency(links) + node_s
         trip_s = latency_s + _latency(back) + node_s
         limit = min((link.bandwidth_bytes_per_s or inf for link in links), default=inf)
-        shares = [share for share in way.shares if share.bytes_per_s and way.size_bytes]
+        shares = [share for share in load.shares if share.bytes_per_s and load.size_bytes]
         if shares and self._is_fair:
-            return self._fair_way(way, shares, limit, latency_s, trip_s)
-        latency_s += way.trips * trip_s
-        transfer_s = way.size_bytes / limit
+            return self._fair_route(load, shares, limit, latency_s, trip_s)
+        latency_s += load.trips * trip_s
+        transfer_s = load.size_bytes / limit
         if not (latency_s or transfer_s or shares or self._has_latency):
             return None
         queues = [
-            (self._queue(share), way.size_bytes * share.part / share.bytes_per_s)
+            (self._queue(share), load.size_bytes * share.part / share.bytes_per_s)
             for share in shares
             if share.bytes_per_s
         ]
-        if len(queues) > 1 or way.trips:
-            return LongPath(latency_s, transfer_s, tuple(queues), 1 + 2 * way.trips)
+        if len(queues) > 1 or load.trips:
+            return LongPath(latency_s, transfer_s, tuple(queues), 1 + 2 * load.trips)
         return Path(latency_s, transfer_s, *(queues[0] if queues else ()))
 
-    def _fair_way(
-        self, way: _Way, shares: Sequence[_Share], limit: float, latency_s: float, trip_s: float
-    ) -> FairWay:
-        count = way.connections
+    def _fair_route(
+        self, load: _Load, shares: Sequence[_Share], limit: float, latency_s: float, trip_s: float
+    ) -> FairRoute:
+        count = load.connections
         links = [(self._link(share), count * share.part) for share in shares]
-        return FairWay(
+        return FairRoute(
             lane=Lane(limit / count, links),
-            size_bytes=way.size_bytes / count,
+            size_bytes=load.size_bytes / count,
             latency_s=latency_s,
-            weights=repeat(1.0) if way.is_from_one else self._weights,
-            trips=way.trips,
+            weights=repeat(1.0) if load.is_from_one else self._weights,
+            trips=load.trips,
             trip_s=trip_s,
         )
 
@@ -223,7 +202,7 @@ class SiteLinks:
         return [link]
 
     def _node_shares(self, source: _End, target: _End) -> list[_Share]:
-        """Return what a value takes of the links out of the source's node and into the target's."""
+        """Return a value's shares of the links out of the source's node and into the target's."""
         return [
             _Share(("node", end.node, direction), self._nodes[end.node].link.bandwidth_bytes_per_s)
             for end, direction in ((source, "out"), (target, "in"))
@@ -234,27 +213,25 @@ class SiteLinks:
         return self._queues.setdefault(share.link, QueueLink())
 
     def _link(self, share: _Share) -> FairLink:
-        """Return the link of a share; in another phase it may have another bandwidth."""
+        # in another phase it may have another bandwidth
         assert share.bytes_per_s is not None, "a link without limit"
         link = self._links.setdefault(share.link, FairLink(share.bytes_per_s))
         link.bytes_per_s = share.bytes_per_s
         return link
 
     def _hosts(self, slots: list[str]) -> Counter[str]:
-        """Return the slots that servers are placed with -> how many."""
+        """Return the slots with servers beside them -> how many."""
         return Counter(slots[host] for host in self._experiment.cluster.hosts(len(slots)))
 
     def _beside(self, slot: str, hosts: Counter[str]) -> int:
-        """Return how many servers are where a worker is: with it, or on its node."""
+        """Return how many servers are with a worker, or on its node."""
         node = self._node_of.get(slot)
         if node is None:
             return hosts[slot]
         return sum(count for host, count in hosts.items() if self._node_of.get(host) == node)
 
     def _server_bandwidth(self, network: Network, hosts: Counter[str]) -> float | None:
-        """Return the bandwidth of a server's link: the slowest there is where servers are; None: it
-        has no limit.
-        """
+        """Return the slowest bandwidth of a server's link; None: without limit."""
         rates = [network.server_bandwidth_bytes_per_s]
         for host in hosts:
             rates += [link.bandwidth_bytes_per_s for link in self._end(network, host).links]
@@ -264,9 +241,7 @@ class SiteLinks:
 
 
 def _weights(experiment: Experiment) -> Iterable[float]:
-    """Return the weights of transfers, in turns: the first few, since one draw a transfer would
-    take as long as the transfer's simulation.
-    """
+    # The first few repeat, since each draw would take as long as the simulation of its transfer.
     sigma, begun = experiment.network.share_sigma, begun_key(experiment.seed, "share")
     if not sigma:
         return (1.0,)

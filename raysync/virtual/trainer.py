@@ -1,5 +1,4 @@
-"""The training of a virtual run: one process computes for all workers, each on the weights that its
-worker would have.
+"""The training of a virtual run: one process computes for all workers, each on its own weights.
 
 Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers take.
 """
@@ -32,9 +31,8 @@ def device_of(training: TrainingPlan) -> str:
 class Trainer:
     """One model that computes for every worker in turn.
 
-    As on Ray, each worker has its own batches and batch-norm statistics. (For a worker with several
-    devices the mean of its replicas' statistics is kept, and all of them continue from it; on Ray
-    each replica keeps its own.)
+    Each worker has its own batches and batch-norm statistics, as on Ray. The replicas of a worker
+    with several devices continue from the mean of their statistics; on Ray each keeps its own.
     """
 
     def __init__(self, training: TrainingPlan) -> None:
@@ -55,22 +53,16 @@ class Trainer:
         self,
         slot: str,
         message: StepCall,
-        weights: Tensor,
+        weights: Tensor,  # (P + Q,) at its beginning
+        # a vector that ends with its latest statistics; None: the initial ones
         buffers: Tensor | None,
-        worker: WorkerComputation,
+        worker: WorkerComputation,  # has its state between pushes
     ) -> tuple[float, Tensor, Finding | None]:
         """Compute one iteration of a worker.
 
-        Args:
-            slot: the slot of the worker, whose batches are drawn.
-            message: says which batches.
-            weights: (P + Q,), those that it begins with.
-            buffers: a vector whose end is its latest statistics; None means the initial ones.
-            worker: has what it keeps between pushes.
-
         Returns:
             The loss; the gradient with the buffers behind it as it travels, (P + Q,) in float32, on
-            the device of the run: nothing of it is copied to the CPU and back; and what was not
+            the run's device, without a copy to the CPU; and the finding, if something was not
             finite.
         """
         computation = worker.gradient
@@ -88,13 +80,11 @@ class Trainer:
         return loss, computation.outgoing(), computation.not_finite
 
     def worker(self, slot: str) -> WorkerComputation:
-        """Return the computation of a worker that begins."""
         gradient = self._computation(self._training.groups[slot])
         return WorkerComputation(gradient, self._training.experiment)
 
     @property
     def has_buffers(self) -> bool:
-        """Whether the model has buffers."""
         return len(self._initial) > self._size
 
     def _computation(self, group: WorkerGroup) -> GradientComputation:

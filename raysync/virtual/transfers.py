@@ -1,15 +1,7 @@
-"""The ways of values over the links of workers, and over those of servers and nodes, which workers
-share.
+"""Routes over the links of workers, and over shared links of servers and nodes.
 
-A transfer is on the links of both ends at once (it is not stored between them). Transfers that
-share a link do so as the experiment says (`network.sharing`):
-
-    fair           at the same rate, as TCP connections do: see `flows`
-    first-come     one at a time each way, in the order in which they are requested
-
-A worker has one transfer with a server at a time each way: nothing queues at its own link. Latency
-comes on top of all that, and while it passes the links are free. All values from one site to
-another have the same size.
+A transfer is on the links of both ends at once, not stored between them. Latency is added, and
+leaves the links free. All values from one site to another have the same size.
 """
 
 from __future__ import annotations
@@ -25,34 +17,34 @@ from raysync.virtual.flows import Arrived, Clock, Lane
 
 @dataclass(slots=True)
 class QueueLink:
-    """One direction of a link of a server or a node, where transfers queue."""
+    """One direction of a shared link, whose transfers queue (`network.sharing: first-come`)."""
 
-    free_at: float = 0.0
-    """The time at which it has done all transfers so far, in seconds since the run began."""
+    free_at: float = 0.0  # the end of all transfers so far, in seconds since the run began
 
 
-class Way(Protocol):
-    """How values get from one site to another, if it is known at once when they arrive."""
+class Route(Protocol):
+    """A route on which the arrival is known at once."""
 
     def arrival(self, begin: float, fault: StepFault) -> float:
-        """Send a value; return when it arrives, in seconds since the run began.
+        """Send a value; return its arrival, in seconds since the run began.
 
         Args:
             begin: when the value is ready and needed.
-            fault: what faults of a worker do to the way.
+            fault: of a worker's link.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """The way over the two ends' own links, and at most one shared link: the usual one."""
+    """A route over the two ends' own links, and at most one shared link: the usual one.
+
+    A worker has one transfer with a server at a time each way, so nothing queues at its own link.
+    """
 
     latency_s: float
-    transfer_s: float
-    """The seconds over the links that are not shared, without the latency."""
+    transfer_s: float  # over the links that are not shared, without latency
     shared: QueueLink | None = None
-    shared_s: float = 0.0
-    """The seconds that the value takes of the shared link."""
+    shared_s: float = 0.0  # the value's time on the shared link
 
     def arrival(self, begin: float, fault: StepFault) -> float:
         link = self.shared
@@ -68,16 +60,13 @@ class Path:
 
 @dataclass(frozen=True, slots=True)
 class LongPath:
-    """A way over any number of shared links, with round trips."""
+    """A route over any number of shared links, with round trips."""
 
-    latency_s: float
-    """The latency of the way itself and of its round trips."""
-    transfer_s: float
-    """The seconds over the links that are not shared, without the latency."""
+    latency_s: float  # of the route itself and of its round trips
+    transfer_s: float  # over the links that are not shared, without latency
+    # shared links, each with the value's time on it
     shared: tuple[tuple[QueueLink, float], ...] = ()
-    """The shared links, each with the seconds that the value takes of it."""
-    ways: int = 1
-    """How often the latency of faults is added: once, and twice for each round trip."""
+    latencies: int = 1  # how often a fault's latency is added: once, and twice for each round trip
 
     def arrival(self, begin: float, fault: StepFault) -> float:
         if begin == inf:
@@ -86,35 +75,24 @@ class LongPath:
         for link, link_s in self.shared:
             link.free_at = max(begin, link.free_at) + link_s
             arrival = max(arrival, link.free_at)
-        return arrival + self.latency_s + self.ways * fault.latency_s
+        return arrival + self.latency_s + self.latencies * fault.latency_s
 
 
 @dataclass(frozen=True, slots=True)
-class FairWay:
-    """A way over shared links whose transfers all go on at the same time."""
+class FairRoute:
+    """A route over shared links with all transfers in parallel (`network.sharing: fair`)."""
 
     lane: Lane
     size_bytes: float
     latency_s: float
-    weights: Iterator[float]
-    """The weight of each transfer, which says how large its share of a link is."""
-    trips: int = 0
-    """The round trips before the first byte."""
-    trip_s: float = 0.0
-    """The seconds of each."""
+    weights: Iterator[float]  # each transfer's relative share of a link
+    trips: int = 0  # round trips before the first byte
+    trip_s: float = 0.0  # of each
 
     def send(
         self, clock: Clock, begin: float, fault: StepFault, arrived: Arrived, argument: Any
     ) -> None:
-        """Send a value.
-
-        Args:
-            clock: moves the time.
-            begin: when the value is ready and needed.
-            fault: what faults of a worker do to the way.
-            arrived: called with `argument` and the time of its arrival, when that is known.
-            argument: see `arrived`.
-        """
+        """Send a value that is ready and needed at `begin`; see `Lane.begin`."""
         begin += self.trips * (self.trip_s + 2 * fault.latency_s)
         flow = (
             self.size_bytes,
@@ -129,17 +107,14 @@ class FairWay:
             self.lane.begin(clock, *flow)
 
 
-AnyWay = Way | FairWay
-Paths = Mapping[str, Mapping[str, AnyWay]]
-"""Target -> source -> way; between other sites values take no time."""
+AnyRoute = Route | FairRoute
+Paths = Mapping[str, Mapping[str, AnyRoute]]  # target -> source -> route; other values take no time
 
 
 @dataclass(frozen=True, slots=True)
 class PhaseNetwork:
-    """What a backend has to know of the network in one phase of a paradigm."""
+    """The network in one phase of a paradigm."""
 
     paths: Paths
-    push_s: float = 0.0
-    """The seconds that each push takes the coordinator."""
-    changes: bool = False
-    """Whether another phase may have another network."""
+    push_s: float = 0.0  # each push's time in the coordinator
+    changes: bool = False  # whether phases may differ

@@ -1,23 +1,8 @@
-"""A small Ray on a virtual clock: actors, calls, and values that travel over links to where they
-are needed.
+"""A small Ray on a virtual clock: actors, calls, and values that travel over links.
 
-    call     begins once its actor is free, and its inputs have reached the actor's site; lasts as
-             long as the actor's `cost` says; leaves its values at that site
-    watch    calls back when the call is done
-    wait     moves the clock to the next scheduled event
-
-It knows no paradigm, no topology and no push: the driver issues the same calls as on Ray. The
-inputs of a call come from earlier calls, so its end is known at once, without events in between,
-unless an input shares links with what others send meanwhile: then the call is *pending*, and so are
-those behind it, until all of its inputs have come. Where a run trains, a call computes at its end.
-A heap of (time, sequence number, callback, argument) is processed in order; nothing else moves the
-clock, and random values are hashed from the seed, so every run of an experiment is the same (on one
-machine, with one number of torch threads).
-
-Differences from Ray: decisions and their way to a worker take no time, nor do evaluations, and a
-worker that is started anew is ready after the time that the experiment says. An input travels from
-the moment of the call that needs it, since Ray fetches it then, unless `deliver` has brought it
-earlier: then it is at the actor's site.
+Differences from Ray: decisions and evaluations take no time, and neither do restarts beyond the
+experiment's `start_s`. An input travels from the moment of the call that needs it, as Ray fetches
+it then, unless `deliver` has brought it before.
 """
 
 from __future__ import annotations
@@ -32,34 +17,29 @@ from weakref import WeakValueDictionary
 
 from msgspec import Struct
 
-from raysync.engine.backend import Failure, Room
+from raysync.engine.backend import Availability, Failure
 from raysync.engine.error_text import reason
 from raysync.engine.messages import Message, RestoreCall, StepReport
 from raysync.step_fault import NO_FAULT, StepFault
-from raysync.virtual.transfers import AnyWay, FairWay, PhaseNetwork
+from raysync.virtual.transfers import AnyRoute, FairRoute, PhaseNetwork
 
-REPORT_EVERY = 20
-"""The lines of a report: few, so that those who watch a short run see it go on."""
+REPORT_EVERY = 20  # lines of a report: few, so that a short run is seen to proceed
+# The most lines of a report if nothing is computed, and a hundredth of the events so far if that is
+# less: each line costs as much as some pushes.
 MOST_LINES = 100
-"""The lines of a report, at most, where nothing is computed: then those of a long run are a
-hundredth of it, since each takes as long as some pushes."""
 
-Following = tuple[Callable[[Any], None], Any]
-"""What is called, with what."""
+Following = tuple[Callable[[Any], None], Any]  # a callback and its argument
+# The cost of a call: its seconds, in two summands; the faults of the routes of its inputs (None:
+# they are there at once, over no link) and of its values; its answer, if nothing is computed.
 Cost = tuple[float, float, StepFault | None, StepFault, Any]
-"""The cost of a call: seconds from its beginning to its end, in two summands; what faults do to the
-way of each of its inputs (None: they are there at once, over no link), and of each of its values;
-its answer, if nothing is computed."""
 
 
 class Actor(Protocol):
-    """A virtual actor: the times of its methods and, where a run trains, what they compute."""
+    """A virtual actor: the times of its methods and, where a run trains, their computations."""
 
-    site: str
-    """Its place in the network: nothing travels between two actors of one site."""
+    site: str  # its place in the network: nothing travels within a site
 
-    def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
-        """Return the cost of a call."""
+    def cost(self, message: Message, inputs: Sequence[Any]) -> Cost: ...
 
     def compute(
         self, message: Message, inputs: list[Any], answer: Any
@@ -67,68 +47,52 @@ class Actor(Protocol):
         """Return the values of a call and its answer, given the answer of its cost."""
 
     def state(self) -> dict[str, Any]:
-        """Return what the computing of later calls depends on: tensors, and what is JSON-native."""
+        """Return the state of later computations: tensors, and JSON-native data."""
 
     def load_state(self, state: dict[str, Any]) -> None:
-        """Take what `state` returned, on an actor for whose calls so far only `cost` was called."""
+        """Load a state, into an actor of which so far only `cost` was called."""
 
 
 class Process:
-    """The process of an actor. What each call needs is at hand here, whatever the actor is."""
+    """The process of an actor, with what each call needs at hand."""
 
-    def __init__(self, actor: Actor, ways: Mapping[str, AnyWay] | None) -> None:
-        """
-        Args:
-            actor: that it has.
-            ways: see `ways`.
-        """
+    def __init__(self, actor: Actor, routes: Mapping[str, AnyRoute] | None) -> None:
         self.actor, self.cost, self.site = actor, actor.cost, actor.site
-        self.ways = ways
-        """Source -> the way from there to its site, in the phase in force; None: there is none."""
+        self.routes = (
+            routes  # source -> the route from there, in the current phase; None: no routes
+        )
+        # the end of all calls that are not pending, in seconds since the run began
         self.free_at = 0.0
-        """The time at which it has done all calls that are not pending, in seconds since the run
-        began."""
-        self.pending: deque[PendingCall] = deque()
-        """Its calls whose end is not known yet, in their order."""
+        self.pending: deque[PendingCall] = deque()  # its calls of unknown end, in order
 
 
 class VirtualCall(Struct, eq=False, weakref=True):
-    """A call, which also stands for the first of its values."""
+    """A call, and the first of its values."""
 
-    at: float
-    """The time at which it is done, in seconds since the run began; infinity: never, or not
-    known."""
+    at: float  # its end, in seconds since the run began; infinity: never, or unknown
     site: str = ""
-    fault: StepFault = NO_FAULT
-    """What is done to the way of its values."""
+    fault: StepFault = NO_FAULT  # of the route of its values
     answer: Any = None
-    values: Sequence[Any] | None = None
-    """The computed values; None: they are not computed yet, or nothing is."""
-    moved: VirtualCall | None = None
-    """The call that it stands for since it was repeated."""
+    values: Sequence[Any] | None = None  # None: not computed yet, or nothing is
+    moved: VirtualCall | None = None  # the retry that replaces it
+    # the arrival of a push, while it waits for the coordinator; `at` is infinity meanwhile
     arrives_at: float | None = None
-    """Of a push that the coordinator is to take in: when it arrives. `at` is infinity until it is
-    taken in."""
+    # callbacks for when its end is known; None: it is known
     followers: list[Following] | None = None
-    """What to do once it is known when it is done; None: it is known."""
+    # callbacks for its end, each followed by its argument, while the end is unknown
     watchers: tuple[Any, ...] = ()
-    """What is called back when it is done, each with its argument behind it, while it is not known
-    when that is."""
 
     def value(self, index: int) -> VirtualCall | OtherValue:
         return self if index == 0 else OtherValue(self, index)
 
     @property
     def computed(self) -> Any:
-        """The value that it stands for, once it is computed."""
         assert self.values is not None, "nothing is computed"
         return self.values[0]
 
 
 def _is_computed(call: VirtualCall) -> bool:
-    """Say whether a call has left values, or has failed; files of states, which only leave the
-    run, are none.
-    """
+    # files of states only leave the run, so they are no values
     if call.values is None:
         return isinstance(call.answer, Failure)
     return not any(isinstance(each, bytes) for each in call.values)
@@ -153,7 +117,7 @@ def _load_state(call: VirtualCall, state: Mapping[str, Any]) -> None:
 
 
 def follow(value: VirtualCall | OtherValue, then: Callable[[Any], None], argument: Any) -> None:
-    """Call `then(argument)` once it is known when a value is there."""
+    """Call `then(argument)` once the time of a value is known."""
     if value.followers is None:
         then(argument)
     else:
@@ -161,27 +125,26 @@ def follow(value: VirtualCall | OtherValue, then: Callable[[Any], None], argumen
 
 
 def tell(value: VirtualCall | OtherValue) -> None:
-    """Call what follows a value: it is known when that is there."""
+    """Notify the followers of a value, whose time is now known."""
     followers, value.followers = value.followers or (), None
     for then, argument in followers:
         then(argument)
 
 
-def _take_over(calls: tuple[VirtualCall, VirtualCall]) -> None:
-    """Give a call that was lost what the one that stands for it has computed."""
+def _copy_results(calls: tuple[VirtualCall, VirtualCall]) -> None:
+    """Copy the results of a retry to the lost call."""
     lost, call = calls
     if lost.moved is call:
         lost.answer, lost.values = call.answer, call.values
 
 
 class OtherValue:
-    """Another value of a call than the first."""
+    """A further value of a call."""
 
     def __init__(self, call: VirtualCall, index: int) -> None:
         self._call, self._index = call, index
         self.at, self.site, self.fault = call.at, call.site, call.fault
-        self.followers: list[Following] | None = None
-        """See `VirtualCall.followers`."""
+        self.followers: list[Following] | None = None  # see `VirtualCall.followers`
         if call.followers is not None:
             self.followers = []
             call.followers.append((self._tell, call))
@@ -192,7 +155,6 @@ class OtherValue:
 
     @property
     def answer(self) -> Any:
-        """The answer of its call."""
         return self._call.answer
 
     @property
@@ -203,12 +165,10 @@ class OtherValue:
 
 @dataclass(frozen=True, slots=True)
 class ProcessEnd:
-    """The end of an actor's process: a call that is not done by then fails, or is never done."""
+    """The end of an actor's process, which fails its unfinished calls, or freezes them for ever."""
 
-    at: float
-    """Seconds since the run began."""
-    freezes: bool = False
-    """Whether the process stops without a sign. Otherwise it dies, which is noticed."""
+    at: float  # seconds since the run began
+    freezes: bool = False  # without a sign, rather than a death that is noticed
 
 
 def _death(actor: str) -> Failure:
@@ -216,82 +176,76 @@ def _death(actor: str) -> Failure:
 
 
 class PendingCall(Struct, eq=False):
-    """A call that may have to wait for its inputs to come."""
+    """A call that may have to wait for its inputs."""
 
     call: VirtualCall
     actor: str
     process: Process
     message: Message
     inputs: Sequence[Any]
-    begin: float
-    """The time before which it cannot begin, as far as is known."""
+    begin: float  # its earliest beginning, as far as known
     first_s: float
-    second_s: float
-    """The seconds from its beginning to its end, in two summands."""
-    end: ProcessEnd | None
-    """The end of its process."""
-    missing: int
-    """The number of inputs of which it is not known when they come."""
+    second_s: float  # the seconds from its beginning to its end, in two summands
+    end: ProcessEnd | None  # the end of its process
+    missing: int  # the number of inputs whose arrival is unknown
 
 
-Coming = tuple[VirtualCall, AnyWay | None, StepFault]
-"""An input that has to come: its way, if it has one, and what faults do to that."""
+# an input in transit: its route, if it has one, and the route's faults
+InputInTransit = tuple[VirtualCall, AnyRoute | None, StepFault]
 
 
 class VirtualBackend:
-    """The world of one run in virtual time."""
+    """The world of one run in virtual time.
+
+    A call begins once its actor is free and its inputs have reached the actor's site, lasts for the
+    actor's `cost`, and leaves its values there. As inputs come from earlier calls, its end is known
+    at once, without events, unless an input shares links with later transfers: then the call is
+    *pending*, and so are those behind it, until all its inputs have arrived. Where a run trains, a
+    call computes at its end.
+
+    A heap of (time, sequence number, callback, argument) is the only source of time, and random
+    values are hashed from the seed: every run of an experiment is the same (on one machine, with
+    one number of torch threads).
+    """
 
     def __init__(
         self,
-        network_of: Callable[[str], PhaseNetwork],
-        make: Callable[[str], Actor],
+        network_of: Callable[[str], PhaseNetwork],  # a phase -> its network, when it begins
+        make: Callable[[str], Actor],  # creates an actor by its id, also at a restart
         *,
-        phase: str = "",
-        computes: bool,
+        phase: str = "",  # the first
+        computes: bool,  # False: calls only take time
+        # actor -> the ends of its successive processes; others do not end
         ends: Mapping[str, Sequence[ProcessEnd]] | None = None,
-        began_at: float = 0.0,
+        began_at: float = 0.0,  # the run's time at which it resumes, in seconds
+        # a worker -> the seconds that its restart takes
         start_s: Callable[[str], float] = lambda worker: 0.0,
     ) -> None:
-        """
-        Args:
-            network_of: returns the network between the sites in a phase of the paradigm, when
-                that begins.
-            make: builds a fresh actor for an id, also at a restart.
-            phase: the phase that the run begins in.
-            computes: whether calls compute, or only take time.
-            ends: actor -> the ends of its successive processes; a process whose end is not given
-                does not end.
-            began_at: the time, in seconds since the run began, at which it goes on.
-            start_s: returns the seconds that a worker takes to be ready when it is started anew.
-        """
         self.computes = computes
         self._processes: dict[str, Process] = {}
         self._network_of = network_of
         self.enter_phase(phase)
-        self._coordinator_free_at = 0.0
-        """The time at which the coordinator has taken in all pushes so far."""
+        self._coordinator_free_at = 0.0  # when the coordinator has received all pushes so far
         self._make = make
         self._start_s = start_s
+        # actor -> the ends of its processes, the current one first
         self._ends = {actor: list(each) for actor, each in (ends or {}).items()}
-        """Actor -> the ends of its processes, that of the present process first."""
-        self._fails = bool(ends)
-        """Whether calls can fail because a process ends."""
+        self._fails = bool(ends)  # whether calls can fail because a process ends
         self._queue: list[tuple[float, int, Callable[[Any], None], Any]] = []
         self._scheduled = 0
         self._called = 0
+        # number of a computing call -> the call, while anything refers to it
         self._calls: WeakValueDictionary[int, VirtualCall] = WeakValueDictionary()
-        """Number of a call that computes -> the call, while anything refers to it."""
+        # see `reenact`; None: calls compute
         self._reenacts: Callable[[Message, Any], Any] | None = None
-        """See `reenact`; None: calls compute."""
         self.now = began_at
-        """See `Backend.now`."""
 
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
         self._scheduled += 1
         heappush(self._queue, (at, self._scheduled, happens, argument))
 
     def wait(self) -> None:
-        """See `Backend.wait`; where nothing is computed, several events at once."""
+        # where nothing is computed, several events at once
         queue = self._queue
         assert queue, "the event queue is empty"
         for _ in range(1 if self.computes else min(REPORT_EVERY, len(queue))):
@@ -300,24 +254,23 @@ class VirtualBackend:
 
     @property
     def processed(self) -> int:
-        """The number of events so far, with the one in hand."""
+        """The number of events so far, including the current one."""
         return self._scheduled - len(self._queue)
 
     @property
     def is_reenacting(self) -> bool:
-        """Whether calls leave no values now: see `reenact`."""
         return self._reenacts is not None
 
     def reenact(
         self, events: int, answered: Callable[[Message, Any], Any], until: float = inf
     ) -> None:
-        """Process the first events of a run again, without computing anything: calls take their
-        time, and leave no values.
+        """Process the first events of a run again without computing: calls take time, and leave no
+        values.
 
         Args:
-            events: the number of events that are processed then.
-            answered: called with a message, and the answer of its cost; returns the answer.
-            until: the time of the last of them at the most, in seconds since the run began.
+            events: the number of processed events to reach.
+            answered: maps a message, and its answer by `cost`, to the answer.
+            until: the latest time of an event, in seconds since the run began.
         """
         self._reenacts = answered
         while self.processed < events and self._queue and self._queue[0][0] <= until:
@@ -326,7 +279,7 @@ class VirtualBackend:
         self._reenacts = None
 
     def state(self) -> dict[str, Any]:
-        """Return what calls have computed that later calls, or the driver, may still need."""
+        """Return all computed results that later calls, or the driver, may still need."""
         return {
             "actors": {name: each.actor.state() for name, each in self._processes.items()},
             "calls": {
@@ -337,7 +290,7 @@ class VirtualBackend:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Take what `state` returned, once the run has been reenacted up to there."""
+        """Load the result of `state`, once the run has been reenacted up to there."""
         for name, saved in state["actors"].items():
             self._processes[name].actor.load_state(saved)
         for number, saved in state["calls"].items():
@@ -345,36 +298,36 @@ class VirtualBackend:
                 _load_state(call, saved)
 
     def is_report_due(self, lines: int) -> bool:
-        """See `Backend.is_report_due`: virtual seconds pass unwatched."""
+        # nobody watches virtual seconds pass, so lines are counted
         if lines < REPORT_EVERY or self.computes:
             return lines >= REPORT_EVERY
         return lines >= MOST_LINES or 100 * lines >= self._scheduled
 
     def call(self, actor: str, message: Message, inputs: Sequence[Any] = ()) -> VirtualCall:
         process = self._processes.get(actor) or self._start(actor)
-        cost, ways = process.cost, process.ways
+        cost, routes = process.cost, process.routes
         begin = now = self.now
         if process.free_at > begin:
             begin = process.free_at
         first_s, second_s, fault, value_fault, answer = cost(message, inputs)
         if fault is None:
-            ways, fault = None, NO_FAULT
-        coming: list[Coming] = []
+            routes, fault = None, NO_FAULT
+        in_transit: list[InputInTransit] = []
         for value in inputs:
-            at, way = value.at, ways.get(value.site) if ways else None
-            if way is not None:
+            at, route = value.at, routes.get(value.site) if routes else None
+            if route is not None:
                 both = fault if value.fault is NO_FAULT else fault.beside(value.fault)
-                if at < inf and not isinstance(way, FairWay):
-                    at = way.arrival(at if at > now else now, both)
+                if at < inf and not isinstance(route, FairRoute):
+                    at = route.arrival(at if at > now else now, both)
                 else:
-                    coming.append((value, way, both))
+                    in_transit.append((value, route, both))
                     continue
             elif value.followers is not None:
-                coming.append((value, None, fault))
+                in_transit.append((value, None, fault))
                 continue
             if at > begin:
                 begin = at
-        site, is_known = process.site, not (coming or process.pending)
+        site, is_known = process.site, not (in_transit or process.pending)
         if is_known and not (self._fails or self.computes):
             process.free_at = begin + first_s + second_s
             return VirtualCall(process.free_at, site, value_fault, answer)
@@ -389,42 +342,41 @@ class VirtualBackend:
             first_s=first_s,
             second_s=second_s,
             end=self._end_of(actor),
-            missing=len(coming),
+            missing=len(in_transit),
         )
         if is_known:
             self._settle(pending)
         else:
-            self._await_inputs(pending, coming)
+            self._await_inputs(pending, in_transit)
         return call
 
     def _end_of(self, actor: str) -> ProcessEnd | None:
-        """Return the end of the present process of an actor."""
         ends = self._ends.get(actor)
         return ends[0] if ends else None
 
-    def _await_inputs(self, pending: PendingCall, coming: Sequence[Coming]) -> None:
+    def _await_inputs(self, pending: PendingCall, in_transit: Sequence[InputInTransit]) -> None:
         """Let a call begin once its inputs have come, and those before it are done."""
         call, end = pending.call, pending.end
         call.followers = []
         pending.process.pending.append(pending)
-        for each in coming:
-            follow(each[0], self._send, (pending, each))
+        for value in in_transit:
+            follow(value[0], self._send, (pending, value))
         if call.followers is not None and end is not None and not end.freezes:
             self.schedule(max(end.at, self.now), self._die, pending)
 
-    def _send(self, pending_and_input: tuple[PendingCall, Coming]) -> None:
-        """Let an input set out for a pending call, now that it is known when it is there."""
-        pending, (value, way, fault) = pending_and_input
+    def _send(self, pending_and_input: tuple[PendingCall, InputInTransit]) -> None:
+        """Send an input of a pending call, whose time is now known."""
+        pending, (value, route, fault) = pending_and_input
         begin = max(value.at, self.now)
-        if way is None or begin == inf:  # what never comes holds up nothing
-            self._come(pending, begin)
-        elif isinstance(way, FairWay):
-            way.send(self, begin, fault, self._come, pending)
+        if route is None or begin == inf:  # what never comes holds up nothing
+            self._arrive(pending, begin)
+        elif isinstance(route, FairRoute):
+            route.send(self, begin, fault, self._arrive, pending)
         else:
-            self._come(pending, way.arrival(begin, fault))
+            self._arrive(pending, route.arrival(begin, fault))
 
-    def _come(self, pending: PendingCall, at: float) -> None:
-        """Take in when an input of a pending call comes."""
+    def _arrive(self, pending: PendingCall, at: float) -> None:
+        """Note the arrival of an input, and start calls that are complete."""
         pending.begin = max(pending.begin, at)
         pending.missing -= 1
         process, queue = pending.process, pending.process.pending
@@ -434,7 +386,7 @@ class VirtualBackend:
             self._settle(following)
 
     def _die(self, pending: PendingCall) -> None:
-        """Let a call fail that still waits for inputs as its process ends."""
+        """Fail a call that still waits for inputs as its process ends."""
         call, process = pending.call, pending.process
         if pending in process.pending:
             process.pending.remove(pending)
@@ -443,7 +395,7 @@ class VirtualBackend:
             self._known(call)
 
     def _settle(self, pending: PendingCall) -> None:
-        """Take in when a call begins, and so when it is done."""
+        """Set the end of a call, whose beginning is known."""
         call, process = pending.call, pending.process
         call.at = process.free_at = pending.begin + pending.first_s + pending.second_s
         if self._fails:
@@ -455,7 +407,7 @@ class VirtualBackend:
         self._known(call)
 
     def _known(self, call: VirtualCall) -> None:
-        """Call what follows a call, now that it is known when it is done."""
+        """Notify whatever waits for the end of a call, now known."""
         watchers, call.watchers = call.watchers, ()
         if call.followers:
             tell(call)
@@ -470,32 +422,31 @@ class VirtualBackend:
         elif call.followers is not None:
             call.watchers += (then, argument)
         elif call.arrives_at is not None:
-            self.schedule(call.arrives_at, self._take_in, (call, then, argument))
+            self.schedule(call.arrives_at, self._receive_push, (call, then, argument))
 
     def late_s(self, value: VirtualCall) -> float:
         late_s = value.at - self.now
         return late_s if 0.0 < late_s < inf else 0.0  # inf: of a server that was lost
 
     def deliver(self, value: VirtualCall, actor: str) -> tuple[VirtualCall, ...]:
-        """See `Backend.deliver`; the coordinator takes values in in the order of their arrival, so
-        only then is it known when that is done.
-        """
+        # The coordinator receives values in the order of their arrival, so a delivery's end is
+        # unknown until then.
         process = self._processes.get(actor) or self._start(actor)
-        site, ways = process.site, process.ways
-        way = ways.get(value.site) if ways else None
+        site, routes = process.site, process.routes
+        route = routes.get(value.site) if routes else None
         value.site = site
-        if isinstance(way, FairWay):
+        if isinstance(route, FairRoute):
             delivery = VirtualCall(inf, site, followers=[])
             value.at, value.followers = inf, []
-            way.send(self, self.now, value.fault, self._delivered, (value, delivery))
+            route.send(self, self.now, value.fault, self._delivered, (value, delivery))
             return (delivery,)
-        value.at = at = self.now if way is None else way.arrival(self.now, value.fault)
+        value.at = at = self.now if route is None else route.arrival(self.now, value.fault)
         if self._push_s:
             return (VirtualCall(inf, site, arrives_at=at),)
         return (VirtualCall(at, site),) if at > self.now else ()
 
     def _delivered(self, sent: tuple[VirtualCall, VirtualCall], at: float) -> None:
-        """Take in when a value arrives that has been sent to a server."""
+        """Note the arrival of a value at its server."""
         value, delivery = sent
         value.at = at
         if self._push_s:
@@ -505,21 +456,20 @@ class VirtualBackend:
         self._known(value)
         self._known(delivery)
 
-    def _take_in(self, waiting: tuple[VirtualCall, Callable[[Any], None], Any]) -> None:
-        """Let the coordinator take in a push that has arrived, after those before it."""
+    def _receive_push(self, waiting: tuple[VirtualCall, Callable[[Any], None], Any]) -> None:
+        """Let the coordinator receive a push that has arrived, after those before it."""
         delivery, then, argument = waiting
         self._coordinator_free_at = max(self.now, self._coordinator_free_at) + self._push_s
         delivery.at = self._coordinator_free_at
         self.watch(delivery, then, argument)
 
     def enter_phase(self, phase: str) -> None:
-        """See `Backend.enter_phase`: what is on its way stays as it is."""
+        # what is in transit stays as it is
         network = self._network_of(phase)
         self._paths, self._push_s = network.paths, network.push_s
         self.delivers = network.changes or self._push_s > 0 or any(self._paths.values())
-        """See `Backend.delivers`."""
         for process in self._processes.values():
-            process.ways = self._paths.get(process.site)
+            process.routes = self._paths.get(process.site)
 
     def is_done(self, call: VirtualCall) -> bool:
         return call.at <= self.now
@@ -529,36 +479,34 @@ class VirtualBackend:
             raise TimeoutError(f"it is done at {call.at:g} s")
         return call.answer if isinstance(call.answer, Failure) else None
 
-    def room(self, worker: str) -> Room:
-        """See `Backend.room`: there is always room."""
+    def availability(self, worker: str) -> Availability:
         return "free"
 
     def watch_nodes(
         self, drained: Callable[[str], None], lost: Callable[[str, Sequence[str]], None]
-    ) -> None:
-        """See `Backend.watch_nodes`: no node is ever taken away."""
+    ) -> None: ...  # no node is ever drained or lost
 
     def spawn(self, worker: str) -> VirtualCall:
         return self._ready(self._start_s(worker))
 
     def end_at(self, worker: str, at: float) -> None:
-        """See `Backend.end_at`; to be told before the first call of the worker."""
+        # called before the first call of the worker
         self._fails = True
         self._ends[worker] = [ProcessEnd(at)]
 
     def kill(self, actor: str) -> None:
-        """See `Backend.kill`; the calls fail that waited for a value of a frozen actor."""
+        # calls that waited for a value of a frozen actor fail
         self._end_process(actor)
         self._free_waiting()
 
     def restart(self, actor: str, *base: Any, freezes: bool = False) -> VirtualCall:
-        """See `Backend.restart`; it is ready at once."""
+        # ready at once
         self._end_process(actor)
         self._free_waiting()
         return self.call(actor, RestoreCall(), base) if base else self._ready(0.0)
 
     def _free_waiting(self) -> None:
-        """Let no process wait any longer for what a frozen one owed it."""
+        """Free the processes that wait for a frozen one."""
         for process in self._processes.values():
             if process.free_at == inf:
                 process.free_at = self.now
@@ -575,19 +523,19 @@ class VirtualBackend:
             lost.site, lost.fault = call.site, call.fault
             if call.followers is not None:
                 lost.at, lost.followers = inf, lost.followers or []
-            follow(call, self._stand_for, (lost, call))
+            follow(call, self._follow_retry, (lost, call))
         return call
 
-    def _stand_for(self, calls: tuple[VirtualCall, VirtualCall]) -> None:
-        """Take in when a lost call is done by the one that is made in its place."""
+    def _follow_retry(self, calls: tuple[VirtualCall, VirtualCall]) -> None:
+        """Give a lost call the end and answer of its retry."""
         lost, call = calls
         lost.at, lost.answer = call.at, call.answer
         if call.at < inf:
-            self.schedule(call.at, _take_over, (lost, call))
+            self.schedule(call.at, _copy_results, (lost, call))
         self._known(lost)
 
     def _end_process(self, actor: str) -> None:
-        """Forget the present process of an actor, and its end."""
+        """Forget the current process of an actor, and its end."""
         if self._processes.pop(actor, None) is None:
             return
         if ends := self._ends.get(actor):
@@ -605,7 +553,7 @@ class VirtualBackend:
         return process
 
     def _fail_or_freeze(self, pending: PendingCall) -> None:
-        """Let a call fail if an input did, or if its process ends before it is done."""
+        """Fail a call if an input failed, or if its process ends first."""
         call, end = pending.call, pending.end
         failures = (each.answer for each in pending.inputs if isinstance(each.answer, Failure))
         if (failed := next(failures, None)) is not None:

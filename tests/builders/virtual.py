@@ -150,7 +150,7 @@ def interrupted(task, choice, after, checkpoint=None):
     driver = driver_of(task, choice.make(), checkpoint)
     with suppress(RunFailed):
         driver.start()
-        while driver.goes_on and not driver.checkpoints:
+        while driver.is_running and not driver.checkpoints:
             if not after:
                 driver.checkpointer.request()
             after -= 1

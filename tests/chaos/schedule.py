@@ -48,7 +48,7 @@ def names_in(option: str, text: str, allowed: Sequence[str]) -> tuple[str, ...]:
         raise ConfigError(f"{option} {text!r}: name at least one of {', '.join(allowed)}.")
     for name in names:
         if name not in allowed:
-            raise unknown_name("name", name, allowed, where=option, shown=allowed)
+            raise unknown_name("name", name, allowed, where=option, listed=allowed)
     return names
 
 

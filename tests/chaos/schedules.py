@@ -460,7 +460,7 @@ def interrupted(
     number = driver.checkpointer.number
     with suppress(RunFailed):
         driver.start()
-        while driver.goes_on and not driver.checkpoints:
+        while driver.is_running and not driver.checkpoints:
             if not after:
                 driver.checkpointer.request()
             after -= 1

@@ -39,7 +39,7 @@ DISK_ERROR = "its record cannot be written"
 STORE_ERROR = re.compile(r"object store of Ray\s+is\s+full\s+\([0-9]+")
 POLL_S = 0.2
 TRIES = 3
-"""How often in a row a command is started anew that ended by itself without having finished."""
+"""How often in a row a command is restarted that ended by itself without having finished."""
 Notify = Callable[[str], None]
 
 
@@ -176,7 +176,7 @@ class Trial:
         return [word for each in settings for word in ("--set", each)]
 
     def _goes_on(self) -> bool:
-        """Whether the run is not over; a command that ended by itself is started anew."""
+        """Whether the run is not over; a command that ended by itself is restarted."""
         assert self._child is not None, "a run without a command"
         status = self._child.poll()
         if status is None:

@@ -39,9 +39,9 @@ EXPERIMENT = {
 """Gradients of 300 KB: Ray does not send them along with the report."""
 STORY = [
     ("pushed twice", 1, "lose the node"),
-    ("waits for room", 2, "add a node"),
+    ("waits for resources", 2, "add a node"),
     ("pushed twice", 2, "drain the node"),
-    ("waits for room", 3, "add a node, and take the drained one away"),
+    ("waits for resources", 3, "add a node, and take the drained one away"),
     ("pushed twice", 3, ""),
 ]
 """Done by both workers on the node, in that life -> what is done then."""
@@ -108,8 +108,8 @@ def main():
                     worker = line.event.worker
                     done |= {(worker, "pushed twice")} if worker in pushed_at else set()
                     pushed_at[worker] = line.event.at
-                if isinstance(line, Remark) and "waits for room" in line.text:
-                    done.add((line.text.partition(" ")[0], "waits for room"))
+                if isinstance(line, Remark) and "waits for resources" in line.text:
+                    done.add((line.text.partition(" ")[0], "waits for resources"))
                 what, life, then = story[0]
                 if {(f"spot-{index}#{life}", what) for index in range(2)} <= done:
                     story.pop(0)

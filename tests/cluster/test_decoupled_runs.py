@@ -198,8 +198,8 @@ def test_a_run_in_stages_survives_stages_a_server_the_controller_and_its_command
         run_in(session, prepare(experiment), choice, watch=watch, callbacks=[Failing()])
     [path] = tmp_path.glob("*/*")
     record = load(path, trust=True)
-    training, goes_on = prepare_to_resume(record, record.config, lambda text: None)
-    record = run_in(session, training, choice, goes_on=goes_on)
+    training, resume_from = prepare_to_resume(record, record.config, lambda text: None)
+    record = run_in(session, training, choice, resume_from=resume_from)
     assert not strikes
     assert record.summary["status"] == "finished"
     with (path / "journal.jsonl").open() as file:

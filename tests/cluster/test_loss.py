@@ -98,7 +98,7 @@ def test_waiting_costs_the_controller_nothing(ray_cluster, session, run):
 
 @pytest.mark.slow
 def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
-    """Killed on the way; frozen at the end, when nothing else is waited for; started anew by Ray
+    """Killed on the way; frozen at the end, when nothing else is waited for; restarted by Ray
     while nothing was asked of it: no mark is missing.
     """
     struck = []
@@ -132,7 +132,7 @@ def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
         [remark] = [line.text for line in record.journal() if isinstance(line, Remark)]
         assert re.search(why, remark)
         assert "Unserializable" not in remark
-        assert "is started anew" in remark
+        assert "is restarted" in remark
 
 
 @pytest.mark.slow

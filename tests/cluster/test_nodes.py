@@ -46,16 +46,16 @@ ON_TWO = NodeView({1: "a", 2: "a", 3: "b"}, {"a": 1, "b": 4})
     ],
 )
 def test_a_worker_has_room_where_its_bundle_has_a_node_that_stays(view, room):
-    assert WorkerNodes(Views(view), BUNDLES).room("w-0#2") == room
+    assert WorkerNodes(Views(view), BUNDLES).availability("w-0#2") == room
 
 
 @pytest.mark.parametrize("ends", ["started", "lost"])
 def test_the_workers_of_a_node_start_in_turns_at_its_cores(ends):
     nodes = WorkerNodes(Views(ON_TWO), BUNDLES)
     nodes.starts("w-0#2")
-    assert [nodes.room(f"w-{index}#2") for index in (1, 2)] == ["busy", "free"]
+    assert [nodes.availability(f"w-{index}#2") for index in (1, 2)] == ["busy", "free"]
     getattr(nodes, ends)("w-0#2")
-    assert nodes.room("w-1#2") == "free"
+    assert nodes.availability("w-1#2") == "free"
 
 
 def test_what_was_known_when_a_worker_was_lost_is_asked_again():
@@ -155,7 +155,7 @@ def test_only_after_a_while_is_a_bundle_known_to_have_no_place(monkeypatch):
         fake.view = NodeView({1: node, 2: "b"}, {"a": 1, "b": 1})
         fake.watch.refresh()
         fake.look()
-        seen.append(WorkerNodes(fake.watch, BUNDLES).room("w-0#2"))
+        seen.append(WorkerNodes(fake.watch, BUNDLES).availability("w-0#2"))
         assert WorkerNodes(fake.watch, BUNDLES).room("w-1#2") == "free", "it has its node"
     waits = ["busy"] * ceil(PLACED_S)
     assert seen == ["free", *["busy"] * 3, "free", *waits, "none"]

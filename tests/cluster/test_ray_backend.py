@@ -169,9 +169,9 @@ def test_a_worker_takes_its_turn_until_it_is_ready_and_is_asked_to_leave_with_it
     told = []
     backend.watch_nodes(told.append, lambda *lost: told.append(lost))
     call = backend.spawn("w-0#2")
-    assert backend.room("w-0#3") == "busy"
+    assert backend.availability("w-0#3") == "busy"
     assert not isinstance(call.answer, Failure)
-    assert backend.room("w-0#3") == "free"
+    assert backend.availability("w-0#3") == "free"
     backend.wait()
     assert told == []
     views.view = NodeView({0: "here"}, {"here": 1}, {"here"})
@@ -259,9 +259,9 @@ class Lent:
 
 
 class Lending(ObjectStore):
-    """Lends room for gradients."""
+    """Lends memory for gradients."""
 
-    def room(self, actor, message, node):
+    def reserve(self, actor, message, node):
         return (Lent(),) if isinstance(message, StepCall) else ()
 
 

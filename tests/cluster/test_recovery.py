@@ -96,8 +96,8 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(
     [path] = record.path.parent.parent.glob("again/*")
     failed = load(path, trust=True)
     assert failed.summary["status"] == "failed"
-    training, goes_on = prepare_to_resume(failed, failed.config, said.append)
-    resumed = run_in(session, training, failed.config.paradigm, goes_on=goes_on)
+    training, resume_from = prepare_to_resume(failed, failed.config, said.append)
+    resumed = run_in(session, training, failed.config.paradigm, resume_from=resume_from)
     assert resumed.path == path
     assert resumed.summary["status"] == "finished"
     assert [line.exact for line in told(resumed, Resumed)] == [False]

@@ -1,4 +1,4 @@
-"""A session whose actors die before the run has begun: they are started anew, or not."""
+"""A session whose actors die before the run has begun: they are restarted, or not."""
 
 from types import SimpleNamespace
 

@@ -36,10 +36,10 @@ def begun(plan, before=None):
 
 def room_for_all(transport):
     return [
-        *transport.room("a#1", STEP, "here"),
-        *transport.room("b#1", STEP, "here"),
-        *transport.room("server", PUBLISH, None),
-        *transport.room("server", ApplyCall(None, publishes=True), None),
+        *transport.reserve("a#1", STEP, "here"),
+        *transport.reserve("b#1", STEP, "here"),
+        *transport.reserve("server", PUBLISH, None),
+        *transport.reserve("server", ApplyCall(None, publishes=True), None),
     ]
 
 
@@ -62,7 +62,7 @@ def test_nothing_that_is_held_is_written_over(plan):
     assert values(held) == expected
     write(room_for_all(transport))  # what was lent meanwhile, and given back
     transport.forget("a#1", "it was ended")
-    transport.restart("server", "it is started anew")
+    transport.restart("server", "it is restarted")
     write(room_for_all(transport))
     assert values(held) == expected
 
@@ -70,10 +70,10 @@ def test_nothing_that_is_held_is_written_over(plan):
 def test_a_gradient_and_the_parts_of_the_weights_have_room_for_what_they_are(plan):
     transport = begun(plan)
     for actor, node in (("a#1", "here"), ("b#1", "here")):
-        assert [len(v) for v in sizes(transport.room(actor, STEP, node))] in ([], [5])
-    assert [len(v) for v in sizes(transport.room("server", PUBLISH, None))] in ([], [4, 3])
-    assert transport.room("server", ForgetCall("a#1"), None) == ()
-    assert transport.room("server", ApplyCall(None), None) == ()
+        assert [len(v) for v in sizes(transport.reserve(actor, STEP, node))] in ([], [5])
+    assert [len(v) for v in sizes(transport.reserve("server", PUBLISH, None))] in ([], [4, 3])
+    assert transport.reserve("server", ForgetCall("a#1"), None) == ()
+    assert transport.reserve("server", ApplyCall(None), None) == ()
 
 
 def sizes(leases):
@@ -88,7 +88,7 @@ def test_the_parts_of_a_vector_are_those_of_a_tensor(name, tmp_path_factory, dat
     plan = PLANS[name](tmp_path_factory.mktemp("vectors"))
     cuts = sorted(data.draw(st.lists(st.integers(0, 5), max_size=3)))
     lengths = [end - begin for begin, end in zip([0, *cuts], [*cuts, 5], strict=True)]
-    [lease] = begun(plan).room("a#1", STEP, "here")
+    [lease] = begun(plan).reserve("a#1", STEP, "here")
     whole = torch.arange(5.0)
     with lease.handle.written() as vector:
         vector.copy_(whole)

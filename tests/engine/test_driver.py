@@ -428,7 +428,7 @@ def test_an_evaluator_that_fails_repeats_its_evaluation(ends):
     assert calls == [EvaluateCall] * (9 + len(ends)) + [StateDictCall]
     remarks = [line.text for line in of(lines, Remark)]
     assert len(remarks) == len(ends) == driver.backend.restarts
-    assert all("is started anew, and its evaluation is repeated" in text for text in remarks)
+    assert all("is restarted, and its evaluation is repeated" in text for text in remarks)
     assert any("no answer for 30 s" in text for text in remarks) == ("freezes" in str(ends))
 
 
@@ -559,7 +559,7 @@ def follow_restarts(lines, restarts, spawned, over_at):
     in_a_row, due, joined = defaultdict(int), [], set()
 
     def lost(worker, at, wait_s):
-        """It takes part no more, or did not start, and is to be started anew after a while."""
+        """It takes part no more, or did not start, and is to be restarted after a while."""
         slot, _, life = worker.rpartition("#")
         failed = in_a_row[slot]
         expected_s = min(backoff_s * 2**failed, max(60, backoff_s)) if failed < attempts else None
@@ -584,7 +584,7 @@ def follow_restarts(lines, restarts, spawned, over_at):
                     slot, _, life = worker.rpartition("#")
                     due.append((at, f"{slot}#{int(life) + 1}"))
             case Remark(at=at, text=text) if found := re.match(r"(\S+) did not start: ", text):
-                again = re.search(r"started anew in (\S+) s\.$", text)
+                again = re.search(r"restarted in (\S+) s\.$", text)
                 assert again or text.endswith("; the run goes on without it.")
                 lost(found[1], at, float(again[1]) if again else None)
     assert all(at <= over_at for at, _ in spawned)
@@ -662,7 +662,7 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
     assert not {drop.push for drop in decided(of(lines, Entry)[:-1], Drop)} & driver._pushed.keys()
     [ended] = of(lines, Ended)
     spawned = driver.backend.spawned
-    event(f"{min(3, len(spawned))} started anew")
+    event(f"{min(3, len(spawned))} restarted")
     over_at = entry.event.at if lines[-1].status == "finished" else driver.backend.now
     follow_restarts(lines, restarts, spawned, over_at)
     follow_waits(lines, min_workers, driver.backend.calls)
@@ -679,7 +679,7 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
             assert driver.inflight.workers <= roster.computing.keys()
     else:
         assert of(lines, Evaluation)[-1:] == [] or checker.samples >= 60
-        assert not driver.goes_on
+        assert not driver.is_running
 
 
 @settings(max_examples=40)

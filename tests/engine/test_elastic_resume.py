@@ -12,7 +12,7 @@ from raysync.core.events import Joined, Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Entry, Evaluation, Resumed
 from raysync.core.machine import roster_in
-from raysync.engine.checkpoint_state import WHY, for_workers_of
+from raysync.engine.checkpoint_state import OTHER_WORKERS, for_workers_of
 from raysync.training.preparation import prepare
 from tests.builders.paradigms import VARIANTS
 from tests.builders.plans import workers
@@ -62,7 +62,7 @@ def test_a_run_that_goes_on_with_other_workers_has_a_possible_history(
 
     slots = set(map(str, task.experiment.slots()))
     slots_before = {str(WorkerId(worker).slot) for worker in before.live}
-    left = {line.event.worker for line in entries(rest, Left) if line.report.why == WHY}
+    left = {line.event.worker for line in entries(rest, Left) if line.report.why == OTHER_WORKERS}
     assert left == {worker for worker in before.live if WorkerId(worker).slot not in slots}
     joined = {str(WorkerId(line.event.worker).slot) for line in entries(rest, Joined)}
     assert joined == slots - slots_before

@@ -205,7 +205,7 @@ def test_a_resumed_run_begins_anew_with_its_checkpoint(after, lost_after_s, para
     whole, _, _ = trained(task, choice)
     driver = driver_of(task, choice.make())
     driver.start()
-    while driver.goes_on and not driver.checkpoints:
+    while driver.is_running and not driver.checkpoints:
         if not after:
             driver.checkpointer.request()
         after -= 1

@@ -210,7 +210,7 @@ class World:
             return first, arriving(first.at, LOST)
         return first, arriving(inf)
 
-    def room(self, worker):
+    def availability(self, worker):
         since, until = self._misfortunes.no_room.get(worker, (0.0, 0.0))
         if since <= self.now < until:
             return "none"

@@ -67,7 +67,7 @@ class FileTransport(ObjectStore):
     def _spans(writers):
         return spans(writers.vector_bytes // 4, len(writers.servers))
 
-    def room(self, actor, message, node):
+    def reserve(self, actor, message, node):
         match message:
             case StepCall():
                 return (self._lease(self._push),)
@@ -85,7 +85,7 @@ class FilePlan:
     """What the session settles."""
 
     folder: Path
-    shown: dict = field(default_factory=dict)
+    transports: dict = field(default_factory=dict)
 
     def begin(self, writers, before):
         return FileTransport(self.folder, writers)

@@ -45,7 +45,7 @@ class InThisProcess:
                     training,
                     experiment.paradigm,
                     watch=self.watch,
-                    goes_on=self.plan.trials.goes_on(training),
+                    resume_from=self.plan.trials.resume_from(training),
                 )
             except Exception as error:
                 failed += 1

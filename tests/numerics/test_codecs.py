@@ -33,7 +33,7 @@ def vector_of(size, seed, spread=1.0):
 
 def there_and_back(name, vector, seed=0, fraction=0.1):
     codec = codec_of(name, fraction)
-    out = torch.full((codec.room(len(vector)),), float("nan"))
+    out = torch.full((codec.encoded_size(len(vector)),), float("nan"))
     codec.encode(vector, out, seed)
     return codec.decode(out, len(vector)).float(), out
 

@@ -213,7 +213,7 @@ def test_what_was_begun_before_a_cut_is_begun_again(stages, groups, batches, loc
     with suppress(InterruptedError):
         drive(before, choose)
     pushed = {stage: counts.backwards_done for stage, counts in before.counts.items()}
-    passes = anew.begin_anew(before.taken, pushed)
+    passes = anew.resume(before.taken, pushed)
     for stage, counts in before.counts.items():
         if counts.releases > pushed[stage]:
             passes += anew.released(stage)

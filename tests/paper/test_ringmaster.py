@@ -54,7 +54,7 @@ def test_the_inner_rule_keeps_the_rest():
 
 
 def test_a_dropped_push_is_no_step_to_the_inner_rule():
-    """No lead counts it, so that the inner bounds hold, also for the worker that begins anew."""
+    """No lead counts it, so that the inner bounds hold, also for the worker that begins again."""
     drive = after(1, {"name": "ssp", "staleness": 0}, staleness=0)
     answer = drive.push("b#1")
     assert (released(answer), list(drive.roster.held)) == (["b#1"], ["a#1"])

@@ -20,7 +20,7 @@ from raysync.results.collection import collect
 from raysync.results.figures import figures_of, series_of
 from raysync.results.figures.colours import COLOURS, HUES, painted
 from raysync.results.figures.downsample import POINTS, binned, common, evenly, kept, shares_up_to
-from raysync.results.figures.journal_events import story_of
+from raysync.results.figures.journal_events import run_events_of
 from raysync.results.figures.learning_curves import times_to
 from raysync.results.figures.primitives import INVISIBLE, layout_of, numbers
 from raysync.results.figures.time_breakdown import ACTIVITIES, contributions, spent
@@ -439,7 +439,7 @@ def test_a_run_that_did_not_come_to_a_push_is_no_obstacle(own_copy):
     assert set(figures_by_key(alone)) == set()
 
 
-# ---- the story of a run ----
+# ---- the events of a run ----
 
 
 @pytest.mark.parametrize("opening", [0, 4_000])
@@ -471,10 +471,10 @@ def test_a_long_journal_is_told_alike(series, monkeypatch):
     """Past its opening only telling lines are read: nothing but reasons for holding is lost."""
     monkeypatch.setattr("raysync.results.figures.journal_events.OPENING", 0)
     for one in series:
-        for run, story in zip(one.runs, one.stories, strict=True):
-            short = story_of(run.record, run.record.pushes.released_at_s.min())
-            assert short.happenings == story.happenings
-            assert short.holds.items() <= story.holds.items()
+        for run, events in zip(one.runs, one.run_events, strict=True):
+            short = run_events_of(run.record, run.record.pushes.released_at_s.min())
+            assert short.happenings == events.happenings
+            assert short.holds.items() <= events.holds.items()
 
 
 # ---- colours ----

@@ -11,7 +11,7 @@ from raysync import ConfigError, Paradigm
 from raysync.core.decisions import Apply
 from raysync.paradigms import PARADIGMS
 from raysync.testing import check_script, play
-from raysync.testing.scripts import shown
+from raysync.testing.scripts import decision_text
 from tests.builders.messages import naming
 
 SCRIPTS = sorted(Path(__file__).parent.glob("*.txt"))
@@ -41,7 +41,7 @@ def test_an_answer_that_differs_is_noticed_and_can_be_written(tmp_path):
 
 def test_the_weights_of_an_update_are_in_its_line():
     weighed = Apply((("a#1", 0), ("b#1", 0)), version=1, weights=(2.0, 0.5))
-    assert shown(weighed) == "apply a#1@0 b#1@0 weighted 2 0.5 -> version 1"
+    assert decision_text(weighed) == "apply a#1@0 b#1@0 weighted 2 0.5 -> version 1"
 
 
 @pytest.mark.parametrize(

@@ -60,7 +60,7 @@ from raysync.record.run_status import RunStatus
 from raysync.record.uploader import Uploader
 from raysync.record.writer import RecordWriter
 from raysync.results.collection import collect
-from raysync.results.figures.journal_events import story_of
+from raysync.results.figures.journal_events import run_events_of
 from raysync.results.markdown import markdown
 from raysync.results.page import write_html
 from raysync.results.sentences import resumptions
@@ -478,7 +478,7 @@ def test_a_resumption_is_told_wherever_a_run_is_shown(engine, tmp_path):
         "checkpoint 4",
         "checkpoint 5",
     ]
-    [told] = story_of(record, 0.0).of("resumed")
+    [told] = run_events_of(record, 0.0).of("resumed")
     assert tells(told.text, "checkpoint 3 4")
     [sentence] = resumptions(collect([path]))
     assert tells(sentence, "4 pushes")
@@ -520,7 +520,7 @@ def test_metrics_of_a_process_that_saw_only_the_rest(engine, tmp_path, name):
     lines = list(record.journal())
     cut = lines.index(of(record, Resumed)[0])
     measures = Measures(32 * 60)
-    measures.begin_behind(rosters_in(engine.former.state["machine"]), lines[cut].at)
+    measures.begin_at(rosters_in(engine.former.state["machine"]), lines[cut].at)
     collector = Collector(RunLabels("experiment", "run", name), "", measures)
     totals = Counter()
     for line in lines[cut + 1 :]:

@@ -38,14 +38,14 @@ def chosen(transport, vector_bytes, sites, memory, store_bytes=2**40):
 def test_on_one_node_everything_is_shared(transport):
     plan, notices = chosen(transport, 1000, ALL_HERE, ENOUGH)
     shown = dict.fromkeys([*WORKERS, "server-0", "evaluator"], "shared-memory")
-    assert plan == SharedPlan("here", shares_weights=True, shown=shown)
+    assert plan == SharedPlan("here", shares_weights=True, transports=shown)
     assert notices == []
 
 
 def test_the_object_store_asks_for_nothing_and_says_if_it_is_small():
     plan, notices = chosen("object-ref", 10 * MIB, ALL_HERE, None)
     assert (plan, notices) == (ObjectStorePlan(), [])
-    assert plan.shown == {}
+    assert plan.transports == {}
     assert isinstance(plan.begin(Writers(4, 4, {}, ["S"]), None), ObjectStore)
     for transport in ("object-ref", "auto"):
         *_, notice = chosen(transport, 10 * MIB, ALL_HERE, Memory(False, 0), MIB)[1]
@@ -68,7 +68,7 @@ LITTLE = Memory(is_shared=True, available_bytes=100 * MIB)
 )
 def test_what_cannot_be_shared_is_an_object_reference_or_refused(sites, memory, shared, why):
     plan, [notice] = chosen("auto", 10 * MIB, sites, memory)
-    assert list(plan.shown) == shared
+    assert list(plan.transports) == shared
     assert isinstance(plan, SharedPlan) == bool(shared)
     assert not shared or not plan.shares_weights
     assert tells(notice, why)
@@ -112,11 +112,11 @@ def shared(before=None, plan=PLAN, pull=4 * 7, push=4 * 5):
 
 
 def weights(run):
-    return run.room("server", PUBLISH, None)
+    return run.reserve("server", PUBLISH, None)
 
 
 def gradient(run):
-    [lease] = run.room("a#1", STEP, "here")
+    [lease] = run.reserve("a#1", STEP, "here")
     return lease
 
 
@@ -126,7 +126,7 @@ def inodes(leases):
 
 def test_workers_elsewhere_get_no_slot_and_those_that_are_gone_are_forgotten():
     run = shared()
-    assert run.room("b#1", STEP, "far") == ()
+    assert run.reserve("b#1", STEP, "far") == ()
     first = gradient(run)
     run.forget("a#1", "it was ended")
     run.forget("a#1", "it was ended")
@@ -136,11 +136,11 @@ def test_workers_elsewhere_get_no_slot_and_those_that_are_gone_are_forgotten():
     assert first.handle.end == 20, "gradients have a size of their own"
     assert [lease.handle.end for lease in weights(run)] == [16, 12]
     old = weights(run)
-    run.restart("server", "it is started anew")
+    run.restart("server", "it is restarted")
     assert inodes(old).isdisjoint(inodes(weights(run)))
     alone = shared(plan=SharedPlan("here", shares_weights=False))
     assert weights(alone) == ()
-    alone.restart("server", "it is started anew")
+    alone.restart("server", "it is restarted")
     assert weights(alone) == ()
 
 
@@ -152,7 +152,7 @@ def test_actors_keep_their_slots_from_run_to_run_but_for_those_that_were_lost():
     assert gradient(again).handle.inode == place
     assert inodes(weights(again)) == places
     again.forget("a#1", "it was ended")
-    again.restart("server", "it is started anew")
+    again.restart("server", "it is restarted")
     third = shared(again)
     assert gradient(third).handle.inode != place
     assert inodes(weights(third)).isdisjoint(places)

@@ -19,13 +19,13 @@ from raysync.cli.console import console
 from raysync.config import ParadigmChoice
 from raysync.predict import what_if as prediction, what_if_report as prediction_report
 from raysync.predict.candidates import Candidate, paradigms_in, standard_paradigms
+from raysync.predict.figures import figures_of_what_if
 from raysync.predict.intervals import ratio
 from raysync.predict.measured_ranks import MeasuredRanks
 from raysync.predict.processes import pool
 from raysync.predict.simulation import Blocks, simulate
 from raysync.predict.step_times.rank_step_times import RankStepTimes, read
 from raysync.predict.what_if import PredictionOptions, predict
-from raysync.predict.what_if_figures import figures_of
 from raysync.record.measures import Measures
 from raysync.results.figures.colours import painted
 from raysync.results.figures.primitives import layout_of
@@ -415,7 +415,7 @@ def test_hostile_names_of_ranks_stay_text(tmp_path, call):
 
 def test_figures_are_valid_and_show_the_numbers(table):
     answer = predict(read([str(table)]), PredictionOptions(4))
-    figures = {figure.key: figure for figure in figures_of(answer)}
+    figures = {figure.key: figure for figure in figures_of_what_if(answer)}
     assert set(figures) == {"rate", "time", "trade-off", "ranks", "waiting"}
     for figure in figures.values():
         go.Figure(painted({"data": figure.traces, "layout": layout_of(figure)}))

@@ -45,7 +45,7 @@ def task(wire="float32"):
 def run(driver, meddle=lambda: None):
     """The lines of a run, with calls between its events."""
     driver.start()
-    while driver.goes_on:
+    while driver.is_running:
         lines = len(driver.lines)
         driver.backend.wait()
         if len(driver.lines) > lines:

@@ -47,7 +47,7 @@ class Published:
         self.measures = Measures(workload, *targets)
         if behind is not None:
             machine = behind.state["topology"]["machine"]
-            self.measures.begin_behind(rosters_in(machine), behind.at)
+            self.measures.begin_at(rosters_in(machine), behind.at)
         labels = RunLabels("the experiment", "the run", "its rule")
         self.collector = Collector(labels, phase, self.measures)
         self.counters = defaultdict(float)

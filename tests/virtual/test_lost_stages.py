@@ -76,7 +76,7 @@ def ran(driver, until=lambda: False):
     left = MOST_EVENTS
     if not driver.has_begun:
         driver.start()
-    while driver.goes_on and not until():
+    while driver.is_running and not until():
         left -= 1
         assert left, "it does not end"
         driver.backend.wait()
@@ -225,8 +225,8 @@ def test_its_weights_are_those_of_an_undisturbed_run_also_where_the_command_ends
     assert [word[:10] for word in heard if word.startswith("m")] == ["m1/gpu-3#1"]
     [path] = (each for each in tmp_path.glob("*/*") if each != undisturbed.path)
     failed = load(path, trust=True)
-    _, goes_on = prepare_to_resume(failed, failed.config, lambda text: None, deep, DATA)
-    record = run_in(VirtualEngine(), task, choice, goes_on=goes_on, notify=heard.append)
+    _, resume_from = prepare_to_resume(failed, failed.config, lambda text: None, deep, DATA)
+    record = run_in(VirtualEngine(), task, choice, resume_from=resume_from, notify=heard.append)
     assert [word[:10] for word in heard if word.startswith("m")] == ["m1/gpu-3#1", "m2/gpu-1#1"]
     lines = list(record.journal())
     check(task, choice, lines)

@@ -399,7 +399,7 @@ def test_no_more_is_in_flight_than_the_delay():
     driver = driver_of(cut_task(4, 1), make("decoupled", modules=4, groups=1))
     seen = dict.fromkeys(range(1, 5), 0)
     driver.start()
-    while driver.goes_on:
+    while driver.is_running:
         driver.backend.wait()
         for stage in seen:
             actor = driver.backend._processes[f"m{stage}/gpu-{stage - 1}#1"].actor

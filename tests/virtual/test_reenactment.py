@@ -16,7 +16,7 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Evaluation, Remark, decode, encode
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.record.journal_cut import cut_line
+from raysync.record.journal_cut import checkpoint_line
 from raysync.training.preparation import prepare
 from raysync.virtual import virtual_backend
 from raysync.virtual.engine import VirtualEngine, driver_of
@@ -252,7 +252,7 @@ def test_a_cut_by_an_event_of_the_run():
 
     whole, again = begun(), begun()
     whole.start()
-    while whole.goes_on:
+    while whole.is_running:
         whole.backend.wait()
     [lines] = whole.run()
     [((state, data), count)] = taken
@@ -269,7 +269,7 @@ def test_the_engine_goes_on_from_each_of_its_checkpoints():
     checkpoints = [each for each in reports if isinstance(each, Checkpoint)]
     assert len(checkpoints) > 3
     for checkpoint in checkpoints:
-        cut = lines.index(cut_line(checkpoint)) + 1
+        cut = lines.index(checkpoint_line(checkpoint)) + 1
         again = VirtualEngine()
         rest = list(again.run(training, make("ssp"), None, checkpoint, lambda n=cut: lines[:n]))
         assert texts(lines_of(rest)) == texts(lines[cut:])

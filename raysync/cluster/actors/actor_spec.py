@@ -1,16 +1,4 @@
-"""What an actor is called, where it sits, and what it is started anew with.
-
-The names are those of the Ray dashboard, of logs, and of `ray.get_actor`:
-
-    raysync:unequal-3f2a91:controller         raysync:unequal-3f2a91:worker-3 (gtx1060-0)
-    raysync:unequal-3f2a91:server-0           raysync:unequal-3f2a91:worker-3 (gtx1060-0) #2
-
-The last is a worker that came back, in its second life; servers are named likewise. The middle
-names the actor group: the experiment (of a trial its sweep too, `SWEEP/00003`) and an id. It does
-not name a record, since Ray names an actor once, when it is made, and a session keeps its actors
-for all runs of a comparison; which run they are at is a line of the controller's log. The id keeps
-actor groups apart that share a namespace: those of two jobs that join one, for example.
-"""
+"""The name, role, place and restart specification of an actor."""
 
 from __future__ import annotations
 
@@ -23,18 +11,18 @@ import ray
 
 
 def actor_group_name(experiment: str) -> str:
-    """Return a new name, `raysync:NAME-ID`."""
+    """Return a new unique name, `raysync:NAME-ID`, for an experiment (of a trial SWEEP/00003)."""
+    # It names no record: a session keeps its actors for all runs of a comparison. The id keeps
+    # groups apart that share a namespace, such as those of two jobs.
     return f"raysync:{experiment}-{uuid4().hex[:6]}"
 
 
 @dataclass(frozen=True, slots=True)
 class Role:
-    """What an actor is in its group."""
+    """An actor's role in its group."""
 
-    kind: str
-    """controller, evaluator, server-0, worker-3."""
-    slot: str = ""
-    """The slot of a worker, as the journal calls it."""
+    kind: str  # controller, evaluator, server-0, worker-3
+    slot: str = ""  # of a worker, as the journal calls it
     life: int = 1
 
     @property
@@ -43,12 +31,17 @@ class Role:
         return int(self.kind.rpartition("-")[2])
 
     def name(self, actor_group: str) -> str:
-        """Return the actor's name for Ray, which is unique in its namespace."""
+        """Return the actor's Ray name, unique in its namespace.
+
+            raysync:unequal-3f2a91:controller         raysync:unequal-3f2a91:worker-3 (gtx1060-0)
+            raysync:unequal-3f2a91:server-0           raysync:unequal-3f2a91:worker-3 (gtx1060-0) #2
+
+        The last is restarted, in its second life.
+        """
         slot = f" ({self.slot})" if self.slot not in ("", self.kind) else ""
         return f"{actor_group}:{self.kind}{slot}{self._again}"
 
     def __str__(self) -> str:
-        """Return the name for logs."""
         slot = f" {self.slot}" if self.slot not in ("", self.kind) else ""
         return f"{self.kind}{slot}{self._again}"
 
@@ -58,57 +51,44 @@ class Role:
 
 
 def server_role(number: int) -> Role:
-    """Return the role of the server of that number."""
     return Role(f"server-{number}")
 
 
 def worker_roles(slots: Sequence[str]) -> list[Role]:
-    """Return the roles of the workers in those slots."""
     return [Role(f"worker-{number}", slot) for number, slot in enumerate(slots)]
 
 
 @dataclass(frozen=True)
 class Place:
-    """Where an actor has come to sit."""
+    """The place of a running actor."""
 
     actor_id: str
     node_id: str
     address: str
-    gpus: tuple[str, ...]
-    """Ray's numbers of the GPUs it may use."""
-    devices: tuple[str, ...]
-    """The torch devices that it computes on; of GPUs also what they are."""
+    gpus: tuple[str, ...]  # Ray's numbers of its GPUs
+    devices: tuple[str, ...]  # its torch devices; of GPUs also the model
+    # how its vectors travel: a worker's gradients, a server's weights, the weights to the evaluator
     transport: str = "object-ref"
-    """How vectors travel: a worker's gradients, the weights of a server, and to the evaluator."""
 
 
 @dataclass(frozen=True, slots=True)
 class ActorSpec:
-    """All that it takes to start an actor in the place of one that is gone."""
+    """The specification that a lost actor is restarted from."""
 
     cls: type
-    options: dict[str, Any]
-    """Ray's options of the actor: its bundle, and its share of that."""
-    threads: tuple[int, ...]
-    """A `threads.Threads`, without torch."""
-    setup: tuple[Any, Any]
-    """References to the `RunSpec` and the model."""
+    options: dict[str, Any]  # Ray's options: its bundle, and its share of that
+    threads: tuple[int, ...]  # a `threads.Threads`, without importing torch
+    setup: tuple[Any, Any]  # references to the `RunSpec` and the model
     actor_group: str
-    role: Role
-    """The role of its first life."""
+    role: Role  # of its first life
+    # a reference to a server's state in the checkpoint that the run was resumed from, if any
     state: tuple[Any, ...] = ()
-    """A reference to the state that a server began the run with, if it went on from a
-    checkpoint."""
 
     def spawn(self, life: int, *state: Any) -> tuple[Any, Any]:
-        """Start the actor's next life.
+        """Start the actor's next life; return its handle, and a reference to its `Place` once
+        ready.
 
-        Args:
-            life: its number.
-            state: a reference to the state that a server begins with, in place of its first.
-
-        Returns:
-            Its handle, and a reference to its `Place`, which is there when it is ready.
+        `state` refers to the state that a server begins with, instead of its first.
         """
         role = replace(self.role, life=life)
         options = self.options | {"name": role.name(self.actor_group)}
@@ -117,27 +97,20 @@ class ActorSpec:
 
 
 class ActorSpecs:
-    """The specs of a run's workers and servers, which are fetched when the first is needed.
+    """The specs of a run's workers and servers, fetched when first needed.
 
-    They hold the class of the actors, and whoever fetches them imports torch, which takes seconds
-    and 200 MB: a controller that loses nothing does without.
+    Fetching imports torch, for the actors' classes: a controller that loses no actor avoids that.
     """
 
     def __init__(self, reference: Any) -> None:
-        """
-        Args:
-            reference: to a mapping, slot of a worker, or kind of a server -> `ActorSpec`.
-        """
         self._reference = reference
         self._specs: Mapping[str, ActorSpec] | None = None
 
     def fetch(self) -> Mapping[str, ActorSpec]:
-        """Return slot or kind -> what starts the actor anew."""
         if self._specs is None:
             self._specs = ray.get(self._reference)
         assert self._specs is not None, "no specs"
         return self._specs
 
     def spawn(self, name: str, life: int, *state: Any) -> tuple[Any, Any]:
-        """Start a further life of a slot, or of a server; see `ActorSpec.spawn`."""
         return self.fetch()[name].spawn(life, *state)

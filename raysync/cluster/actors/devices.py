@@ -1,4 +1,4 @@
-"""Where an actor sits, and the devices that it computes on, as torch names them."""
+"""The place of an actor, and its torch devices."""
 
 from __future__ import annotations
 
@@ -16,11 +16,7 @@ from raysync.training.worker.precision import refuse_unsupported
 
 
 def here(devices: Sequence[str]) -> Place:
-    """Return the place of the actor that calls this.
-
-    Args:
-        devices: its torch devices; GPUs among them get the names of their models.
-    """
+    """Return the calling actor's place, with the models of its GPUs."""
     context = ray.get_runtime_context()
     named = [described(name) if name.startswith("cuda") else name for name in devices]
     return Place(
@@ -33,7 +29,7 @@ def here(devices: Sequence[str]) -> Place:
 
 
 def described(name: str) -> str:
-    """Return what a record says of a GPU, such as
+    """Describe a GPU for the record, such as
 
     cuda:0 NVIDIA A100-SXM4-40GB, 40 GiB, compute capability 8.0, CUDA 13.0, cuDNN 91002
     """
@@ -47,9 +43,7 @@ def described(name: str) -> str:
 
 
 def devices_of_actor(replicas: int = 1) -> list[str]:
-    """Return a torch device for each replica of the model, for the actor that calls this.
-
-    They are the GPUs that Ray gave to it, otherwise its CPU.
+    """Return a torch device of the calling actor for each replica: its GPUs from Ray, or the CPU.
 
     Raises:
         ConfigError: torch does not see these GPUs, or has no code for them.
@@ -66,8 +60,7 @@ def devices_of_actor(replicas: int = 1) -> list[str]:
 
 
 def ready_devices(group: WorkerGroup, replicas: int = 1) -> list[str]:
-    """Return the devices of the worker, or the stage, that calls this, ready for what its group
-    asks of them: see `refuse_unsupported`, `limit_memory`.
+    """Return and prepare the devices of the calling worker or stage.
 
     Raises:
         ConfigError: they lack the precision, or the compiler; or see `devices_of_actor`.
@@ -82,19 +75,14 @@ def ready_devices(group: WorkerGroup, replicas: int = 1) -> list[str]:
 
 
 def numbers_in_torch(given: Sequence[str], visible: int) -> list[int]:
-    """Return the numbers under which torch knows the GPUs that Ray gave to an actor.
-
-    Ray shows an actor its own GPUs and no others, so that they are 0, 1, ... to torch. Where
-    RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES keeps Ray from that (images for serving models set
-    it), torch sees all of the node's, and Ray's numbers are torch's.
-
-    Args:
-        given: Ray's names of them.
-        visible: the number of GPUs that torch sees.
+    """Convert Ray's GPU numbers to torch's; torch sees `visible` GPUs.
 
     Raises:
         ConfigError: torch does not see them all.
     """
+    # Ray shows an actor only its own GPUs, which torch numbers from 0. But with
+    # RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES (images for serving models set it) torch sees all
+    # GPUs of the node, under Ray's numbers.
     if len(given) == visible:
         return list(range(visible))
     if all(name.isdecimal() and int(name) < visible for name in given):

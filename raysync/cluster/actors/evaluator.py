@@ -1,4 +1,4 @@
-"""The evaluator actor: training never waits for it."""
+"""The evaluator actor; training never waits for it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from raysync.cluster.actor_errors import StartedAnew, answers
+from raysync.cluster.actor_errors import ProcessRestarted, answers
 from raysync.cluster.actors.actor_spec import Place, Role
 from raysync.cluster.actors.devices import devices_of_actor, here
 from raysync.cluster.actors.threads import Threads, use_threads
@@ -28,15 +28,13 @@ from raysync.training.worker.buffers import BufferLayout, layout_of
 
 
 class Assembly(Protocol):
-    """How the evaluated model is put together from what the servers publish."""
+    """The assembly of the evaluated model from what the servers publish."""
 
     def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
-        """Return the whole model as it is evaluated, and the module as its author named it, which
-        has the same tensors.
-        """
+        """Return the evaluated model, and the author's module, which shares its tensors."""
 
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
-        """Return its weights (P + Q,) from the vectors of all servers, or their shards."""
+        """Join the vectors of all servers, or shards, to the model's weights (P + Q,)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,12 +53,12 @@ class WholeModel:
 
 @dataclass(slots=True)
 class Stages:
-    """The whole network, put together from its stages."""
+    """The network joined from its stages."""
 
     seed: int
     paradigm: Decoupled
+    # of each stage, then of the whole; known once the model is built
     layouts: list[BufferLayout] = field(default_factory=list)
-    """Those of the stages and then of the whole, known once the model is built."""
 
     def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
         module, parts = cut_model(model, self.seed, self.paradigm)
@@ -81,7 +79,7 @@ def _assembly(spec: RunSpec) -> Assembly:
 
 
 class Evaluator:
-    """It evaluates published weights on the test set, in the order in which they were published."""
+    """Evaluates published weights on the test set, in the order of their publication."""
 
     def __init__(self, threads: Threads, role: Role) -> None:
         use_threads(threads)
@@ -92,7 +90,6 @@ class Evaluator:
         return str(self._role)
 
     def reset(self, spec: RunSpec, model: InitialModel) -> Place:
-        """Begin a run."""
         forget_run()
         [device] = devices_of_actor()
         self._assembly, experiment = _assembly(spec), spec.experiment
@@ -109,33 +106,23 @@ class Evaluator:
 
     @answers
     def evaluate(self, message: EvaluateCall, *weights: Payload) -> dict[str, float]:
-        """Return the metrics of published weights: name -> value.
-
-        Args:
-            message: says whether the training is over.
-            weights: what the servers published, in a part a shard.
-        """
+        """Return the metrics of published weights: name -> value."""
         return self._ready.measure(self._assembly.vector(incoming(*weights)), message.is_last)
 
     @answers
     def state_dict(self, message: StateDictCall, *weights: Payload) -> bytes:
-        """Return a model with published weights as the contents of a safetensors file.
-
-        Args:
-            message: says no more.
-            weights: what the servers published, in a part a shard.
-        """
+        """Return a model with published weights as the contents of a safetensors file."""
         evaluation = self._ready
         vector = self._assembly.vector(incoming(*weights))
         return encoded(evaluation.model, vector, self._module, evaluation.task)
 
     @property
     def _ready(self) -> ModelEvaluation:
-        """What `reset` has made.
+        """The evaluation of the run.
 
         Raises:
-            StartedAnew: the process died between two calls, and this is the one after it.
+            ProcessRestarted: Ray has restarted the process since `reset`.
         """
         if self._evaluation is None:
-            raise StartedAnew
+            raise ProcessRestarted
         return self._evaluation

@@ -1,12 +1,4 @@
-"""The receiver of a server: it brings gradients to the server's node.
-
-A gradient has arrived when its bytes are on the node of its server. Ray brings to a node what a
-call there needs. The server itself cannot be called for that: a call whose argument is late holds
-up every later call of a plain actor (Ray 2.60), and so one slow link would hold up the updates of
-all. Nor can the controller wait for it, even on that node: while `ray.wait` fetches an object, it
-does not notice the answers of other workers that come meanwhile. An asynchronous actor takes each
-call as soon as its own argument is there.
-"""
+"""The receiver of a server, which brings gradients to the server's node."""
 
 from __future__ import annotations
 
@@ -16,7 +8,13 @@ from raysync.cluster.actors.actor_spec import Role
 
 
 class Receiver:
-    """It sits beside a server, imports nothing heavy and computes nothing."""
+    """An actor beside a server that imports nothing heavy and computes nothing.
+
+    As it is asynchronous, each call runs as soon as its own argument is there. In a plain actor,
+    such as the server, a late argument holds up all later calls (Ray 2.60), so one slow link would
+    delay everyone's updates. Nor can the controller wait: while `ray.wait` fetches an object, it
+    misses other answers.
+    """
 
     def __init__(self, role: Role) -> None:
         self._role = role
@@ -25,4 +23,5 @@ class Receiver:
         return str(self._role)
 
     async def receive(self, part: Any) -> None:
-        """Do nothing: Ray has brought the argument to this node, where an update will find it."""
+        # Ray has brought the argument to this node, where an update will find it.
+        ...

@@ -37,7 +37,7 @@ from raysync.training.worker.flat import FlatModel
 
 
 def _store(spec: RunSpec, index: int, model: InitialModel) -> Store:
-    """Return the part of the model that a server keeps, with its initial weights and its update."""
+    """Create a server's part of the model, with initial weights and optimizer."""
     experiment = spec.experiment
     if isinstance(spec.topology, PipelinedPlan):
         paradigm = spec.topology.paradigm
@@ -49,16 +49,13 @@ def _store(spec: RunSpec, index: int, model: InitialModel) -> Store:
 
 
 class Server:
-    """It keeps the model, a stage or a shard of it. Calls of the controller are executed in their
-    order.
-    """
+    """The model, or a stage or shard of it. Calls are executed in order."""
 
     def __init__(self, threads: Threads, role: Role) -> None:
         use_threads(threads)
         self._threads, self._role = threads, role
         self._model: ModelServer | None = None
-        self._size = 0
-        """The length of its vectors."""
+        self._size = 0  # the length of its vectors
         self._exporter = Exporter()
         self._seconds = UpdateSeconds(self._exporter, None)
 
@@ -66,19 +63,13 @@ class Server:
         return str(self._role)
 
     def serve(self, service: Service) -> None:
-        """Carry out the calls that a transport brings."""
+        """Execute the calls of a transport."""
         service.run(self)
 
     def reset(
         self, spec: RunSpec, model: InitialModel, data: npt.NDArray[np.uint8] | None = None
     ) -> Place:
-        """Begin a run, or go on with one.
-
-        Args:
-            spec: of the run.
-            model: the task, and how its model begins.
-            data: what `snapshot` returned; None: fresh weights and a fresh optimizer.
-        """
+        """Begin or resume a run; `data` is from `snapshot`, None: fresh weights and optimizer."""
         forget_run()
         store = _store(spec, self._role.number - spec.first_server, model)
         self._model, self._size = ModelServer(store), len(store.publish(0))
@@ -89,11 +80,7 @@ class Server:
 
     @answers
     def combine(self, message: CombineCall, *arrived: Payload) -> float:
-        """Make the first half of an update: combine the gradients.
-
-        Returns:
-            This shard's part of the norm, for updates that clip the gradient.
-        """
+        """Combine gradients, the first half of an update; return their norm in this shard."""
         self._use_threads_for(message.plan)
         with self._seconds.timed():
             return self._ready.combine(message.plan, incoming(*arrived))
@@ -103,14 +90,13 @@ class Server:
     def apply(
         self, message: ApplyCall, *arrived: Any, into: Remote | None = None
     ) -> tuple[Payload | None, int]:
-        """Make an update; return the weights that it makes if it publishes them, or what they are
-        written into, and the version.
+        """Apply an update; return the weights, or `into`, if it publishes them, and the version.
 
         Args:
             message: the details of the update.
-            arrived: the gradients, and behind them, if delays are compensated, the weights that
-                each was computed on; or the norms that the shards' `combine` returned.
-            into: what the weights are to be written into.
+            arrived: the gradients, and with delay compensation the weights that each was computed
+                on; or the norms that the shards' `combine` returned.
+            into: memory for the weights.
         """
         plan = message.plan
         assert plan is not None, "an update without its details"
@@ -122,12 +108,7 @@ class Server:
     @answers
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def publish(self, message: PublishCall, into: Remote | None = None) -> tuple[Payload, int]:
-        """Return the weights as they are, and their version.
-
-        Args:
-            message: names that version.
-            into: what they are to be written into, which is returned then.
-        """
+        """Return the weights, or `into` with the weights, and their version."""
         self._seconds.tell()
         return self._published(message.version, message.replica, into), message.version
 
@@ -147,7 +128,7 @@ class Server:
     @answers
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def statistics(self, message: StatisticsCall) -> tuple[Payload, None]:
-        """Return its part of the vector whose end are the buffers of a worker."""
+        """Return its part of the vector that ends with a worker's buffers."""
         return outgoing(self._ready.statistics(message.worker))[0], None
 
     @answers
@@ -155,20 +136,15 @@ class Server:
     def snapshot(
         self, message: SnapshotCall, *arrived: Payload
     ) -> tuple[npt.NDArray[np.uint8], int]:
-        """Return its whole state as the contents of a safetensors file, and its version. The file
-        is an array, since Ray copies bytes wherever they come.
-
-        Args:
-            message: names the vectors that it keeps, and the version that the model must have.
-            arrived: its parts of these vectors.
-        """
+        """Return its state and parts of vectors as a safetensors file, and its version."""
         data = self._ready.snapshot(message.names, incoming(*arrived), message.version)
+        # an array: Ray copies `bytes` at each hop
         return np.frombuffer(data, np.uint8), message.version
 
     @answers
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def saved(self, message: SavedCall) -> tuple[Payload, None]:
-        """Return its part of a vector that was kept with the state; it can be asked for once."""
+        """Return its part of a vector saved with the state, only once."""
         return outgoing(self._ready.saved(message.name))[0], None
 
     def _use_threads_for(self, plan: ApplyPlan) -> None:

@@ -1,12 +1,4 @@
-"""The actor of one stage of a network that is cut: activations and gradients in, the same out.
-
-    forward(message, [weights], [x])        -> y                                for the next stage
-    backward(message, [weights], dy)        -> gradient, dx, report   the last one: x, not dy
-
-What goes between stages are return values, passed on as top-level references from neighbour to
-neighbour, nothing of it through the controller. An actor works its calls off in order, which is the
-order of the schedule.
-"""
+"""The workers of a network that is cut into stages."""
 
 from __future__ import annotations
 
@@ -40,12 +32,18 @@ from raysync.training.data.batches import Batches
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.worker.device import Device, try_kernels
 
+# A tensor of shape (N, ...), as a payload: bfloat16, which NumPy lacks, as uint16.
 Activation = npt.NDArray[Any]
-"""A tensor of shape (N, ...), as a payload: bfloat16, which NumPy does not have, as uint16."""
 
 
 class StageActor:
-    """One stage of one group, on its device."""
+    """The actor of one stage. It executes its calls in order, which is the order of the schedule.
+
+        forward(message, [weights], [x])    -> y                                for the next stage
+        backward(message, [weights], dy)    -> gradient, dx, report       the last stage: x, not dy
+
+    Activations and their gradients are passed on as top-level references, not by the controller.
+    """
 
     def __init__(self, threads: Threads, role: Role) -> None:
         use_threads(threads)
@@ -58,7 +56,6 @@ class StageActor:
         return str(self._role)
 
     def reset(self, spec: RunSpec, model: InitialModel) -> Place:
-        """Begin a run."""
         assert isinstance(spec.topology, PipelinedPlan), "a run without stages"
         topology, experiment, slot = spec.topology, spec.experiment, self._role.slot
         stage_id, group = topology.stage_of(slot), topology.group(slot)
@@ -88,7 +85,7 @@ class StageActor:
             batch_size=self._batch_size,
             device=self._device,
         )
-        give_back_freed_memory()  # that of the run before, whose model may have been a large one
+        give_back_freed_memory()  # of the previous run, whose model may have been large
         self._warm_up(experiment.seed, model, batches, name, group.precision)
         place = here([name])
         log_ready(f"stage {self._stage} of {model.name}", place.devices)
@@ -128,9 +125,8 @@ class StageActor:
         """Run a batch forward.
 
         Args:
-            message: names the batch, and what faults do to the pass.
-            arrived: weights (P + Q,) if they are new, and then the activation of the stage before;
-                the first has none.
+            message: names the batch, and the faults of the pass.
+            arrived: weights (P + Q,) if new, then the previous stage's activation, if any.
         """
         with self._timed(message, 1 / 3, self._stage > 1):
             y = self._device.download(self._work.forward(message.batch, _tensors(arrived)))
@@ -141,13 +137,11 @@ class StageActor:
     def backward(
         self, message: BackwardCall, *arrived: Any
     ) -> tuple[Payload, Activation | None, StepReport]:
-        """Run a batch backward.
-
-        The last stage runs it forward before: what arrives there is the activation.
+        """Run a batch backward; the last stage runs it forward before, from the activation.
 
         Returns:
-            The gradient with the buffers behind it (P + Q,), the gradient by the input, and the
-            loss with the seconds of computing, and what was not finite.
+            The gradient with the buffers behind it (P + Q,), the gradient of the input, and the
+            report.
         """
         modules = self._paradigm.modules
         last, alone = self._stage == modules, modules == 1
@@ -163,12 +157,12 @@ class StageActor:
     def _timed(
         self, message: ForwardCall | BackwardCall, part: float, travels: bool
     ) -> Iterator[None]:
-        """Sleep for what the emulated device and its link take longer than this one."""
+        """Sleep for the extra time of the emulated device and its link."""
         if travels:
             sleep_s(one_way_s(self._link, self._output_bytes, message.fault))
         began_s = now_s()
         yield
-        # On a GPU copies are no computing, as of a worker.
+        # As in a worker, copies on a GPU are no computing.
         computed_s = self._work.device_s or now_s() - began_s
         share = self._share * part
         step_s = self._step_time.seconds(
@@ -180,17 +174,17 @@ class StageActor:
 
 
 def _tensors(arrived: Sequence[Any]) -> list[Tensor]:
-    """Return what has arrived as tensors: weights may be bytes, activations keep their shape."""
+    # weights may be bytes; activations keep their shape
     return [incoming(each)[0] if isinstance(each, bytes) else received(each) for each in arrived]
 
 
 def sent(tensor: Tensor) -> Activation:
-    """Return an activation, or its gradient, as an actor returns it."""
+    """Convert an activation, or its gradient, to a payload."""
     bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
     return bits.numpy()
 
 
 def received(payload: Activation) -> Tensor:
-    """Return the tensor that was sent. A stage computes in floats, so it sends no integers."""
+    """Convert a payload to a tensor; stages send floats only, so uint16 is bfloat16."""
     tensor = torch.from_numpy(payload)
     return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor

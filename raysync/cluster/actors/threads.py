@@ -1,9 +1,4 @@
-"""How many threads torch has in an actor: as asked for, or a fair share of its node's cores.
-
-By default they spin while they wait for one another, so there are no more of them than cores that
-are an actor's own. Those of a server block (`fork_server.BLOCKING`), and of these there may be one
-for each core: at a barrier all the workers wait meanwhile.
-"""
+"""The number of torch threads in an actor."""
 
 from __future__ import annotations
 
@@ -14,46 +9,36 @@ from typing import NamedTuple
 
 import torch
 
-LEAST = 2**20
-"""The least elements that are worth a thread of their own: waking one takes as long as half as
-many."""
+LEAST = 2**20  # the least elements worth a thread: waking one takes as long as half as many
 
 
 class Threads(NamedTuple):
-    """The threads of an actor, as far as they are known before it sits on its node."""
+    """The threads of an actor, as far as they are known before its placement.
 
-    asked: int
-    """The least."""
-    cores: int = 0
-    """The cores of its node, as Ray counts them; 0: it has what was asked for."""
-    sharers: int = 0
-    """The bundles of the run that share them; 0: none does."""
-    servers: int = 0
-    """The servers of the run that share them for updates; 0: none does."""
+    Threads spin while they wait for one another, so an actor has at most as many as it has cores. A
+    server's threads block (`fork_server.BLOCKING`), so it may use its whole node: at a barrier all
+    workers wait meanwhile.
+    """
+
+    min_threads: int
+    cores: int = 0  # of its node, as Ray counts them; 0: no more than `min_threads`
+    sharers: int = 0  # bundles of the run that share the cores; 0: none
+    servers: int = 0  # servers of the run that share the cores for updates; 0: none
 
     def here(self) -> int:
-        """Return the threads of torch in an actor that calls this."""
-        return max(1, self.asked, self._share(self.sharers))
+        """Return the torch threads of the calling actor."""
+        return max(1, self.min_threads, self._share(self.sharers))
 
     def of_update(self, gradients: int, size: int) -> int:
-        """Return the threads of torch for an update in a server that calls this.
-
-        The workers of several gradients wait while these are applied; that of a single one waits
-        alone, and the others compute on.
-
-        Args:
-            gradients: that it takes.
-            size: the length of its vectors.
-        """
+        """Return the calling server's torch threads for an update of vectors of `size` numbers."""
+        # All workers of several gradients wait for the update; with one gradient only its worker
+        # does, and the others need the cores.
         most = max(self.here(), self._share(self.servers)) if gradients > 1 else self.here()
         return max(1, min(most, size // LEAST))
 
     def _share(self, sharers: int) -> int:
-        """Return a share of the cores.
-
-        A node may declare more cores to Ray than it has, and a container fewer than its machine
-        has: so the share is one of the fewer.
-        """
+        # A node may declare more cores to Ray than it has, and a container has fewer than its
+        # machine: the share is of the smaller number.
         if not sharers:
             return 0
         there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
@@ -61,38 +46,27 @@ class Threads(NamedTuple):
 
 
 def use_threads(threads: Threads) -> None:
-    """Give torch its threads in this process."""
     torch.set_num_threads(threads.here())
 
 
 def fair_threads(
-    asked: Sequence[int], nodes: Sequence[str], cores: Mapping[str, int]
+    min_threads: Sequence[int], nodes: Sequence[str], cores: Mapping[str, int]
 ) -> tuple[Threads, ...]:
-    """Return the threads of the actors in each bundle: as many as were asked for, or a fair share
-    of the cores of its node if that is more. Servers and workers compute in turns, so most of the
-    time cores are free that others have reserved.
+    """Give each bundle its minimum, or a fair share of its node's cores if that is more.
 
-    Args:
-        asked: those of each bundle, at least.
-        nodes: the node of each.
-        cores: node -> how many it has, as Ray counts them.
+    Servers and workers compute in turns, so most of the time reserved cores are idle.
     """
     there = Counter(nodes)
     return tuple(
-        Threads(least, cores[node], there[node]) for least, node in zip(asked, nodes, strict=True)
+        Threads(least, cores[node], there[node])
+        for least, node in zip(min_threads, nodes, strict=True)
     )
 
 
 def of_servers(
     threads: Sequence[Threads], nodes: Sequence[str], cores: Mapping[str, int]
 ) -> tuple[Threads, ...]:
-    """Return the threads of servers, which share the cores of their nodes for updates.
-
-    Args:
-        threads: those of each without that.
-        nodes: the node of each.
-        cores: node -> how many it has, as Ray counts them.
-    """
+    """Let servers share the cores of their nodes for updates."""
     there = Counter(nodes)
     return tuple(
         each._replace(cores=cores[node], servers=there[node])

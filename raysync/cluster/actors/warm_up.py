@@ -1,12 +1,7 @@
-"""Compute a little before a run begins, and throw it away.
+"""Warm-up steps before a run begins, whose results are discarded.
 
-The first steps of a process take longer than all others: libraries are loaded, GPU kernels too, and
-memory is touched, or pinned, for the first time. On a GPU that takes seconds. Actors are kept from
-one run of a comparison to the next, so the first paradigm alone would pay for it, and its pace and
-its time to the target would look worse than they are.
-
-What is computed here has modules of its own, and the generators are restored: the numbers of a run
-are those without. A worker's own tensors, its buffers among them, are not touched.
+The first steps of a process are slow (libraries, GPU kernels, memory), and actors are reused, so
+only the first paradigm of a comparison would pay.
 """
 
 from __future__ import annotations
@@ -19,26 +14,21 @@ from raysync.cluster.clock import now_s
 from raysync.training.data.batch_reader import generators_restored
 
 STEPS = 2
-LONG_S = 1.0
-"""A step that takes longer is not repeated: what a first step takes beyond the others is small
-beside it."""
+LONG_S = 1.0  # a longer step is not repeated: its start-up cost is small beside it
 
-_WARM: set[Any] = set()
-"""What this process is warm for."""
+_WARM: set[Any] = set()  # the keys that this process is warm for
 
 
 def warm_up(key: Any, make: Callable[[], Callable[[int], object]]) -> None:
-    """Compute some steps, unless this process has done so before.
-
-    A step that fails is no concern of this function: the run will fail in the same way, and then it
-    is known in which worker, and at which step.
+    """Compute some steps, once per key and process.
 
     Args:
-        key: what is computed; equal keys take the same code.
-        make: called at most once; returns the step, which takes its number.
+        key: what is computed; equal keys run the same code.
+        make: returns the step, which takes its number; it has its own modules.
     """
     if key in _WARM:
         return
+    # An error is ignored: the run fails alike, and then worker and step are known.
     with generators_restored(), suppress(Exception):
         step = make()
         for number in range(STEPS):

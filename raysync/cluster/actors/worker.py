@@ -64,12 +64,13 @@ def _computation(
 def _trial(
     spec: RunSpec, slot: str, model: InitialModel, devices: Sequence[str]
 ) -> Callable[[int], torch.Tensor]:
-    """Return a function that computes the step of a clock, with tensors of its own; it returns the
-    gradient with the buffers behind it, (P + Q,), which is valid until the next step.
+    """Create a step function with its own tensors, for the warm-up.
+
+    It returns the gradient with the buffers behind it, (P + Q,), valid until the next step.
     """
     computation = _computation(spec, spec.group(slot), model, devices)
     reader = BatchReader(model.train_set, model.task.collate, spec.batches[slot])
-    initial = computation.model.initial().cpu()  # as weights come: a GPU pins memory for them
+    initial = computation.model.initial().cpu()  # like pulled weights: a GPU pins memory for them
     batch_size = spec.experiment.batch_size_of(slot)
 
     def step(clock: int) -> torch.Tensor:
@@ -82,7 +83,7 @@ def _trial(
 
 
 class Worker:
-    """It computes gradients on its device, or on several."""
+    """Computes gradients on its device, or on several."""
 
     def __init__(self, threads: Threads, role: Role) -> None:
         use_threads(threads)
@@ -97,24 +98,21 @@ class Worker:
         return str(self._role)
 
     def serve(self, service: Service) -> None:
-        """Carry out the calls that a transport brings."""
+        """Execute the calls of a transport."""
         service.run(self, meanwhile=self._draw_ahead)
 
     def _draw_ahead(self) -> None:
-        """Draw the next batch while the server updates, in place of doing it once the weights are
-        there. Samples that are read one by one are left to processes of their own: reading them
-        takes long, and must show in the seconds of a step.
-        """
+        """Draw the next batch while the server updates."""
         computation, reader = self._computation, self._reader
         assert computation is not None, "drawing before reset"
         assert reader is not None, "drawing before reset"
+        # Other samples are left to loader processes: reading takes long, and must show in a step.
         if reader.is_in_memory:
             computation.gradient.draw_ahead(reader)
 
     def reset(self, spec: RunSpec, model: InitialModel) -> Place:
-        """Begin a run."""
         self._computation = self._pulled = self._reader = None
-        give_back_freed_memory()  # that of the run before, whose model may have been a large one
+        give_back_freed_memory()  # of the previous run, whose model may have been large
         slot, experiment = self._role.slot, spec.experiment
         group, size = spec.group(slot), experiment.batch_size_of(slot)
         devices = ready_devices(group, group.devices)
@@ -142,20 +140,17 @@ class Worker:
     def step(
         self, message: StepCall, *weights: Payload, into: Remote | None = None
     ) -> tuple[Payload | StepReport, ...]:
-        """Compute one iteration: a gradient, or local steps and by how much they change the
-        weights.
+        """Compute one iteration: a gradient, or the change of the weights by local steps.
 
         Args:
-            message: names the batches, and what faults do to the step.
-            weights: (P + Q,) from the server, in a part a shard; none: go on with the weights you
-                have.
-            into: what the gradient is to be written into; None: it is returned.
+            message: names the batches, and the faults of the step.
+            weights: (P + Q,), in a part a shard; none: continue with the present weights.
+            into: memory for the gradient; None: it is returned.
 
         Returns:
-            The gradient with the buffers behind it, as it travels, in a part a shard, or the
-            handles of these parts; the loss, the seconds of computing, the emulated part included:
-            forward and backward, on a CPU also drawing the batch unless that was done ahead,
-            without the copies of vectors; and what was not finite.
+            The gradient with the buffers behind it, in a part a shard, or these parts' handles; and
+            the report. Its seconds include the emulated part, and on a CPU also drawing the batch
+            unless drawn ahead, but no copies of vectors.
         """
         computation, reader, pulled = self._computation, self._reader, self._pulled
         assert computation is not None, "step before reset"
@@ -164,7 +159,7 @@ class Worker:
         gradient, batch, steps = computation.gradient, message.batch, message.steps
         work = batch, steps, message.samples, message.progress
         try_kernels(message.samples == self._batch_size)
-        if weights:  # the backend lets the gradient take its time: another step may come meanwhile
+        if weights:  # the backend emulates the gradient's upload: another step may come meanwhile
             sleep_s(one_way_s(self._link, self._vector_bytes, message.fault))
             pulled.read(weights)
         began_s = now_s()
@@ -191,21 +186,19 @@ class Worker:
     @answers
     @ray.method(num_returns=2)  # type: ignore[untyped-decorator]
     def worker_state(self, message: WorkerStateCall) -> tuple[npt.NDArray[np.uint8], None]:
-        """Return what it kept before a batch, as the contents of a safetensors file."""
+        """Return the worker's state before a batch, as the contents of a safetensors file."""
         assert self._computation is not None, "state before reset"
         data = encode(self._computation.state_before(message.batch))
         return np.frombuffer(data, np.uint8), None
 
     @answers
     def load_worker_state(self, message: LoadWorkerStateCall) -> None:
-        """Take what `worker_state` returned."""
+        """Load the result of `worker_state`."""
         assert self._computation is not None, "state before reset"
         self._computation.load_state(decode(message.data))
 
     @answers
     def restore(self, message: RestoreCall, *parts: Payload) -> None:
-        """Take the buffers at the end of a vector, which comes in a part a shard: those that this
-        slot had when the run was interrupted.
-        """
+        """Load the slot's buffers from before an interruption, at the end of a vector in parts."""
         assert self._computation is not None, "restore before reset"
         self._computation.gradient.read_buffers(torch.cat(incoming(*parts)))

@@ -1,5 +1,6 @@
-"""All that depends on private names of Ray (2.60), and the names."""
+"""All uses of private names of Ray (2.60)."""
 
+# `module:name`
 PRIVATE_NAMES = (
     "ray._common.utils:get_default_system_temp_dir",
     "ray._private.ray_constants:ENABLE_RAY_CLUSTER",
@@ -9,4 +10,3 @@ PRIVATE_NAMES = (
     "ray._private.workers.default_worker:",
     "ray.actor:ActorHandle._actor_id",
 )
-"""`module:name` of each."""

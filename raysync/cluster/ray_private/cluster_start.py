@@ -1,4 +1,4 @@
-"""What a private cluster needs of Ray at its start that Ray has no option for."""
+"""Adjustments at the start of a private cluster without an option in Ray."""
 
 from __future__ import annotations
 
@@ -11,23 +11,22 @@ from typing import Any
 from ray._common.utils import get_default_system_temp_dir
 from ray._private import ray_constants, worker as rays_worker
 
+# Kinds of Ray's notices that a run reports better itself, in one line: a lost node, the last log
+# lines of its raylet, and a dead process with three guesses why.
 TOLD_HERE = ("node_removed", "raylet_died", "worker_died")
-"""The kinds of Ray's notices that a run tells better itself, and in one line: that a node is gone,
-the last twenty lines that its raylet logged, and that a process died, with three guesses why."""
 
 
 def temporary_folder() -> str:
-    """Return the folder in which Ray has its files unless it is told another."""
+    """Return Ray's default folder for its files."""
     return str(get_default_system_temp_dir())
 
 
 @contextmanager
 def on_loopback() -> Iterator[None]:
-    """Make a cluster that is started within bind its sockets to this machine's loopback address.
+    """Make a cluster started within bind its sockets to the loopback address.
 
-    That is what Ray does where it holds clusters of several machines for impossible (Windows and
-    macOS); asked for the loopback address anywhere else, it takes the machine's own one instead,
-    and all interfaces (Ray 2.60).
+    Ray does so on systems without multi-machine clusters (Windows and macOS). Elsewhere it replaces
+    a requested loopback address by the machine's own, and all interfaces (Ray 2.60).
     """
     before = getattr(ray_constants, "ENABLE_RAY_CLUSTER", True)  # another Ray may not have it
     ray_constants.ENABLE_RAY_CLUSTER = False
@@ -38,7 +37,7 @@ def on_loopback() -> Iterator[None]:
 
 
 class _Notices:
-    """Ray's subscriber to the notices of a cluster, without those that are told here."""
+    """Ray's subscriber to a cluster's notices, without `TOLD_HERE`."""
 
     def __init__(self, subscriber: Any) -> None:
         self._subscriber = subscriber
@@ -47,14 +46,14 @@ class _Notices:
         self._subscriber.subscribe()
 
     def poll(self) -> tuple[Any, Mapping[str, Any] | None]:
-        """Return the next notice; None in its place if it is told here."""
+        """Return the next notice, or None in its place if the run reports it itself."""
         key, notice = self._subscriber.poll()
         return key, None if notice is not None and notice.get("type") in TOLD_HERE else notice
 
 
 @contextmanager
 def notices_filtered() -> Iterator[None]:
-    """Make a driver that connects within print no notice of Ray's that is told here.
+    """Make a driver that connects within print no notice that the run reports itself.
 
     Ray prints them on standard output, whatever `log_to_driver` says (Ray 2.60).
     """

@@ -1,12 +1,7 @@
 """A process that has imported torch, from which a private cluster forks its worker processes.
 
-An actor needs torch, whose import takes a core one to two seconds: those of seven actors on two
-cores were most of what a user waited for. Here it is imported once, while Ray starts. Ray itself is
-imported by each process on its own: its library reads the environment of a worker as it is loaded.
-
-`python -m raysync.cluster.ray_private.fork_server FD FOLDER` is the server. It ends with the
-process that started it, however that ends, and removes the folder.
-Nothing here depends on it: where it is not there, or is gone, a worker process imports for itself.
+`python -m raysync.cluster.ray_private.fork_server FD FOLDER` ends with its parent process, and
+removes the folder. It is optional: without it, a worker process imports for itself.
 """
 
 from __future__ import annotations
@@ -38,6 +33,8 @@ from raysync.cluster.ray_private.worker_process import RAYS_PROGRAM, SOCKET
 if TYPE_CHECKING:
     from raysync.config import Experiment
 
+# The modules that a worker process finds imported. None imports Ray, whose library reads the
+# environment of a worker as it is loaded.
 PRELOADED = (
     "raysync.engine.driver",
     "raysync.training.data.batch_reader",
@@ -50,42 +47,36 @@ PRELOADED = (
     "jsonschema",
     "requests",
 )
-"""What a worker process finds imported. Nothing of it imports Ray."""
+# imported by torch with the first optimizer; beside Triton it initialises CUDA
 OPTIMIZERS = "torch._dynamo"
-"""What torch imports with the first optimizer. Beside Triton it initialises CUDA."""
+# the largest request: arguments and environment, of which the kernel allows 128 KiB a string
 REQUEST_BYTES = 1 << 20
-"""The largest request: arguments and environment, of which the kernel allows 128 KiB a string."""
+# prefixes of variables that a process reads at its start, or with the import of torch, such as the
+# GPU allocator's, and the sanitizer's
 READ_EARLY = (
     *("GLIBC_", "GOMP_", "KMP_", "LD_", "MALLOC_", "MKL_", "OMP_", "OPENBLAS_", "PYTHON"),
     *("PYTORCH_", "TORCH_"),
 )
-"""How the variables begin that a process reads when it starts, or when torch is imported: such as
-the allocator of a GPU's memory, and its sanitizer."""
+# Makes torch's threads block while they wait for one another. By default they spin, which slows
+# operations on shared cores many times.
 BLOCKING = {"OMP_WAIT_POLICY": "passive"}
-"""The one of them with which torch's threads block while they wait for one another. By default they
-spin, and where they share a core with other processes, an operation takes many times as long."""
+# Ignored differences: scikit-learn sets some of them when imported, perhaps after the server's
+# start, and the server has its own.
 ASSUMED = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE", **BLOCKING}
-"""Those that no worker process needs to have: what scikit-learn sets when it is imported, as the
-command may have done since the server was started, and what the server has of its own."""
+# the one of READ_EARLY that can be set later, and its number for `mallopt` (glibc)
 ARENAS, M_ARENA_MAX = "MALLOC_ARENA_MAX", -8
-"""The one of them that can also be set later, and its number for `mallopt` (glibc)."""
-WORKERS_PROGRAM = "worker_path"
-"""The argument of Ray's that names the program of a worker process."""
+WORKERS_PROGRAM = "worker_path"  # Ray's argument for the program of a worker process
+# on macOS a fork of a process that has imported torch is not safe
 IS_LINUX = sys.platform == "linux"
-"""On macOS a fork of a process that has imported torch is not safe."""
 
-SHORT_FOLDER = "/tmp"
-"""The temporary folder where that of the system cannot hold sockets."""
+SHORT_FOLDER = "/tmp"  # the temporary folder if the system's path is too long for sockets
+# Ray's longest socket path, below the temporary folder
 LONGEST_SOCKET = "ray/session_2026-11-25_13-17-26_804123_4194304/sockets/plasma_store"
-"""The longest path of a socket of Ray, below the temporary folder."""
-LONGEST_PATH_BYTES = 107 if IS_LINUX else 103
-"""The longest path of a socket that the system takes."""
+LONGEST_PATH_BYTES = 107 if IS_LINUX else 103  # the system's limit for socket paths
 
 
 def holds_sockets(folder: str) -> bool:
-    """Say whether Ray can have its sockets in a temporary folder: their paths must be short, and
-    ASCII.
-    """
+    """Whether a temporary folder can hold Ray's sockets: their paths must be short, and ASCII."""
     path = f"{folder}/{LONGEST_SOCKET}"
     return path.isascii() and len(path) <= LONGEST_PATH_BYTES
 
@@ -97,8 +88,8 @@ class ForkServer:
         own = gettempdir()
         own = own if holds_sockets(own) else SHORT_FOLDER
         self._folder = folder = Path(mkdtemp(prefix="raysync-", dir=own))
+        # starts worker processes, which wait for the imports
         self.worker_program = folder / "worker.py"
-        """The program to start worker processes with; what asks early waits for the imports."""
         self.worker_program.symlink_to(worker_process.__file__)
         with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening:
             listening.bind(str(folder / SOCKET))
@@ -114,13 +105,10 @@ class ForkServer:
 
     @property
     def pid(self) -> int:
-        """The process id of the server; the worker processes are its children."""
         return self._process.pid
 
     def close(self) -> None:
-        """End the server, also one that still imports; the worker processes that it forked are left
-        alone.
-        """
+        """Kill the server, also while it imports; forked worker processes are left alone."""
         assert self._process.stdin is not None, "no pipe"
         self._process.kill()
         self._process.wait()
@@ -130,16 +118,10 @@ class ForkServer:
 
 @contextmanager
 def started_early(experiment: Experiment, address: str | None) -> Iterator[ForkServer | None]:
-    """Start the fork server of the private cluster that an experiment will need, so that it imports
-    torch while this process does, on another core.
-
-    Args:
-        experiment: the experiment to run.
-        address: the cluster to join where `cluster.address` is `auto`; None: a private one.
+    """Start the fork server of a private cluster while this process imports torch, too.
 
     Yields:
-        The server, for the session to use; None: there will be no private cluster, or it does not
-        fork.
+        The server, for the session; None: there will be no private cluster, or it does not fork.
     """
     cluster, ray = experiment.cluster, sys.modules.get("ray")  # not imported: not connected
     is_connected = ray is not None and ray.is_initialized()
@@ -156,8 +138,7 @@ def started_early(experiment: Experiment, address: str | None) -> Iterator[ForkS
 
 
 def can_fork() -> bool:
-    """Say whether worker processes can be forked here: on Linux, where a fork of a process that has
-    imported torch is safe, and with a Ray that can be told their program.
+    """Whether worker processes can be forked: on Linux, if Ray can be told their program.
 
     Ray has no option for that (2.60), only an argument of an inner function.
     """
@@ -173,7 +154,7 @@ def can_fork() -> bool:
 
 @contextmanager
 def forked_by(server: ForkServer) -> Iterator[None]:
-    """Make a cluster that is started within start its worker processes by a fork server."""
+    """Make a cluster started within fork its worker processes from a fork server."""
     from ray._private import services
 
     start_raylet = services.start_raylet
@@ -191,7 +172,7 @@ def forked_by(server: ForkServer) -> Iterator[None]:
 
 
 def serve(listening: socket.socket) -> None:
-    """Fork worker processes until the process that started this one has gone, or closes stdin."""
+    """Fork worker processes until the parent process exits, or closes stdin."""
     for name in PRELOADED if find_spec("triton") else (*PRELOADED, OPTIMIZERS):
         import_module(name)
     with suppress(ValueError):
@@ -218,7 +199,7 @@ def serve(listening: socket.socket) -> None:
 
 
 def forks_have_cuda() -> bool:
-    """Say whether a fork of this process can use CUDA: not if an import has initialised it here."""
+    """Whether a fork of this process can use CUDA: not if an import has initialised it here."""
     import torch
 
     child = _fork()
@@ -237,17 +218,16 @@ def _fork() -> int:
 
 @dataclass(frozen=True, slots=True)
 class ForkRequest:
-    """What a worker process was started with that asks to be forked instead."""
+    """The command line and environment of a worker process that asks to be forked."""
 
     executable: str
-    folder: str
-    """The working directory of the process."""
+    folder: str  # the working directory of the process
     arguments: list[str]
     environment: dict[str, str]
 
     @classmethod
     def of(cls, data: bytes) -> ForkRequest | None:
-        """Read what `worker_process` sends; None: it was cut off."""
+        """Decode a request of `worker_process`; None: it was cut off."""
         executable, folder, *strings = os.fsdecode(data).split("\0")
         if "" not in strings:
             return None
@@ -257,14 +237,12 @@ class ForkRequest:
 
     @property
     def is_met_by_fork(self) -> bool:
-        """Whether a fork of this process is what the program itself would have become."""
+        """Whether a fork of this process equals a fresh worker process."""
         own = _read_early(os.environ)  # noqa: TID251 - what this process began with
         return self.executable == sys.executable and _read_early(self.environment) == own
 
     def become_worker(self, files: list[int]) -> None:
-        """Run Ray's program of a worker process with stdin, stdout and stderr; it does not
-        return.
-        """
+        """Run Ray's worker program with stdin, stdout and stderr; never returns."""
         os.setpgid(0, 0)  # Ray ends the process group of a worker with it
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         for target, file in enumerate(files):

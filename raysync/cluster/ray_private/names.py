@@ -1,4 +1,4 @@
-"""Answers that Ray has, and no public function for."""
+"""Queries without a public function in Ray."""
 
 from __future__ import annotations
 
@@ -9,16 +9,12 @@ import ray
 
 
 def actor_id(actor: Any) -> str:
-    """Return Ray's id of an actor, as its errors tell it."""
+    """Return an actor's id as in Ray's errors."""
     return str(actor._actor_id.hex())
 
 
 def draining_nodes() -> Collection[str]:
-    """Return the nodes that are being drained.
-
-    This is what Ray Train's own watcher of preemptions calls; under a Ray that lacks it no node is
-    known to be drained.
-    """
+    """Return the nodes being drained, like Ray Train's watcher; none if this Ray cannot tell."""
     try:
         return frozenset(ray._private.state.state.get_draining_nodes())
     except AttributeError:

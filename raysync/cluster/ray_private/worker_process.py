@@ -1,10 +1,7 @@
-"""The program that a private cluster starts for each of Ray's worker processes.
+"""The program that a private cluster starts for each Ray worker process.
 
-It asks the fork server beside it for a process that has already imported torch, hands over its
-arguments, its environment and its files, and is gone. Where no fork server answers, or it declines,
-this becomes the worker process itself, as Ray's own program does.
-
-It imports the standard library alone: it runs once for each worker.
+It hands over to a fork of the fork server, or becomes the worker process itself. It runs once for
+each worker, so it imports only the standard library.
 """
 
 import os
@@ -13,16 +10,13 @@ import socket
 import sys
 from pathlib import Path
 
-RAYS_PROGRAM = "ray._private.workers.default_worker"
-"""Ray's own program of a worker process (Ray 2.60)."""
+RAYS_PROGRAM = "ray._private.workers.default_worker"  # Ray's own program (Ray 2.60)
+# the fork server's socket, in the folder from which this program was started
 SOCKET = "fork-server"
-"""The name of the fork server's socket, in the folder from which this program was started."""
 
 
 def is_handed_over(folder: Path) -> bool:
-    """Ask the fork server of that folder for a process in place of this one; return whether it has
-    started it.
-    """
+    """Ask the fork server of that folder for a process; return whether it has started one."""
     variables = [f"{name}={value}" for name, value in os.environ.items()]  # noqa: TID251 - its own
     strings = [sys.executable, str(Path.cwd()), *sys.argv, "", *variables]
     try:

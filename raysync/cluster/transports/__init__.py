@@ -1,1 +1,1 @@
-"""How vectors travel between processes of a run on Ray."""
+"""Transports: how gradients and weights travel between the processes of a run on Ray."""

@@ -1,4 +1,4 @@
-"""Which transport a run gets."""
+"""The choice of a run's transport."""
 
 from __future__ import annotations
 
@@ -10,23 +10,22 @@ from raysync.cluster.transports.shared.choice import everywhere, wherever_possib
 from raysync.cluster.transports.transport import Choice, ServerNode, Sites
 from raysync.config import Experiment
 
+# `cluster.transport` -> its planner
 TRANSPORTS: dict[str, Callable[[Experiment, int, Sites, ServerNode], Choice]] = {
     "object-ref": by_object_store,
     "shared-memory": everywhere,
     "auto": wherever_possible,
 }
-"""`cluster.transport` -> what settles the plan."""
 
 
 def choose(spec: RunSpec, sites: Sites, node: ServerNode) -> Choice:
-    """Return the plan of a run's transport, and what the user should know of it.
-
-    Stages send vectors of many sizes to one another, which only the object store carries: what
-    demands another transport has been refused before (`Capability.SHARE_MEMORY`).
+    """Return the transport plan of a run, and notices for the user.
 
     Raises:
-        ConfigError: the experiment demands what the nodes do not allow.
+        ConfigError: the nodes do not allow the transport that the experiment demands.
     """
     experiment = spec.experiment
-    settle = by_object_store if spec.is_pipelined else TRANSPORTS[experiment.cluster.transport]
-    return settle(experiment, sum(spec.vector_bytes.values()), sites, node)
+    # Stages exchange vectors of many sizes, which only the object store carries; settings that
+    # demand another transport have been refused before (`Capability.SHARE_MEMORY`).
+    planner = by_object_store if spec.is_pipelined else TRANSPORTS[experiment.cluster.transport]
+    return planner(experiment, sum(spec.vector_bytes.values()), sites, node)

@@ -1,4 +1,4 @@
-"""The transport that works everywhere: vectors are values of Ray's object store."""
+"""The transport that works everywhere: vectors are values in Ray's object store."""
 
 from __future__ import annotations
 
@@ -27,14 +27,13 @@ from raysync.engine.messages import Message
 
 
 class ObjectStore:
-    """Gradients and weights are what actor calls return: see `Transport`."""
+    """The default transport: actor calls return gradients and weights."""
 
     held_bytes = 0
 
-    def attach(self, failure_of: Callable[[Any], Failure | None]) -> None:
-        """See `Transport.attach`: a failed call of Ray's says so itself."""
+    def attach(self, failure_of: Callable[[Any], Failure | None]) -> None: ...
 
-    def room(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
+    def reserve(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
         return ()
 
     def call(self, request: CallRequest, by_ray: Callable[[], IssuedCall]) -> IssuedCall:
@@ -53,20 +52,18 @@ class ObjectStore:
 
 
 def await_references(references: Collection[Any], timeout_s: float) -> Iterable[Any]:
-    """Wait for one of some references; return those that are there."""
-    if not references:  # all wait for a timer, or for a worker to come back
+    """Wait for one reference, and return all that are ready."""
+    if not references:  # all wait for a timer or a worker's restart
         sleep_s(timeout_s)
         return ()
-    # While Ray fetches an object to this node, it does not notice that others are there.
+    # While Ray fetches an object to this node, it does not notice others that are ready.
     ready, _ = ray.wait(list(references), num_returns=1, timeout=timeout_s, fetch_local=False)
     return ready  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True, slots=True)
 class ObjectStorePlan:
-    """See `TransportPlan`."""
-
-    shown: Mapping[str, str] = field(default_factory=dict)
+    transports: Mapping[str, str] = field(default_factory=dict)
 
     def begin(self, writers: Writers, before: Transport | None) -> Transport:
         return ObjectStore()
@@ -75,19 +72,11 @@ class ObjectStorePlan:
 def by_object_store(
     experiment: Experiment, vector_bytes: int, sites: Sites, node: ServerNode
 ) -> Choice:
-    """Choose the object store."""
     return ObjectStorePlan(), [store_notice(experiment, vector_bytes, node.store_bytes())]
 
 
 def store_notice(experiment: Experiment, vector_bytes: int, store_bytes: float) -> str:
-    """Return what a user should know of a run whose vectors may fill Ray's object store, on the
-    node of its server; "" if there is room for them.
-
-    Args:
-        experiment: its vectors are object references.
-        vector_bytes: the size of a gradient, and of the weights.
-        store_bytes: the size of the store on that node.
-    """
+    """Warn of a run whose vectors may fill the object store of the server's node; "" if not."""
     needed = needed_bytes(experiment, vector_bytes)
     if needed <= store_bytes:
         return ""

@@ -1,10 +1,4 @@
-"""The actor's side of a transport: vectors as tensors here, and as they travel.
-
-What a call returns is in one part a server shard. A large part is a NumPy view of the flat float32
-vector, which Ray shares without a copy within a node (a torch tensor through the object store costs
-about ten times as much). A small one travels inside Ray's own messages, and there plain bytes save
-pickling. A vector that lies elsewhere is a `Remote`. What arrives is read-only.
-"""
+"""The actor's side of a transport: conversion between tensors and payloads."""
 
 from __future__ import annotations
 
@@ -26,21 +20,21 @@ Payload = npt.NDArray[Any] | bytes | Remote
 
 
 def outgoing(vector: Tensor, sizes: Sequence[int] = ()) -> tuple[Payload, ...]:
-    """Return a float32 vector of this process as an actor returns it.
-
-    Ray copies it when the method returns, so the vector may be reused then.
+    """Convert a float32 vector to payloads, which Ray copies when the actor's method returns.
 
     Args:
         vector: as it travels: see `training.worker.wire`.
-        sizes: those of the parts that it is cut into; none: it is one part.
+        sizes: the lengths of its parts; none: it is one part.
     """
     cut = torch.split(vector, list(sizes) or [len(vector)])
     parts = [part.detach().cpu().numpy() for part in cut]
+    # Ray shares NumPy views within a node without a copy, unlike torch tensors. Small parts travel
+    # inside Ray's messages, where bytes save pickling.
     return tuple(part.tobytes() if part.nbytes <= INLINE_BYTES else part for part in parts)
 
 
 def incoming(*payloads: Payload) -> list[Tensor]:
-    """Return arrived vectors as tensors, for reading only."""
+    """Convert payloads to read-only tensors."""
     return [
         torch.from_numpy(np.frombuffer(payload, np.float32))
         if isinstance(payload, bytes | np.ndarray)
@@ -50,33 +44,26 @@ def incoming(*payloads: Payload) -> list[Tensor]:
 
 
 def forget_run() -> None:
-    """Let go of what transports hold of the run before."""
+    """Free what transports hold of the previous run."""
     for forget in BETWEEN_RUNS:
         forget()
 
 
 class PulledWeights:
-    """The weights that a worker computes on: copied, or used where their transport has them."""
+    """The weights that a worker computes on: a copy, or used in place."""
 
     def __init__(
         self, gradient: GradientComputation, vector_bytes: int, *, may_share: bool
     ) -> None:
-        """
-        Args:
-            gradient: computes on them.
-            vector_bytes: their size.
-            may_share: whether they may be used where they are: on a CPU, and only read.
-        """
         self._gradient, self._vector_bytes = gradient, vector_bytes
-        self._may_share = may_share
+        self._may_share = may_share  # on a CPU, and the step only reads them
         self._in_place: InPlace | None = None
 
     def read(self, weights: Sequence[Payload]) -> None:
-        """Take the weights that have arrived, in a part a shard."""
         self._gradient.read_weights([] if self._is_shown(weights) else incoming(*weights))
 
     def check(self) -> None:
-        """Check that a step had the same weights from its beginning to its end."""
+        """Check that the weights were not overwritten during a step."""
         if self._in_place is not None:
             self._in_place.check()
 
@@ -93,7 +80,7 @@ class PulledWeights:
 
 
 def _quieten() -> None:
-    """Use up the warning that torch gives once a process of read-only memory: vectors arrive so."""
+    """Trigger torch's one-time warning about read-only memory, in which vectors arrive."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         incoming(bytes(4))

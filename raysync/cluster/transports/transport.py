@@ -1,12 +1,10 @@
-"""What a transport is: how the gradients and weights of a run travel between its actors.
+"""The interfaces of a transport: how gradients and weights travel between the actors of a run.
 
-    plan        what the session settles once it knows where the actors sit; it goes to the driver
-    transport   the driver's side: it lends memory to write vectors into, and may carry calls itself
-    remote      the actor's side: what is passed on in place of a vector that lies elsewhere
+    plan        chosen by the session once actors are placed; sent to the driver
+    transport   the driver's side: lends memory for vectors, and may carry calls itself
+    remote      the actor's side: the handle of a vector outside the message
 
-A vector is returned by the actor that makes it, which is the object store's way, or it is written
-into a remote that the driver lends for it; then the remote is what the actor returns. A further
-transport is a file with these three, and a line in `choose.TRANSPORTS`.
+A further transport is a file with these three, and a line in `choose.TRANSPORTS`.
 """
 
 from __future__ import annotations
@@ -26,85 +24,70 @@ if TYPE_CHECKING:
 
 
 class InPlace(Protocol):
-    """Weights that a worker uses where they are, in place of a copy."""
+    """Weights that a worker uses in place, without a copy."""
 
     @property
     def vector(self) -> Tensor:
-        """What the worker may read and write, at an address that stays the same: (P + Q,)."""
+        """A tensor (P + Q,) to read and write, at a fixed address."""
 
     def show(self, weights: Sequence[object]) -> bool:
-        """Let `vector` be weights that have arrived, until the next call.
-
-        Args:
-            weights: their parts, as they have travelled.
-
-        Returns:
-            Whether that can be; otherwise they have to be copied there.
-        """
+        """Let `vector` show arrived weights until the next call; False: copy them there."""
 
     def check(self) -> None:
-        """Check, after a step on them, that they were not overwritten meanwhile."""
+        """Check, after a step, that the weights were not overwritten meanwhile."""
 
 
 class Remote(Protocol):
-    """A vector, or a part of one, that is not in the message. It can be pickled."""
+    """A picklable handle of a vector, or of a part of one, outside the message."""
 
     def read(self) -> Tensor:
-        """Return it, for reading only."""
+        """Return the vector, read-only."""
 
     def written(self) -> AbstractContextManager[Tensor]:
-        """Give the room for it; it is there when the `with` block ends."""
+        """Yield the memory for the vector, which is published when the `with` block ends."""
 
     def parts(self, sizes: Sequence[int]) -> Sequence[Remote]:
-        """Return parts of these sizes, in floats, one behind the other."""
+        """Split into consecutive parts of these sizes, in floats."""
 
     def in_place(self, vector_bytes: int) -> InPlace | None:
-        """Return what shows weights of that size where they are; None: they have to be copied."""
+        """Return a view of weights of that size in place; None: they have to be copied."""
 
 
 class Lease(Protocol):
     """The right of one call to write a remote; it ends when nothing refers to it."""
 
     @property
-    def handle(self) -> Remote:
-        """What may be written."""
+    def handle(self) -> Remote: ...
 
 
 class Service(Protocol):
     """Calls that reach an actor by another way than Ray's."""
 
     def run(self, actor: object, meanwhile: Callable[[], None] = lambda: None) -> None:
-        """Carry them out until the driver says to leave, or is gone.
-
-        Args:
-            actor: has the methods.
-            meanwhile: what to do after each answer, before the next call is waited for.
-        """
+        """Execute calls until the driver says to leave; `meanwhile` is called after each answer."""
 
 
 MIB = 2**20
-INLINE_BYTES = 100 * 1024
-"""The size up to which Ray keeps a result out of its object store."""
-TURNS = 2
-"""The gradients of a worker under way at once: one is written while the one before is read."""
+INLINE_BYTES = 100 * 1024  # the size up to which Ray keeps a result out of its object store
+TURNS = 2  # gradients in flight per worker: one is written while the one before is read
+# called in an actor's process before each run; transports that hold memory register here
 BETWEEN_RUNS: list[Callable[[], None]] = []
-"""What an actor's process does before a run begins: transports that hold memory add to it."""
 
 
 class IssuedCall(Call, Protocol):
-    """A call on Ray, whichever way it has taken."""
+    """A call issued by Ray or by a transport."""
 
     @property
     def parts(self) -> tuple[Any, ...]:
-        """The parts of the value that the call stands for: references of Ray's, or remotes."""
+        """The parts of its first value: Ray references, or remotes."""
 
     @property
     def leases(self) -> tuple[Lease, ...]:
-        """What its value is in, if the driver lent that."""
+        """The leases of the memory that its value is in, if the driver lent any."""
 
     @property
     def upload(self) -> Upload | None:
-        """How its value travels to a server; None: it is not a worker's."""
+        """The upload of its value to a server; None: it is not a worker's."""
 
     @property
     def is_done(self) -> bool: ...
@@ -114,25 +97,18 @@ class IssuedCall(Call, Protocol):
     def failure_within(self, patience_s: float) -> Failure | None: ...
 
     def follow(self, again: IssuedCall, patched: Patch) -> None:
-        """Replace what restarted shards have not left behind by what `again` does.
-
-        Args:
-            again: the same call, of these shards only.
-            patched: puts their parts in the place of those before.
-        """
+        """Take over the results of a retry, which calls only restarted shards."""
 
 
-Patch = Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]
-"""See `Shards.patched`."""
+Patch = Callable[[tuple[Any, ...], tuple[Any, ...]], tuple[Any, ...]]  # `Shards.patched`
 
 
 @dataclass(frozen=True, slots=True)
 class Upload:
-    """The way of a gradient from its worker."""
+    """The upload of a gradient from its worker."""
 
     worker: str
-    emulated_s: float
-    """The seconds that it takes at least."""
+    emulated_s: float  # the least duration
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,127 +116,104 @@ class CallRequest:
     """A call that is about to be issued."""
 
     actor: str
-    handle: Any
-    """Ray's handle of the actor, or of the first shard."""
+    handle: Any  # Ray's handle of the actor, or of the first shard
     message: Message
-    inputs: Sequence[Any]
-    """The calls that make its inputs, or the parts of those."""
+    inputs: Sequence[Any]  # the calls that make its inputs, or the parts of inputs
+    # memory for its vector, one lease a shard; none: the vector is returned
     leases: tuple[Lease, ...]
-    """What its vector is to be written into, a part a shard; none: it is returned."""
-    upload: Upload | None
-    """How its gradient travels; None: it is not a worker's."""
+    upload: Upload | None  # None: it is not a worker's gradient
 
     @property
     def reads(self) -> tuple[Lease, ...]:
-        """What its inputs are in, which must not be written meanwhile."""
-        made = (each for each in self.inputs if not isinstance(each, tuple))
-        return tuple(lease for each in made for lease in each.leases)
+        """The leases of its inputs, which must not be written meanwhile."""
+        calls = (each for each in self.inputs if not isinstance(each, tuple))
+        return tuple(lease for call in calls for lease in call.leases)
 
 
 class Transport(Protocol):
-    """The vectors of one run, in the process that drives it."""
+    """The driver's side of a run's transport."""
 
     @property
     def held_bytes(self) -> int:
         """The memory of this node that it holds, also once the run is over."""
 
     def attach(self, failure_of: Callable[[Any], Failure | None]) -> None:
-        """Begin the run.
+        """Begin the run; `failure_of` returns the failure of a ready Ray reference, if any."""
 
-        Args:
-            failure_of: says how a reference of Ray's that is there has failed; None: it has not.
-        """
+    def reserve(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
+        """Lend memory for a call's vector, one lease a shard; none: the vector is returned.
 
-    def room(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
-        """Return what a call's vector is to be written into, a part a shard; none: it is returned.
-
-        Args:
-            actor: its id.
-            message: what it is called for.
-            node: Ray's id of a worker's node; None: it is no worker, or not known.
+        `node` is Ray's id of a worker's node; None: it is no worker, or not known.
         """
 
     def call(self, request: CallRequest, by_ray: Callable[[], IssuedCall]) -> IssuedCall:
-        """Issue a call by a way of its own, or by Ray's, in its turn."""
+        """Issue a call by the transport or by Ray, in the actor's order."""
 
     def expect(self, reference: Any) -> None:
-        """Take note of a reference of Ray's that the driver waits for."""
+        """Note a Ray reference that the driver waits for."""
 
     def arrived(self, references: Collection[Any], timeout_s: float) -> Iterable[Any]:
-        """Wait until something is there, and yield the references of Ray's that are."""
+        """Wait for an event, and yield the Ray references that are ready."""
 
     def forget(self, actor: str, why: str) -> None:
-        """Forget a worker that was ended; its gradients stay as long as they are held."""
+        """Release a killed worker; its gradients stay as long as they are leased."""
 
     def restart(self, server: str, why: str) -> None:
-        """Take in that a server is started anew; weights stay as long as they are held."""
+        """Prepare for a server's restart; weights stay as long as they are leased."""
 
     def close(self) -> None:
-        """Let the actors go: the run is over."""
+        """Release the actors at the end of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class Writers:
-    """The actors that begin a run, and the vectors that they write."""
+    """The actors that begin a run, and the sizes of their vectors."""
 
-    vector_bytes: int
-    """The size of the weights."""
-    push_bytes: int
-    """The size of a gradient."""
-    workers: Mapping[str, str]
-    """Worker -> Ray's id of its actor."""
-    servers: Sequence[str]
-    """Ray's id of each shard, which has a part of the weights."""
+    vector_bytes: int  # of the weights
+    push_bytes: int  # of a gradient
+    workers: Mapping[str, str]  # worker -> Ray's id of its actor
+    servers: Sequence[str]  # Ray's id of each shard, which has a part of the weights
 
 
 class TransportPlan(Protocol):
-    """What the session has settled. It can be pickled."""
+    """A picklable plan, chosen by the session."""
 
     @property
-    def shown(self) -> Mapping[str, str]:
+    def transports(self) -> Mapping[str, str]:
         """Slot, server or evaluator -> the transport that its record names, if not the default."""
 
     def begin(self, writers: Writers, before: Transport | None) -> Transport:
-        """Return the transport of a run.
-
-        Args:
-            writers: its actors.
-            before: that of the run before, of which it may take memory over.
-        """
+        """Create the transport of a run, which may reuse the memory of the previous one."""
 
 
 @dataclass(frozen=True, slots=True)
 class Sites:
-    """Ray's ids of the nodes of a run's actors."""
+    """Ray's node ids of a run's actors."""
 
+    # name of a server actor -> its node; the controller is with the first
     servers: Mapping[str, str]
-    """server-0 -> the node of that actor. The controller is with the first."""
     evaluator: str
-    workers: Mapping[str, str]
-    """Slot -> the node of its worker."""
+    workers: Mapping[str, str]  # slot -> node
 
 
 @dataclass(frozen=True, slots=True)
 class ServerNode:
-    """The node of the first server, which is asked only if that matters."""
+    """Functions that query the node of the first server, called only if needed."""
 
-    run: Callable[[Callable[[], Any]], Any]
-    """Runs a function there, and returns what it returns."""
+    run: Callable[[Callable[[], Any]], Any]  # runs a function there, and returns its result
+    # returns the memory that the previous run holds there, which this one may reuse
     held_bytes: Callable[[], int]
-    """The memory that the run before holds there, which this one may take over."""
-    store_bytes: Callable[[], float]
-    """The size of its object store."""
+    store_bytes: Callable[[], float]  # returns the size of its object store
 
 
-Choice = tuple[TransportPlan, list[str]]
-"""A plan, and what the user should know of it; empty sentences say nothing."""
+Choice = tuple[TransportPlan, list[str]]  # a plan, and notices for the user; empty ones are skipped
 
 
 def needed_bytes(experiment: Experiment, vector_bytes: int) -> int:
-    """Return about how much memory the vectors of a run need at most.
+    """Estimate the peak memory of a run's vectors.
 
-    That is two gradients for each worker, the weights that each has pulled, those that are being
-    made and those of an evaluation, and the log of the server.
+    These are two gradients for each worker, its pulled weights, the weights in the making, those of
+    an evaluation, and the server's log.
     """
     cluster, workers = experiment.cluster, experiment.worker_count
     logged = min(cluster.server_log_bytes, MAX_UPDATES * workers * vector_bytes)

@@ -1,1 +1,1 @@
-"""What other paradigms would make of step times that were measured under any trainer."""
+"""Step times of any trainer, from what it wrote."""

@@ -54,8 +54,6 @@ BYTES = {
 
 
 class DeviceActivity:
-    """When a device worked and when it communicated."""
-
     def __init__(self) -> None:
         self.work, self.collectives = TimeSpans(), TimeSpans()
         self.sizes: list[tuple[float, float]] = []
@@ -69,7 +67,6 @@ class Communication:
         self._gpu, self._cpu = DeviceActivity(), DeviceActivity()
 
     def add(self, event: TraceEvent, us: float) -> None:
-        """Add an event with a duration."""
         category, args, begin_us = str(event.get("cat")), event.get("args"), event["ts"]
         device = self._gpu if category in ON_GPU else self._cpu
         kind = _kind(str(event.get("name")), category)
@@ -115,8 +112,8 @@ def _reduced_bytes(args: TraceEvent) -> float | None:
     A reduce-scatter has them all as its input. What is gathered are weights.
     """
     kind = str(args.get("dtype")).lower()
-    each = 1 if kind.startswith("float8") else BYTES.get(kind)
+    size = 1 if kind.startswith("float8") else BYTES.get(kind)
     count = args.get("In msg nelems")
-    if "reduce" not in str(args[NAME]) or each is None or not isinstance(count, float):
+    if "reduce" not in str(args[NAME]) or size is None or not isinstance(count, float):
         return None
-    return count * each if isfinite(count) else None
+    return count * size if isfinite(count) else None

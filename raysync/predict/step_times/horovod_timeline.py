@@ -22,19 +22,14 @@ NEGOTIATION = "NEGOTIATE_ALLREDUCE"
 
 @dataclass
 class _Exchange:
-    """One exchange of a tensor."""
-
     ready_us: dict[int, float] = field(default_factory=dict)
     """Rank -> when it had computed the tensor."""
     ended_us: float = 0.0
 
 
 class HorovodTimeline:
-    """What is kept of a Horovod timeline."""
-
     def __init__(self) -> None:
         self.tensors: dict[str, list[_Exchange]] = defaultdict(list)
-        """Tensor -> its exchanges, in their order."""
         self._open: dict[str, list[str]] = defaultdict(list)
         """Tensor -> the names of the events that have not ended."""
 
@@ -54,8 +49,7 @@ class HorovodTimeline:
             self.tensors[tensor][-1].ready_us[int(name)] = event["ts"]
 
     def read(self, path: Path) -> tuple[Steps, dict[str, float]]:
-        """Return the seconds that each rank computes in each step but the first one, and the mean
-        seconds of a step until the exchange after that has ended.
+        """Return each rank's computing seconds by step, but for the first, and the mean whole step.
 
         Raises:
             ConfigError: a rank was not ready for an exchange, or there are no two steps.

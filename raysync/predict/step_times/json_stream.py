@@ -34,7 +34,6 @@ class JsonStream:
                 return self._text[self._at : self._at + 1]
 
     def skip(self) -> None:
-        """Go on by a character."""
         self._at += 1
 
     def value(self) -> Any:

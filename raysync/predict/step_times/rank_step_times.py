@@ -45,11 +45,9 @@ class RankStepTimes:
     """The seconds of each rank's steps."""
 
     source: str
-    """The source of the step times, in a few words."""
     steps: Steps
     """Rank -> the seconds of its steps, in their order."""
     batch_size: int | None = None
-    """The samples of a step, where the source says it."""
     remarks: tuple[str, ...] = ()
     """What the user should know of them."""
     may_wait: bool = False
@@ -63,12 +61,10 @@ class RankStepTimes:
 
     @property
     def shortest(self) -> int:
-        """The fewest steps of a rank."""
         return min(map(len, self.steps.values()))
 
     @property
     def longest(self) -> int:
-        """The most steps of a rank."""
         return max(map(len, self.steps.values()))
 
 
@@ -150,8 +146,8 @@ def _of_tables(paths: Sequence[Path]) -> RankStepTimes:
 
 def _of_traces(paths: Sequence[Path], event: str | None, show: Show) -> RankStepTimes:
     traces = _traces(paths, show)
-    first, kept = next(traces)
-    kind = kept.kind
+    first, reader = next(traces)
+    kind = reader.kind
     if kind is None:
         raise ConfigError(
             f"{first.path}: a trace, but {NO_STEPS}; nor has it tasks of Ray or exchanges of"
@@ -161,7 +157,8 @@ def _of_traces(paths: Sequence[Path], event: str | None, show: Show) -> RankStep
         raise ConfigError("--event: only of a Ray timeline; others mark their steps.")
     if kind == "torch":
         profiles = read_profiles(
-            ((trace, each.torch) for trace, each in chain([(first, kept)], traces)), ranks_of(paths)
+            ((trace, each.torch) for trace, each in chain([(first, reader)], traces)),
+            ranks_of(paths),
         )
         source = f"{len(paths)} trace{'s' * (len(paths) > 1)} of torch's profiler"
         return RankStepTimes(source, **vars(profiles))
@@ -170,21 +167,18 @@ def _of_traces(paths: Sequence[Path], event: str | None, show: Show) -> RankStep
             f"A {kind.title()} timeline is one file, with the steps of all ranks; name it alone."
         )
     if kind == "horovod":
-        steps, exposed_s = kept.horovod.read(first.path)
+        steps, exposed_s = reader.horovod.read(first.path)
         return RankStepTimes(f"the Horovod timeline {first.path}", steps, exposed_s=exposed_s)
-    steps, method = kept.ray.read(first.path, event)
+    steps, method = reader.ray.read(first.path, event)
     source = f"the calls of {method} in the Ray timeline {first.path}"
     return RankStepTimes(source, steps, may_wait=True)
 
 
 class AnyTrace:
-    """What is kept of a trace, whatever wrote it."""
-
     def __init__(self) -> None:
         self.torch, self.ray, self.horovod = TorchTrace(), RayTimeline(), HorovodTimeline()
 
     def add(self, event: TraceEvent) -> None:
-        """Add an event."""
         if str(event.get("cat")).startswith("task:"):
             self.ray.add(event)
         elif event["ph"] == "X" and not str(event.get("name")).isdecimal():
@@ -205,10 +199,10 @@ class AnyTrace:
 def _traces(paths: Sequence[Path], show: Show) -> Iterator[tuple[TraceFile, AnyTrace]]:
     sizes = [path.stat().st_size for path in paths]
     for path, before in zip(paths, accumulate([0, *sizes[:-1]]), strict=True):
-        trace, kept = TraceFile(path, partial(_show_more, show, before, sum(sizes))), AnyTrace()
+        trace, reader = TraceFile(path, partial(_show_more, show, before, sum(sizes))), AnyTrace()
         for event in trace.events():
-            kept.add(event)
-        yield trace, kept
+            reader.add(event)
+        yield trace, reader
 
 
 def _show_more(show: Show, before: int, total: int, done: int) -> None:

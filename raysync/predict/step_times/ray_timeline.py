@@ -22,8 +22,6 @@ KEPT = ("ts", "dur")
 
 
 class RayTimeline:
-    """What is kept of a Ray timeline."""
-
     def __init__(self) -> None:
         self.calls: dict[str, dict[RankProcess, list[TraceEvent]]] = defaultdict(
             lambda: defaultdict(list)
@@ -32,13 +30,12 @@ class RayTimeline:
         self._executions: dict[RankProcess, list[TraceEvent]] = defaultdict(list)
 
     def add(self, event: TraceEvent) -> None:
-        """Add an event with a duration, of a task or within one."""
         category, process = str(event["cat"]), (str(event.get("pid")), str(event.get("tid")))
-        kept = {key: event.get(key) for key in KEPT}
+        fields = {key: event.get(key) for key in KEPT}
         if category == EXECUTION:
-            self._executions[process].append(kept)
+            self._executions[process].append(fields)
         elif category.startswith(TASK):
-            self.calls[category.removeprefix(TASK)][process].append(kept)
+            self.calls[category.removeprefix(TASK)][process].append(fields)
 
     def read(self, path: Path, method: str | None = None) -> tuple[Steps, str]:
         """Return the seconds of a method's calls by process, in their order, and the method.

@@ -19,19 +19,16 @@ class TimeSpans:
         self._most = AT_ONCE
 
     def __bool__(self) -> bool:
-        """Whether there are any."""
         return bool(self._begins)
 
     def __or__(self, other: TimeSpans) -> TimeSpans:
-        """Return the union of both."""
         union = TimeSpans()
-        for each in (self, other):
-            union._begins += each._begins
-            union._ends += each._ends
+        for spans in (self, other):
+            union._begins += spans._begins
+            union._ends += spans._ends
         return union
 
     def add(self, begin: float, end: float) -> None:
-        """Add a span."""
         self._begins.append(begin)
         self._ends.append(end)
         if len(self._begins) > self._most:

@@ -29,11 +29,8 @@ LITTLE = 0.01
 
 @dataclass(frozen=True)
 class ProfiledStep:
-    """A step of a rank."""
-
     path: Path
     seconds: float
-    """Without those in which the rank only communicated."""
     exposed_s: float
     """These."""
     exchanged: float | None
@@ -42,16 +39,12 @@ class ProfiledStep:
 
 @dataclass
 class ProfiledRank:
-    """What the traces of a rank hold."""
-
     steps: dict[int, ProfiledStep] = field(default_factory=dict)
-    """By their numbers."""
     spans_us: list[tuple[float, float]] = field(default_factory=list)
     """From the first begin to the last end of a trace's steps, since 1970, where it says that."""
 
     @property
     def exposed_s(self) -> float:
-        """The mean of its steps."""
         return fmean(step.exposed_s for step in self.steps.values())
 
     @property
@@ -62,8 +55,6 @@ class ProfiledRank:
 
 @dataclass(frozen=True)
 class Profiles:
-    """The step times in traces of torch's profiler."""
-
     steps: Steps
     remarks: tuple[str, ...]
     may_wait: bool
@@ -73,14 +64,11 @@ class Profiles:
 
 
 class TorchTrace:
-    """What is kept of a trace of torch's profiler."""
-
     def __init__(self) -> None:
         self.steps: list[tuple[int, TraceEvent]] = []
         self._communication = Communication()
 
     def add(self, event: TraceEvent) -> None:
-        """Add an event with a duration."""
         us, match = event.get("dur"), PROFILER_STEP.fullmatch(str(event.get("name")))
         if match is not None:
             if not str(event.get("cat")).startswith("gpu"):  # the GPU's part of a step
@@ -89,7 +77,7 @@ class TorchTrace:
             self._communication.add(event, us)
 
     def add_to(self, rank: ProfiledRank, name: str, trace: TraceFile) -> None:
-        """Add the steps to those of their rank, without the time in which it only communicates.
+        """Add the steps to the rank's, less the time in which it only communicates.
 
         Raises:
             ConfigError: there is no step, it is there twice, or it does not last.
@@ -133,17 +121,18 @@ def read_profiles(
         ConfigError: a rank lacks steps before its last one, or one is given twice.
     """
     found: dict[str, ProfiledRank] = defaultdict(ProfiledRank)
-    for trace, kept in traces:
+    for trace, reader in traces:
         name = names[trace.path] if trace.rank is None else f"rank{trace.rank}"
-        kept.add_to(found[name], name, trace)
+        reader.add_to(found[name], name, trace)
     ranks = {name: found[name] for name in sorted(found, key=by_number)}
     numbers = _common(ranks)
     remarks = [*_early(ranks, numbers), *_gaps(numbers), *_apart(ranks)]
     shares = [rank.exposed_share for rank in ranks.values()]
     if max(shares) > 0:
+        span = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares))))
         remarks.append(
-            f"Ranks did nothing but communicate for {min(shares):.0%} to {max(shares):.0%} of their"
-            " time, mostly waiting for others: that is not in the step times."
+            f"Ranks did nothing but communicate for {span} of their time, mostly waiting for"
+            " others: that is not in the step times."
         )
     sizes = [step.exchanged for rank in ranks.values() for step in rank.steps.values()]
     known = [size for size in sizes if size is not None]

@@ -166,7 +166,6 @@ def seconds_of(event: TraceEvent, what: str) -> float:
 
 
 def is_trace(path: Path) -> bool:
-    """Say whether a file is a trace, by its name."""
     return path.name.lower().endswith(SUFFIXES)
 
 

@@ -1,6 +1,4 @@
-"""The figures of a report: one file a subject, each with a function `figures` that makes them from
-the paradigms' runs.
-"""
+"""The figures of a report: each module's `figures` makes them from the paradigms' runs."""
 
 from __future__ import annotations
 
@@ -25,7 +23,7 @@ def series_of(paradigms: Sequence[str], runs: Mapping[str, Sequence[CollectedRun
     """Return the paradigms of a scenario that left records.
 
     Args:
-        paradigms: all of the collection, in order: a paradigm has one colour in all scenarios.
+        paradigms: all in the collection, which give each its colour.
         runs: paradigm -> its repeats.
     """
     return [
@@ -36,7 +34,7 @@ def series_of(paradigms: Sequence[str], runs: Mapping[str, Sequence[CollectedRun
 
 
 def figures_of(all_series: Sequence[Series], success: Success) -> list[Figure]:
-    """Return every figure that has something to show, in the order of the page."""
+    """Return the figures that are not empty, in the order of the page."""
     everything = [
         *learning_curves.figures(all_series, success),
         *time_breakdown.figures(all_series),
@@ -48,9 +46,7 @@ def figures_of(all_series: Sequence[Series], success: Success) -> list[Figure]:
 
 
 def widened(figures: Sequence[Figure]) -> list[Figure]:
-    """Return the same figures; two narrow ones of a section share a row, and one that is left alone
-    becomes wide.
-    """
+    """Arrange figures: two narrow ones of a section share a row, and a single one is widened."""
     laid_out: list[Figure] = []
     for _, neighbours in groupby(figures, key=lambda figure: (figure.section, figure.wide)):
         *others, last = neighbours

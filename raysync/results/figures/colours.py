@@ -1,9 +1,7 @@
-"""The colours of figures, and what their names mean in each theme.
+"""The colours of figures, by name and theme; a ninth paradigm begins again, dashed.
 
-The eight hues were searched for: within a theme each has a contrast of at least 3 to the
-background, and any two stay apart in OKLab, for full colour vision and for simulated deuteranopia,
-protanopia and tritanopia (Machado et al. 2009). The first five are the furthest apart. A ninth
-paradigm begins again, dashed.
+The eight hues have a contrast of at least 3 to the background, and any two differ in OKLab, also
+under simulated deuteranopia, protanopia and tritanopia (Machado et al. 2009).
 """
 
 from __future__ import annotations
@@ -49,7 +47,7 @@ COLOURS: dict[Theme, dict[str, str]] = {
         "bad": "#ff8a80",
     },
 }
-"""Theme -> name -> colour; the numbers are the colours of paradigms."""
+"""Theme -> name -> colour; numbers are paradigms."""
 
 HUES = 8
 DASHES = ("solid", "dash", "dot", "dashdot")
@@ -58,9 +56,7 @@ _NAME = re.compile(r"\$(\w+)(?:/(\d+))?")
 
 
 def painted(data: Any, theme: Theme = "light") -> Any:
-    """Copy a figure's data with colours in place of their names; `$0/25` is `$0`, a quarter
-    opaque.
-    """
+    """Replace names of colours in a copy of a figure's data; `$0/25` is `$0`, a quarter opaque."""
     if isinstance(data, dict):
         return {
             key: _paint(value, theme) if _is_name(key, value) else painted(value, theme)
@@ -70,7 +66,7 @@ def painted(data: Any, theme: Theme = "light") -> Any:
 
 
 def _is_name(key: str, value: Any) -> bool:
-    """Tell a colour by its key: a worker can well be called `$0`."""
+    """Recognize a colour by its key: a worker can be called `$0`."""
     return key.endswith("color") and isinstance(value, str) and value.startswith("$")
 
 

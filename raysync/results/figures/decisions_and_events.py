@@ -1,6 +1,4 @@
-"""The figures of decisions and events: LagTuner's predictions and grants, and lanes of switches,
-stragglers, and workers that left.
-"""
+"""The figures of decisions and events: predicted waits, grants, switches and departures."""
 
 from __future__ import annotations
 
@@ -25,8 +23,7 @@ from raysync.results.figures.primitives import (
 
 SECTION = "What was decided, what happened"
 
-MEASURED = ("controller", "waited")
-"""The kinds of notes that have a figure of their own."""
+MEASURED = ("controller", "waited")  # notes with a figure of their own
 
 SYMBOLS = {
     "switch": "diamond",
@@ -35,7 +32,7 @@ SYMBOLS = {
     "remark": "square",
     "resumed": "triangle-right",
 }
-"""The symbols of happenings; notes of other kinds take the next of `NOTE_SYMBOLS`."""
+"""Notes of other kinds take the next of `NOTE_SYMBOLS`."""
 
 NOTE_SYMBOLS = ("circle", "star", "cross", "hexagon", "triangle-down", "pentagon")
 WORDS = {
@@ -54,13 +51,12 @@ WORDS = {
 
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
-    """Return the figures of a scenario for which the journals have something."""
     return [*_predicted(all_series), *_granted(all_series), *_happenings(all_series)]
 
 
 def _notes(series: Series, kind: str) -> list[Happening]:
-    """Return the notes of a kind of all its runs."""
-    return [note for story in series.stories for note in story.of(kind)]
+    """Return the notes of a kind in all its runs."""
+    return [note for events in series.run_events for note in events.of(kind)]
 
 
 def _points(series: Series, x: Sequence[float], y: Sequence[float], template: str) -> Trace:
@@ -141,13 +137,11 @@ def _granted(all_series: Sequence[Series]) -> list[Figure]:
 
 
 def _laned(series: Series) -> list[tuple[int, Happening]]:
-    """Return the run's index and the happening, without the joining at the beginning and without
-    what has a figure of its own.
-    """
+    """Return (index of the run, event) without initial joins and `MEASURED` notes."""
     return [
         (index, event)
-        for index, story in enumerate(series.stories)
-        for event in story.happenings
+        for index, events in enumerate(series.run_events)
+        for event in events.happenings
         if event.kind not in MEASURED and not (event.kind == "joined" and event.at <= 0)
     ]
 

@@ -1,8 +1,6 @@
-"""Downsampling for the screen: no trace has more than a few hundred points, however long the run.
+"""Downsample figures to a few hundred points a trace, however long the run.
 
-Curves keep the lowest and the highest point of each of many equal stretches (min-max decimation),
-so peaks and both ends stay. Runs are averaged where all of them were measured, values over time are
-taken per bin, and distributions are cumulative shares at the values that occur.
+Curves keep the minimum and maximum of equal stretches, so peaks and both ends stay.
 """
 
 from __future__ import annotations
@@ -14,14 +12,11 @@ from numpy.typing import ArrayLike, NDArray
 
 Floats = NDArray[np.float64]
 
-POINTS = 240
-"""The most points of a trace."""
+POINTS = 240  # at most, of a trace
 
 
 def kept(values: ArrayLike, points: int = POINTS) -> NDArray[np.intp]:
-    """Return the indices to keep, rising: the ends, and of each of `points / 2` stretches the
-    lowest and the highest value.
-    """
+    """Return rising indices: the ends, and minimum and maximum of `points / 2` stretches."""
     y = np.asarray(values, dtype=float)
     if len(y) <= points:
         return np.arange(len(y))
@@ -33,16 +28,14 @@ def kept(values: ArrayLike, points: int = POINTS) -> NDArray[np.intp]:
 def common(
     curves: Sequence[tuple[ArrayLike, ArrayLike]], points: int = POINTS
 ) -> tuple[Floats, Floats]:
-    """Put several curves on one grid, from where the last begins to where the first ends; between
-    measurements they are linear.
+    """Put curves on one grid where all overlap, by linear interpolation.
 
     Args:
         curves: (x, y) of each, x rising.
         points: the most points of the grid.
 
     Returns:
-        The grid, of shape (points,), and the values, of shape (curves, points); empty where the
-        curves do not overlap.
+        The grid, (points,), and the values, (curves, points); empty without overlap.
     """
     arrays = [(np.asarray(x, dtype=float), np.asarray(y, dtype=float)) for x, y in curves]
     if not arrays or any(len(x) == 0 for x, _ in arrays):
@@ -58,16 +51,16 @@ def common(
 def binned(
     times: Sequence[ArrayLike], values: Sequence[ArrayLike], how: str, bins: int = POINTS // 2
 ) -> tuple[Floats, Floats]:
-    """Take the values of several runs over time per bin; bins in which a run has none are left out.
+    """Bin the values of several runs over time, without bins in which a run has none.
 
     Args:
-        times: the times of each run.
-        values: the values of each run.
-        how: mean or max: which value stands for those within a bin.
-        bins: how many bins there are.
+        times: of each run.
+        values: of each run.
+        how: to combine the values in a bin, by mean or max.
+        bins: their number.
 
     Returns:
-        The middles of the bins, of shape (bins,), and the values, of shape (runs, bins).
+        The middles of the bins, (bins,), and the values, (runs, bins).
     """
     ends = [float(np.max(when)) for when in times if len(np.asarray(when))]
     if len(ends) < len(times) or not ends or min(ends) <= 0:
@@ -91,9 +84,7 @@ def binned(
 
 
 def shares_up_to(values: ArrayLike, points: int = POINTS) -> tuple[Floats, Floats]:
-    """Return the cumulative distribution: each value that occurs, and the share of values
-    up to it.
-    """
+    """Return the cumulative distribution: values, and the shares of values up to them."""
     levels, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
     shares = np.cumsum(counts) / max(1, counts.sum())
     keep = evenly(len(levels), points)
@@ -101,9 +92,7 @@ def shares_up_to(values: ArrayLike, points: int = POINTS) -> tuple[Floats, Float
 
 
 def evenly(count: int, points: int = POINTS) -> NDArray[np.intp]:
-    """Return at most `points` indices of `count` things, evenly spread, with the first and the
-    last.
-    """
+    """Return at most `points` of `count` indices, evenly spread from the first to the last."""
     return (
         np.unique(np.linspace(0, count - 1, min(points, count)).round()).astype(np.intp)
         if count

@@ -1,6 +1,4 @@
-"""What a journal holds beside the pushes: switches, notes, workers that joined or left, and why
-workers were held.
-"""
+"""Read a journal's events beside pushes: switches, notes, joins, leaves, and reasons of holds."""
 
 from __future__ import annotations
 
@@ -26,52 +24,45 @@ TELLING = (
     '"Remark"',
     '"Resumed"',
 )
-"""Lines with one of these words are read to the end of a journal."""
+"""Lines with these words are read throughout a journal."""
 
-OPENING = 4_000
-"""So many lines at the beginning of a journal are all read, since only there is shown why workers
-were held."""
+OPENING = 4_000  # lines that are all read: why workers were held is displayed only for these
 
 
 @dataclass(frozen=True)
 class Happening:
-    """Something that happened at a moment."""
-
     at: float
     """Seconds since the first release."""
     kind: str
-    """The kind of a note, or else suspended, restored, switch, left, joined, remark or
-    resumed."""
+    """A note's, or suspended, restored, switch, left, joined, remark or resumed."""
     worker: str
     values: dict[str, Any] = field(default_factory=dict)
 
     def number(self, name: str) -> float | None:
-        """Return one of the values; None where there is none, or it is no finite number."""
+        """Return a value; None: missing, or no finite number."""
         value: Any = self.values.get(name)
         return value if type(value) in (int, float) and isfinite(value) else None
 
     @property
     def text(self) -> str:
-        """What happened, in a line."""
         more = ", ".join(f"{name} {_number_text(value)}" for name, value in self.values.items())
         return ", ".join(part for part in (f"{self.kind} {self.worker}".strip(), more) if part)
 
 
 @dataclass(frozen=True)
-class Story:
-    """What happened in one run."""
+class RunEvents:
+    """The events of one run."""
 
     happenings: tuple[Happening, ...] = ()
     holds: dict[tuple[str, float], str] = field(default_factory=dict)
-    """(worker, seconds since the first release, rounded to microseconds) -> why it was held."""
+    """(worker, seconds since the first release, to microseconds) -> why it was held."""
 
     def of(self, *kinds: str) -> list[Happening]:
-        """Return the happenings of some kinds."""
         return [happening for happening in self.happenings if happening.kind in kinds]
 
 
-def story_of(record: RunRecord, start: float) -> Story:
-    """Read a journal; of a long one, most lines are skipped without decoding them.
+def run_events_of(record: RunRecord, start: float) -> RunEvents:
+    """Read a journal, and skip most lines of a long one without decoding.
 
     Args:
         record: the run.
@@ -95,11 +86,11 @@ def story_of(record: RunRecord, start: float) -> Story:
                 case Resumed(at=at, number=number, lost_pushes=lost):
                     values = {"from checkpoint": number, "lost pushes": lost}
                     happenings.append(Happening(at - start, "resumed", "", values))
-    return Story(tuple(happenings), holds)
+    return RunEvents(tuple(happenings), holds)
 
 
 def workload_of(record: RunRecord) -> int:
-    """Return the samples of the whole work, a progress of 1, from the journal's header."""
+    """Return the samples of the whole work from the journal's header."""
     with legible(record.path), JournalFile(record.path / "journal.jsonl") as file:
         return measures_of(read(file)[0]).workload_samples
 

@@ -1,6 +1,4 @@
-"""The figures of learning: how good the model became, against time and against samples, and how
-soon it met every target.
-"""
+"""The figures of learning: quality against time and samples, and the time to every target."""
 
 from __future__ import annotations
 
@@ -38,7 +36,7 @@ SECTION = "How well, how soon"
 
 @dataclass(frozen=True)
 class MeasureAxis:
-    """A measure of a model, as an axis shows it."""
+    """A measure of a model, as an axis."""
 
     name: str
     title: str
@@ -46,13 +44,13 @@ class MeasureAxis:
     unit: str
     axis: dict[str, Any]
     scale: float = 1.0
-    """What values of the metric are multiplied by."""
+    """A factor on the metric."""
     logarithm: str = ""
-    """The metric that is the logarithm of this one, if there is one."""
+    """The metric that is its logarithm, if any."""
 
     @property
     def key(self) -> str:
-        """The name, as a part of the keys of figures, which become ids and names of files."""
+        """The name in keys of figures, which become ids and file names."""
         return re.sub(r"[^A-Za-z0-9]+", "-", self.name).strip("-").lower() or "metric"
 
     def of(self, evaluations: pd.DataFrame) -> Floats:
@@ -63,7 +61,7 @@ class MeasureAxis:
         return np.asarray(self.scale * evaluations.get(self.name, missing), dtype=float)
 
     def target(self, success: Success) -> float | None:
-        """Return the target of the experiment on this scale, if it is one of this measure."""
+        """Return the experiment's target on this scale; None: it is of another measure."""
         target = success.target
         if target is None or target.metric not in (self.name, self.logarithm):
             return None
@@ -86,7 +84,6 @@ OF_LABELS = {
 
 
 def measure_of(metric: PrimaryMetric) -> MeasureAxis:
-    """Return how the axes show a metric."""
     plain = MeasureAxis(
         name=metric.name, title=f"test {metric.name}", rises=metric.rises, unit="", axis={}
     )
@@ -94,9 +91,7 @@ def measure_of(metric: PrimaryMetric) -> MeasureAxis:
 
 
 def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:
-    """Return the figures of a scenario; where no model was trained or evaluated, only the work
-    done.
-    """
+    """Return the figures of a scenario; without evaluations only of the work done."""
     if success.metric is None or not any(
         len(run.record.evaluations) for series in all_series for run in series.runs
     ):
@@ -110,11 +105,7 @@ def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:
 
 
 def points(run: CollectedRun, measure: MeasureAxis, x: str) -> tuple[Floats, Floats]:
-    """Return the evaluations of a run that are finite.
-
-    Returns:
-        Seconds since the first release, or samples applied; and the measure.
-    """
+    """Return a run's finite evaluations: seconds since the first release, or samples; values."""
     frame, values = run.record.evaluations, measure.of(run.record.evaluations)
     if x == "time":
         at = np.asarray(frame["at"], dtype=float) - started_at(run)
@@ -168,9 +159,7 @@ def _title(measure: MeasureAxis) -> str:
 
 
 def _views(all_series: Sequence[Series], measure: MeasureAxis, of_axis: str) -> tuple[View, ...]:
-    """Return the views of a metric that rises: all, and the upper part, where most evaluations lie
-    and paradigms differ.
-    """
+    """Return the views of a rising metric: all, and the upper part, where paradigms differ."""
     values = np.concatenate(
         [points(run, measure, "time")[1] for series in all_series for run in series.runs]
     )
@@ -188,7 +177,7 @@ def _views(all_series: Sequence[Series], measure: MeasureAxis, of_axis: str) -> 
 
 
 def _lone(series: Series, run: CollectedRun, x: Floats, y: Floats) -> list[Trace]:
-    """Draw a run that did not finish by itself, with a cross where it ended."""
+    """Draw an unfinished run, with a cross at its end."""
     if not len(x):
         return []
     keep = kept(y)
@@ -213,8 +202,8 @@ def _lone(series: Series, run: CollectedRun, x: Floats, y: Floats) -> list[Trace
 
 
 def _switches(series: Series, x: Floats, y: Floats) -> list[Trace]:
-    """Mark on the mean curve where the runs switched phases."""
-    switches = [switch for story in series.stories for switch in story.of("switch")]
+    """Mark the switches of phases on the mean curve."""
+    switches = [switch for events in series.run_events for switch in events.of("switch")]
     if not switches:
         return []
     at = np.array([switch.at for switch in switches])
@@ -234,11 +223,11 @@ def _switches(series: Series, x: Floats, y: Floats) -> list[Trace]:
 
 
 def times_to(x: Floats, y: Floats, targets: Floats, *, rises: bool) -> Floats:
-    """Return when a curve first met each target; infinity where it did not.
+    """Return when a curve first met each target; infinity: never.
 
     Args:
         x: times, rising.
-        y: the values that were measured then.
+        y: the values at these times.
         targets: in any order.
         rises: whether more is better.
     """
@@ -298,7 +287,7 @@ def _time_to(all_series: Sequence[Series], success: Success, measure: MeasureAxi
 
 
 def _work_done(all_series: Sequence[Series]) -> Figure:
-    """Show how fast work was done, where no model was measured."""
+    """Draw the progress of work, where no model was evaluated."""
     traces: list[Trace] = []
     for series in all_series:
         curves = []

@@ -1,10 +1,7 @@
-"""What all figures are made of: the runs of a paradigm, traces and layouts in Plotly's format, and
-numbers with as many digits as a screen shows.
+"""The parts of figures: the runs of a paradigm, and traces and layouts as data for plotly.js.
 
-A figure is plain data for plotly.js (https://plotly.com/javascript/reference/). The Python package
-`plotly` would save no lines, and refuses the names of colours (`$0`, `$text`), to which the page
-gives their value in the reader's theme, and `colours.painted` in a picture. The tests check every
-figure against its schema.
+The Python package `plotly` would refuse the names of colours (`$0`, `$text`), which the page
+replaces by the reader's theme, and `colours.painted` in a picture.
 """
 
 from __future__ import annotations
@@ -22,16 +19,14 @@ from numpy.typing import ArrayLike, NDArray
 from raysync.core.ids import WorkerId
 from raysync.results.collection import CollectedRun
 from raysync.results.figures.colours import DASHES, HUES
-from raysync.results.figures.journal_events import Story, story_of
+from raysync.results.figures.journal_events import RunEvents, run_events_of
 
 Trace = dict[str, Any]
 Floats = NDArray[np.float64]
 
-ROW_PX = 22
-"""The height of a lane or a bar."""
+ROW_PX = 22  # the height of a lane or a bar
 
-AROUND_PX = 80
-"""The height that a figure with lanes needs above and below them."""
+AROUND_PX = 80  # the height above and below lanes
 
 FONT = 'system-ui, -apple-system, "Segoe UI", Roboto, "DejaVu Sans", sans-serif'
 
@@ -46,14 +41,11 @@ _AXIS = {
 }
 _TITLE = {"standoff": 8, "font": {"size": 12.5, "color": "$muted"}}
 
-INVISIBLE = "\u2060"
-"""Categories of an axis with the same text differ in how many of these they end in."""
+INVISIBLE = "\u2060"  # equal categories of an axis differ in the number of these at their end
 
 
 @dataclass(frozen=True)
 class View:
-    """A part of a figure that a button shows."""
-
     label: str
     low: float
     high: float
@@ -62,85 +54,75 @@ class View:
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure."""
-
     key: str
-    """Its name in file names and in the page's anchors."""
+    """The name in file names and anchors."""
     section: str
     title: str
     caption: str
-    """One line: what is shown, and its unit."""
+    """A line: the contents and their unit."""
     traces: list[Trace]
     layout: dict[str, Any] = field(default_factory=dict)
     wide: bool = False
     """Whether it takes the whole width of a page."""
     views: tuple[View, ...] = ()
-    """Its parts; the first is shown at first."""
+    """Alternative ranges; the first is the initial one."""
 
     @property
     def height(self) -> int:
-        """The height in pixels."""
+        """In pixels."""
         return int(self.layout.get("height", 340))
 
 
 @dataclass(frozen=True)
 class Series:
-    """A paradigm of a scenario: it has one colour in all figures, and a reader can hide it."""
+    """A paradigm of a scenario, with one colour in all figures."""
 
     label: str
     runs: tuple[CollectedRun, ...]
     index: int
-    """The number that gives it its colour and dash."""
+    """The number of its colour and dash."""
 
     @property
     def color(self) -> str:
-        """The colour of lines and points."""
         return f"${self.index % HUES}"
 
     def pale(self, percent: int) -> str:
-        """Return the colour, only partly opaque: for bands and the lesser parts of a bar."""
+        """Return a translucent colour, for bands and minor parts of a bar."""
         return f"{self.color}/{percent}"
 
     @property
     def trace(self) -> Trace:
-        """The attributes that every trace of the series has."""
+        """The attributes of all its traces."""
         return {"name": plain(self.label), "legendgroup": str(self.index)}
 
     @property
     def line(self) -> dict[str, Any]:
-        """The line of its curves."""
         return {"color": self.color, "width": 2, "dash": DASHES[self.index // HUES % len(DASHES)]}
 
     @property
     def regular(self) -> tuple[CollectedRun, ...]:
-        """The runs that curves are averaged over: those that finished; if none did, those that were
-        stopped.
-        """
+        """The runs to average: the finished, or else the stopped."""
         finished = tuple(run for run in self.runs if run.status == "finished")
         return finished or tuple(run for run in self.runs if run.status == "stopped")
 
     @property
     def others(self) -> tuple[CollectedRun, ...]:
-        """The rest: diverged, failed, unfinished (and stopped, beside finished ones)."""
+        """The rest, such as diverged runs; stopped ones beside finished ones."""
         return tuple(run for run in self.runs if run not in self.regular)
 
     @cached_property
     def pushes(self) -> tuple[pd.DataFrame, ...]:
-        """The pushes of each run, with times in seconds since the first release; `slot` is the
-        worker without its life.
-        """
+        """Each run's pushes, with a `slot`; times are seconds since the first release."""
         return tuple(map(_pushes, self.runs))
 
     @cached_property
-    def stories(self) -> tuple[Story, ...]:
-        """What the journal of each run holds beside the pushes, with times in seconds since the
-        first release.
-        """
-        return tuple(story_of(run.record, started_at(run)) for run in self.runs)
+    def run_events(self) -> tuple[RunEvents, ...]:
+        """Each run's other events, in seconds since the first release."""
+        return tuple(run_events_of(run.record, started_at(run)) for run in self.runs)
 
 
 def started_at(run: CollectedRun) -> float:
-    """Return the first release, in seconds since the run began; 0 if no worker was released."""
+    """Return the first release, in seconds since the run began; 0: there was none."""
     pushes = run.record.pushes
     return float(pushes.released_at_s.min()) if len(pushes) else 0.0
 
@@ -164,9 +146,7 @@ def plain(text: object) -> str:
 
 
 def numbers(values: ArrayLike, digits: int = 4) -> list[float | int | None]:
-    """Round values to so many significant digits for JSON, since no screen shows more; what is not
-    finite becomes null.
-    """
+    """Round values to significant digits for JSON; infinity and NaN become null."""
     return [_short(float(value), digits) for value in np.asarray(values, dtype=float)]
 
 
@@ -178,7 +158,6 @@ def _short(value: float, digits: int) -> float | int | None:
 
 
 def line(series: Series, x: ArrayLike, y: ArrayLike, **more: Any) -> Trace:
-    """Return a curve of a series."""
     return {
         **series.trace,
         "type": "scatter",
@@ -191,7 +170,6 @@ def line(series: Series, x: ArrayLike, y: ArrayLike, **more: Any) -> Trace:
 
 
 def band(series: Series, x: ArrayLike, low: ArrayLike, high: ArrayLike) -> Trace:
-    """Return the area between two curves."""
     forth, low, high = np.asarray(x), np.asarray(low), np.asarray(high)
     return {
         **series.trace,
@@ -208,14 +186,13 @@ def band(series: Series, x: ArrayLike, low: ArrayLike, high: ArrayLike) -> Trace
 
 
 def curve(series: Series, x: Floats, values: Floats, **more: Any) -> list[Trace]:
-    """Return the mean over the runs, and the band from the lowest to the highest where there are
-    several.
+    """Return the mean over the runs, and the band from minimum to maximum of several.
 
     Args:
         series: the paradigm.
-        x: an array of shape (points,).
-        values: an array of shape (runs, points).
-        more: further attributes of the mean's trace.
+        x: (points,).
+        values: (runs, points).
+        more: attributes of the mean's trace.
     """
     mean = line(series, x, values.mean(axis=0), **more)
     return (
@@ -226,12 +203,12 @@ def curve(series: Series, x: Floats, values: Floats, **more: Any) -> list[Trace]
 
 
 def axis(title: str, **more: Any) -> dict[str, Any]:
-    """Return an axis with its title, which names the unit."""
+    """Return an axis; the title names the unit."""
     return {"title": {"text": title}, **more}
 
 
 def whiskers(value: float, low: float | None, high: float | None) -> dict[str, Any]:
-    """Return the error bar of an interval; none is drawn where there is no interval."""
+    """Return the error bar of an interval, invisible without one."""
     if low is None or high is None:
         return {"visible": False}
     return {
@@ -245,8 +222,9 @@ def whiskers(value: float, low: float | None, high: float | None) -> dict[str, A
 
 
 def rows_layout(rows: int) -> dict[str, Any]:
-    """Return the layout of a figure with so many lanes, the first on top; the page makes it smaller
-    when a paradigm is hidden.
+    """Return the layout of a figure with lanes, the first on top.
+
+    The page shrinks it when a paradigm is hidden.
     """
     lanes = {
         "type": "category",
@@ -259,20 +237,17 @@ def rows_layout(rows: int) -> dict[str, Any]:
 
 
 def row_names(series: Series, names: Iterable[str]) -> dict[str, str]:
-    """Return lane -> its category, which differs from that of another paradigm's lane of the same
-    name by invisible characters.
-    """
+    """Return lane -> category, unique over the paradigms by invisible characters."""
     return {name: f"{plain(name)}{INVISIBLE * series.index}" for name in names}
 
 
 def heading(series: Series, names: Mapping[str, str], at: Sequence[float]) -> Trace:
-    """Return a trace that creates the lanes of a paradigm, in order: one for its name, then those
-    of its workers. It is drawn before what is in them.
+    """Return a trace that creates a paradigm's lanes in order: its name, then its workers.
 
     Args:
         series: the paradigm.
         names: lane -> category.
-        at: where along the x axis its name stands: once for each part that a view shows.
+        at: positions of the name on the x axis, one for each view.
     """
     return {
         **series.trace,
@@ -290,7 +265,7 @@ def heading(series: Series, names: Mapping[str, str], at: Sequence[float]) -> Tr
 
 
 def rule(x: tuple[float, float], y: tuple[float, float], **more: Any) -> dict[str, Any]:
-    """Return a dotted line from one point to another, below the traces."""
+    """Return a dotted line below the traces."""
     return {
         "type": "line",
         "x0": x[0],
@@ -304,20 +279,18 @@ def rule(x: tuple[float, float], y: tuple[float, float], **more: Any) -> dict[st
 
 
 def caption(*sentences: str) -> str:
-    """Return the sentences of a caption that say something."""
+    """Join the sentences of a caption, without empty ones."""
     return " ".join(filter(None, sentences))
 
 
 def over_seeds(all_series: Sequence[Series]) -> str:
-    """Say for a caption how several runs became one curve."""
+    """Explain curves over several runs, for a caption."""
     several = any(len(series.regular) > 1 for series in all_series)
     return "Line: mean over seeds; band: lowest to highest seed." if several else ""
 
 
 def layout_of(figure: Figure) -> dict[str, Any]:
-    """Return the Plotly layout of a figure, complete but for its width; the page adds legends and
-    titles.
-    """
+    """Return a figure's Plotly layout without width, legends and titles, which the page adds."""
     axes = {
         name: {
             **_AXIS,

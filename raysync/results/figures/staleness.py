@@ -1,6 +1,4 @@
-"""The figures of lead and staleness: how far ahead workers were, and how old the weights that they
-used, over time and as distributions.
-"""
+"""The figures of lead and staleness, over time and as distributions."""
 
 from __future__ import annotations
 
@@ -33,7 +31,7 @@ STALENESS = (
 
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
-    """Return the figures of a scenario, without those of a measure that is 0 throughout."""
+    """Return the figures of a scenario, except for a measure that is always 0."""
     return [
         figure
         for column, how, title, what in (LEAD, STALENESS)
@@ -88,12 +86,12 @@ def _over_time(
             if len(middles)
             else []
         )
-    each = "The largest" if how == "max" else "The mean"
+    aggregate = "The largest" if how == "max" else "The mean"
     return Figure(
         key=f"{column}-time",
         section=SECTION,
         title=f"{title} over time",
-        caption=caption(f"{each} {title.lower()} in each stretch of the run: {what}.", over),
+        caption=caption(f"{aggregate} {title.lower()} in each stretch of the run: {what}.", over),
         traces=traces,
         layout={
             "xaxis": axis("seconds", rangemode="tozero"),

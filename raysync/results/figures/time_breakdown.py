@@ -1,6 +1,4 @@
-"""The figures of the workers' time: where it went, what each worker contributed, and what was
-dropped.
-"""
+"""The figures of the workers' time: its parts, contributions, and dropped pushes."""
 
 from __future__ import annotations
 
@@ -22,11 +20,9 @@ from raysync.results.figures.primitives import (
 )
 
 SECTION = "What the workers did"
-WORKERS = 10
-"""More workers than this are shown by group."""
+WORKERS = 10  # more are displayed by group
 
-BAR_PX = 16
-"""The height of one paradigm's bar beside others."""
+BAR_PX = 16  # the height of one paradigm's bar beside others
 
 ACTIVITIES = {
     "busy_s": ("computing", 100),
@@ -34,18 +30,17 @@ ACTIVITIES = {
     "server_s": ("the server", 38),
     "wait_s": ("waiting", 18),
 }
-"""Column -> its name, and how opaque it is drawn."""
+"""Column -> name, opacity in percent."""
 
 BARS_LAYOUT = {
     "barmode": "group",
     "bargroupgap": 0.05,
     "xaxis": {"type": "category", "showgrid": False},
 }
-"""The layout of bars side by side for each worker."""
+"""For bars side by side for each worker."""
 
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
-    """Return the figures of a scenario."""
     pushed = [series for series in all_series if any(map(len, series.pushes))]
     if not pushed:
         return []
@@ -53,15 +48,12 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
 
 
 def spent(pushes: pd.DataFrame) -> pd.DataFrame:
-    """Return what the workers of a run did with their time.
-
-    Args:
-        pushes: as `Series.pushes` has them.
+    """Return the parts of the workers' time in a run, from `Series.pushes`.
 
     Returns:
-        A table indexed by slot: busy_s, server_s (until it had made the weights), transfer_s (the
-        rest between release and push), wait_s, samples (applied). The four times of a worker sum to
-        its time from its first release to the end of its last wait.
+        By slot: busy_s, server_s (until it had made the weights), transfer_s (the rest between
+        release and push), wait_s, and samples (applied). The four times sum to a worker's time from
+        its first release to the end of its last wait.
     """
     active_s = pushes.pushed_at_s - pushes.released_at_s
     frame = pushes.assign(
@@ -76,12 +68,12 @@ def spent(pushes: pd.DataFrame) -> pd.DataFrame:
 
 
 def slots_in_order(slots: pd.Series[str]) -> list[str]:
-    """Return each slot once, by group, then by number: gpu-2 before gpu-10."""
+    """Return each slot once, by group and number: gpu-2 before gpu-10."""
     return sorted(slots.unique(), key=lambda slot: (Slot(slot).group, Slot(slot).number))
 
 
 def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the mean over runs, worker by worker."""
+    """Return the mean over runs for each worker."""
     return pd.concat(frames).groupby(level=0, sort=False).mean()
 
 
@@ -149,14 +141,10 @@ def _spending(all_series: Sequence[Series]) -> Figure:
 
 
 def contributions(pushes: pd.DataFrame) -> pd.DataFrame:
-    """Return the share of each worker in the applied samples, and in the speed.
-
-    Args:
-        pushes: as `Series.pushes` has them.
+    """Return each worker's share of the applied samples, and of the speed.
 
     Returns:
-        A table indexed by slot: `samples` and `speed` (samples computed per busy second), each
-        summing to 1 where there are any.
+        By slot: `samples` and `speed` (samples computed per busy second), which sum to 1 or 0.
     """
     table = spent(pushes)
     computed = pushes.groupby("slot").samples.sum().reindex(table.index)
@@ -220,7 +208,7 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
 def _shares(
     all_series: Sequence[Series], shares: Sequence[pd.Series[float]], what: str
 ) -> list[Trace]:
-    """Draw a share of each worker, a bar a paradigm."""
+    """Draw each worker's share, with a bar for each paradigm."""
     return [
         {
             **series.trace,
@@ -272,14 +260,7 @@ def _drops(all_series: Sequence[Series]) -> list[Figure]:
 
 
 def lost(pushes: pd.DataFrame) -> pd.DataFrame:
-    """Return what a run computed in vain, worker by worker.
-
-    Args:
-        pushes: as `Series.pushes` has them.
-
-    Returns:
-        A table indexed by slot: `pushes` and, of these, `dropped`.
-    """
+    """Return each slot's `pushes` and, of these, `dropped`."""
     frame = pushes.assign(pushes=1, dropped=pushes.outcome == "dropped")
     return (
         frame.groupby("slot", sort=False)[["pushes", "dropped"]]

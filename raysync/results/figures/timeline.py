@@ -1,4 +1,4 @@
-"""The timeline of iterations, a lane for each worker, as in Figure 1 of the LagTuner paper."""
+"""The timeline of iterations, with a lane for each worker, as in Figure 1 of the LagTuner paper."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pandas as pd
 
 from raysync.core.ids import Slot, WorkerId
 from raysync.results.collection import CollectedRun
-from raysync.results.figures.journal_events import Story
+from raysync.results.figures.journal_events import RunEvents
 from raysync.results.figures.primitives import (
     Figure,
     Series,
@@ -26,37 +26,31 @@ from raysync.results.figures.primitives import (
 from raysync.results.figures.time_breakdown import slots_in_order
 
 SECTION = "Iteration by iteration"
-ROUNDS = 7
-"""A view shows so many iterations of the slowest worker."""
+ROUNDS = 7  # iterations of the slowest worker in a view
 
-LANES = 48
-"""The most workers of all paradigms together, but at least `LANES_MIN` of each; of more, some of
-each group are shown."""
+LANES = 48  # workers of all paradigms together, at most
+LANES_MIN = 3  # but so many of each paradigm
 
-LANES_MIN = 3
+BARS = 1_200  # iterations in a view, at most, of all paradigms: it is narrowed to so many
 
-BARS = 1_200
-"""The most iterations in a view, all paradigms together: it is narrowed until so many are left."""
-
-SHORTEST_S = 1e-9
-"""Shorter bars are rounding errors."""
+SHORTEST_S = 1e-9  # shorter bars are rounding errors
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """One run, cut for the timeline."""
+    """One run in the timeline."""
 
     series: Series
     run: CollectedRun
     pushes: pd.DataFrame
-    story: Story
+    events: RunEvents
 
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
-    """Return the figure of a scenario: one run a paradigm, that of the smallest seed."""
+    """Return the figure of a scenario: each paradigm's run with the smallest seed."""
     workers = max(LANES_MIN, LANES // max(1, len(all_series)))
     lanes = [
-        Lanes(series, series.runs[0], _few_workers(series.pushes[0], workers), series.stories[0])
+        Lanes(series, series.runs[0], _few_workers(series.pushes[0], workers), series.run_events[0])
         for series in all_series
         if series.runs and len(series.pushes[0])
     ]
@@ -101,18 +95,14 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
 
 
 def _few_workers(pushes: pd.DataFrame, workers: int) -> pd.DataFrame:
-    """Return the pushes of so many workers: in turn the first of each group, the second of each,
-    ...
-    """
+    """Return the pushes of so many workers, taken from all groups in turn."""
     slots = pd.DataFrame({"slot": slots_in_order(pushes.slot)})
     slots["turn"] = slots.groupby(slots.slot.map(lambda slot: Slot(slot).group)).cumcount()
     return pushes[pushes.slot.isin(slots.sort_values("turn", kind="stable").slot.head(workers))]
 
 
 def _views(lanes: Sequence[Lanes]) -> list[View]:
-    """Return the views: the start, the middle of the shortest run, and the first switch or
-    departure, each as wide as is readable.
-    """
+    """Return readable views: start, middle of the shortest run, first switch or departure."""
     frames = [lane.pushes for lane in lanes]
     lasts = [(frame.pushed_at_s + frame.wait_s).max() for frame in frames]
     steps = [
@@ -127,7 +117,7 @@ def _views(lanes: Sequence[Lanes]) -> list[View]:
     if middle > width:
         views.append(View("middle", middle, middle + width))
     first = min(
-        (event for lane in lanes for event in lane.story.of("switch", "left") if event.at > width),
+        (event for lane in lanes for event in lane.events.of("switch", "left") if event.at > width),
         key=lambda event: event.at,
         default=None,
     )
@@ -198,8 +188,8 @@ def _of_iterations(frame: pd.DataFrame) -> pd.Series:
 
 
 def _of_waits(lanes: Lanes, frame: pd.DataFrame) -> pd.Series:
-    """Say why each worker was held, as far as the story has it."""
-    holds = lanes.story.holds
+    """Say why each worker was held, if that is known."""
+    holds = lanes.events.holds
     keys = zip(frame.worker, frame.pushed_at_s.round(6), strict=True)
     return pd.Series(
         [holds.get((worker, at), "") for worker, at in keys], index=frame.index, dtype=object
@@ -210,7 +200,7 @@ def _decisions(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> li
     """Draw the notes about a worker on its lane."""
     decisions = [
         (event, names[slot])
-        for event in lanes.story.happenings
+        for event in lanes.events.happenings
         for slot in [WorkerId(event.worker).slot]
         if slot in names
         and event.kind not in ("joined", "waited")

@@ -1,7 +1,5 @@
-"""Adapters to other libraries, one thin file each, and the words before the colon that name them:
-`hf:`, `lightning:`, `timm:`, `torchvision:`.
-
-No library is imported before an experiment asks for it by name.
+"""Adapters to other libraries: `hf:`, `lightning:`, `timm:`, `torchvision:`; imported only when
+named.
 """
 
 from __future__ import annotations
@@ -11,20 +9,18 @@ from functools import partial
 from importlib import import_module
 from typing import Any
 
+# Word -> module and class, called with the text after the colon and the task's parameters.
 TASKS = {"hf": "huggingface_task.HuggingFaceTask", "lightning": "lightning_task.LightningTask"}
-"""Word -> module and class, called with what follows the colon and with the task's parameters."""
+# Word -> module and function, called with the text after the colon, `input_shape`, `classes`, and
+# the model's parameters.
 MODELS = {"timm": "timm_models.build", "torchvision": "torchvision_models.build"}
-"""Word -> module and function, called with what follows the colon, `input_shape`, `classes`, and
-the model's parameters."""
 
 
 def task_adapter(name: str) -> Callable[..., Any] | None:
-    """Return what makes the task of that name; None if no adapter is meant."""
     return _adapter(TASKS, name)
 
 
 def model_adapter(name: str) -> Callable[..., Any] | None:
-    """Return what builds the model of that name; None if no adapter is meant."""
     return _adapter(MODELS, name)
 
 

@@ -1,4 +1,4 @@
-"""How samples of transformers become batches: by its own collators, with padding."""
+"""Makes batches of transformers' samples: with its own collators, and padding."""
 
 from __future__ import annotations
 
@@ -11,12 +11,6 @@ Collate = Callable[[list[Any]], Any]
 
 
 def collator(head: str, tokenizer: Any) -> Collate:
-    """Return the collator of transformers for a head.
-
-    Args:
-        head: a name in `huggingface_task.HEADS`.
-        tokenizer: that of the model, or a `padder`.
-    """
     transformers = require("transformers", "huggingface", "collate_fn")
     if head in ("sequence-classification", "question-answering"):
         return transformers.DataCollatorWithPadding(tokenizer)  # type: ignore[no-any-return]
@@ -33,20 +27,19 @@ def collator(head: str, tokenizer: Any) -> Collate:
 
 
 class NextTokens:
-    """Samples without `labels` are their own labels: the model shifts them. Only padding is left
-    out of the loss, and not every token that is equal to it.
+    """Makes samples without `labels` their own; the loss leaves out padding, not all equal
+    tokens.
     """
 
     def __init__(self, padded: Collate) -> None:
         self._padded = padded
 
     def __call__(self, samples: list[Any]) -> Any:
-        """Return a batch with labels."""
-        return self._padded([{"labels": each["input_ids"]} | dict(each) for each in samples])
+        return self._padded([{"labels": x["input_ids"]} | dict(x) for x in samples])
 
 
 def padder(pad_token: int) -> Any:
-    """Return a tokenizer with only one token: it can pad what was tokenized already."""
+    """Return a tokenizer with only one token, which can pad tokenized samples."""
     transformers = require("transformers", "huggingface", "collate_fn")
     tokenizers = require("tokenizers", "huggingface", "collate_fn")
     only = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[PAD]": pad_token}, "[PAD]"))

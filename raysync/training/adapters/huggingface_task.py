@@ -21,6 +21,7 @@ from raysync.training.adapters.packages import alike_in_all_processes, require
 from raysync.training.tasks.task import Average, Task
 from raysync.users_code import users_code
 
+# name -> the class of transformers that puts this head on a model
 HEADS = {
     "causal-lm": "AutoModelForCausalLM",
     "image-classification": "AutoModelForImageClassification",
@@ -30,9 +31,9 @@ HEADS = {
     "sequence-classification": "AutoModelForSequenceClassification",
     "token-classification": "AutoModelForTokenClassification",
 }
-"""Name -> the class of transformers that puts this head on a model."""
+# heads with an accuracy
 CLASSIFY = ("image-classification", "sequence-classification", "token-classification")
-"""The heads whose accuracy is measured."""
+# head -> peft's name, which makes peft train a fresh head beside the adapters
 LORA_TASKS = {
     "causal-lm": "CAUSAL_LM",
     "question-answering": "QUESTION_ANS",
@@ -40,17 +41,15 @@ LORA_TASKS = {
     "sequence-classification": "SEQ_CLS",
     "token-classification": "TOKEN_CLS",
 }
-"""Head -> peft's word for it, which makes peft train a fresh head beside the adapters."""
 PARTS = ("train", "test", "validation")
 COLLATE = "collate_fn"
-IGNORED = -100
-"""The label that transformers leaves out of a loss."""
+IGNORED = -100  # transformers leave this label out of a loss
+# folder of a base model built from a configuration, below the folder of its adapters
 BASE = "base"
-"""The folder of the base model beside that of adapters, if it was built from a configuration."""
 
 
 class HuggingFaceTask(Task):
-    """A model of transformers with a head, and data of the user's."""
+    """A model of transformers with a head, and the user's data."""
 
     def __init__(
         self,
@@ -69,8 +68,8 @@ class HuggingFaceTask(Task):
                 a local folder of `save_pretrained`, with a slash: `./folder`.
             head: a name in `HEADS`.
             data: `package.module:function`, which returns `{"train": ..., "test": ...}`, perhaps
-                with `validation` and `collate_fn`. Data sets are map-style, and samples are
-                dicts of the model's arguments, with `labels`.
+                with `validation` and `collate_fn`. Data sets are map-style, and samples are dicts
+                of the model's arguments, with `labels`.
             config: settings of the model's configuration.
             data_parameters: arguments of that function.
             lora: arguments of `peft.LoraConfig`; None: all parameters are trained.
@@ -93,8 +92,8 @@ class HuggingFaceTask(Task):
         _ = self._config  # a folder or a type that does not exist is refused now
 
     def __getstate__(self) -> dict[str, Any]:
-        made_here = ("_config", "_tokenizer", "_parts", "_collate")
-        return {name: value for name, value in vars(self).items() if name not in made_here}
+        cached = ("_config", "_tokenizer", "_parts", "_collate")
+        return {name: value for name, value in vars(self).items() if name not in cached}
 
     @property
     def _where(self) -> str:
@@ -117,8 +116,8 @@ class HuggingFaceTask(Task):
         return self._data.rpartition(":")[2]
 
     @property
+    @override
     def primary(self) -> str:  # type: ignore[override]
-        """See `Task.primary`: accuracy where there are classes, else the loss."""
         return "accuracy" if self._classifies else "loss"
 
     @property
@@ -128,7 +127,6 @@ class HuggingFaceTask(Task):
 
     @property
     def _classifies(self) -> bool:
-        """Whether there is one class for each label."""
         if self._head == "token-classification":
             return True
         kind = getattr(self._config, "problem_type", None)
@@ -140,7 +138,6 @@ class HuggingFaceTask(Task):
 
     @cached_property
     def _config(self) -> Any:
-        """The configuration of the model."""
         auto = require("transformers", "huggingface", self._where).AutoConfig
         if self._folder is None:
             return self._from_settings(auto)
@@ -160,8 +157,11 @@ class HuggingFaceTask(Task):
             "transformers.models.auto.configuration_auto", "huggingface", self._where
         ).CONFIG_MAPPING
         if self._source not in types:
-            shown = ["a type of model of transformers, such as bert, distilbert, gpt2", "./FOLDER"]
-            raise unknown_name("type of model", self._source, types, self._where, shown)
+            allowed = [
+                "a type of model of transformers, such as bert, distilbert, gpt2",
+                "./FOLDER",
+            ]
+            raise unknown_name("type of model", self._source, types, self._where, allowed)
         _refuse_unknown(self._settings, auto.for_model(self._source), self._where)
         with users_code(f"{self._where}: config"):
             return auto.for_model(self._source, **self._settings)
@@ -196,7 +196,6 @@ class HuggingFaceTask(Task):
 
     @cached_property
     def _parts(self) -> dict[str, Any]:
-        """What the user's function returns."""
         where = f"{self._where}: data {self._data}"
         function = load_reference(self._data, where)
         with alike_in_all_processes(), users_code(where):
@@ -226,7 +225,7 @@ class HuggingFaceTask(Task):
 
     @cached_property
     def _tokenizer(self) -> Any:
-        """The tokenizer of the folder; without one, what can only pad."""
+        """The tokenizer of the folder; without one, a `padder`."""
         transformers = require("transformers", "huggingface", self._where)
         if self._folder is not None and (self._folder / "tokenizer_config.json").is_file():
             return transformers.AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
@@ -236,61 +235,48 @@ class HuggingFaceTask(Task):
     def _collate(self) -> Collate:
         return self._parts.get(COLLATE) or collator(self._head, self._tokenizer)
 
+    @override
     def collate(self, samples: list[Any]) -> Any:
-        """See `Task.collate`: by `collate_fn`, else by the collator of transformers for the head,
-        which pads to the longest sample of the batch.
-        """
         return dict(self._collate(samples))
 
+    @override
     def labels(self, samples: Dataset[Any]) -> Sequence[int]:
-        """See `Task.labels`: the `labels` of the samples, all of which are read for that."""
         if not self._classifies or self._head == "token-classification":
             return super().labels(samples)
-        each = (samples[index] for index in range(len(samples)))  # type: ignore[arg-type]
-        return [int(sample["labels"]) for sample in each]
+        # reads all samples
+        ordered = (samples[index] for index in range(len(samples)))  # type: ignore[arg-type]
+        return [int(sample["labels"]) for sample in ordered]
 
+    @override
     def loss(self, model: nn.Module, batch: Any) -> Tensor:
-        """See `Task.loss`: that of the model's own output.
-
-        With a label for each token it is the mean over the labels of the batch, not over its
-        samples; see `raysync/training/README.md`.
-        """
+        """Return the output's own loss: of tokens a mean over labels (see training/README.md)."""
         return _loss_of(model(**batch))
 
+    @override
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
-        """See `Task.metrics`: the loss and, with classes, accuracy; over labels, not samples."""
+        """Return the loss and, with classes, accuracy; over labels, not samples."""
         output = model(**batch)
         loss, labels = float(_loss_of(output)), batch.get("labels")
         if not isinstance(labels, Tensor):
             return {"loss": loss}
-        kept = labels[..., 1:] != IGNORED if self._head == "causal-lm" else labels != IGNORED
-        count = int(kept.sum())
+        counts = labels[..., 1:] != IGNORED if self._head == "causal-lm" else labels != IGNORED
+        count = int(counts.sum())
         values = {"loss": Average(loss * count if count else 0.0, count)}
         if self._classifies:
-            correct = int((output.logits.argmax(-1) == labels)[kept].sum())
+            correct = int((output.logits.argmax(-1) == labels)[counts].sum())
             values["accuracy"] = Average(correct, count)
         return values
 
+    @override
     def update(self, model: nn.Module, file: Update, epochs: float) -> Mapping[str, Any]:
-        """See `Task.update`: as under transformers' Trainer, no rate is multiplied by the
-        workers.
-        """
-        return {"lr_scaling": "none"}
+        return {"lr_scaling": "none"}  # as under transformers' Trainer
 
     def save_pretrained(self, model: nn.Module, folder: Path) -> None:
-        """Write a model as `save_pretrained` of its library does.
-
-        With LoRA the folder has the adapters; the base model is in `base` below it, if it was built
-        from a configuration and so is nowhere else.
-
-        Args:
-            model: as `build_model` returns it, with any weights.
-            folder: is made if it does not exist.
-        """
+        """Write a model, with LoRA the adapters, as its library's `save_pretrained` does."""
         saved: Any = model
         if self._lora is not None and self._folder is None:
             base = copy.deepcopy(saved).unload()
-            base.save_pretrained(folder / BASE)
+            base.save_pretrained(folder / BASE)  # it was built here, so it is nowhere else
             saved.peft_config["default"].base_model_name_or_path = str(folder / BASE)
         saved.save_pretrained(folder)
         if self._folder is not None and (self._folder / "tokenizer_config.json").is_file():
@@ -311,12 +297,7 @@ def _mapping(value: object, where: str) -> dict[str, Any]:
 
 
 def _refuse_unknown(settings: Mapping[str, Any], config: Any, where: str) -> None:
-    """Refuse settings that a configuration does not have; transformers would keep them without
-    using them.
-
-    Raises:
-        ConfigError: it names the nearest setting that exists.
-    """
+    """Refuse settings that a configuration lacks; transformers would ignore them."""
     known = [name for name in config.to_dict() if not name.startswith("_")]
     for name in settings:
         if not hasattr(config, name):

@@ -11,17 +11,17 @@ from raysync.errors import ConfigError
 from raysync.training.data.data_set import check_samples
 from raysync.users_code import users_code
 
+# part of the data -> the hook that returns its loader
 LOADERS = {"train": "train_dataloader", "validation": "val_dataloader", "test": "test_dataloader"}
-"""Part of the data -> the hook that returns its loader."""
+# hooks that change a batch
 BATCH_HOOKS = ("on_after_batch_transfer", "on_before_batch_transfer", "transfer_batch_to_device")
-"""The hooks that change a batch, of a module and of a data module."""
+# prefixes of lightning's own modules, under both names of the library
 PACKAGES = ("lightning.", "pytorch_lightning.")
-"""What the modules of lightning's own classes begin with, under both names of the library."""
 
 
 class Tagged(NamedTuple):
-    """A sample, or a batch, and the part of the data that it is from: a module has a step, and a
-    `collate_fn`, for each.
+    """A sample or batch, and its part of the data, by which a module chooses steps and
+    `collate_fn`.
     """
 
     part: str
@@ -29,8 +29,6 @@ class Tagged(NamedTuple):
 
 
 class TaggedSamples(Dataset[Tagged]):
-    """The samples of a part of the data."""
-
     def __init__(self, part: str, loader: DataLoader[Any]) -> None:
         self.part, self.samples, self.collate = part, loader.dataset, loader.collate_fn
 
@@ -42,11 +40,7 @@ class TaggedSamples(Dataset[Tagged]):
 
 
 def parts_of(source: Any, where: str) -> dict[str, TaggedSamples]:
-    """Set a source of data up, and return the parts of the data for which it has a loader.
-
-    Args:
-        source: a LightningModule or a LightningDataModule whose data are prepared.
-        where: the task, for errors.
+    """Set up a module or data module whose data are prepared; return the parts with a loader.
 
     Raises:
         ConfigError: a loader is not one DataLoader of samples, or a hook changes batches.
@@ -81,9 +75,7 @@ def _loader(source: Any, hook: str, where: str) -> DataLoader[Any] | None:
 
 
 def targets_of(samples: Any) -> Any:
-    """Return the attribute `targets` of a data set, also through `Subset`, which `random_split`
-    makes; None if it has none.
-    """
+    """Return the attribute `targets` of a data set, also through `Subset`; None if it has none."""
     if isinstance(samples, TaggedSamples):
         return targets_of(samples.samples)
     if isinstance(samples, Subset):
@@ -93,17 +85,13 @@ def targets_of(samples: Any) -> Any:
 
 
 def has_hook(thing: object, hook: str) -> bool:
-    """Say whether a module or a data module defines a hook, and not only lightning for it."""
+    """Whether a module or a data module defines a hook, and not only lightning for it."""
     own = getattr(type(thing), hook, None)
     return callable(own) and not own.__module__.startswith(PACKAGES)
 
 
 def refuse_hooks(hooks: Sequence[str], thing: object, where: str) -> None:
-    """Refuse a module or a data module that defines one of these hooks.
-
-    Raises:
-        ConfigError: it names the hook.
-    """
+    """Refuse a module or a data module that defines one of these hooks."""
     if hook := next((hook for hook in hooks if has_hook(thing, hook)), None):
         raise ConfigError(
             f"{where}: the hook {hook} of {type(thing).__name__} cannot be carried out: workers"

@@ -1,4 +1,4 @@
-"""What a LightningModule logs, and its torchmetrics objects, without a Trainer."""
+"""Collects a LightningModule's logged values and torchmetrics objects, without a Trainer."""
 
 from __future__ import annotations
 
@@ -15,12 +15,7 @@ MEANS = ("mean", "avg")
 
 @contextmanager
 def logged_values(module: nn.Module) -> Iterator[dict[str, Any]]:
-    """Collect what a LightningModule logs within the block.
-
-    Yields:
-        Name -> what `Task.metrics` returns for it; values that only hold for a step
-        (`on_epoch=False`) are left out.
-    """
+    """Collect values for `Task.metrics` that a LightningModule logs, except of single steps."""
     values: dict[str, Any] = {}
 
     def log(
@@ -44,30 +39,26 @@ def logged_values(module: nn.Module) -> Iterator[dict[str, Any]]:
 
 @contextmanager
 def nothing_logged(module: nn.Module) -> Iterator[None]:
-    """Ignore what a LightningModule logs within the block."""
     with _logging_to(module, lambda *_, **__: None):
         yield
 
 
 @contextmanager
 def _logging_to(module: nn.Module, log: Callable[..., None]) -> Iterator[None]:
-    """Give a module, and those inside it, another `log` for the time of the block: their own would
-    warn, and do nothing, without a Trainer. Their `log_dict` calls it.
-    """
-    modules = [each for each in module.modules() if hasattr(each, "log_dict")]
-    for each in modules:
-        each.__dict__["log"] = log
+    """Give a module, and those inside it, another `log` within the block."""
+    # their own would warn, and do nothing, without a Trainer; `log_dict` calls it
+    loggers = [part for part in module.modules() if hasattr(part, "log_dict")]
+    for logger in loggers:
+        logger.__dict__["log"] = log
     try:
         yield
     finally:
-        for each in modules:
-            del each.__dict__["log"]
+        for logger in loggers:
+            del logger.__dict__["log"]
 
 
 def _metric(name: str, value: Any, reduction: Any, batch_size: int | None) -> Any:
-    """Return a value as `Task.metrics` does: weighted by the samples unless `batch_size` says
-    otherwise.
-    """
+    """Return a value as `Task.metrics` does: weighted by samples, or by `batch_size`."""
     if is_torchmetric(value):
         return value
     if str(getattr(reduction, "__name__", reduction)).lower() not in MEANS:
@@ -81,11 +72,10 @@ def _metric(name: str, value: Any, reduction: Any, batch_size: int | None) -> An
 
 @contextmanager
 def metrics_untouched(module: nn.Module) -> Iterator[None]:
-    """Leave the torchmetrics objects of a module after the block as they were before: what
-    `training_step` adds to them would grow without end, and get into evaluations.
-    """
-    metrics = [each for each in module.modules() if hasattr(each, "metric_state")]
-    before = [_copied(each.metric_state) for each in metrics]
+    """Restore the torchmetrics objects of a module after the block."""
+    # the additions of `training_step` would grow without end, and get into evaluations
+    metrics = [part for part in module.modules() if hasattr(part, "metric_state")]
+    before = [_copied(metric.metric_state) for metric in metrics]
     try:
         yield
     finally:

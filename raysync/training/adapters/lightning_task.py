@@ -32,6 +32,7 @@ from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.tasks.task import Task, is_torchmetric
 from raysync.users_code import users_code
 
+# They change a batch, a gradient or an update: without them another model is trained.
 REFUSED_HOOKS = (
     "backward",
     "clip_gradients",
@@ -43,11 +44,9 @@ REFUSED_HOOKS = (
     "optimizer_zero_grad",
     *BATCH_HOOKS,
 )
-"""The hooks that change a batch, a gradient or an update: without them another model is trained."""
+# usual names of the loss of an evaluation, if a step does not return it
 LOSSES = ("val_loss", "valid_loss", "validation_loss", "val/loss", "test_loss", "test/loss")
-"""The usual names of the loss of an evaluation, where a step does not return it."""
-MODES = {"min": False, "max": True}
-"""`metric.mode` -> whether higher is better."""
+MODES = {"min": False, "max": True}  # `metric.mode` -> whether higher is better
 
 
 class LightningTask(Task):
@@ -68,8 +67,8 @@ class LightningTask(Task):
             module: the arguments of its constructor.
             data: `package.module:Class` of a LightningDataModule, or `{name: ..., argument: ...}`;
                 None: the module's own loaders.
-            metric: the primary metric as `{name: ..., mode: min}`, or `max`; None: the first that
-                is logged whose direction is known.
+            metric: the primary metric as `{name: ..., mode: min}`, or `max`; None: the first logged
+                one with a known direction.
 
         Raises:
             ConfigError: one of these does not exist, or is something else.
@@ -106,9 +105,9 @@ class LightningTask(Task):
         return str(self._data.get("name", self._reference)).rpartition(":")[2]
 
     @property
+    @override
     def primary(self) -> str:  # type: ignore[override]
-        """See `Task.primary`; before anything was logged, `loss`."""
-        return self._metric[0] if self._metric else "loss"
+        return self._metric[0] if self._metric else "loss"  # before anything was logged
 
     @property
     @override
@@ -133,12 +132,10 @@ class LightningTask(Task):
             )
         return found  # type: ignore[no-any-return]
 
+    @override
     def build_model(self) -> nn.Module:
-        """See `Task.build_model`: the LightningModule itself.
-
-        Raises:
-            ConfigError: it has no `training_step`, optimizes manually, or has a hook that cannot be
-                carried out.
+        """Build the LightningModule itself; refuse manual optimization and hooks that change
+        updates.
         """
         module: Any = self._make(self._module_class(), self._arguments, "module")
         if not has_hook(module, "training_step"):
@@ -156,8 +153,9 @@ class LightningTask(Task):
                 module.setup("fit")
         return module  # type: ignore[no-any-return]
 
+    @override
     def remarks(self, model: nn.Module) -> Sequence[str]:
-        """See `Task.remarks`: hooks that are not called, and what is taken of loaders."""
+        """Name hooks that are not called, and the parts of loaders that are used."""
         source = self._reference if not self._data else str(self._data["name"])
         lines = [
             f"Of the loaders of {source} the data sets and collate functions are used; batch size"
@@ -168,10 +166,9 @@ class LightningTask(Task):
             lines.append(f"Not called of {self._reference}: {', '.join(unused)}.")
         return lines
 
+    @override
     def update(self, model: nn.Module, file: Update, epochs: float) -> Mapping[str, Any]:
-        """See `Task.update`: what `configure_optimizers` returns. As under Lightning's Trainer, no
-        rate is multiplied by the workers.
-        """
+        """Translate `configure_optimizers`; as under Lightning's Trainer, rates are not scaled."""
         named, scaling = file.model_fields_set, {"lr_scaling": "none"}
         if {"optimizer", "schedule"} <= named or not has_hook(model, "configure_optimizers"):
             return scaling
@@ -181,7 +178,6 @@ class LightningTask(Task):
 
     @cached_property
     def _parts(self) -> dict[str, TaggedSamples]:
-        """The parts of the data that have a loader."""
         with alike_in_all_processes():
             source = (
                 self._make(self._data_class(), _without_name(self._data), "data")
@@ -191,7 +187,7 @@ class LightningTask(Task):
             if not self._prepared:
                 with users_code(f"{self._where}: prepare_data"):
                     source.prepare_data()
-                self._prepared = True  # what it downloads is there for the other processes
+                self._prepared = True  # the other processes have its downloads, too
             return parts_of(source, self._where)
 
     def _part(self, part: str, *others: str) -> TaggedSamples:
@@ -208,26 +204,28 @@ class LightningTask(Task):
     def train_set(self) -> Dataset[Any]:
         return self._part("train")
 
+    @override
     def test_set(self) -> Dataset[Any]:
-        """See `Task.test_set`; without test data, those for validation."""
+        """Return the test data, else the data for validation."""
         return self._part("test", "validation")
 
     @override
     def validation_set(self) -> Dataset[Any] | None:
         return self._parts.get("validation") if "test" in self._parts else None
 
+    @override
     def collate(self, samples: list[Tagged]) -> Tagged:
-        """See `Task.collate`: by the `collate_fn` of the samples' loader."""
         part = samples[0].part
-        return Tagged(part, self._parts[part].collate([each.content for each in samples]))
+        return Tagged(part, self._parts[part].collate([sample.content for sample in samples]))
 
+    @override
     def labels(self, samples: Dataset[Any]) -> Sequence[int]:
-        """See `Task.labels`: the attribute `targets` of the loader's data set."""
         targets = targets_of(samples)
         return super().labels(samples) if targets is None else targets
 
+    @override
     def loss(self, model: nn.Module, batch: Tagged) -> Tensor:
-        """See `Task.loss`: what `training_step` returns; what it logs is not kept."""
+        """Return the loss of `training_step`, and discard its logged values."""
         with nothing_logged(model), metrics_untouched(model):
             returned = _step(model, "training_step", batch)
         loss = _loss_in(returned)
@@ -238,10 +236,9 @@ class LightningTask(Task):
             )
         return loss  # type: ignore[no-any-return]
 
+    @override
     def metrics(self, model: nn.Module, batch: Tagged) -> Mapping[str, Any]:
-        """See `Task.metrics`: what `validation_step` logs, and what it returns as its loss; for the
-        test set `test_step`, if the module has one.
-        """
+        """Return the logged values and loss of `validation_step`, or the test set's `test_step`."""
         step = "test_step" if batch.part == "test" else "validation_step"
         step = step if has_hook(model, step) else "validation_step"
         if not has_hook(model, step):
@@ -253,7 +250,7 @@ class LightningTask(Task):
         if "loss" not in values and (loss := _evaluated_loss(values, returned)) is not None:
             values["loss"] = loss
         if batch.part == "test" and "validation" in self._parts:
-            return {name.removeprefix(OF_THE_TEST_SET): each for name, each in values.items()}
+            return {name.removeprefix(OF_THE_TEST_SET): value for name, value in values.items()}
         return values
 
     def _make(self, kind: type[Any], arguments: Mapping[str, Any], what: str) -> Any:
@@ -263,7 +260,7 @@ class LightningTask(Task):
 
 
 def _step(model: nn.Module, name: str, batch: Tagged) -> Any:
-    """Call a step, with 0 for the number of the batch, if it takes that."""
+    """Call a step, with 0 for the number of the batch if it takes one."""
     step: Callable[..., Any] = getattr(model, name)
     count = step.__code__.co_argcount - 1 if hasattr(step, "__code__") else 2
     return step(batch.content) if count == 1 else step(batch.content, 0)
@@ -274,16 +271,13 @@ def _loss_in(returned: Any) -> Any:
 
 
 def _evaluated_loss(values: Mapping[str, Any], returned: Any) -> Any:
-    """Return the loss that a step returned, or logged under its usual name."""
     named = (values[name] for name in LOSSES if name in values)
     loss = _loss_in(returned)
     return next(named, None) if loss is None else loss
 
 
 def _first_known(values: Mapping[str, Any]) -> tuple[str, bool] | None:
-    """Return the first metric whose direction is known: a torchmetrics object says it, and a loss
-    is better if it is lower.
-    """
+    """Return the first metric with a known direction, from torchmetrics or of a loss."""
     for name, value in values.items():
         direction = getattr(value, "higher_is_better", None) if is_torchmetric(value) else None
         if direction is None and "loss" in name.lower():

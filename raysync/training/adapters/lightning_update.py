@@ -1,4 +1,4 @@
-"""What a LightningModule's `configure_optimizers` returns, as settings of `update`."""
+"""Translates a LightningModule's `configure_optimizers` to settings of `update`."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ from raysync.config import Update
 from raysync.errors import ConfigError
 from raysync.training.server.optimizers import SETTINGS
 
+# arguments that choose another implementation of the same computation
 SAME_RESULT = ("foreach", "fused", "capturable", "differentiable")
-"""The arguments that choose another implementation of the same computation."""
 EPOCHS_TOLERANCE = 1e-6
 """Relative: a workload in samples or iterations makes a fraction of epochs."""
 
@@ -24,18 +24,15 @@ EPOCHS_TOLERANCE = 1e-6
 def update_of(
     where: str, configured: Any, model: nn.Module, named: Collection[str], epochs: float
 ) -> dict[str, Any]:
-    """Translate what `configure_optimizers` returned.
+    """Translate the result of `configure_optimizers`.
 
     Args:
         where: the task, for errors.
         configured: an optimizer; a list with one; both with schedulers, as a tuple or a dict.
         model: its trainable parameters must all be in the optimizer.
-        named: the settings of `update` that the experiment file names. If `optimizer` is among
-            them, the optimizer is not translated; with `schedule`, the schedule is not.
-        epochs: the passes over the training set that make up the workload, for schedules.
-
-    Returns:
-        Setting -> value.
+        named: the settings of `update` in the experiment file; `optimizer` and `schedule` among
+            them are not translated.
+        epochs: the passes over the training set in the workload, for schedules.
 
     Raises:
         ConfigError: something has no equivalent; the message names the setting that replaces it.
@@ -66,22 +63,23 @@ def _parts(configured: Any) -> tuple[list[Any], list[dict[str, Any]]]:
     if len(configured) == 2 and isinstance(configured[0], list):
         optimizers, schedulers = configured
         schedulers = schedulers if isinstance(schedulers, list) else [schedulers]
-    elif configured and all(isinstance(each, dict) for each in configured):
-        optimizers = [each.get("optimizer") for each in configured]
-        schedulers = [each["lr_scheduler"] for each in configured if "lr_scheduler" in each]
+    elif configured and all(isinstance(part, dict) for part in configured):
+        optimizers = [part.get("optimizer") for part in configured]
+        schedulers = [part["lr_scheduler"] for part in configured if "lr_scheduler" in part]
     else:
         optimizers, schedulers = list(configured), []
     return optimizers, [
-        each if isinstance(each, dict) else {"scheduler": each} for each in schedulers
+        scheduler if isinstance(scheduler, dict) else {"scheduler": scheduler}
+        for scheduler in schedulers
     ]
 
 
 def _optimizer(where: str, optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
     kind = type(optimizer)
     instead = "Name update.optimizer in the experiment file to train with that one instead."
-    optimized = {id(each) for group in optimizer.param_groups for each in group["params"]}
-    trainable = {name: each for name, each in model.named_parameters() if each.requires_grad}
-    if left := [name for name, each in trainable.items() if id(each) not in optimized]:
+    optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if left := [name for name, p in trainable.items() if id(p) not in optimized]:
         raise ConfigError(
             f"{where}: configure_optimizers leaves out {len(left)} of {len(trainable)} trainable"
             f" parameters ({left[0]}, ...); set their requires_grad to False."
@@ -108,7 +106,7 @@ def _optimizer(where: str, optimizer: Optimizer, model: nn.Module) -> dict[str, 
 
 
 def _name_of(kind: type[Optimizer]) -> str:
-    """Return the name of a class as `update.optimizer` has it."""
+    """Return the name of a class in `update.optimizer`."""
     is_of_torch = getattr(torch.optim, kind.__name__, None) is kind
     return kind.__name__.lower() if is_of_torch else f"{kind.__module__}:{kind.__qualname__}"
 
@@ -124,11 +122,6 @@ def _arguments(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _schedule(where: str, schedulers: list[dict[str, Any]], epochs: float) -> dict[str, Any]:
-    """Return `update.schedule` for schedulers.
-
-    Raises:
-        ConfigError: there is no exact equivalent.
-    """
     first = schedulers[0]
     name = type(first.get("scheduler")).__name__
     instead = "Name update.schedule in the experiment file to train with that one instead."
@@ -146,8 +139,8 @@ def _schedule(where: str, schedulers: list[dict[str, Any]], epochs: float) -> di
     if kind is lr_scheduler.MultiStepLR:
         return _milestones(sorted(scheduler.milestones.elements()), scheduler.gamma, epochs)
     if kind is lr_scheduler.StepLR:
-        each = scheduler.step_size
-        return _milestones(range(each, int(epochs) + 1, each), scheduler.gamma, epochs)
+        size = scheduler.step_size
+        return _milestones(range(size, int(epochs) + 1, size), scheduler.gamma, epochs)
     if kind is lr_scheduler.CosineAnnealingLR:
         if scheduler.eta_min == 0 and isclose(scheduler.T_max, epochs, rel_tol=EPOCHS_TOLERANCE):
             return {"name": "cosine"}
@@ -163,6 +156,5 @@ def _schedule(where: str, schedulers: list[dict[str, Any]], epochs: float) -> di
 
 
 def _milestones(at: Iterable[int], factor: float, epochs: float) -> dict[str, Any]:
-    """Return the schedule that multiplies the learning rate after these epochs."""
     reached = [epoch / epochs for epoch in at if epoch <= epochs]
     return {"name": "milestones", "milestones": reached, "factor": factor}

@@ -1,4 +1,4 @@
-"""The import of optional packages, and calls of a user's code that makes data."""
+"""Imports optional packages, and calls a user's code that makes data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,7 @@ from raysync.training.data.batch_reader import generators_restored, seed_generat
 
 
 def require(module: str, extra: str, where: str) -> ModuleType:
-    """Import a module of an optional package.
-
-    Raises:
-        ConfigError: the package is not installed; the message names the extra that has it.
-    """
+    """Import a module of an optional package, or raise a ConfigError that names the extra."""
     package = module.partition(".")[0]
     try:
         return import_module(module)
@@ -31,9 +27,7 @@ def require(module: str, extra: str, where: str) -> ModuleType:
 
 @contextmanager
 def alike_in_all_processes() -> Iterator[None]:
-    """Seed the global generators within the block, which each process of a run enters: so that what
-    a user's code splits at random is split alike in all of them.
-    """
+    """Seed the global generators within the block, so that random splits agree in all processes."""
     with generators_restored():
         seed_generators(hashed_seed(0, "data of a task"))
         yield

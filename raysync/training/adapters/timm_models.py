@@ -15,14 +15,7 @@ def build(name: str, /, input_shape: Shape, classes: int, **parameters: Any) -> 
     """Build a classifier of timm, without pretrained weights unless `pretrained` asks for them.
 
     Args:
-        name: one of `timm.list_models()`.
-        input_shape: (C, H, W); C is passed as `in_chans`.
-        classes: the number of logits, passed as `num_classes`.
         parameters: further arguments of `timm.create_model`.
-
-    Raises:
-        ConfigError: timm is not installed, there is no such model, or its weights cannot be
-            downloaded.
     """
     where = f"model timm:{name}"
     timm = require("timm", "timm", where)

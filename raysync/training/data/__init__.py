@@ -1,1 +1,1 @@
-"""Data sets, and which samples a worker meets in which batch."""
+"""Data sets, and the samples of each worker's batches."""

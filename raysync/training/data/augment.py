@@ -6,19 +6,11 @@ import torch
 from torch import Tensor
 from torch.nn.functional import pad
 
-PADDING = 4
-"""Black pixels around the image before the crop, as in He et al. (2016), section 4.2, which is
-usual for CIFAR since."""
+PADDING = 4  # black pixels around the image before the crop: He et al. (2016), section 4.2
 
 
 def crop_and_flip(images: Tensor, seed: int) -> Tensor:
-    """Shift each image by up to 4 pixels in each direction, and mirror half of the images, at
-    random.
-
-    Args:
-        images: (N, C, H, W), any type; pixels from outside of the image are 0.
-        seed: determines all randomness of this batch.
-    """
+    """Shift images (N, C, H, W) by up to 4 pixels, and mirror half of them, at random."""
     count, channels, height, width = images.shape
     random = torch.Generator().manual_seed(seed)
     top, left = torch.randint(0, 2 * PADDING + 1, (2, count), generator=random)

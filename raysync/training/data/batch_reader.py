@@ -1,8 +1,8 @@
-"""Read batches: from memory, or from a data set that is read sample by sample, perhaps ahead."""
+"""Reads batches: from memory, or sample by sample from a data set, perhaps ahead."""
 
 from __future__ import annotations
 
-import random  # noqa: TID251  (the user's data sets draw from it: it is seeded for each sample)
+import random  # noqa: TID251  (the user's data sets draw from it, seeded for each sample)
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, count, pairwise
@@ -16,20 +16,16 @@ from raysync.randomness import hashed_seed
 from raysync.training.data.batch_structure import split_batch
 from raysync.training.data.batches import Batches
 
-Key = tuple[int, int]
-"""The seed of a sample's randomness, and its index."""
+Key = tuple[int, int]  # seed of a sample's randomness, and its index
 
 
 class SeededSamples(Dataset[Any]):
-    """The samples of a data set, each read after torch's, NumPy's and Python's generators have been
-    seeded for it.
-    """
+    """Reads each sample after seeding torch's, NumPy's and Python's generators for it."""
 
     def __init__(self, samples: Dataset[Any]) -> None:
         self._samples = samples
 
     def __getitem__(self, key: Key) -> Any:
-        """Return the sample of that index, with the randomness of that seed."""
         seed, index = key
         seed_generators(seed)
         return self._samples[index]
@@ -44,7 +40,6 @@ def seed_generators(seed: int) -> None:
 
 @contextmanager
 def generators_restored() -> Iterator[None]:
-    """Restore the global generators of torch, NumPy and Python after the block."""
     states = torch.get_rng_state(), np.random.get_state(), random.getstate()
     try:
         yield
@@ -55,33 +50,21 @@ def generators_restored() -> Iterator[None]:
 
 
 class BatchReader:
-    """The batches of one worker, in parts: one for each device, or for each micro-batch.
-
-    With `workers`, that many processes read ahead. They are told the keys of the batches that
-    follow, which are a function of (seed, slot, clock); a step that does not follow (a worker has
-    come back, the batch size has changed) starts them anew.
-    """
+    """The batches of one worker, in parts: one for each device, or for each micro-batch."""
 
     def __init__(
         self,
         samples: Dataset[Any],
         collate: Callable[[list[Any]], Any],
         batches: Batches,
-        workers: int = 0,
+        workers: int = 0,  # processes that read ahead; 0: this process reads
     ) -> None:
-        """
-        Args:
-            samples: the training set, as `Task.train_set` returns it.
-            collate: makes a batch of samples.
-            batches: says which samples are in which batch.
-            workers: the number of processes that read ahead; 0: this process reads.
-        """
         self._collate, self._batches = collate, batches
         self._seeded, self._workers = SeededSamples(samples), workers
         self._read_batch = getattr(samples, "read_batch", None)
         self._ahead: Iterator[Any] | None = None
+        # clock and sizes of the batch that `_ahead` yields next
         self._next: tuple[int, tuple[int, ...]] | None = None
-        """The clock and the sizes of the batch that `_ahead` yields next."""
 
     @property
     def is_in_memory(self) -> bool:
@@ -89,7 +72,7 @@ class BatchReader:
         return self._read_batch is not None
 
     def seed(self, clock: int) -> int:
-        """Return the seed of what the model itself draws when it computes that batch."""
+        """Return the seed of the model's own random draws on that batch."""
         return self._batches.seed(clock)
 
     def samples(self, clock: int, size: int) -> list[int]:
@@ -97,7 +80,6 @@ class BatchReader:
         return [int(index) for index in self._batches.indices(clock, size)]
 
     def read(self, clock: int, sizes: Sequence[int]) -> list[Any]:
-        """Return a batch in parts of these sizes."""
         if self._read_batch is not None:
             indices = self._batches.indices(clock, sum(sizes))
             batch = self._read_batch(indices, self._batches.augmentation_seed(clock))
@@ -111,6 +93,7 @@ class BatchReader:
             ]
 
     def _read_ahead(self, clock: int, sizes: tuple[int, ...]) -> list[Any]:
+        # another step, after a restart or with a new batch size, restarts the processes
         if self._ahead is None or self._next != (clock, sizes):
             self._ahead = iter(
                 DataLoader(
@@ -127,7 +110,7 @@ class BatchReader:
 
 
 class _Following:
-    """The keys of all batches from a clock on, part by part: an endless batch sampler."""
+    """An endless batch sampler: the keys of all batches from a clock on, part by part."""
 
     def __init__(self, batches: Batches, clock: int, sizes: Sequence[int]) -> None:
         self._batches, self._clock, self._sizes = batches, clock, sizes
@@ -138,7 +121,6 @@ class _Following:
 
 
 def keys_of(batches: Batches, clock: int, sizes: Sequence[int]) -> list[list[Key]]:
-    """Return the keys of the samples of a batch, in parts of these sizes."""
     base = batches.augmentation_seed(clock)
     keys = [
         (hashed_seed(base, "sample", clock=place), int(index))
@@ -148,9 +130,7 @@ def keys_of(batches: Batches, clock: int, sizes: Sequence[int]) -> list[list[Key
 
 
 def even_sizes(total: int, parts: int) -> list[int]:
-    """Return the sizes of `parts` nearly equal parts, the larger ones first, as `tensor_split` cuts
-    them.
-    """
+    """Return the sizes of nearly equal parts, the larger ones first, like `tensor_split`."""
     return [total // parts + (index < total % parts) for index in range(parts)]
 
 
@@ -161,10 +141,7 @@ def read_in_order(
     limit: int,
     workers: int = 0,
 ) -> Iterator[tuple[Any, int]]:
-    """Yield batches of the first `limit` samples with their sizes, for an evaluation.
-
-    Randomness in the reading of a sample, if there is any, is the same at each evaluation.
-    """
+    """Yield batches of the first `limit` samples, with their sizes, alike at each evaluation."""
     starts = range(0, limit, batch_size)
     read_batch = getattr(samples, "read_batch", None)
     if read_batch is not None:

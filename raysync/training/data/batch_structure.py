@@ -10,13 +10,7 @@ from torch import Tensor
 
 
 def batch_to(batch: Any, move: Callable[[Tensor], Tensor]) -> Any:
-    """Return a batch whose tensors have been moved.
-
-    Args:
-        batch: a tensor, or tuples, lists and mappings of tensors and of other values, which stay
-            as they are.
-        move: called with each tensor.
-    """
+    """Move all tensors of a batch; other values stay as they are."""
     if isinstance(batch, Tensor):
         return move(batch)
     if isinstance(batch, Mapping):
@@ -30,9 +24,7 @@ def batch_to(batch: Any, move: Callable[[Tensor], Tensor]) -> Any:
 
 
 def _like(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
-    """Return a mapping of the batch's own type, such as transformers' BatchEncoding, if it can be
-    made of a dict.
-    """
+    """Convert to the batch's own type, such as transformers' BatchEncoding, if a dict suffices."""
     try:
         return type(batch)(moved)  # type: ignore[call-arg]
     except TypeError:
@@ -40,12 +32,7 @@ def _like(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
 
 
 def split_batch(batch: Any, sizes: Sequence[int]) -> list[Any]:
-    """Split every tensor of a batch along its first dimension.
-
-    Args:
-        batch: as for `batch_to`.
-        sizes: the number of samples of each part.
-    """
+    """Split every tensor of a batch along its first dimension."""
     if isinstance(batch, Tensor):
         return list(torch.split(batch, list(sizes)))
     if isinstance(batch, Mapping):

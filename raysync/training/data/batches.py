@@ -1,4 +1,4 @@
-"""Which samples a worker meets in which batch: its share of the training set, and their order."""
+"""The samples of a worker's batches: its share of the training set, and their order."""
 
 from __future__ import annotations
 
@@ -19,21 +19,13 @@ Array = npt.NDArray[Any]
 def shards(
     data: Data, count: int, labels: Callable[[], Array], slots: Mapping[str, int], seed: int
 ) -> dict[str, Array]:
-    """Deal the training samples out to the worker slots, in proportion to their batch sizes: after
-    equally many iterations each has passed through its share equally often.
+    """Deal the training samples out to the worker slots, in proportion to their batch sizes.
+
+    So after equally many iterations each slot has passed through its share equally often.
 
     Args:
-        data: `partition` `iid` deals a shuffled set out in turns; `dirichlet` draws, for each
-            class, the shares of n slots from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of
-            non-identical data distribution"), or from Dir(n alpha b / sum of b) with the batch
-            sizes b, which has these shares as its mean; `shared` gives all samples to every slot.
-        count: N, the number of samples.
-        labels: returns the class of each, (N,); called for `dirichlet` only.
-        slots: slot -> its batch size in samples, in the order of the experiment.
-        seed: the seed of the run.
-
-    Returns:
-        Slot -> indices, int64; none is empty.
+        labels: returns the class of each sample; called for `dirichlet` only.
+        slots: slot -> batch size, in the order of the experiment.
 
     Raises:
         ConfigError: there are more slots than samples, alpha is so small that in each of 100 draws
@@ -50,6 +42,8 @@ def shards(
         order, owners = rng.permutation(count), _turns(list(slots.values()), count)
         return {slot: order[owners == index] for index, slot in enumerate(slots)}
     classes = labels()
+    # Each class has shares from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of
+    # non-identical data distribution"), with batch sizes b from Dir(n alpha b / sum of b).
     alphas = [data.alpha * (len(slots) * size / sum(slots.values())) for size in slots.values()]
     for _ in range(100):
         parts: list[list[Array]] = [[] for _ in slots]
@@ -68,11 +62,10 @@ def shards(
 
 
 def _turns(sizes: Sequence[int], count: int) -> Array:
-    """Return whose turn each of so many samples is, (count,), as slot numbers.
+    """Return each sample's slot number, (count,): the k-th turn of a slot of size b comes at k / b.
 
-    The k-th turn of a slot of size b comes at k / b, ties in the order of the slots. So every slot
-    has a sample before one has two, slots of one size take turns, and the shares are in proportion
-    to the sizes to within a sample or two.
+    So every slot has a sample before one has two, and shares are proportional to within a sample or
+    two.
     """
     shares = np.asarray(sizes) / sum(sizes)
     most = np.ceil(count * shares).astype(int) + 1
@@ -84,19 +77,11 @@ def _turns(sizes: Sequence[int], count: int) -> Array:
 class Batches:
     """The batches of one slot: a function of (seed, slot, clock, batch size) alone.
 
-    The slot's shard is shuffled anew for each pass; batch c takes samples c * size to (c + 1) *
-    size - 1 of the endless sequence of passes, so each pass has every sample once while the size
-    stays. When it changes, the slot goes on at another place of the sequence: it leaves samples of
-    a pass out, or meets some again.
+    Batch c takes samples c * size to (c + 1) * size - 1 of the endless sequence of shuffled passes.
+    A new size continues at another place of the sequence, so that pass omits or repeats samples.
     """
 
     def __init__(self, shard: Array, seed: int, slot: str) -> None:
-        """
-        Args:
-            shard: the indices of the slot's training samples.
-            seed: the seed of the run.
-            slot: the worker's slot.
-        """
         self._shard = shard
         self._seed = seed
         self._slot = slot
@@ -104,11 +89,10 @@ class Batches:
         self._order = shard
 
     def seed(self, clock: int) -> int:
-        """Return the seed of what the model itself draws when it computes that batch."""
+        """Return the seed of the model's own random draws on that batch."""
         return hashed_seed(self._seed, "step", self._slot, clock) >> 1
 
     def augmentation_seed(self, clock: int) -> int:
-        """Return the seed of the augmentation of that batch."""
         return hashed_seed(self._seed, "augment", self._slot, clock) >> 1
 
     def indices(self, clock: int, size: int) -> Array:

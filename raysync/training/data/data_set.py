@@ -1,6 +1,4 @@
-"""Data sets: in memory (uint8 samples, normalised a batch at a time, rows of tokens, numbers), or
-read sample by sample.
-"""
+"""Data sets: in memory (uint8 images, tokens, numbers), or read sample by sample."""
 
 from __future__ import annotations
 
@@ -25,10 +23,9 @@ from raysync.users_code import users_code
 
 @dataclass(frozen=True)
 class DataSet:
-    """Samples with labels as NumPy arrays, so that the workers of a node share one copy on Ray.
+    """Samples with labels as NumPy arrays, which the workers of a node share on Ray.
 
-    Shape legend: N = samples, C = channels (or features), T = tokens of a sample, K = numbers to
-    predict for a sample.
+    Shapes: N samples, C channels (or features), T tokens, K numbers to predict for a sample.
     """
 
     name: str
@@ -38,17 +35,12 @@ class DataSet:
     """(N,) int64, from 0 to classes - 1; with `tokens` (N, T); for a regression (N, K) float32."""
     test_x: Array
     test_y: Array
-    classes: int
-    """The number of classes; with `tokens` the size of the vocabulary; for a regression K."""
-    mean: Array
-    """(C,) float32, subtracted from uint8 samples."""
-    std: Array
-    """(C,) float32, by which they are then divided."""
+    classes: int  # with `tokens` the size of the vocabulary; for a regression K
+    mean: Array  # (C,) float32, subtracted from uint8 samples
+    std: Array  # (C,) float32, their divisor
     tokens: bool = False
-    """Whether samples are rows of tokens, for a language model: each token has a label of the same
-    vocabulary, the one to predict there."""
-    validation_x: Array | None = None
-    """Samples for evaluations while the model is trained; None: these use the test set."""
+    """Samples are rows of tokens for a language model, each labelled with the next token."""
+    validation_x: Array | None = None  # None: evaluations use the test set
     validation_y: Array | None = None
 
     @property
@@ -63,7 +55,6 @@ class DataSet:
 
     @property
     def train_labels(self) -> Array:
-        """The labels of the training samples."""
         return self.train_y
 
     @property
@@ -77,9 +68,7 @@ class DataSet:
         return None if x is None else ArraySamples(self, x, y, augment)
 
     def samples(self, x: Array) -> Tensor:
-        """Return normalised float32 samples, or int64 tokens, of a slice of `train_x` or
-        `test_x`.
-        """
+        """Return normalised float32 samples, or int64 tokens, of a slice of samples."""
         if x.dtype != np.uint8:
             return torch.tensor(x)
         shape = (1, -1) + (1,) * (x.ndim - 2)
@@ -91,27 +80,18 @@ class ArraySamples(Dataset[tuple[Tensor, Tensor]]):
     """One part of a `DataSet` as a torch data set that reads whole batches at once."""
 
     def __init__(self, data: DataSet, x: Array, y: Array, augment: str = "none") -> None:
-        """
-        Args:
-            data: normalises the samples.
-            x: its samples of that part.
-            y: their labels.
-            augment: as in `config.Data`.
-        """
         self._data, self._x, self._y, self._augment = data, x, y, augment
 
     def __len__(self) -> int:
         return len(self._x)
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
-        """Return a normalised sample and its label."""
         x, y = self.read_batch(np.array([index]), None)
         return x[0], y[0]
 
+    # seed: of the augmentation; None: there is none
     def read_batch(self, indices: Array, seed: int | None) -> tuple[Tensor, Tensor]:
-        """Return the samples (n, C, ...) and labels (n,) of these indices; tokens and their labels
-        are (n, T). The seed determines the augmentation; None: there is none.
-        """
+        """Return samples (n, C, ...) with labels (n,), or tokens with labels (n, T)."""
         x = self._x[indices]
         if self._augment == "crop-flip" and seed is not None:
             x = crop_and_flip(torch.from_numpy(x), seed).numpy()
@@ -120,38 +100,29 @@ class ArraySamples(Dataset[tuple[Tensor, Tensor]]):
 
 @dataclass(frozen=True)
 class LazyDataSet:
-    """Samples with labels that are read one by one, as they are needed: torch's map-style data
-    sets of pairs (x, y).
-    """
+    """Samples with labels read one by one from torch's map-style data sets of pairs (x, y)."""
 
     name: str
     train: Dataset[Any]
     test: Dataset[Any]
-    classes: int
-    """The number of classes; for a regression the numbers to predict for a sample."""
-    input_shape: tuple[int, ...]
-    """The shape of one sample."""
+    classes: int  # for a regression the numbers to predict for a sample
+    input_shape: tuple[int, ...]  # of one sample
     regression: bool
-    """Whether labels are numbers to predict, not classes."""
     validation: Dataset[Any] | None = None
     tokens: bool = False
 
     @property
     def kind(self) -> str:
-        """The built-in task that suits the labels."""
         return _kind(self.tokens, self.regression)
 
     def part(self, part: str, augment: str = "none") -> Dataset[Any] | None:
-        """Return `train`, `validation` (None if there is none) or `test`."""
         assert augment == "none", "augmentation of what is read lazily"
         samples: Dataset[Any] | None = getattr(self, part)
         return samples
 
     @property
     def train_labels(self) -> Array:
-        """The labels of the training samples: the attribute `targets` of the data set or, without
-        one, of its samples, which are then all read.
-        """
+        """The attribute `targets`, or the labels of all samples, which are then read."""
         targets = getattr(self.train, "targets", None)
         if targets is not None:
             return np.asarray(targets)
@@ -178,20 +149,19 @@ def data_set(
     regression: bool = False,
     validation: tuple[Any, Any] | Dataset[Any] | None = None,
 ) -> Labelled:
-    """Build a data set of (samples, labels) pairs: arrays or tensors, samples first; or of torch's
-    map-style data sets, which are read sample by sample.
+    """Build a data set from pairs of arrays, or from torch's map-style data sets.
 
     Args:
         name: the name in records.
         train: samples (N, C, ...), uint8 (normalised per channel) or floating point (used
             unchanged), and integer labels (N,). With `tokens`: integers from 0 (N, T), and labels
-            (N, T), the token to predict at each of them. With `regression`: numbers (N,) or
-            (N, K). Or a `torch.utils.data.Dataset` of pairs (x, y).
+            (N, T), the token to predict at each of them. With `regression`: numbers (N,) or (N, K).
+            Or a `torch.utils.data.Dataset` of pairs (x, y), read sample by sample.
         test: likewise.
         classes: the number of classes, or the size of the vocabulary; by default the largest label
             (or token) plus 1, which a `Dataset` must have in its attribute `targets`.
-        tokens: whether samples are rows of tokens, for a language model.
-        regression: whether labels are numbers to predict.
+        tokens: samples are rows of tokens, for a language model.
+        regression: labels are numbers to predict.
         validation: like `test`: evaluations then use it, and the test set only once, at the end.
 
     Raises:
@@ -232,9 +202,9 @@ def _in_memory(
         if regression:
             continue
         if y.shape != (x.shape if tokens else x.shape[:1]) or not _counts_from_0(y):
-            each = "token" if tokens else "sample"
+            unit = "token" if tokens else "sample"
             raise ConfigError(
-                f"data {name}: labels of {part} must be whole numbers from 0, one a {each}; for"
+                f"data {name}: labels of {part} must be whole numbers from 0, one a {unit}; for"
                 " numbers to predict say regression=True."
             )
     for part, (x, _) in arrays.items():
@@ -337,7 +307,6 @@ def _pair(
 
 
 def _array(where: str, value: object) -> Array:
-    """Convert a value to a NumPy array of numbers."""
     required = f"{where} must be numbers in an array, a tensor or lists of equal length"
     if not isinstance(value, list | tuple) and not hasattr(value, "__array__"):
         raise ConfigError(f"{required}, got {type(value).__name__}.")
@@ -372,10 +341,9 @@ def _counts_from_0(values: Array) -> bool:
     return np.issubdtype(values.dtype, np.integer) and values.size > 0 and int(values.min()) >= 0
 
 
+# exact, from the counts of the 256 values of a byte
 def _channel_moments(x: Array) -> tuple[Array, Array]:
-    """Return mean and standard deviation of each channel, computed exactly from the counts of the
-    256 values of a byte.
-    """
+    """Return mean and standard deviation of each channel."""
     if x.dtype != np.uint8:
         return np.zeros(1, np.float32), np.ones(1, np.float32)
     values = np.arange(256)
@@ -390,8 +358,7 @@ def _channel_moments(x: Array) -> tuple[Array, Array]:
 
 
 def subset(whole: Labelled, data: Data) -> Labelled:
-    """Return a data set with only the first `train_samples` and `test_samples`, of whose training
-    samples `validation_samples` have become its validation set.
+    """Limit a data set to its first samples, and split off a validation set, as `data` says.
 
     Raises:
         ConfigError: it has a validation set already, too few samples, or is read one by one.
@@ -415,7 +382,7 @@ def subset(whole: Labelled, data: Data) -> Labelled:
 
 
 def _validated(whole: DataSet, count: int) -> DataSet:
-    """Take some training samples, always the same ones, for the validation set."""
+    """Move some training samples, always the same ones, to the validation set."""
     if whole.validation_x is not None:
         raise ConfigError(f"data.validation_samples: {whole.name} has a validation set already.")
     if count >= len(whole.train_x):
@@ -435,7 +402,7 @@ def _validated(whole: DataSet, count: int) -> DataSet:
 
 
 def first_of(samples: Dataset[Any], count: int | None) -> Dataset[Any]:
-    """Return the first samples of a data set; all of them if there are no more, or for None."""
+    """Return the first samples of a data set; None: all."""
     size = len(samples)  # type: ignore[arg-type]
     if count is None or count >= size:
         return samples
@@ -446,15 +413,7 @@ def first_of(samples: Dataset[Any], count: int | None) -> Dataset[Any]:
 
 
 def check_samples(where: str, samples: Dataset[Any]) -> int:
-    """Check a map-style data set, and return the number of its samples.
-
-    Args:
-        where: what it is, for the error.
-        samples: what should be a data set.
-
-    Raises:
-        ConfigError: it is no map-style data set, or it is empty.
-    """
+    """Count the samples of a map-style data set, and refuse any other or an empty one."""
     if isinstance(samples, IterableDataset) or not hasattr(samples, "__getitem__"):
         raise ConfigError(
             f"{where}: {type(samples).__name__} is not a map-style data set: a batch is a function"

@@ -1,6 +1,4 @@
-"""The data sets that an experiment names: those that come with raysync's dependencies,
-torchvision's, and the user's own.
-"""
+"""The data sets that an experiment names: raysync's own, torchvision's, and the user's."""
 
 from __future__ import annotations
 
@@ -24,9 +22,7 @@ from raysync.users_code import users_code
 
 
 def digits() -> Labelled:
-    """scikit-learn's 8x8 digits: 1,797 images, the last 360 for testing. Comes with raysync's
-    dependencies.
-    """
+    """scikit-learn's 8x8 digits: 1,797 images, the last 360 for testing. Comes with raysync."""
     from sklearn.datasets import load_digits
 
     bunch = load_digits()
@@ -38,9 +34,10 @@ def digits() -> Labelled:
 
 
 def diabetes() -> Labelled:
-    """scikit-learn's diabetes: the progress of 442 patients a year after ten measures were taken,
-    the last 88 for testing. A regression; all numbers are standardised by the training set. Comes
-    with raysync's dependencies.
+    """scikit-learn's diabetes: 442 patients' progress after ten measures, 88 for testing.
+
+    A regression on the next year; all numbers are standardised by the training set. Comes with
+    raysync.
     """
     from sklearn.datasets import load_diabetes
 
@@ -61,9 +58,7 @@ def synthetic(
     test: int = 2_000,
     noise: float = 64.0,
 ) -> Labelled:
-    """One random image a class with noise on it (standard deviation `noise` of 255): any size, no
-    download.
-    """
+    """One random image a class with noise (deviation `noise` of 255): any size, no download."""
     if min(classes, train, test, *shape) < 1 or noise < 0:
         raise ConfigError(
             "data synthetic: shape, classes, train and test must be at least 1, noise at least 0."
@@ -83,17 +78,11 @@ def synthetic(
 
 
 def text(*, file: str | None = None, context: int = 64, test_share: float = 0.1) -> Labelled:
-    """Characters of a UTF-8 text, each to be predicted from those before it; by default a Markov
-    chain of perplexity 3.364.
+    """Characters of a UTF-8 text, each predicted from those before it; by default a Markov chain.
 
     A sample is a window of `context` characters; the last `test_share` of the text is the test set.
-    The vocabulary is that of the whole text. The first character of a window is predicted from one
-    before it, so the best expected perplexity on windows of the Markov chain is a little higher:
-    3.42 with 64 characters, 3.47 with 32.
-
-    Raises:
-        ConfigError: a parameter is not allowed, or the text is missing, not UTF-8, empty or too
-            short.
+    The chain's perplexity is 3.364; a window's first character is predicted from one, so the best
+    on windows is 3.42 with 64 characters, 3.47 with 32.
     """
     if type(context) is not int or context < 1:
         raise ConfigError(
@@ -111,13 +100,13 @@ _IDX = tuple(
     f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
 )
 _BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+# torchvision's folder below `data_dir`, and the files in it
 FILES = {
     "MNIST": ("MNIST/raw", _IDX),
     "FashionMNIST": ("FashionMNIST/raw", _IDX),
     "CIFAR10": ("cifar-10-batches-py", (*_BATCHES, "test_batch", "batches.meta")),
     "CIFAR100": ("cifar-100-python", ("train", "test", "meta")),
 }
-"""The folder below `data_dir` in which torchvision looks for a data set, and the files in it."""
 
 
 def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | None], Labelled]:
@@ -149,11 +138,6 @@ def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | Non
 
 
 def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
-    """Let torchvision download a set.
-
-    Raises:
-        ConfigError: the download failed.
-    """
     kind, (below, files) = getattr(import_module("torchvision.datasets"), cls), FILES[cls]
     folders = [*reversed(root.absolute().parents), root]
     new = next((folder for folder in folders if not folder.exists()), None)
@@ -161,7 +145,7 @@ def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
         kind(root, train=True, download=True)
     except (RuntimeError, URLError, OSError) as error:
         if new is not None:
-            # torchvision creates the folder before the download.
+            # torchvision creates the folder before the download
             shutil.rmtree(new, ignore_errors=True)
         reason = (str(error) or type(error).__name__).splitlines()[0]
         lacks = f"{root / below} lacks {', '.join(missing)}"
@@ -181,8 +165,8 @@ def _channels_first(images: Array) -> Array:
     return images[:, None] if images.ndim == 3 else images.transpose(0, 3, 1, 2)
 
 
+# data sets -> their built-in tasks; all others are for classification
 KINDS = {"text": "language-model", "diabetes": "regression"}
-"""Registered data sets -> their built-in tasks; all others are for classification."""
 
 DATASETS: dict[str, Callable[..., Labelled]] = {
     "digits": digits,
@@ -199,12 +183,7 @@ DATASETS: dict[str, Callable[..., Labelled]] = {
 def load(data: Data) -> Labelled:
     """Load the data set that an experiment names.
 
-    The user's own `package.module:function` gets `data.parameters` and returns what `data_set`
-    returns.
-
-    Raises:
-        ConfigError: the name or a parameter is unknown, or the files are missing and cannot be
-            downloaded.
+    The user's `package.module:function` gets `data.parameters` and returns a `data_set`.
     """
     where = f"data {data.name}"
     if ":" in data.name:

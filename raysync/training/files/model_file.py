@@ -1,8 +1,7 @@
-"""The file of a trained model: its `state_dict` as safetensors, and how a module is made of it.
+"""The file of a trained model: its `state_dict` as safetensors, and rebuilding a module from it.
 
-A safetensors file has names, shapes and numbers and nothing that runs, so it may come from a
-stranger. Its metadata have what the model's function was offered by the data (`input_shape`,
-`classes`), so that the module can be built where the data are not.
+The file runs no code, so it may come from a stranger. Its metadata hold `input_shape` and
+`classes`, the arguments of the model's function, so that no data are needed to rebuild it.
 """
 
 from __future__ import annotations
@@ -31,17 +30,11 @@ from raysync.training.tasks.task_loading import load_task
 from raysync.training.worker.flat import FlatModel
 
 Module = nn.Module
-OFFERED = "raysync_model"
-"""The key of the metadata under which there is what a model's function is offered, as JSON."""
+OFFERED = "raysync_model"  # metadata key of the arguments of a model's function, as JSON
 
 
 def check_savable(module: nn.Module, name: str) -> None:
-    """Refuse a model before the run that could not be saved after it.
-
-    Raises:
-        ConfigError: its `state_dict` has what is no dense tensor, or of a type that safetensors
-            does not know; it is named.
-    """
+    """Refuse before the run a model that could not be saved after it."""
     for key, value in module.state_dict().items():
         if isinstance(value, Tensor) and value.layout is torch.strided:
             try:
@@ -60,14 +53,11 @@ def check_savable(module: nn.Module, name: str) -> None:
 
 @torch.no_grad()
 def encoded(model: FlatModel, weights: Tensor, module: nn.Module, task: Task) -> bytes:
-    """Return a model as the contents of a safetensors file. Tied weights are there under each of
-    their names, as in `state_dict()`.
+    """Return a model as a safetensors file; tied weights have an entry for each of their names.
 
     Args:
-        model: takes the weights.
         weights: parameters and buffers, (P + Q,).
-        module: has the tensors of the model, by the names that they get.
-        task: says how the module was built.
+        module: names the tensors, which it shares with `model`.
     """
     model.read_weights(weights)
     model.read_buffers(weights)
@@ -83,9 +73,8 @@ def encoded(model: FlatModel, weights: Tensor, module: nn.Module, task: Task) ->
 
 
 def in_order(file: bytes) -> bytes:
-    """Return the contents of a safetensors file with its metadata in the order of their names.
-    Safetensors writes them in another order each time, and equal models are to be equal files.
-    """
+    """Sort the metadata of a safetensors file by name."""
+    # safetensors writes them in another order each time, but equal models are to be equal files
     begin = 8 + int.from_bytes(file[:8], "little")
     header = json.loads(file[8:begin])
     header["__metadata__"] = dict(sorted(header["__metadata__"].items()))
@@ -95,16 +84,11 @@ def in_order(file: bytes) -> bytes:
 
 
 def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:
-    """Build the module of a file anew, with initial weights.
-
-    Args:
-        file: its metadata are used.
-        where: the file as a message names it.
-        experiment: names the model, or the task that builds it.
+    """Rebuild the module of a file, with initial weights.
 
     Raises:
-        ConfigError: the model was given to the run as an object; its function, or its task, cannot
-            be imported, or is not to be; or the metadata are damaged.
+        ConfigError: the model was given to the run as an object; its function or task cannot be
+            imported, or is not trusted; or the metadata are damaged.
     """
     name = experiment.model.name
     if experiment.task is not None and experiment.names_a_task:
@@ -121,7 +105,7 @@ def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:
             raise ValueError(f"{OFFERED}: {metadata[OFFERED][:80]!r}")
     if offered is None:
         raise ConfigError(
-            f"{where}: the model {name} was given as a Python object, and cannot be built anew."
+            f"{where}: the model {name} was given as a Python object, and cannot be rebuilt."
             "\nBuild it yourself, and let it be filled: record.model(module)."
         )
     plan = ModelPlan(
@@ -140,7 +124,7 @@ def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:
 
 @contextmanager
 def _trusted() -> Iterator[None]:
-    """Say in a `ConfigError` that a record must be trusted before what it names is imported."""
+    """Raise a `ConfigError` that a record must be trusted before its references are imported."""
     try:
         yield
     except NotTrusted as reference:
@@ -148,7 +132,6 @@ def _trusted() -> Iterator[None]:
 
 
 def _are_sizes(shape: Any, classes: Any) -> bool:
-    """Say whether what a file says of its model's input and output has the right types."""
     return isinstance(shape, list) and all(
         type(size) is int and size > 0 for size in (*shape, classes)
     )

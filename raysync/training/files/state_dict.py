@@ -18,7 +18,7 @@ from raysync.config.bounded_file import open_plain
 from raysync.errors import ConfigError
 
 StateDict = dict[str, Tensor]
-"""The tensors of a model by their names."""
+# errors of safetensors and torch for a file that is missing, cut off, or of another kind
 _UNREADABLE = (
     OSError,
     SafetensorError,
@@ -33,33 +33,21 @@ _UNREADABLE = (
     ArithmeticError,
     MemoryError,
 )
-"""What safetensors and torch raise for a file that is missing, cut off, or something else."""
-NAMED = 5
-"""The largest number of names that a message lists of a kind."""
+NAMED = 5  # most names of a kind in a message
 
 
 def read(file: Path, where: str) -> StateDict:
-    """Return the tensors of a safetensors file by their names.
-
-    Args:
-        file: the file.
-        where: the file as a message names it.
-
-    Raises:
-        ConfigError: it cannot be read, or is damaged.
-    """
     with legible(where), open_plain(file):
         return load_file(file)
 
 
 def read_any(file: Path, where: str) -> StateDict:
-    """Return the tensors of a file of weights by their names.
+    """Read the tensors of a file of weights, or of a record's final model.
 
     Args:
-        file: a safetensors file, or one that `torch.save` made of a `state_dict()` (or of a mapping
-            that has one under `state_dict`, as Lightning's checkpoints do), of which nothing but
-            tensors is read; or the folder of a record, whose final model is read.
-        where: the setting that names it, for the error.
+        file: a safetensors file; a `torch.save` of a `state_dict()`, or of a mapping that has one
+            under `state_dict` like Lightning's checkpoints, of which only tensors are read; or a
+            record's folder.
 
     Raises:
         ConfigError: it cannot be read, is damaged, or has other things than tensors.
@@ -71,7 +59,7 @@ def read_any(file: Path, where: str) -> StateDict:
     if file.suffix not in (".pt", ".pth", ".bin", ".ckpt"):
         return read(file, where)
     with legible(where), open_plain(file) as opened:
-        if is_zipfile(opened) and any(each.compress_type for each in ZipFile(opened).infolist()):
+        if is_zipfile(opened) and any(entry.compress_type for entry in ZipFile(opened).infolist()):
             raise ValueError("it is packed, and torch.save packs nothing")
         content = torch.load(file, map_location="cpu", weights_only=True)
     if isinstance(content, Mapping) and isinstance(content.get("state_dict"), Mapping):
@@ -84,21 +72,12 @@ def read_any(file: Path, where: str) -> StateDict:
 
 
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
-    """Load tensors into a module that has just these, and return it.
-
-    Args:
-        module: to fill.
-        tensors: by their names.
-        where: the file of the tensors, for the error.
-
-    Raises:
-        ConfigError: it is no module, or names or shapes differ, which the message lists.
-    """
+    """Load tensors into a module that has just these, and return it; else raise a ConfigError."""
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{where}: fills an nn.Module, not {type(module).__name__}.")
     own = module.state_dict()
     differ = [
-        f"{name} {tuple(tensors[name].shape)} in place of {tuple(tensor.shape)}"
+        f"{name} {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
         for name, tensor in own.items()
         if name in tensors and not is_lazy(tensor) and tensors[name].shape != tensor.shape
     ]
@@ -117,16 +96,15 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Mod
     return module
 
 
-def _listed(names: Iterable[str]) -> str:
-    first, *others = names
-    shown = [first, *others[: NAMED - 1]]
-    more = len(others) + 1 - len(shown)
-    return ", ".join(shown) + (f" and {more} more" if more else "")
+def _listed(all_names: Iterable[str]) -> str:
+    first, *others = all_names
+    names = [first, *others[: NAMED - 1]]
+    more = len(others) + 1 - len(names)
+    return ", ".join(names) + (f" and {more} more" if more else "")
 
 
 @contextmanager
 def legible(where: str) -> Iterator[None]:
-    """Turn an error in reading a file into a `ConfigError` of one line."""
     try:
         yield
     except _UNREADABLE as error:

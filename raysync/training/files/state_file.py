@@ -1,8 +1,8 @@
-"""A state as the contents of a safetensors file: tensors, and JSON in its metadata.
+"""A state as a safetensors file: tensors, and JSON in its metadata.
 
-A state is a tree of mappings with strings as keys, lists, tuples, JSON-native scalars and tensors.
-Tensors keep their strides, which decide by what kernel they are computed with, and so the last bit.
-Nothing in such a file runs, so it may come from a stranger.
+A state is a tree of mappings with string keys, lists, tuples, JSON scalars and tensors. Strides are
+saved: they choose the kernel and so the last bit. The file runs no code, so it may come from a
+stranger.
 """
 
 from __future__ import annotations
@@ -20,19 +20,17 @@ from raysync.errors import ConfigError
 from raysync.training.files.state_dict import legible
 
 State = dict[str, Any]
-KEY = "raysync_state"
-"""The key of the metadata that has everything but the tensors."""
+KEY = "raysync_state"  # metadata key of everything but the tensors
+# Keys of a mapping that represents a tensor by name, with its strides if not contiguous, or a
+# tuple.
 TENSOR, STRIDES, TUPLE = "$tensor", "$strides", "$tuple"
-"""The keys of a mapping that stands for the tensor of that name, with these strides if it is not
-contiguous; or for a tuple of these items."""
+# Memory of a tensor with strides, in elements: the most, and the most for each element.
 MOST_STRIDED, MOST_SPREAD = 1 << 20, 100
-"""The most numbers of memory for a tensor with strides, and for each number of it."""
-CHECKPOINT = "checkpoint"
-"""How messages name the file."""
+CHECKPOINT = "checkpoint"  # the file's name in messages
 
 
 def encode(state: Mapping[str, Any]) -> bytes:
-    """Return the contents of a file. A tensor that occurs several times is written once.
+    """Encode a state; a tensor that occurs several times is written once.
 
     Raises:
         ConfigError: something is neither a tensor nor JSON-native; it is named.
@@ -43,11 +41,7 @@ def encode(state: Mapping[str, Any]) -> bytes:
 
 
 def decode(data: bytes) -> State:
-    """Return the state of a file; its tensors are in memory of their own.
-
-    Raises:
-        ConfigError: the file is damaged, or is another one.
-    """
+    """Decode a state; its tensors are in memory of their own."""
     with legible(CHECKPOINT):
         length = int.from_bytes(data[:8], "little")
         metadata = json.loads(data[8 : 8 + length])["__metadata__"]
@@ -56,34 +50,22 @@ def decode(data: bytes) -> State:
 
 
 def check_fits(what: str, saved: object, own: object) -> None:
-    """Refuse a state that belongs to another run.
-
-    Args:
-        what: the thing that both have.
-        saved: what the state says of it.
-        own: what this run needs.
-
-    Raises:
-        ConfigError: they differ.
-    """
+    """Refuse a state whose `what` differs from this run's."""
     if saved != own:
         raise ConfigError(
-            f"{CHECKPOINT}: it does not fit this run: {what}: {reprlib.repr(saved)}, in place of"
+            f"{CHECKPOINT}: it does not fit this run: {what}: {reprlib.repr(saved)} instead of"
             f" {reprlib.repr(own)}."
         )
 
 
 class _Writer:
-    """Collects the tensors of a state."""
-
     def __init__(self, tensors: dict[str, Tensor]) -> None:
         self._tensors = tensors
+        # (address, type, shape, strides) -> name of the tensor
         self._names: dict[tuple[Any, ...], str] = {}
-        """(address, type, shape, strides) -> the name of that tensor."""
         self._storages: set[int] = set()
 
     def to_json(self, value: Any, path: str) -> Any:
-        """Return a part of the state as JSON, with names in place of tensors."""
         match value:
             case Tensor():
                 strides = {} if value.is_contiguous() else {STRIDES: list(value.stride())}
@@ -101,7 +83,6 @@ class _Writer:
         )
 
     def _register(self, tensor: Tensor, path: str) -> str:
-        """Return the name of a tensor: its path, or the one that it has already."""
         seen = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
         if seen not in self._names:
             self._names[seen] = path
@@ -129,10 +110,8 @@ def _read(value: Any, tensors: Mapping[str, Tensor]) -> Any:
 
 
 def _strided(tensor: Tensor, strides: list[int]) -> Tensor:
-    """Return a tensor with other strides.
-
-    Raises:
-        ValueError: they are none, or would take far more memory than the tensor.
+    """Return a tensor with other strides, unless they would take far more memory than the
+    tensor.
     """
     reach = sum((size - 1) * stride for size, stride in zip(tensor.shape, strides, strict=True))
     if min(strides) < 0 or reach > MOST_STRIDED + MOST_SPREAD * tensor.numel():

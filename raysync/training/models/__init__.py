@@ -1,1 +1,1 @@
-"""Built-in models, their initial weights, and what a step of a model costs."""
+"""Built-in models, their initial weights, and the cost of a step."""

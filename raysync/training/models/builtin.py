@@ -1,4 +1,4 @@
-"""The models, and how a model is built and checked against the data before a run starts."""
+"""The models, built and checked against the data before a run starts."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ from raysync.training.models.transformer import char_lm
 from raysync.training.tasks.convex import logistic_regression
 from raysync.users_code import users_code
 
-Shape = tuple[int, ...]
-"""The shape of one sample, (C, H, W) for images, (T,) for tokens."""
+Shape = tuple[int, ...]  # of one sample: (C, H, W) for images, (T,) for tokens
 
 ModelSource = str | nn.Module | Callable[..., nn.Module]
 """A registered name, `package.module:function`, `timm:NAME`, `torchvision:NAME`, a module, or a
@@ -74,25 +73,20 @@ def lenet(input_shape: Shape, classes: int) -> nn.Module:
 
 
 class ChannelsLast(nn.Module):
-    """Moves the channels innermost in memory, with the same values: batch-norm and pooling are then
-    faster on a CPU.
-    """
+    """Moves the channels innermost in memory, which speeds up batch-norm and pooling on a CPU."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the same values (N, C, H, W)."""
         return x.contiguous(memory_format=torch.channels_last)
 
 
 def fashion_cnn(
     input_shape: Shape, classes: int, *, filters: Sequence[int] = (16, 32), momentum: float = 0.1
 ) -> nn.Module:
-    """Two 5x5 convolutions (16 and 32 filters) with batch-norm and max-pool 2, and one FC (hybrid
-    parameter server, 3.2).
+    """Two 5x5 convolutions with batch-norm and max-pool, one FC (hybrid parameter server, 3.2).
 
-    ReLU comes after the pooling: the same values as before it, and a quarter of the work.
-
-    `momentum` is that of batch-norm's statistics; with 0 they stay mean 0 and variance 1, as on a
-    server that receives only gradients. Training does not use them, evaluation does.
+    Args:
+        momentum: of batch-norm's statistics; with 0 they stay mean 0 and variance 1, as on a server
+            that receives only gradients. Evaluation uses them, training does not.
     """
     channels, height, width = input_shape
     first, second = filters
@@ -101,7 +95,7 @@ def fashion_cnn(
         ChannelsLast(),
         nn.BatchNorm2d(first, momentum=momentum),
         nn.MaxPool2d(2),
-        nn.ReLU(),
+        nn.ReLU(),  # after the pooling: the same values, a quarter of the work
         nn.Conv2d(first, second, kernel_size=5, padding=2),
         nn.BatchNorm2d(second, momentum=momentum),
         nn.MaxPool2d(2),
@@ -112,8 +106,7 @@ def fashion_cnn(
 
 
 def alexnet_small(input_shape: Shape, classes: int) -> nn.Module:
-    """A downsized AlexNet, 3 convolutions and 2 FC layers (LagTuner, section 5.1); 94 % of its
-    parameters are in the FC.
+    """A small AlexNet, 3 convolutions and 2 FC layers with 94 % of the parameters (LagTuner, 5.1).
 
     LagTuner gives no widths. Ours: 32 and 64 filters of 5x5 and 128 of 3x3, each with ReLU and
     max-pool 2; FC 1024.
@@ -153,6 +146,7 @@ MODELS: dict[str, Callable[..., nn.Module]] = {
 }
 
 
+# shape of samples with which a model is listed; (3, 32, 32) for all others
 MADE_FOR: dict[str, Shape] = {
     "mlp": (1, 8, 8),
     "convnet": (1, 28, 28),
@@ -160,46 +154,29 @@ MADE_FOR: dict[str, Shape] = {
     "char-lm": (64,),
     "logistic-regression": (1, 8, 8),
 }
-"""The shape of samples with which a model is listed; (3, 32, 32) for all others."""
 
-FOR_TOKENS = {"char-lm"}
-"""The models whose samples are rows of tokens."""
+FOR_TOKENS = {"char-lm"}  # models whose samples are rows of tokens
 
 
 @dataclass(frozen=True)
 class ModelPlan:
-    """How a module is built for the samples of a data set. A module that is given as an object
-    keeps its weights.
-    """
+    """Builds a module for the samples of a data set; a module as an object keeps its weights."""
 
-    source: ModelSource
-    """The source of the model. A function gets `input_shape` and `classes` if it has parameters of
-    these names."""
+    source: ModelSource  # a function gets `input_shape` and `classes` if it has such parameters
     parameters: dict[str, Any]
-    """Arguments of the function."""
-    input_shape: Shape
-    """The shape of one sample."""
-    classes: int
-    """The number of logits that the module must return for each label."""
+    input_shape: Shape  # of one sample
+    classes: int  # logits for each label
     tokens: bool = False
-    """Whether samples are rows of int64 tokens (N, T), each with a label; otherwise they are
-    float32 with one label each."""
+    """Samples are int64 tokens (N, T), each with a label; otherwise float32 with one label each."""
 
     @property
     def name(self) -> str:
-        """The name in records."""
         if isinstance(self.source, str):
             return self.source
         return getattr(self.source, "__name__", type(self.source).__name__)
 
     def build(self) -> nn.Module:
-        """Build a fresh module, with the present state of torch's generator, and check it on two
-        samples.
-
-        Raises:
-            ConfigError: the name or a parameter is unknown, the model does not take the samples, or
-                its output has another shape.
-        """
+        """Build a module from torch's present generator, and check it on two samples."""
         module = (
             copy.deepcopy(self.source)
             if isinstance(self.source, nn.Module)
@@ -214,7 +191,7 @@ class ModelPlan:
 
     @property
     def example(self) -> Tensor:
-        """Two samples: of zeros, or of the vocabulary's last token."""
+        """Two samples: zeros, or the vocabulary's last token."""
         shape = (2, *self.input_shape)
         return torch.full(shape, self.classes - 1) if self.tokens else torch.zeros(shape)
 
@@ -240,11 +217,7 @@ class ModelPlan:
             return call(function, where, self.parameters, offered)
 
     def _check(self, module: nn.Module) -> None:
-        """Check that two samples give `classes` outputs for each label.
-
-        Classes are the second dimension, as `cross_entropy` has them: (2, classes), or (2, classes,
-        T).
-        """
+        """Check two samples' output: (2, classes) or (2, classes, T), as for `cross_entropy`."""
         was_training = module.training
         try:
             with users_code(f"model {self.name}: does not take {self._samples}"), torch.no_grad():
@@ -254,9 +227,9 @@ class ModelPlan:
         expected = (2, self.classes, *(self.input_shape if self.tokens else ()))
         got = tuple(getattr(output, "shape", ()))
         if got != expected:
-            each = "token" if self.tokens else "sample"
+            label = "token" if self.tokens else "sample"
             raise ConfigError(
-                f"model {self.name}: must return {self.classes} logits per {each}, "
+                f"model {self.name}: must return {self.classes} logits per {label}, "
                 f"shape {expected} for two samples; got {got}."
             )
 
@@ -269,9 +242,7 @@ class ModelPlan:
 
 
 def listed(name: str) -> ModelPlan:
-    """Return a registered model as lists show it: for ten classes, or a vocabulary of ten
-    tokens.
-    """
+    """Return a registered model for lists: for ten classes, or a vocabulary of ten tokens."""
     return ModelPlan(
         name, {}, MADE_FOR.get(name, (3, 32, 32)), classes=10, tokens=name in FOR_TOKENS
     )

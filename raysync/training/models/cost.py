@@ -18,29 +18,23 @@ from raysync.training.tasks.supervised import Classification
 from raysync.training.worker.gradient import GradientComputation
 
 STEP_BATCH = 128
-COUNTED = 4
-"""The samples of the batch whose operations are counted; their number grows in proportion."""
+COUNTED = 4  # samples whose operations are counted; the number grows in proportion
 
 
 def measured_device() -> str:
-    """Return the device on which `step_s` measures by default: a GPU if torch sees one."""
     return "cuda:0" if torch.cuda.is_available() else "cpu"
 
 
 def step_s(model: InitialModel, batch_size: int = STEP_BATCH, device: str = "cpu") -> float:
-    """Measure the seconds of a forward and backward pass of one batch on a device of this machine,
-    with one thread: a median.
-    """
+    """Measure the median seconds of a forward and backward pass with one thread."""
     step = _step(model, batch_size, device)
     timer = Timer("compute(reader, 0, size)", globals=step, num_threads=1)
     return float(timer.blocked_autorange(min_run_time=0.5).median)
 
 
 def step_flops(model: InitialModel, batch_size: int) -> float:
-    """Return the floating-point operations of a forward and backward pass, as torch counts them.
-
-    torch counts matrix products, convolutions and attention, which have nearly all of them.
-    """
+    """Count the floating-point operations of a forward and backward pass."""
+    # torch counts matrix products, convolutions and attention: nearly all operations
     step = _step(model, COUNTED)
     with FlopCounterMode(display=False) as counter:
         step["compute"](step["reader"], 0, COUNTED)
@@ -48,7 +42,6 @@ def step_flops(model: InitialModel, batch_size: int) -> float:
 
 
 def _step(model: InitialModel, batch_size: int, device: str = "cpu") -> dict[str, Any]:
-    """Return a computation, and a reader of batches of its training samples."""
     samples = model.train_set
     batches = Batches(np.arange(min(batch_size, len(samples))), 0, "cost")  # type: ignore[arg-type]
     return {
@@ -59,7 +52,7 @@ def _step(model: InitialModel, batch_size: int, device: str = "cpu") -> dict[str
 
 
 def on_random_samples(plan: ModelPlan, samples: int = STEP_BATCH) -> InitialModel:
-    """Return a model that classifies random samples, to measure a model without a data set."""
+    """Return a model that classifies random samples, to measure it without a data set."""
     rng, shape = np.random.default_rng(0), (samples, *plan.input_shape)
     x = (
         rng.integers(plan.classes, size=shape)

@@ -25,51 +25,37 @@ from raysync.users_code import users_code
 
 @dataclass(frozen=True, eq=False)
 class InitialModel:
-    """What the actors of a run share: the task, and how its model begins. A node has one copy of
-    its arrays.
-
-    The task's data sets are made once in each process, when they are needed: making one may read
-    the names of all files in a folder.
-    """
+    """The task and its model's start; the actors of a node share one copy of its arrays."""
 
     task: Task
-    state: StateDict | None = None
-    """The tensors to begin with; None: those that the task builds."""
+    state: StateDict | None = None  # to begin with; None: the task's own
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle no data sets: each process makes its own."""
-        return InitialModel, (self.task, self.state)
+        return InitialModel, (self.task, self.state)  # no data sets: each process makes its own
 
+    # each process makes the sets when needed: this may read the names of all files in a folder
     @cached_property
     def train_set(self) -> Dataset[Any]:
-        """The samples to train on."""
         with users_code(f"task {self.task.name}: train_set"):
             return self.task.train_set()
 
     @cached_property
     def test_set(self) -> Dataset[Any]:
-        """The samples to evaluate on."""
         with users_code(f"task {self.task.name}: test_set"):
             return self.task.test_set()
 
     @cached_property
     def validation_set(self) -> Dataset[Any] | None:
-        """The samples to evaluate on while the model is trained; None: those of the test set."""
+        """The samples of evaluations during training; None: the test set."""
         with users_code(f"task {self.task.name}: validation_set"):
             return self.task.validation_set()
 
     @property
     def name(self) -> str:
-        """The name of the model in records."""
         return self.task.model_name
 
     def build(self, seed: int) -> nn.Module:
-        """Build the module with the initial weights of a run with that seed, on the CPU.
-
-        Raises:
-            ConfigError: the task does not return a module, or refuses its settings; or the tensors
-                to begin with do not fit.
-        """
+        """Build the module with the initial weights of a run, on the CPU."""
         with seeded(seed):
             module = self._built()
         return module if self.state is None else fill(module, self.state, "init_from")
@@ -91,9 +77,7 @@ class InitialModel:
         return module
 
     def _materialise(self, module: nn.Module) -> None:
-        """Let lazy parts of a module see two samples, which give them their shapes; each process
-        takes the same ones, so it draws the same weights.
-        """
+        """Give lazy parts their shapes from two samples, the same in each process."""
         samples, was_training = self.train_set, module.training
         size = min(2, len(samples))  # type: ignore[arg-type]
         first = Batches(np.arange(size), 0, "lazy")
@@ -103,7 +87,6 @@ class InitialModel:
 
 
 def _lazy_parts(module: nn.Module) -> list[str]:
-    """Return the names of the parts of a module whose shapes are not known yet."""
     return [
         name or type(part).__name__
         for name, part in module.named_modules()

@@ -1,6 +1,4 @@
-"""Residual networks for 32x32 images: He et al.'s CIFAR form, and torchvision's with a
-small stem.
-"""
+"""Residual networks for 32x32 images: He et al.'s CIFAR form, and torchvision's."""
 
 from __future__ import annotations
 
@@ -11,11 +9,8 @@ from torch.nn.functional import pad, relu
 
 
 class Block(nn.Module):
-    """Two 3x3 convolutions with batch-norm, and a shortcut without parameters (He et al. 2016,
-    option A).
-
-    Where the block halves the image and widens the channels, the shortcut takes every second pixel
-    and pads the new channels with zeros.
+    """Two 3x3 convolutions, batch-norm, and a shortcut without parameters (He et al. 2016, option
+    A).
     """
 
     def __init__(self, channels_in: int, channels: int, stride: int) -> None:
@@ -30,17 +25,14 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Map (N, channels_in, H, W) to (N, channels, H / stride, W / stride)."""
         y = self.bn2(self.conv2(relu(self.bn1(self.conv1(x)))))
+        # every second pixel where the image is halved, and zeros for new channels
         shortcut = x[:, :, :: self.stride, :: self.stride]
         before = self.new_channels // 2
         return relu(y + pad(shortcut, (0, 0, 0, 0, before, self.new_channels - before)))
 
 
 def cifar_resnet(input_shape: tuple[int, ...], classes: int, *, blocks: int) -> nn.Module:
-    """Build a ResNet of 6n + 2 layers with n = `blocks`: a 3x3 convolution, three stages of n
-    blocks (16, 32, 64 channels), one FC.
-
-    Source: He et al., "Deep Residual Learning for Image Recognition" (2016), section 4.2.
-    """
+    """Build a ResNet of 6n + 2 layers, n = `blocks` (He et al. 2016, section 4.2)."""
     layers: list[nn.Module] = [
         nn.Conv2d(input_shape[0], 16, 3, padding=1, bias=False),
         nn.BatchNorm2d(16),
@@ -60,9 +52,7 @@ def cifar_resnet(input_shape: tuple[int, ...], classes: int, *, blocks: int) -> 
 
 
 def small_stem_resnet(input_shape: tuple[int, ...], classes: int, *, depth: int) -> nn.Module:
-    """Build torchvision's ResNet of that depth, with a 3x3 convolution for small images in place of
-    its 7x7 stem and max-pool.
-    """
+    """Build torchvision's ResNet with a 3x3 convolution instead of its 7x7 stem and max-pool."""
     models = import_module("torchvision.models")
     net = getattr(models, f"resnet{depth}")(weights=None, num_classes=classes)
     net.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)

@@ -16,8 +16,7 @@ from raysync.training.models.initial_model import InitialModel
 from raysync.training.tasks.task_checks import TRIED, tried_indices, why_too_few
 from raysync.training.worker.gradient import cut_batch
 
-SMALL = 4
-"""Batches of fewer samples are tried even where all are as small."""
+SMALL = 4  # batches of fewer samples are tried even if all are as small
 
 
 def smallest_batch(
@@ -28,15 +27,11 @@ def smallest_batch(
     *,
     for_balanced: bool = False,
 ) -> int:
-    """Return the fewest samples that a device can compute at once, where `balanced` sets the sizes
-    of batches; otherwise 1.
+    """Find the fewest samples a device can compute at once; 1 without `balanced` batch sizes.
 
     Args:
-        experiment: says which sizes there will be; nothing is tried but the least of them.
-        model: has the task.
         module: as the model builds it; its buffers may change.
-        count: the number of training samples.
-        for_balanced: whether `balanced` may run though the experiment does not name it.
+        for_balanced: `balanced` may run though the experiment does not name it.
 
     Raises:
         ConfigError: a setting leads to a smaller batch than the task can compute.
@@ -65,7 +60,7 @@ def smallest_batch(
 
 
 def _pieces(experiment: Experiment) -> Iterator[tuple[int, str]]:
-    """Yield the fewest samples that a device computes at once by each setting, and the setting."""
+    """Yield each setting that sizes a batch, with the fewest samples a device then computes."""
     micro_batch = experiment.micro_batch
     for where, size, groups in experiment.named_batch_sizes():
         for group in groups:
@@ -89,7 +84,6 @@ def _balanced_in(paradigm: AnyParadigm) -> Iterator[Balanced]:
 
 
 def _check_shares(experiment: Experiment, paradigm: Balanced, fewest: int, needs: str) -> None:
-    """Refuse shares of a batch that could be cut into pieces that are too small."""
     micro_batch = experiment.micro_batch
     if micro_batch is None or (micro_batch + 1) // 2 >= fewest:  # one sample more makes two pieces
         return

@@ -9,10 +9,9 @@ from raysync.errors import ConfigError
 
 
 class CharLM(nn.Module):
-    """A decoder-only transformer, normalised before each block (pre-norm), with learned positions
-    and no dropout.
+    """A decoder-only transformer with pre-norm, learned positions and no dropout.
 
-    Shape legend: N = samples, T = tokens of a sample, V = size of the vocabulary, D = width.
+    Shapes: N samples, T tokens of a sample, V size of the vocabulary, D width.
     """
 
     def __init__(self, length: int, vocabulary: int, width: int, layers: int, heads: int) -> None:
@@ -21,8 +20,6 @@ class CharLM(nn.Module):
             length: the largest T.
             vocabulary: V.
             width: D, a multiple of heads.
-            layers: the number of blocks (attention, then a feed-forward net of width 4 D).
-            heads: the number of heads of each attention.
         """
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
@@ -30,7 +27,7 @@ class CharLM(nn.Module):
         for embedding in (self.tokens, self.positions):
             # as GPT-2; with torch's 1.0 the blocks' outputs are negligible for long
             nn.init.normal_(embedding.weight, std=0.02)
-        # Not nn.TransformerEncoder: its layers are copies of one layer, with equal initial weights.
+        # not nn.TransformerEncoder: its layers are copies of one layer, with equal initial weights
         self.blocks = nn.ModuleList(
             nn.TransformerEncoderLayer(
                 width,
@@ -46,11 +43,9 @@ class CharLM(nn.Module):
         self.head = nn.Sequential(nn.LayerNorm(width), nn.Linear(width, vocabulary))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Return logits (N, V, T) of the token that follows each of tokens (N, T), with classes
-        second, as `cross_entropy` expects.
-        """
+        """Return logits (N, V, T) of the next token after each of tokens (N, T)."""
         length = tokens.shape[1]
-        # The mask is built here: as a buffer it would travel to the server behind every gradient.
+        # the mask is built here: as a buffer it would travel to the server behind every gradient
         mask = nn.Transformer.generate_square_subsequent_mask(
             length, device=tokens.device
         )  # (T, T)
@@ -66,11 +61,7 @@ class CharLM(nn.Module):
 def char_lm(
     input_shape: tuple[int, ...], classes: int, *, width: int = 64, layers: int = 2, heads: int = 4
 ) -> nn.Module:
-    """Language model: a decoder-only transformer, pre-norm, learned positions; `data: text`.
-
-    Raises:
-        ConfigError: samples are no rows of tokens, or sizes do not fit each other.
-    """
+    """Language model: a decoder-only transformer, pre-norm, learned positions; `data: text`."""
     if len(input_shape) != 1:
         raise ConfigError(
             f"model char-lm: takes tokens (as of data: text), not samples of shape {input_shape}."

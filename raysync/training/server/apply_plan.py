@@ -4,31 +4,23 @@ from __future__ import annotations
 
 from msgspec import Struct
 
-MEAN = -1
-"""The number that stands for the mean of all replicas, which is evaluated."""
+MEAN = -1  # a replica's number for the mean of all replicas, which is evaluated
 
 
 class ApplyPlan(Struct, frozen=True, omit_defaults=True, gc=False):
-    """The details of an Apply that its server needs, in the order of the gradients."""
+    """The details of an Apply, in the order of the gradients."""
 
-    workers: list[str | None]
-    """The workers that pushed; None for one that has left since, whose buffers do not count."""
+    workers: list[str | None]  # None: it has left since, so its buffers do not count
     samples: list[int]
-    progress: float
-    """The progress of the run, or of the stage, before this update."""
+    progress: float  # of the run or stage, before this update
     phase: str
-    """The phase of the paradigm."""
-    staleness: list[int]
-    """Versions applied between the weights of each push and this update."""
-    version: int
-    """The version that this update produces: a server that missed the update before refuses it."""
+    staleness: list[int]  # versions between each push's weights and this update
+    version: int  # after this update; a server that missed the one before refuses it
     weights: list[float] = []
-    """The weight of each push in the mean, where the paradigm decides it; empty: its samples. With
-    `combine: sum` each push is multiplied by it. A push of weight 0 contributes nothing."""
-    members: int = 1
-    """The workers that take part, for what scales with their number."""
+    """The paradigm's weights in the mean (`combine: sum`: factors); empty: samples. 0 excludes a
+    push."""
+    members: int = 1  # workers that take part, for factors that depend on it
     replicas: list[int] = []
-    """The replica of each push where each replica has an optimizer of its own; empty otherwise."""
+    """The replica of each push if replicas have optimizers of their own; else empty."""
     combined: bool = False
-    """Whether `combine` was called before, for the norms of all shards, which are then sent in
-    place of the gradients."""
+    """`combine` was called before, and the message has the norms of all shards, not gradients."""

@@ -1,7 +1,4 @@
-"""The norm of a flat gradient, and clipping it.
-
-Shape legend: P = trainable parameters.
-"""
+"""The norm of a flat gradient (P,), and clipping it."""
 
 from __future__ import annotations
 
@@ -9,11 +6,10 @@ import torch
 from torch import Tensor
 
 NORM_BLOCK = 2**20
-"""The elements whose norm is taken at once: torch's sum of more squares in float32 is far off."""
+"""Elements whose norm is taken at once: torch's sum of more squares in float32 is far off."""
 
 
 def norm_of(gradient: Tensor) -> Tensor:
-    """Return the Euclidean norm of a gradient (P,)."""
     whole = len(gradient) // NORM_BLOCK * NORM_BLOCK
     norm: Tensor = torch.linalg.vector_norm(gradient[whole:])
     if whole:
@@ -23,9 +19,7 @@ def norm_of(gradient: Tensor) -> Tensor:
 
 
 def clipped(gradient: Tensor, longest: float, norm: Tensor, out: Tensor) -> Tensor:
-    """Return a gradient (P,) of that norm, clipped as torch's `clip_grad_norm_` does: itself, or
-    what is written into `out`. (torch's function writes into the gradient, and vectors that have
-    arrived are read-only.)
-    """
+    """Clip a gradient (P,) with a known norm like `clip_grad_norm_`, into `out` if it changes."""
+    # torch's function would write into the gradient, and received vectors are read-only
     scale = longest / (norm + 1e-6)
     return torch.mul(gradient, scale, out=out) if scale < 1 else gradient

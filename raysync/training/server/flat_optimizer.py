@@ -1,8 +1,4 @@
-"""The optimizer of a flat vector: torch's; its state, to be written and to be taken again bit by
-bit.
-
-Shape legend: P = parameters.
-"""
+"""torch's optimizer of a flat vector (P,), with a state that restores bit by bit."""
 
 from __future__ import annotations
 
@@ -19,58 +15,49 @@ from raysync.training.server.optimizers import SETTINGS, is_fused, is_torchs_own
 from raysync.training.server.parameter_groups import FlatParameterGroup
 
 PIECE = 2**16
-"""The elements that an optimizer without a fused kernel steps on at once. Its steps have many
-passes, whose temporary vectors then stay in a processor's cache."""
+"""Elements of a step without a fused kernel: the temporary vectors of its passes fit into the
+cache."""
 
 
 class FlatOptimizer:
-    """Steps on the slices of parameter groups.
+    """Steps on the slices of parameter groups that tile `weights` (P,), in place.
 
-    The slices are cut into *pieces*, each of which has a state in torch's sense: a whole slice for
-    a fused kernel, a matrix for Muon.
+    Slices are cut into *pieces*, each with a state in torch's sense: a whole slice for a fused
+    kernel, a matrix for Muon.
     """
 
     def __init__(
         self, update: Update, weights: Tensor, groups: Sequence[FlatParameterGroup]
     ) -> None:
-        """
-        Args:
-            update: names the class and its arguments.
-            weights: what is stepped on, in place, (P,).
-            groups: tile (P,).
-        """
         self._groups = groups
         longest = max(1, len(weights)) if is_fused(update) else PIECE
+        # of each group, as slices of (P,)
         self.pieces = [list(group.pieces(longest)) for group in groups]
-        """The pieces of each group, as slices of (P,)."""
         parameters = [
             [torch.nn.Parameter(weights[piece].view(group.matrix or -1)) for piece in pieces]
             for group, pieces in zip(groups, self.pieces, strict=True)
         ]
-        self._optimizer = optimizer_of(update, [{"params": each} for each in parameters])
+        self._optimizer = optimizer_of(update, [{"params": views} for views in parameters])
+        # for each piece a view of the weights, and its place in (P,)
         self._parameters = [
             pair
             for views, pieces in zip(parameters, self.pieces, strict=True)
             for pair in zip(views, pieces, strict=True)
         ]
-        """A view of the weights, and where it is in (P,), for each piece."""
         own = is_torchs_own(update)
         self._advance = _bare_step(self._optimizer) if own else self._optimizer.step
 
     @property
     def kind(self) -> str:
-        """The name of the class."""
         return type(self._optimizer).__name__
 
     def step(
         self, gradient: Tensor, lr: float, weight_decay: float, momentum: float | None
     ) -> None:
-        """Make a step.
+        """Make a step; groups may scale `lr` and override `weight_decay`.
 
         Args:
             gradient: (P,), which is only read.
-            lr: the learning rate of groups with a factor of 1.
-            weight_decay: that of groups without one of their own.
             momentum: None: the optimizer has none.
         """
         for group, own in zip(self._optimizer.param_groups, self._groups, strict=True):
@@ -85,15 +72,13 @@ class FlatOptimizer:
             parameter.grad = None  # lets the vectors that arrived be freed
 
     def state(self) -> State:
-        """Return all that it keeps; its tensors are valid until the next step."""
+        """Return the optimizer's state; its tensors are valid until the next step."""
         saved = self._optimizer.state_dict()
         # JSON knows only strings as keys
         return {**saved, "state": {str(key): values for key, values in saved["state"].items()}}
 
     def restore(self, saved: State) -> None:
-        """Take the state of another one of the same class and pieces, which then belongs to this
-        one. Settings of the experiment stay its own, such as a momentum that was changed.
-        """
+        """Adopt the state of an optimizer of the same class and pieces, not its settings."""
         states = {
             int(key) if key.isdigit() else key: values for key, values in saved["state"].items()
         }
@@ -101,27 +86,23 @@ class FlatOptimizer:
 
 
 def numbers_kept(update: Update) -> int:
-    """Return how many numbers an optimizer keeps for each parameter, between steps (Muon: at most;
-    it keeps one for those in matrices).
-    """
+    """Count an optimizer's numbers for each parameter between steps (for Muon at most)."""
     size = 8
     optimizer = FlatOptimizer(update, torch.zeros(size), [FlatParameterGroup((slice(0, size),))])
     momentum = update.momentum or None
     optimizer.step(torch.ones(size), update.lr, update.weight_decay, momentum)
-    kept = optimizer.state()["state"]
+    states = optimizer.state()["state"]
     return sum(
         value.numel() == size
-        for values in kept.values()
+        for values in states.values()
         for value in values.values()
         if isinstance(value, Tensor)
     )
 
 
 def _bare_step(optimizer: Optimizer) -> Callable[[], None]:
-    """Return the step of one of torch's own classes, without what torch puts around it: a range for
-    profilers, hooks and marks for its compiler, none of which a server has. Between two updates all
-    that leaves the caches: it took 50 of the 240 us of a small model's update.
-    """
+    """Return the step of a torch class without its profiler range, hooks and compiler marks."""
+    # between two updates their code leaves the caches, and costs a small model a fifth of an update
     step = unwrap(type(optimizer).step)
 
     def bare_step() -> None:
@@ -132,7 +113,6 @@ def _bare_step(optimizer: Optimizer) -> Callable[[], None]:
 
 
 def _restore(optimizer: Optimizer, saved: State) -> None:
-    """Give a fresh optimizer the state of another one of its class and parameters."""
     own = [
         {name: group[name] for name in SETTINGS if name in group}
         for group in optimizer.param_groups
@@ -140,7 +120,7 @@ def _restore(optimizer: Optimizer, saved: State) -> None:
     optimizer.load_state_dict(saved)
     for group, settings in zip(optimizer.param_groups, own, strict=True):
         group.update(settings)
-    parameters = [each for group in optimizer.param_groups for each in group["params"]]
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for key, values in saved["state"].items():
         if isinstance(key, int):  # as they were: torch has cast them to the parameter's type
             cast = optimizer.state[parameters[key]]

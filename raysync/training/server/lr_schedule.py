@@ -1,6 +1,4 @@
-"""Learning rate and momentum as functions of progress, so that every paradigm has the same values
-at the same amount of work.
-"""
+"""Learning rate and momentum as functions of progress: equal for all paradigms at equal work."""
 
 from __future__ import annotations
 
@@ -11,14 +9,11 @@ from raysync.core.paradigm import AnyParadigm
 
 
 def learning_rate(update: Update, progress: float, version: int) -> float:
-    """Return the learning rate of one push, before it is scaled by the number of pushes.
+    """Return the learning rate of one push, before the scale for the number of pushes.
 
     Args:
-        update: gives `lr` and `schedule`.
-        progress: samples applied before this update / samples of the workload; values above 1 count
-            as 1.
-        version: updates applied before this one; only `inverse-sqrt` uses it: lr / sqrt(version +
-            1).
+        progress: samples applied before this update / samples of the workload.
+        version: updates applied before this one.
     """
     schedule, progress = update.schedule, min(progress, 1.0)
     factor = 1.0
@@ -38,28 +33,15 @@ def learning_rate(update: Update, progress: float, version: int) -> float:
 
 
 def rate_factor(update: Update, pushes: int, workers: int) -> float:
-    """Return what `lr_scaling` multiplies the learning rate by.
-
-    Asynchronous local SGD (Liu et al. 2024, arXiv:2401.09135) multiplies each push of one of K
-    workers by sqrt(K) / K, says its authors' program: `inverse-root`.
-
-    Args:
-        update: gives `lr_scaling`.
-        pushes: those of the update.
-        workers: those that take part.
-    """
+    """Return the factor of `lr_scaling`."""
     if update.lr_scaling == "inverse-root":
+        # sqrt(K) / K in the program of Liu et al. 2024, async local SGD (arXiv:2401.09135)
         return 1 / sqrt(workers)
     return pushes if update.lr_scaling == "linear" else 1
 
 
 def momentum(update: Update, since: float) -> float:
-    """Return the momentum of an update.
-
-    Args:
-        update: gives `momentum` and `momentum_ramp`.
-        since: progress since the phase began.
-    """
+    """Return the momentum at the progress `since` the phase began."""
     ramp, full = update.momentum_ramp, update.momentum
     if ramp is None or since >= ramp.over:
         return full
@@ -70,8 +52,8 @@ def momentum(update: Update, since: float) -> float:
 
 
 def rate_in_force(update: Update, paradigm: AnyParadigm, workers: int) -> str:
-    """Return the learning rate of an update in words, of each phase whose own differs: `lr: 0.01 x
-    3 = 0.03 (lr_scaling: linear)`, before the schedule, which is named.
+    """Describe each phase's rate, such as `lr: 0.01 x 3 = 0.03 (lr_scaling: linear)`, and the
+    schedule.
     """
     rates = {
         phase: _scaled_rate(
@@ -90,14 +72,14 @@ def rate_in_force(update: Update, paradigm: AnyParadigm, workers: int) -> str:
 
 
 def local_rate(local: Local) -> str:
-    """Return how workers step by themselves, in words: `local: 8 steps of sgd at lr 0.1`."""
+    """Describe local steps: `local: 8 steps of sgd at lr 0.1`."""
     steps = f"{local.steps} steps" if local.steps > 1 else "steps"
     schedule = "" if local.schedule.name == "constant" else f", schedule: {local.schedule.name}"
     return f"local: {steps} of {local.optimizer.name} at lr {local.lr:g}{schedule}"
 
 
+# pushes of an update; None: their number varies
 def _scaled_rate(update: Update, pushes: int | None, workers: int) -> str:
-    """Return the rate in words; `pushes` are those of an update, None where their number varies."""
     if update.lr_scaling == "inverse-root" and workers > 1:
         rate = update.lr * rate_factor(update, pushes or 1, workers)
         return f"{update.lr:g} / sqrt({workers}) = {rate:g} (lr_scaling: inverse-root)"

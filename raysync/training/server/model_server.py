@@ -1,6 +1,4 @@
-"""The parameter server's work, on every backend: updates in the order of their versions, none of
-them missed.
-"""
+"""The parameter server's work, on every backend: updates in order of version, without a gap."""
 
 from __future__ import annotations
 
@@ -21,20 +19,19 @@ class MissedUpdate(RuntimeError):
 
 
 class Store(Protocol):
-    """The weights and the optimizer of a model, or those of each replica. Shapes: P parameters, Q
-    numbers of float32 that buffers take.
+    """The weights and the optimizer of a model, or of each replica.
+
+    Shapes: P parameters, Q float32 numbers of all buffers.
     """
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> None:
         """Apply one update: gradients with the buffers behind them, (P + Q,) each in float32."""
 
     def publish(self, replica: int) -> Tensor:
-        """Return the weights that a replica pulls now, or their `MEAN`, (P + Q,); the next update
-        may overwrite them.
-        """
+        """Return a replica's weights or their `MEAN`, (P + Q,), valid until the next update."""
 
     def forget(self, worker: str) -> None:
-        """Forget a worker that has left: its buffers no longer count."""
+        """Discard the buffers of a worker that has left."""
 
     def statistics(self, worker: str) -> Tensor: ...
 
@@ -50,8 +47,7 @@ class ModelServer:
         self.store = store
         self.version = 0
         self._broken: Exception | None = None
-        self._saved: dict[str, Tensor] = {}
-        """The vectors of a snapshot that have not been asked for yet."""
+        self._saved: dict[str, Tensor] = {}  # vectors of a snapshot that have not been read yet
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         assert isinstance(self.store, ParameterStore), "replicas have no shards"
@@ -59,20 +55,14 @@ class ModelServer:
             return self.store.combine(plan, vectors)
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> int:
-        """Apply one update; return its version.
-
-        Raises:
-            MissedUpdate: the model is not at the version before it.
-        """
+        """Apply one update and return its version, or raise MissedUpdate after a gap."""
         with self._sound(plan.version - 1):
             self.store.apply(plan, vectors)
             self.version += 1
         return self.version
 
     def publish(self, version: int, replica: int) -> Tensor:
-        """Return the weights (P + Q,) of a replica, or their `MEAN`, at that version; the next
-        update may overwrite them.
-        """
+        """Return a replica's weights or their `MEAN`, (P + Q,), valid until the next update."""
         with self._sound(version):
             return self.store.publish(replica)
 
@@ -81,8 +71,8 @@ class ModelServer:
             self.store.forget(worker)
 
     def statistics(self, worker: str) -> Tensor:
-        """Return the buffers of a worker's latest push that was applied, behind zeros, (P + Q,);
-        the initial ones if there was none.
+        """Return the buffers of a worker's latest applied push, or initial ones, behind zeros (P +
+        Q,).
         """
         with self._sound(self.version):
             return self.store.statistics(worker)
@@ -90,26 +80,23 @@ class ModelServer:
     def snapshot(
         self, names: Sequence[str], vectors: Sequence[Tensor], version: int | None = None
     ) -> bytes:
-        """Return the whole state as the contents of a safetensors file.
+        """Return the whole state as a safetensors file, at `version` if given.
 
         Args:
-            names: the names of the vectors, all different.
-            vectors: what else is to be kept with it: `saved` returns them again.
-            version: the version that the model must have; None: the present one.
+            vectors: saved along; `saved` returns them by their unique names.
 
         Raises:
-            ConfigError: the optimizer keeps something that such a file cannot hold.
+            ConfigError: the optimizer has state that such a file cannot hold.
         """
         return encode(
             {"server": self.state(version), "vectors": dict(zip(names, vectors, strict=True))}
         )
 
     def restore(self, data: bytes) -> None:
-        """Take the state of a snapshot, on a fresh server of the same plan: from then on it is as
-        the other one was, bit by bit.
+        """Restore a snapshot, bit by bit, on a fresh server of the same plan.
 
         Raises:
-            ConfigError: the file is damaged, or is that of another model or optimizer.
+            ConfigError: the file is damaged, or belongs to another model or optimizer.
         """
         state = decode(data)
         with legible(CHECKPOINT):
@@ -117,32 +104,23 @@ class ModelServer:
             self._saved = state["vectors"]
 
     def state(self, version: int | None = None) -> State:
-        """Return all that later calls depend on; its tensors are valid until the next update.
-
-        Args:
-            version: the version that the model must have; None: the present one.
-        """
+        """Return the state of later calls, at `version` if given; valid until the next update."""
         with self._sound(self.version if version is None else version):
             return {"version": self.version, "store": self.store.state()}
 
     def load_state(self, state: State) -> None:
-        """Take what `state` returned: see `restore`."""
         self.store.restore(state["store"])
         self.version = int(state["version"])
 
     def saved(self, name: str) -> Tensor:
-        """Return a vector of the snapshot; it can be asked for once."""
+        """Return a vector of the snapshot, once."""
         return self._saved.pop(name)
 
     @contextmanager
     def _sound(self, version: int) -> Iterator[None]:
-        """Raise the error of a failed update again at every later call, so that no published model
-        misses the update unnoticed.
-
-        Args:
-            version: the version that the model must have. It has another one if the call for an
-                update never began, because one of its arguments was lost.
-        """
+        """Check the version, and raise the error of a failed update again at every later call."""
+        # So no published model misses an update unnoticed. The version is wrong if the call for an
+        # update never began, because one of its arguments was lost.
         if self._broken is not None:
             raise self._broken
         try:

@@ -11,12 +11,11 @@ from torch.optim import AdamW, Optimizer
 class MuonWithAdamW(Optimizer):
     """torch's Muon on groups of matrices, and torch's AdamW on the others.
 
-    Both have the same learning rate and weight decay. So steps along matrices have the size of
-    AdamW's by default (`adjust_lr_fn`); another rate for some parameters is an `lr_factor` of
-    theirs.
+    Both have the same learning rate and weight decay: Muon's steps have the size of AdamW's by
+    default.
 
     Source: Jordan et al. 2024, "Muon: An optimizer for hidden layers in neural networks"; the step
-        size is that of Liu et al. 2025, "Muon is Scalable for LLM Training" (arXiv:2502.16982).
+        size: Liu et al. 2025, "Muon is Scalable for LLM Training" (arXiv:2502.16982).
     """
 
     def __init__(
@@ -34,11 +33,6 @@ class MuonWithAdamW(Optimizer):
         """
         Args:
             params: groups of parameters that all have two dimensions, or all have one.
-            lr: learning rate.
-            weight_decay: decoupled, as AdamW has it.
-            momentum: of Muon.
-            nesterov: of Muon.
-            betas: of AdamW.
             adjust_lr_fn: `match_rms_adamw`, or `original`, whose steps are longer.
             ns_steps: iterations that make a matrix orthogonal.
         """
@@ -58,7 +52,6 @@ class MuonWithAdamW(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Make a step."""
         assert closure is None, "gradients are given"
         for part in self._parts:
             # a state that was loaded has replaced both

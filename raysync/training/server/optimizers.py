@@ -1,8 +1,7 @@
 """The optimizer of a server: a class of torch.optim, ours, or the user's, that works elementwise.
 
-A server steps on slices of one flat vector, and several servers may share that vector. So a class
-is refused if it computes with whole tensors: with their shape, their norm, or their inner products.
-Muon alone gets whole matrices.
+Servers step on slices of a flat vector, so no class may use shapes or norms of whole tensors,
+except Muon.
 """
 
 from __future__ import annotations
@@ -22,39 +21,35 @@ from raysync.paradigms.class_loading import load_reference
 from raysync.training.server.muon import MuonWithAdamW
 from raysync.training.server.outer_optimizers import OUTER
 
+# classes of torch.optim that are not elementwise on dense vectors -> the reason
 COUPLED = {
     "Adafactor": "it keeps the rows and columns of matrices, and divides by norms",
     "LBFGS": "it needs inner products of whole vectors, and several losses in one step",
     "SparseAdam": "it takes sparse gradients only",
 }
-"""Classes of torch.optim that do not work elementwise on dense vectors -> the reason."""
 
+# names of optimizers that are not torch's -> the classes
 OURS: dict[str, type[Optimizer]] = OUTER | {MUON: MuonWithAdamW}
-"""The names of optimizers that are not torch's -> the classes."""
 
 SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "betas")
-"""The arguments that are settings of their own, for every class that takes them. (A user's own
-class may have more than two betas, and then takes them as a parameter.)"""
+"""Arguments with settings of their own. (A user's class with more than two betas takes these as a
+parameter.)"""
 
-CHANGING = ("lr", "weight_decay", "momentum")
-"""The settings that may change from one update to the next."""
+CHANGING = ("lr", "weight_decay", "momentum")  # may change from one update to the next
 
+# arguments that choose another implementation than the fused one
 UNFUSED = ("fused", "foreach", "differentiable", "capturable")
-"""The arguments with which a user chooses another implementation than the fused one."""
 
-Groups = Sequence[dict[str, Any]]
-"""Parameter groups as torch.optim takes them."""
+Groups = Sequence[dict[str, Any]]  # as torch.optim takes them
 
 _VARIADIC = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 
 def class_of(name: str, block: str = "update") -> type[Optimizer]:
-    """Return the class of an optimizer.
+    """Return the class of an optimizer; `block` names the settings in errors.
 
     Args:
-        name: that of a class of torch.optim, in capitals or not, or one of `OURS`, or
-            `package.module:Class`.
-        block: the settings that name it, for errors: `update` or `local`.
+        name: a class of torch.optim in any case, one of `OURS`, or `package.module:Class`.
 
     Raises:
         ConfigError: there is no such optimizer, or torch's does not work elementwise.
@@ -65,15 +60,15 @@ def class_of(name: str, block: str = "update") -> type[Optimizer]:
         if not (isinstance(found, type) and issubclass(found, Optimizer)):
             raise ConfigError(f"{where}: it is no class that extends torch.optim.Optimizer.")
         return found
-    torchs = {each.__name__: each for each in _of_torch()}
-    known = {name.lower(): each for name, each in torchs.items()} | OURS
+    torchs = {kind.__name__: kind for kind in _of_torch()}
+    known = {name.lower(): kind for name, kind in torchs.items()} | OURS
     found = known.get(name.lower())
     elementwise = [*sorted(torchs.keys() - COUPLED - {"Muon"}), *OURS]
     if found is MuonWithAdamW and "Muon" not in torchs:
         raise ConfigError(f"{where}: it needs torch 2.9 or later; this is {torch.__version__}.")
     if found is None:
-        shown = [*elementwise, "or yours: package.module:Class"]
-        raise unknown_name("optimizer", name, known, f"{block}.optimizer", shown)
+        allowed = [*elementwise, "or yours: package.module:Class"]
+        raise unknown_name("optimizer", name, known, f"{block}.optimizer", allowed)
     if reason := COUPLED.get(found.__name__):
         raise ConfigError(
             f"{where}: it is not elementwise, as an optimizer of a flat vector must be: {reason}."
@@ -91,12 +86,9 @@ def _of_torch() -> list[type[Optimizer]]:
 
 
 def arguments_of(kind: type[Optimizer]) -> list[str]:
-    """Return the names of the arguments of an optimizer, without the parameters to step on.
-
-    Where a constructor passes on `**` arguments, those of its base class count as well.
-    """
+    """Name the arguments of an optimizer, except the parameters to step on."""
     names: dict[str, None] = {}
-    for cls in kind.__mro__:
+    for cls in kind.__mro__:  # a constructor may pass on `**` arguments to its base class
         if "__init__" not in vars(cls):
             continue
         _, *parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()  # _: self
@@ -108,24 +100,17 @@ def arguments_of(kind: type[Optimizer]) -> list[str]:
 
 
 def is_torchs_own(update: Update) -> bool:
-    """Say whether the optimizer is one of torch's classes."""
     return class_of(update.optimizer.name) in _of_torch()
 
 
 def is_fused(update: Update) -> bool:
-    """Say whether the optimizer makes a step in one pass, by a kernel that torch has for it."""
+    """Whether torch has a kernel that makes the optimizer's step in one pass."""
     kind, given = class_of(update.optimizer.name), update.optimizer.parameters
     fuses = is_torchs_own(update) and "fused" in arguments_of(kind)
     return fuses and not any(name in given for name in UNFUSED)
 
 
 def optimizer_of(update: Update, groups: Groups) -> Optimizer:
-    """Create the optimizer of an update.
-
-    Args:
-        update: names the class and its arguments.
-        groups: what it steps on.
-    """
     kind = class_of(update.optimizer.name)
     accepted = arguments_of(kind)
     arguments = {
@@ -136,20 +121,12 @@ def optimizer_of(update: Update, groups: Groups) -> Optimizer:
     if is_fused(update):
         arguments["fused"] = True
     make: Any = kind
-    made: Optimizer = make(groups, **arguments, **update.optimizer.parameters)
-    return made
+    optimizer: Optimizer = make(groups, **arguments, **update.optimizer.parameters)
+    return optimizer
 
 
 def check_optimizer(update: Update, block: str = "update") -> None:
-    """Refuse an optimizer that is not elementwise, and settings that it does not have.
-
-    Args:
-        update: the settings, those of `local` in the form of an update's.
-        block: the settings' name, for errors: `update` or `local`.
-
-    Raises:
-        ConfigError: it names the optimizer, and the setting or the reason.
-    """
+    """Refuse an optimizer that is not elementwise, and settings that it does not have."""
     kind, parameters = class_of(update.optimizer.name, block), update.optimizer.parameters
     accepted, where = arguments_of(kind), f"{block}.optimizer {update.optimizer.name}"
     own = sorted({*accepted} - {*SETTINGS[:-1]})
@@ -168,7 +145,7 @@ def check_optimizer(update: Update, block: str = "update") -> None:
 
 
 PROVEN = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-"""Those that are not tried out: torch's first step imports its compiler, which takes a second."""
+"""Not tried out: torch's first step imports its compiler, which is slow."""
 
 
 def _asked_for(update: Update) -> Iterator[tuple[str, str]]:
@@ -187,19 +164,14 @@ def _asked_for(update: Update) -> Iterator[tuple[str, str]]:
 
 
 ELEMENTS, SHAPE = 24, (4, 6)
+# the elements of a trial, as one matrix, and as two vectors
 WHOLE, PARTS = (slice(0, ELEMENTS),), (slice(0, 10), slice(10, ELEMENTS))
-"""The elements that a trial steps on, as one matrix, and as two vectors."""
 
-EVEN, RISING = (0.1, 0.1, 0.1), (0.1, 0.2, 0.2)
-"""The learning rates of a trial's steps."""
+EVEN, RISING = (0.1, 0.1, 0.1), (0.1, 0.2, 0.2)  # learning rates of a trial's steps
 
 
 def _try_out(update: Update, accepted: Collection[str], block: str) -> None:
-    """Make some steps on a matrix, and on its elements in two vectors.
-
-    Raises:
-        ConfigError: the results differ, or a step is not what a server needs.
-    """
+    """Refuse an optimizer whose steps on a matrix and on its elements in two vectors differ."""
     kind, strictest = update.optimizer.name, _strictest(update)
     where = f"{block}.optimizer {kind}"
     with torch.random.fork_rng(devices=[]):
@@ -208,7 +180,7 @@ def _try_out(update: Update, accepted: Collection[str], block: str) -> None:
             # Muon's matrices are never cut
             parts = whole if update.is_muon else _trained(strictest, PARTS, (-1,), EVEN, where)
             rising = _trained(strictest, WHOLE, SHAPE, RISING, where)
-            made = optimizer_of(strictest, [{"params": [nn.Parameter(torch.ones(SHAPE))]}])
+            fresh = optimizer_of(strictest, [{"params": [nn.Parameter(torch.ones(SHAPE))]}])
         except ConfigError:
             raise
         except Exception as error:  # anything that the optimizer raises
@@ -219,7 +191,9 @@ def _try_out(update: Update, accepted: Collection[str], block: str) -> None:
             f"{where}: it is not elementwise, as an optimizer of a flat vector must be: steps on a"
             " matrix differ from those on its elements in two vectors."
         )
-    if lost := [name for name in CHANGING if name in accepted and name not in made.param_groups[0]]:
+    if lost := [
+        name for name in CHANGING if name in accepted and name not in fresh.param_groups[0]
+    ]:
         raise ConfigError(
             f"{where}: it does not keep {lost[0]} in its param_groups, where a run changes it."
         )
@@ -230,9 +204,8 @@ def _try_out(update: Update, accepted: Collection[str], block: str) -> None:
 
 
 def _strictest(update: Update) -> Update:
-    """Return the update with the largest weight decay and momentum that it has anywhere: some
-    optimizers are elementwise only without them.
-    """
+    """Return the update with its largest weight decay and momentum of any phase or group."""
+    # some optimizers are elementwise only without them
     phases = [update.in_phase(name) for name in ("", *update.phases)]
     decays = [phase.weight_decay for phase in phases]
     decays += [group.weight_decay or 0.0 for group in update.groups]
@@ -241,7 +214,7 @@ def _strictest(update: Update) -> Update:
 
 
 def _changes_lr(update: Update) -> str:
-    """Return the path of a setting by which lr may change in a run; empty if there is none."""
+    """Return the path of a setting that may change lr in a run, or ""."""
     if update.schedule.name != "constant" or update.schedule.warmup:
         return f"schedule: {update.schedule.name}"
     for name in ("", *update.phases):
@@ -276,13 +249,11 @@ def _trained(
 
 
 def _trial_gradients(weights: Tensor, steps: int, generator: torch.Generator) -> Tensor:
-    """Return gradients (steps, ELEMENTS) that show whatever couples elements.
-
-    Those of one part are much larger, which changes norms. The first gradient is nearly orthogonal
-    to the weights, as gradients of scale-invariant layers are: AdamP and SGDP then project.
-    """
+    """Return gradients (steps, ELEMENTS) that reveal any coupling of elements."""
     gradients = torch.randn(steps, ELEMENTS, generator=generator)
-    gradients[:, PARTS[0]] *= 1000
+    gradients[:, PARTS[0]] *= 1000  # changes norms
+    # nearly orthogonal to the weights, like gradients of scale-invariant layers: AdamP and SGDP
+    # then project
     along = weights / torch.linalg.vector_norm(weights)
     cosine = 0.005 * torch.linalg.vector_norm(gradients[0])
     gradients[0] += (cosine - gradients[0] @ along) * along

@@ -1,7 +1,6 @@
-"""Optimizers for outer steps that torch lacks; both are elementwise.
+"""Elementwise optimizers for outer steps that torch lacks.
 
-A gradient here is what a push brings: with local steps, by how much a worker has changed the
-weights; without, a gradient.
+With local steps, a gradient is the change of a worker's weights.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from torch.optim import Optimizer
 
 
 class DelayedNesterov(Optimizer):
-    """Nesterov momentum that takes in gradients at every N-th step only, N of them at once.
+    """Nesterov momentum that takes gradients at every N-th step only, N of them at once.
 
     With the gradient D, b = `momentum`, N = `every`: acc <- acc + D; and at every N-th step
         m <- b m + acc / N;  acc <- 0;  theta <- theta - lr ((1 - c N + c) b m + D / N)
@@ -30,12 +29,9 @@ class DelayedNesterov(Optimizer):
     ) -> None:
         """
         Args:
-            params: as for every optimizer of torch.
             lr: of N steps together: each takes an N-th of its gradient.
-            momentum: b.
-            every: N; 1: Nesterov momentum as torch has it.
-            c: spreads the momentum over the steps: its share of each step but the N-th; from 0 to
-                1 / N.
+            every: 1: Nesterov momentum as torch has it.
+            c: the momentum's share of each step but the N-th.
         """
         if not isinstance(every, int) or every < 1:
             raise ValueError(f"every: {every}: it must be a whole number from 1")
@@ -45,7 +41,6 @@ class DelayedNesterov(Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Make a step."""
         assert closure is None, "gradients are given"
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -70,27 +65,18 @@ class DelayedNesterov(Optimizer):
 
 
 class MLA(Optimizer):
-    """Momentum look-ahead: with the gradient D and g = `momentum`,
-
-    m <- g m + (1 - g) D;  theta <- theta - lr (g m + D)
+    """Momentum look-ahead: m <- g m + (1 - g) D;  theta <- theta - lr (g m + D), with g =
+    `momentum`.
 
     Source: Ajanthan et al. 2025, "Momentum Look-Ahead for Asynchronous Distributed
-        Low-Communication Training" (MCDC at ICLR 2025); the rule as the authors of HeLoCo
-        (arXiv:2606.00271) have it.
+        Low-Communication Training" (MCDC at ICLR 2025), as HeLoCo (arXiv:2606.00271) has it.
     """
 
     def __init__(self, params: Any, lr: float, momentum: float) -> None:
-        """
-        Args:
-            params: as for every optimizer of torch.
-            lr: learning rate.
-            momentum: g.
-        """
         super().__init__(params, {"lr": lr, "momentum": momentum})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Make a step."""
         assert closure is None, "gradients are given"
         for group in self.param_groups:
             lr, decay = group["lr"], group["momentum"]
@@ -104,5 +90,5 @@ class MLA(Optimizer):
                 parameter.add_(buffer, alpha=-lr * decay).add_(gradient, alpha=-lr)
 
 
+# names in `update.optimizer` -> classes
 OUTER: dict[str, type[Optimizer]] = {"delayed-nesterov": DelayedNesterov, "mla": MLA}
-"""The names in `update.optimizer` -> the classes."""

@@ -1,7 +1,4 @@
-"""Parameter groups: slices of the flat vector with a weight decay and a learning rate of their own.
-
-Shape legend: P = trainable parameters of a whole model, of a stage, or of a shard.
-"""
+"""Parameter groups: slices of a flat vector (P,) with their own weight decay and learning rate."""
 
 from __future__ import annotations
 
@@ -18,13 +15,12 @@ from torch.nn.modules.batchnorm import _NormBase
 from raysync.config import Update
 from raysync.errors import ConfigError, unknown_name
 
+# torch's layers with parameters; `_NormBase`: batch and instance norms
 NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
-"""torch's normalisation layers with parameters; `_NormBase` are batch and instance norms."""
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
-SHOWN = 12
-"""The number of names that an error lists."""
+SHOWN = 12  # names that an error lists
 
 
 @dataclass(frozen=True)
@@ -33,36 +29,29 @@ class NamedParameter:
 
     name: str
     """Its name in the whole network, as in `named_parameters()`; empty if it has none there."""
-    size: int
-    """The number of its elements."""
-    is_norm_or_bias: bool
-    """Whether `no_decay: norm-and-bias` spares it."""
-    matrix: tuple[int, int] | None
-    """Rows and columns, if it is a matrix of a hidden layer."""
+    size: int  # in elements
+    is_norm_or_bias: bool  # `no_decay: norm-and-bias` spares it
+    matrix: tuple[int, int] | None  # (rows, columns) of a hidden layer
 
 
 def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list[NamedParameter]:
-    """Return the trainable parameters of a module.
-
-    A bias or a parameter of a norm is what timm (`param_groups_weight_decay`) takes for one: it has
-    at most one dimension, or is called `bias`; and, as in Hugging Face's Trainer, all that a
-    normalisation layer has, such as a LayerNorm's weights over several dimensions.
-
-    Matrices of hidden layers are what Jordan's Muon steps along: all parameters with two or more
-    dimensions (a convolution has a row for each channel that it makes), but for norms, embeddings
-    and the output layer, which is taken to be the last of them in the module's order.
+    """Describe the trainable parameters of a module.
 
     Args:
-        module: a whole network, or a part of it.
-        names: those of its trainable parameters in the whole network; default: as in the module.
+        names: of its trainable parameters in the whole network; default: as in the module.
     """
-    trainable = [each for each in module.named_parameters() if each[1].requires_grad]
+    trainable = [pair for pair in module.named_parameters() if pair[1].requires_grad]
+    # A norm or bias has at most one dimension or is called `bias` (timm's
+    # param_groups_weight_decay), or belongs to a normalisation layer (Hugging Face's Trainer),
+    # such as a LayerNorm over several dimensions.
     norms, embeddings = _within(module, NORMS), _within(module, EMBEDDINGS)
     called = [name for name, _ in trainable] if names is None else names
     spared = [
         parameter.ndim <= 1 or name.split(".")[-1] == "bias" or id(parameter) in norms
         for name, parameter in trainable
     ]
+    # Jordan's Muon steps along all other parameters with two or more dimensions (a convolution has
+    # a row for each output channel) but embeddings and the output layer, taken to be the last one.
     matrices = [
         parameter
         for (_, parameter), without in zip(trainable, spared, strict=True)
@@ -81,7 +70,6 @@ def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list
 
 
 def _within(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> set[int]:
-    """Return the ids of the parameters that layers of some kinds have."""
     return {
         id(parameter)
         for layer in module.modules()
@@ -94,14 +82,11 @@ def _within(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> set[int]:
 class FlatParameterGroup:
     """The slices of a vector (P,) that are updated alike."""
 
-    spans: tuple[slice, ...]
-    """The slices, in their order; two of them do not touch."""
-    weight_decay: float | None = None
-    """The weight decay; None: that of the update, or of its phase."""
-    lr_factor: float = 1.0
-    """The learning rate is that of the update times this."""
+    spans: tuple[slice, ...]  # in order; two of them do not touch
+    weight_decay: float | None = None  # None: as in the update or its phase
+    lr_factor: float = 1.0  # multiplies the update's learning rate
     matrix: tuple[int, int] | None = None
-    """Rows and columns of each of the matrices that it consists of; None: all is elementwise."""
+    """Rows and columns of each of its matrices; None: all is elementwise."""
 
     def pieces(self, longest: int) -> Iterator[slice]:
         """Yield the slices, cut into matrices, or else into pieces of at most that length."""
@@ -122,16 +107,12 @@ class FlatParameterGroup:
 def parameter_groups(
     update: Update, parameters: Sequence[NamedParameter]
 ) -> list[FlatParameterGroup]:
-    """Return the groups of a vector (P,): one of them if `update` asks for no others.
-
-    The first of `update.groups` that matches a parameter's name is its group. What has the same
-    settings is in one group here, as few and as long slices as possible.
-    """
-    ends = [*accumulate((each.size for each in parameters), initial=0)]
+    """Group a vector (P,) by settings, in as few and as long slices as possible."""
+    ends = [*accumulate((parameter.size for parameter in parameters), initial=0)]
     spans = [slice(*ends) for ends in pairwise(ends)]
-    settings = [_settings(update, each) for each in parameters]
+    settings = [_settings(update, parameter) for parameter in parameters]
     found: dict[tuple[Any, ...], list[slice]] = {}
-    for setting, run in groupby(zip(settings, spans, strict=True), key=lambda each: each[0]):
+    for setting, run in groupby(zip(settings, spans, strict=True), key=lambda pair: pair[0]):
         first, *others = [span for _, span in run]
         end = others[-1].stop if others else first.stop
         found.setdefault(setting, []).append(slice(first.start, end))
@@ -139,7 +120,7 @@ def parameter_groups(
 
 
 def _settings(update: Update, parameter: NamedParameter) -> tuple[Any, ...]:
-    """Return the fields of its group, but for the spans."""
+    """Return the fields of its group after the spans."""
     spared = update.no_decay is not None and parameter.is_norm_or_bias
     index = _group_of(update, parameter.name)
     decay = None if index is None else update.groups[index].weight_decay
@@ -160,24 +141,15 @@ def _group_of(update: Update, name: str) -> int | None:
 def check_groups(
     update: Update, parameters: Sequence[NamedParameter], block: str = "update"
 ) -> None:
-    """Refuse patterns without a parameter, and groups that earlier ones leave nothing to.
-
-    Args:
-        update: has the groups.
-        parameters: those of the whole network.
-        block: the settings' name, for errors: `update` or `local`.
-
-    Raises:
-        ConfigError: it names the setting, and the nearest name of a parameter.
-    """
+    """Refuse patterns without a parameter, and groups whose parameters earlier ones have."""
     names = [parameter.name for parameter in parameters]
-    shown = [*names[:SHOWN], f"... ({len(names)} in all)"] if len(names) > SHOWN else names
-    groups = {_group_of(update, name) for name in names}
+    allowed = [*names[:SHOWN], f"... ({len(names)} in all)"] if len(names) > SHOWN else names
+    groups = {_group_of(update, name) for name in names}  # the first match counts
     for index, group in enumerate(update.groups):
         where = f"{block}.groups[{index}]"
         for pattern in group.match:
             if not any(fnmatchcase(name, pattern) for name in names):
-                raise unknown_name("parameter", pattern, names, f"{where}.match", shown)
+                raise unknown_name("parameter", pattern, names, f"{where}.match", allowed)
         if index not in groups:
             raise ConfigError(
                 f"{where}: an earlier group has every parameter that it matches; the first match"
@@ -186,11 +158,7 @@ def check_groups(
 
 
 def check_named(update: Update, names: Iterable[str]) -> None:
-    """Refuse groups for a stage some of whose parameters have no name in the whole network.
-
-    Raises:
-        ConfigError: it says why.
-    """
+    """Refuse groups for a stage with parameters that the whole network does not name."""
     if update.groups and "" in names:
         raise ConfigError(
             "update.groups: the model's `sequence` has parameters that are not in its"
@@ -199,7 +167,7 @@ def check_named(update: Update, names: Iterable[str]) -> None:
 
 
 def whole(size: int) -> list[FlatParameterGroup]:
-    """Return the one group of a vector (P,) in which all is updated alike."""
+    """Return the single group of a vector (P,) that is updated alike."""
     return [FlatParameterGroup((slice(0, size),))]
 
 

@@ -1,7 +1,6 @@
 """The parameter store: one flat model, or an even part of it, and its optimizer.
 
-Shape legend: K = pushes in one update, P = trainable parameters, Q = numbers of float32 that all
-buffers take, both of the part kept here.
+Shapes, of this part: K pushes in one update, P trainable parameters, Q float32 numbers of buffers.
 """
 
 from __future__ import annotations
@@ -35,15 +34,12 @@ from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.wire import gradient_of
 
 NEXT_TO_0 = ulp(0.0)
-"""A momentum so small that the buffer becomes the gradient. At exactly 0 torch would leave the
-buffer unchanged, and use an old direction when the momentum rises again; this one is 0 as a
-float32, but not for torch."""
+"""A momentum that is 0 as a float32, but not for torch. At 0 torch would leave the buffer
+unchanged, and use an old direction when the momentum rises again."""
 
 
 @with_config(ConfigDict(strict=True, arbitrary_types_allowed=True))
 class _Saved(TypedDict):
-    """What a store writes down."""
-
     fixed: dict[str, Any]
     version: int
     phase: str
@@ -61,24 +57,18 @@ class ParameterStore:
     """Applies gradients to a flat vector with a torch optimizer.
 
     One update is one optimizer step with the mean gradient of its pushes, weighted by their samples
-    or as the paradigm decides (`combine: sum`: with their sum, each times such a weight), at
-    lr(progress) x number of pushes (see `rate_factor` for the others). The linear scale is that of
-    Sync-Switch's configuration policy (Li et al. 2021, section IV-C): n pushes in one update move
-    the model as far as n updates would.
+    or by the paradigm (`combine: sum`: with their weighted sum), at lr(progress) x number of pushes
+    (see `rate_factor`). The linear scale is Sync-Switch's configuration policy (Li et al. 2021,
+    section IV-C): n pushes in one update move the model as far as n updates would.
 
-    An update works elementwise, so a model that is split among several stores learns like a whole
-    one, except for the norm that `clip_norm` needs, which the stores exchange between its two
-    halves. `update.phases` changes settings from one phase of the paradigm to the next; the
-    optimizer keeps its state. A `StalenessCorrection` corrects stale gradients before they are
-    combined. `project_radius` keeps the parameters in a ball around 0 (projected SGD, Zinkevich
-    2003), initially and after each step; it requires a store that keeps the whole model.
+    An update works elementwise, so stores that share a model learn like one, except for the norm of
+    `clip_norm`, which they exchange between the two halves of an update.
 
-    Every worker waits for the server, so an update makes as few passes over memory as possible:
-    torch's fused optimizers make one, and everything else writes into vectors that are reused.
-    (A new vector of this size is a new mapping of memory, whose pages cost more than the
-    arithmetic.) A fused optimizer rounds differently from torch's plain one, by about an ulp per
-    step. An optimizer without a fused kernel steps on pieces that fit into the cache. The same
-    updates always give the same bits, with any number of threads."""
+    Every worker waits for the server, so an update makes few passes over memory, and writes into
+    reused vectors: mapping new memory costs more than the arithmetic. A fused optimizer rounds by
+    about an ulp per step differently from torch's plain one. The same updates always give the same
+    bits, with any number of threads.
+    """
 
     def __init__(
         self,
@@ -91,13 +81,10 @@ class ParameterStore:
     ) -> None:
         """
         Args:
-            initial: parameters and buffers, (P + Q,) float32. The store stays on its device, which
-                is also that of all vectors.
+            initial: parameters and buffers, (P + Q,) float32, on the device of all vectors.
             size: P.
-            update: the settings of optimizer, schedule and combination.
-            groups: the parameter groups that tile (P,); default: one of them.
-            wire: the format in which gradients arrive: see `training.worker.wire`.
-            slots: what of (Q,) is of which kind; None: all of it are floats.
+            groups: tile (P,); default: one of them.
+            slots: the kinds of (Q,); None: all of it are floats.
         """
         self.update = update
         self.version = 0
@@ -118,27 +105,20 @@ class ParameterStore:
         ]
         self._pushes, self._members = 0, 1
         self._phase, self._began = "", 0.0
-        self._settings = update.in_phase("")
-        """The settings of the phase."""
+        self._settings = update.in_phase("")  # of the phase
         self._has_momentum = any(update.in_phase(name).momentum for name in ("", *update.phases))
         corrects = update.staleness_scaling.name != "none" or update.delay_compensation is not None
         self._staleness_correction = StalenessCorrection(update, size, device) if corrects else None
         self._buffers: dict[str, Tensor] = {}
         self._optimizer = FlatOptimizer(update, self._weights, groups or whole(size))
-        self._project()
+        self._project()  # requires a store of the whole model
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
-        """Do the first half of an update: compute its gradient.
+        """Do the first half of an update; return the gradient's norm if it is to be clipped.
 
         Args:
-            plan: the details of the update.
-            vectors: K of (P + Q,), or of fewer in another format than float32: gradients with
-                buffers behind them, which are read until the second half. And then, if delays are
-                compensated, K of (P + Q,): the weights that each was computed on.
-
-        Returns:
-            The gradient's Euclidean norm, which takes a pass over it, if it is to be clipped; else
-            0.
+            vectors: K gradients with buffers, (P + Q,) or shorter if encoded, read until the second
+                half; then, if delays are compensated, the weights (P + Q,) of each gradient.
         """
         if plan.phase != self._phase:
             self._phase, self._began = plan.phase, plan.progress
@@ -153,12 +133,8 @@ class ParameterStore:
         return 0.0 if self._settings.clip_norm is None else float(norm_of(gradient))
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> None:
-        """Make an update: step along the combined gradient.
-
-        Args:
-            plan: the details of the update.
-            vectors: as for `combine`; or, if that was called before, its results on all stores of
-                the model.
+        """Make an update, with vectors or, after `combine`, its results on all stores of
+        the model.
         """
         self._step(plan.progress, vectors if plan.combined else [self.combine(plan, vectors)])
 
@@ -238,43 +214,36 @@ class ParameterStore:
             yield gradient
 
     def _project(self) -> None:
-        """Move parameters outside of the ball to its nearest point; exact but for float32's
-        rounding.
-        """
+        """Project parameters onto the ball around 0 (projected SGD, Zinkevich 2003)."""
         if self.update.project_radius is not None:
             norm = torch.linalg.vector_norm(self._weights)
             self._weights.mul_((self.update.project_radius / norm).clamp(max=1.0))
 
     def forget(self, worker: str) -> None:
-        """Forget a worker that has left: its buffers no longer count."""
+        """Discard the buffers of a worker that has left."""
         self._buffers.pop(worker, None)
 
     def publish(self, replica: int = MEAN) -> Tensor:
-        """Return parameters, and behind them the mean of the live workers' buffers, (P + Q,); valid
-        until the next update. They are the same for every replica.
-
-        The mean is taken in the order of the workers' names, so that it does not depend on who
-        pushed first.
+        """Return parameters and the live workers' mean buffers, (P + Q,), valid until the next
+        update.
         """
         if self._buffers:
+            # sorted: the mean must not depend on who pushed first
             rows = [self._buffers[worker] for worker in sorted(self._buffers)]
             self._published[len(self._weights) :].copy_(self._slots.mean(rows))
         return self._published
 
     def knows(self, worker: str) -> bool:
-        """Say whether it has buffers of that worker."""
+        """Whether it has buffers of that worker."""
         return worker in self._buffers
 
     def statistics(self, worker: str) -> Tensor:
-        """Return the buffers of a worker's latest push that was applied, behind zeros, (P + Q,);
-        the initial ones if there was none.
-        """
         vector = torch.zeros_like(self._published)
         vector[len(self._weights) :] = self._buffers.get(worker, self._initial_buffers)
         return vector
 
     def state(self) -> State:
-        """Return all that later updates depend on; its tensors are valid until the next one."""
+        """Return the state of later updates; its tensors are valid until the next one."""
         assert self._gradient is None, "an update is half made"
         correction = self._staleness_correction
         return {
@@ -289,8 +258,7 @@ class ParameterStore:
         }
 
     def restore(self, saved: State) -> None:
-        """Take the state of a store of the same model and settings, which then belongs to this one:
-        all that comes later is the same, bit by bit.
+        """Adopt the state of a store of the same model and settings, bit by bit.
 
         Raises:
             ConfigError: it is the state of another model, or of other settings.
@@ -317,7 +285,7 @@ class ParameterStore:
 
     @property
     def _fixed(self) -> State:
-        """What no update changes, by its name in messages."""
+        """Properties that no update changes, by their names in messages."""
         compensation = self.update.delay_compensation
         return {
             "parameters": len(self._weights),

@@ -1,8 +1,4 @@
-"""The correction of a gradient that was computed on older weights, before it is combined with
-others.
-
-Shape legend: P = trainable parameters.
-"""
+"""Corrects a gradient (P,) for the age of its weights, before it is combined with others."""
 
 from __future__ import annotations
 
@@ -12,14 +8,11 @@ from torch import Tensor
 from raysync.config import Update
 from raysync.config.update import StalenessScaling
 
-EPSILON = 1e-7
-"""The epsilon of DC-ASGD-a."""
+EPSILON = 1e-7  # of DC-ASGD-a
 
 
 def divisor(scaling: StalenessScaling, staleness: int, members: int) -> float:
-    """Return what a push of that staleness is divided by, where so many workers take part; from
-    1.
-    """
+    """Return the divisor of a push of that staleness among that many workers, at least 1."""
     match scaling.name:
         case "none":
             return 1
@@ -32,31 +25,22 @@ def divisor(scaling: StalenessScaling, staleness: int, members: int) -> float:
 
 
 class StalenessCorrection:
-    """Delay compensation (Zheng et al. 2017, DC-ASGD-c and -a), then division for the staleness:
-    see `config.update.StalenessScaling`.
+    """Delay compensation (Zheng et al. 2017, DC-ASGD-c and -a), then division by staleness.
 
-    To divide the learning rate by it, the gradient of each push is scaled here, since
-    the pushes of one update may differ in staleness. (Adam, whose step does not depend on the
-    gradient's scale, is affected only by these differences.)
+    Dividing each push's gradient divides the learning rate, since the pushes of one update may
+    differ in staleness; Adam, independent of the gradient's scale, feels only these differences.
 
-    DC-ASGD is defined for one push per update. Of several pushes each is compensated on the weights
-    from before the update, and the mean square takes them in one after the other, in the update's
-    order, before they are combined: it estimates the square of *one* push's gradient, which the
-    square of a mean of K would understate, up to K times.
+    DC-ASGD has one push per update. Of several, each is compensated on the weights before the
+    update, and updates the mean square in turn: it estimates the square of *one* push's gradient,
+    which the square of a mean of K would understate, up to K times.
     """
 
     def __init__(self, update: Update, size: int, device: torch.device) -> None:
-        """
-        Args:
-            update: gives `staleness_scaling` and `delay_compensation`.
-            size: P.
-            device: of all vectors.
-        """
         self._scaling = update.staleness_scaling
         self._compensation = update.delay_compensation
         adapts = self._compensation is not None and self._compensation.name == "adaptive"
+        # of past gradients, (P,); all of the state
         self.mean_square = torch.zeros(size, device=device) if adapts else None
-        """The mean square of past gradients, (P,), which is all its state; None: it needs none."""
         self._scratch = torch.empty(size, device=device) if adapts else None  # (P,)
 
     def correct(
@@ -72,12 +56,10 @@ class StalenessCorrection:
         """Return the corrected gradient, (P,): `out`, or the given one if it needs no correction.
 
         Args:
-            gradient: the gradient of a push, (P,), which is not changed.
-            staleness: versions applied since the weights that it was computed on.
+            staleness: versions applied since `base`.
             members: the workers that take part.
             weights: the present weights, (P,).
-            base: the weights that it was computed on, at least (P,); only for delay compensation.
-            out: (P,), may be written to.
+            base: the weights of the gradient, at least (P,); only for delay compensation.
         """
         if self._compensation is not None:
             assert base is not None, (

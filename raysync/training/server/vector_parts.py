@@ -1,30 +1,23 @@
-"""How a flat vector is split among the servers that share a model; no torch."""
+"""The parts of a flat vector for servers that share a model; no torch."""
 
 from __future__ import annotations
 
 from itertools import pairwise
 
 BLOCK = 16
-"""The elements that a processor computes at once, at most: a cache line of float32. What is left
-at the end of a vector is computed one by one, and rounded differently by an ulp. So parts end where
-a block does, and servers make the bits that one server makes."""
+"""A cache line of float32, the most elements a processor computes at once. Elements of a shorter
+rest round differently by an ulp, so parts end with a block, and servers make the bits that one
+server makes."""
 
 
 def bounds(size: int, count: int) -> list[int]:
-    """Return where the parts of a vector begin, and its end: as even as whole blocks allow. Where
-    there are fewer blocks than parts, as even as pairs allow, in which a float64 travels; and where
-    there are fewer pairs, as even as elements allow.
-
-    Args:
-        size: its elements.
-        count: the number of parts.
-    """
+    """Return the starts of the parts of a vector, and its end, as even as whole blocks allow."""
+    # with fewer blocks than parts, pairs, in which a float64 travels, or single elements
     unit = next((unit for unit in (BLOCK, 2) if size >= unit * count), 1)
-    each, more = divmod(size // unit, count)
-    starts = [unit * (each * part + min(part, more)) for part in range(count)]
+    units, more = divmod(size // unit, count)
+    starts = [unit * (units * part + min(part, more)) for part in range(count)]
     return [*starts, size]
 
 
 def spans(size: int, count: int) -> list[slice]:
-    """Return the parts of a vector as slices."""
     return [slice(begin, end) for begin, end in pairwise(bounds(size, count))]

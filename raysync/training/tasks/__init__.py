@@ -1,1 +1,1 @@
-"""Tasks: what is trained, and how it is judged."""
+"""Tasks: model, data, loss and metrics."""

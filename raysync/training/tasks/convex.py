@@ -1,6 +1,4 @@
-"""Logistic regression: a convex task with known constants, for statements that are proved under
-convexity.
-"""
+"""Logistic regression: a convex task with known constants, for theorems under convexity."""
 
 from __future__ import annotations
 
@@ -11,20 +9,17 @@ from torch import Tensor, nn
 from torch.nn.functional import normalize
 
 LIPSCHITZ_OF_UNIT_NORM = sqrt(2)
-"""L, the Lipschitz constant of the mean cross-entropy of a batch as a function of all weights, if
-every sample has norm 1.
+"""L, the Lipschitz constant of the mean cross-entropy over all weights, for samples of norm 1.
 
-For one sample x of class y, with p = softmax(W x), the gradient is (p - e_y) x^T, of norm |p - e_y|
-|x|. As p is a distribution, |p - e_y|^2 = (1 - p_y)^2 + sum of p_k^2 over the others <= 2 (1 -
-p_y)^2 <= 2. The norm of a mean is at most as large.
-"""
+With p = softmax(W x) a sample's gradient (p - e_y) x^T has norm |p - e_y| |x|, and |p - e_y|^2 = (1
+- p_y)^2 + sum of the other p_k^2 <= 2 (1 - p_y)^2 <= 2. The norm of a mean is at most as large."""
 
 
 class UnitNorm(nn.Module):
-    """Divides each row by its Euclidean norm; a row of zeros is unchanged."""
+    """Divides each row (N, D) by its Euclidean norm; a row of zeros is unchanged."""
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return rows (N, D) of norm 1."""
+        """Return rows of norm 1."""
         return normalize(x, dim=1)
 
 
@@ -33,10 +28,9 @@ def logistic_regression(
 ) -> nn.Module:
     """Build a softmax regression with weights 0; `unit_norm` divides each (x, 1) by its length.
 
-    The mean cross-entropy is convex in the weights, which are one matrix (classes, features +
-    1): the bias is its last column. With `unit_norm` it is Lipschitz with
-    `LIPSCHITZ_OF_UNIT_NORM`, whatever the data. The predicted class of a given matrix does not
-    depend on `unit_norm`, only its confidence does."""
+    The mean cross-entropy is convex in the weights (classes, features + 1), whose last column is
+    the bias. With `unit_norm` it is Lipschitz, and predicted classes stay the same.
+    """
     features = prod(input_shape) + 1
     linear = nn.Linear(features, classes, bias=False)
     torch.nn.init.zeros_(linear.weight)

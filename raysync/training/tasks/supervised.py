@@ -94,6 +94,7 @@ class Classification(Supervised):
     def criterion(self, output: Tensor, batch: Any) -> Tensor:
         return cross_entropy(output, batch[1])
 
+    @override
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
         """Return accuracy (a fraction of 1) and mean cross-entropy (nats), over all labels."""
         x, y = batch
@@ -116,7 +117,7 @@ class LanguageModel(Classification):
 
 
 class Regression(Supervised):
-    """One number, or several, to predict for a sample; the loss is the mean squared error."""
+    """One or several numbers to predict for a sample; the loss is the mean squared error."""
 
     primary = "mae"
     metric_names = ("loss", "mae")
@@ -130,6 +131,7 @@ class Regression(Supervised):
     def criterion(self, output: Tensor, batch: Any) -> Tensor:
         return mse_loss(output, _targets(batch, output))
 
+    @override
     def metrics(self, model: nn.Module, batch: Any) -> Mapping[str, Any]:
         """Return mean squared and mean absolute error, over all numbers."""
         output = model(self.inputs(batch))

@@ -1,6 +1,4 @@
-"""Try a user's task on a few samples before a run starts, where mistakes can still be said in a
-line.
-"""
+"""Tries a user's task on a few samples before a run starts."""
 
 from __future__ import annotations
 
@@ -22,23 +20,16 @@ from raysync.training.models.initial_model import InitialModel
 from raysync.training.tasks.task import Average, Task, is_torchmetric, torchmetrics_of
 from raysync.users_code import reason_of, users_code
 
-TRIED = 32
-"""The largest number of samples that are tried."""
+TRIED = 32  # the most samples that are tried
 
 
 def try_task(
     model: InitialModel, module: nn.Module, indices: Sequence[int]
 ) -> tuple[str, ...] | None:
-    """Read a few samples, and compute loss and metrics with a fresh module.
-
-    Args:
-        model: its task is the user's own, or has samples that are read one by one.
-        module: as the model builds it; its buffers may change.
-        indices: of training samples that will be in one batch.
+    """Read a few samples, and compute loss and metrics with a module, whose buffers may change.
 
     Returns:
-        The names of the metrics; None if one of them is a collection, which only an evaluation
-        opens.
+        The names of the metrics; None if one is a collection, which only an evaluation opens.
 
     Raises:
         ConfigError: samples do not collate, the loss is no finite scalar with a gradient, a metric
@@ -57,22 +48,15 @@ def try_task(
 
 
 def reset_torchmetrics(task: Task, module: nn.Module) -> None:
-    """Let the task's objects of torchmetrics forget what they have met."""
+    """Reset the task's objects of torchmetrics."""
     for metric in torchmetrics_of(task, module):
         metric.reset()
 
 
 def why_too_few(model: InitialModel, module: nn.Module, indices: Sequence[int]) -> str:
-    """Return why the loss of these samples alone, or its gradient, cannot be computed; "" if it
-    can.
-
-    Args:
-        model: has the task.
-        module: as the model builds it; its buffers may change.
-        indices: of training samples.
-    """
+    """Explain why the loss of these samples alone, or its gradient, fails; "" if it does not."""
     task = model.task
-    parameters = [each for each in module.parameters() if each.requires_grad]
+    parameters = [p for p in module.parameters() if p.requires_grad]
     with generators_restored():
         batch = first_batch(model, indices)
         try:
@@ -82,13 +66,13 @@ def why_too_few(model: InitialModel, module: nn.Module, indices: Sequence[int]) 
             return reason_of(error)
         finally:
             reset_torchmetrics(task, module)
-    computed = [loss, *(each for each in gradients if each is not None)]
-    is_finite = all(bool(torch.isfinite(each).all()) for each in computed)
+    computed = [loss, *(gradient for gradient in gradients if gradient is not None)]
+    is_finite = all(bool(torch.isfinite(tensor).all()) for tensor in computed)
     return "" if is_finite else "the loss or its gradient is not finite"
 
 
 def tried_indices(experiment: Experiment, count: int, size: int) -> list[int]:
-    """Return the indices of the first training samples that are tried, always the same ones."""
+    """Return the indices of training samples to try, always the same ones."""
     indices: list[int] = (
         Batches(np.arange(count), experiment.seed, "tried").indices(0, size).tolist()
     )
@@ -96,24 +80,20 @@ def tried_indices(experiment: Experiment, count: int, size: int) -> list[int]:
 
 
 def first_batch(model: InitialModel, indices: Sequence[int]) -> Any:
-    """Return the training samples of these indices as a batch.
-
-    Raises:
-        ConfigError: they do not collate; it names two that do not go together.
-    """
+    """Return the training samples of these indices as a batch."""
     return _batch_of(model.task, model.train_set, indices, "training")
 
 
 def evaluated_batches(model: InitialModel, sizes: Sequence[int]) -> list[Any]:
-    """Return the first samples that an evaluation meets, in batches of these sizes."""
+    """Return the first samples of an evaluation, in batches of these sizes."""
     validation = model.validation_set
     samples, part = (model.test_set, "test") if validation is None else (validation, "validation")
     places = pairwise(accumulate(sizes, initial=0))
-    return [_batch_of(model.task, samples, range(*each), part) for each in places]
+    return [_batch_of(model.task, samples, range(*bounds), part) for bounds in places]
 
 
 def evaluated_count(model: InitialModel) -> int:
-    """Return the number of samples that an evaluation during the training can meet."""
+    """Count the samples of an evaluation during training."""
     samples = model.test_set if model.validation_set is None else model.validation_set
     return len(samples)  # type: ignore[arg-type]
 

@@ -1,4 +1,4 @@
-"""Which task an experiment trains: a built-in one of model and data, or one of the user's own."""
+"""Finds the task of an experiment: a built-in one of model and data, or the user's."""
 
 from __future__ import annotations
 
@@ -34,17 +34,17 @@ def load_task(choice: Named) -> Task:
         raise unknown_name("task", choice.name, allowed, where="task")
     make = task_adapter(choice.name) or load_reference(choice.name, where)
     with users_code(where):
-        made = call(make, where, choice.parameters, {})
-    if not isinstance(made, Task):
+        task = call(make, where, choice.parameters, {})
+    if not isinstance(task, Task):
         raise ConfigError(
             f"{where}: must be a class that derives from raysync.Task, or a function that returns"
-            f" such an object; got {type(made).__name__}."
+            f" such an object; got {type(task).__name__}."
         )
-    return _named(made)
+    return _named(task)
 
 
 def _named(task: Task) -> Task:
-    """Return a task whose names can be read."""
+    """Check that a task's names can be read."""
     with users_code(f"task {type(task).__name__}: its names"):
         _ = task.name, task.model_name, task.data_name
     return task
@@ -53,12 +53,7 @@ def _named(task: Task) -> Task:
 def task_of(
     experiment: Experiment, model: ModelSource | None, data: Labelled | None, task: object
 ) -> tuple[Task, Experiment]:
-    """Return what an experiment trains, and the experiment with the names of objects that were
-    given in place of those that it names; see `preparation.prepare`.
-
-    Raises:
-        ConfigError: task, data or model do not exist, or do not go together.
-    """
+    """Return the task of an experiment, and the experiment with the names of given objects."""
     if task is not None:
         return _given(experiment, task, model, data)
     if experiment.task is not None and experiment.names_a_task:
@@ -71,11 +66,6 @@ def task_of(
 def _given(
     experiment: Experiment, task: object, model: object, data: object
 ) -> tuple[Task, Experiment]:
-    """Return a task that was given as an object, and the experiment with its name.
-
-    Raises:
-        ConfigError: it is no task, or a model or data are given as well.
-    """
     if not isinstance(task, Task):
         raise ConfigError(
             f"task: must be an object of a class that derives from raysync.Task, got"
@@ -91,11 +81,7 @@ def _given(
 
 
 def _refuse_settings_of_others(experiment: Experiment, task: Task) -> None:
-    """Refuse settings of the built-in tasks beside a task with model and data of its own.
-
-    Raises:
-        ConfigError: it names the setting.
-    """
+    """Refuse settings of built-in tasks beside a task with its own model and data."""
     default, given = Data(), experiment.data
     settings = [
         f"data.{name}"
@@ -114,11 +100,6 @@ def _refuse_settings_of_others(experiment: Experiment, task: Task) -> None:
 def _built_in(
     experiment: Experiment, model: ModelSource | None, data: Labelled | None
 ) -> tuple[Task, Experiment]:
-    """Return the built-in task for a model and a data set, and the experiment with their names.
-
-    Raises:
-        ConfigError: one of them does not exist, or they do not go together.
-    """
     if data is not None and not isinstance(data, DataSet | LazyDataSet):
         raise ConfigError(
             "data: must be a raysync.DataSet, as raysync.data_set returns it, got "
@@ -155,16 +136,12 @@ def _built_in(
 
 
 def _kind(experiment: Experiment, data: Labelled) -> str:
-    """Return the name of the built-in task that suits the labels.
-
-    Raises:
-        ConfigError: the experiment asks for another one.
-    """
+    """Name the built-in task that suits the labels."""
     kind = data.kind
     if experiment.task is not None and experiment.task.name != kind:
         raise ConfigError(
             f"task: {experiment.task.name} does not go with the labels of {data.name}, which are"
-            f" those of a {kind}."
+            f" for a {kind}."
         )
     if experiment.task is not None and experiment.task.parameters:
         raise ConfigError(
@@ -174,32 +151,24 @@ def _kind(experiment: Experiment, data: Labelled) -> str:
 
 
 def primary_of(experiment: Experiment) -> PrimaryMetric:
-    """Return the primary metric of an experiment before its data are loaded.
-
-    Raises:
-        ConfigError: it names a task of the user's own that does not exist.
-    """
+    """Return the primary metric of an experiment before its data are loaded."""
     if experiment.task is not None and experiment.names_a_task:
         return primary_metric(load_task(experiment.task))
     return primary_metric(_kind_before_loading(experiment))
 
 
 def metrics_of(experiment: Experiment) -> tuple[str, ...] | None:
-    """Return the names of the metrics that an experiment's task returns, before its data are
-    loaded; None where they are not known before.
-    """
+    """Name the metrics of an experiment's task before its data are loaded; None: unknown."""
     return None if experiment.names_a_task else _kind_before_loading(experiment).metric_names
 
 
 def _kind_before_loading(experiment: Experiment) -> type[Supervised]:
-    """Return the built-in task; a data set of the user's own is that of a classification, unless
-    the experiment says otherwise.
-    """
+    """Return the built-in task; by default a user's data set is for classification."""
     if experiment.task is not None:
         return TASKS[experiment.task.name]
     return TASKS[KINDS.get(experiment.data.name, "classification")]
 
 
 def primary_metric(task: Task | type[Task]) -> PrimaryMetric:
-    """Return the metric that a task's models are judged by."""
+    """Return the primary metric of a task, with its direction."""
     return PrimaryMetric(task.primary, "max" if task.higher_is_better else "min")

@@ -17,14 +17,11 @@ PROBABILITIES = (1 / 2, 1 / 4, 1 / 8, 1 / 8)
 LENGTH = 160_000
 
 ENTROPY_RATE = -sum(p * log(p) for p in PROBABILITIES)
-"""The entropy rate of the synthetic text, in nats per character: 1.213 (1.75 bits). No model has a
-lower expected loss: perplexity 3.364 is the best."""
+"""Nats per character of the synthetic text: 1.213 (1.75 bits), so perplexity 3.364 is the best."""
 
 
 def followers() -> Array:
-    """Return the four letters that may follow each pair of letters, (100, 4), the likeliest first;
-    pair (a, b) is row 10 a + b.
-    """
+    """Return the four letters that may follow pair 10 a + b, (100, 4), the likeliest first."""
     rng = np.random.default_rng(0)
     return np.array(
         [rng.permutation(len(ALPHABET))[: len(PROBABILITIES)] for _ in range(len(ALPHABET) ** 2)]
@@ -34,10 +31,8 @@ def followers() -> Array:
 def synthetic_text(length: int = LENGTH) -> str:
     """Generate a second-order Markov chain over ten letters, always the same.
 
-    Each pair of letters is followed by one of four, with probability 1/2, 1/4, 1/8 and 1/8; which
-    four is drawn once for each pair. So every state of the chain has the same entropy, and that is
-    the entropy rate (Shannon 1948, section 7: the mean over the stationary distribution). One
-    letter of context says little; two say all that can be known.
+    Each pair of letters has four followers, so every state has the same entropy, which is the
+    entropy rate (Shannon 1948, section 7). One letter of context says little; two say all.
     """
     table, thresholds = followers().tolist(), list(accumulate(PROBABILITIES[:-1]))
     letters, pair = [], 0
@@ -49,11 +44,7 @@ def synthetic_text(length: int = LENGTH) -> str:
 
 
 def read_text(file: str | Path) -> str:
-    """Read a UTF-8 file, with line feeds as line ends.
-
-    Raises:
-        ConfigError: the file cannot be read, is not UTF-8, or is empty.
-    """
+    """Read a UTF-8 file, with line feeds as line ends."""
     where = f"data text: file {str(file)!r}"
     try:
         text = Path(file).expanduser().read_text(encoding="utf-8")
@@ -70,9 +61,7 @@ def read_text(file: str | Path) -> str:
 
 
 def token_ids(text: str) -> tuple[Array, str]:
-    """Return each character's index, (characters,) int64, in the vocabulary, and the vocabulary:
-    the sorted characters of the text.
-    """
+    """Return each character's index (characters,) int64, and the sorted vocabulary."""
     points = np.frombuffer(text.encode("utf-32-le"), np.uint32)
     known, ids = np.unique(points, return_inverse=True)
     return ids.astype(np.int64), "".join(map(chr, known))
@@ -81,19 +70,10 @@ def token_ids(text: str) -> tuple[Array, str]:
 def split(
     ids: Array, context: int, test_share: float
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
-    """Split a text into training and test windows; the end of the text is the test set, so that
-    training sees nothing of it.
-
-    Args:
-        ids: (characters,).
-        context: T, the tokens of a window.
-        test_share: the share of the characters, above 0 and below 1.
-
-    Returns:
-        (x, y) of the training part and of the test part; see `windows`.
+    """Split a text (characters,) into training and test windows (x, y); the end is the test set.
 
     Raises:
-        ConfigError: a part is shorter than one window and the token that follows it.
+        ConfigError: a part is shorter than one window and its next token.
     """
     end = round(len(ids) * (1 - test_share))
     parts = {"training": ids[:end], "test": ids[end:]}
@@ -108,11 +88,7 @@ def split(
 
 
 def windows(ids: Array, context: int) -> tuple[Array, Array]:
-    """Return adjacent windows (N, T) that do not overlap, and the same shifted by one: the token
-    that follows each token.
-
-    The rest at the end, which is shorter than a window, is not used.
-    """
+    """Return adjacent windows (N, T), and each token's next one; a shorter rest is not used."""
     count = (len(ids) - 1) // context
     used = count * context
     return ids[:used].reshape(count, context), ids[1 : used + 1].reshape(count, context)

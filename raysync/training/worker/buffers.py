@@ -1,13 +1,8 @@
-"""How the persistent buffers of a module travel behind its parameters, in numbers of float32.
+"""How a module's persistent buffers travel behind its parameters, as float32 numbers.
 
-floats    float32, float16, bfloat16: as float32, which holds each of their values; averaged
-doubles   float64: the bits of each in the room of two numbers; averaged as float64
-bits      everything else: the bits, filled up to whole numbers; taken from one worker whole
-
-The mean of integers, complex phases or packed bits would mean nothing. Whatever a vector passes on
-its way copies it bit by bit, so nothing there has to know of all this.
-
-Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers take.
+floats (float32, float16, bfloat16) become float32 and are averaged; doubles keep their bits in two
+numbers and are averaged; all other bits are padded, and taken from one worker, since a mean of
+integers, complex phases or packed bits is meaningless. P: trainable parameters, Q: buffers.
 """
 
 from __future__ import annotations
@@ -28,22 +23,19 @@ NUMBER_BYTES = 4
 
 
 class BufferSlots(NamedTuple):
-    """The numbers of float32 that each kind of buffers takes, in their order."""
+    """The float32 numbers of each kind of buffers, in order."""
 
     floats: int
-    doubles: int = 0
-    """An even number."""
+    doubles: int = 0  # even
     bits: int = 0
 
     def within(self, begin: int, end: int) -> BufferSlots:
-        """Return those of a part of (Q,), which does not begin or end within a double."""
+        """Return the slots of a part of (Q,), whose bounds do not cut a double."""
         bounds = pairwise(accumulate(self, initial=0))
         return BufferSlots(*(max(0, min(end, stop) - max(begin, start)) for start, stop in bounds))
 
     def mean(self, rows: Sequence[Tensor]) -> Tensor:
-        """Return the mean of several (Q,): numbers on which all agree to the bit stay as they are,
-        and bits are those of the first.
-        """
+        """Average several (Q,); take the bits from the first."""
         if len(rows) == 1:
             return rows[0]
         end, begin_bits = self.floats, self.floats + self.doubles
@@ -56,67 +48,46 @@ class BufferSlots(NamedTuple):
 
 
 def _mean(stacked: Tensor, integers: torch.dtype) -> Tensor:
-    """Return the mean over the first dimension.
-
-    Args:
-        stacked: of floats.
-        integers: the type of the same size, by which bits are compared: so a constant is not
-            rounded, and an infinite one is not lost.
-    """
-    bits = stacked.view(integers)
+    bits = stacked.view(integers)  # of the same size: a constant is not rounded, an inf not lost
     return torch.where(bits.amin(0) == bits.amax(0), stacked[0], stacked.mean(0))
 
 
 @dataclass(frozen=True, slots=True)
 class Persistent:
-    """A buffer that is part of `state_dict()`."""
+    """A buffer in `state_dict()`."""
 
-    name: str
-    """Its name in the whole module."""
+    name: str  # in the whole module
     owner: nn.Module
     attribute: str
     built: Tensor
 
     def read(self) -> Tensor:
-        """Return what the module has now: a forward pass may have put it in the place of the first.
-
-        Raises:
-            ConfigError: it is of another shape or type, or no tensor.
-        """
+        """Return the present tensor, and refuse one of another shape or type than `built`."""
         tensor = getattr(self.owner, self.attribute, None)
         if tensor is not self.built and _text(tensor) != _text(self.built):
             raise _refusal(self.name, self.built, f"becomes {_text(tensor)} in a forward pass")
         return tensor  # type: ignore[return-value]
 
     def write(self, value: Tensor) -> None:
-        """Take a value into the memory that was built for it: what the module has put in its place
-        may be a view of something else.
-        """
+        # a tensor that the module has put in its place may be a view of something else
         self.built.copy_(value)
         if getattr(self.owner, self.attribute) is not self.built:
             setattr(self.owner, self.attribute, self.built)
 
 
 def persistent_buffers(module: nn.Module) -> Iterator[Persistent]:
-    """Yield the buffers that are part of `state_dict()`, each once; others, such as position ids,
-    are the same in every process.
-    """
-    kept, seen = module.state_dict(keep_vars=True).keys(), set()
+    """Yield the buffers in `state_dict()` once each; others are equal in every process."""
+    persistent, seen = module.state_dict(keep_vars=True).keys(), set()
     for path, owner in module.named_modules():
         for attribute, buffer in owner.named_buffers(recurse=False, remove_duplicate=False):
             name = f"{path}.{attribute}" if path else attribute
-            if name in kept and id(buffer) not in seen:
+            if name in persistent and id(buffer) not in seen:
                 seen.add(id(buffer))
                 yield Persistent(name, owner, attribute, buffer)
 
 
 def refuse_misplaced(buffers: Iterable[Persistent], parameters: Sequence[Tensor]) -> None:
-    """Refuse buffers on another device than the trainable parameters, or in their memory, which
-    will be elsewhere.
-
-    Raises:
-        ConfigError: it names one.
-    """
+    """Refuse buffers on another device than the parameters, or in their memory, which will move."""
     device = parameters[0].device
     taken = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     for name, buffer in ((each.name, each.built) for each in buffers):
@@ -126,36 +97,27 @@ def refuse_misplaced(buffers: Iterable[Persistent], parameters: Sequence[Tensor]
             raise _refusal(name, buffer, "is in the memory of a trainable parameter")
 
 
-def check_kept(module: nn.Module, buffers: Sequence[Persistent]) -> None:
-    """Refuse what forward passes have made of the buffers of a module, if it has another layout.
-
-    Raises:
-        ConfigError: it names one.
-    """
-    for each in buffers:
-        each.read()
-    names = {each.name for each in buffers}
-    for each in persistent_buffers(module):
-        if each.name not in names:
-            raise _refusal(each.name, each.built, "comes into being in a forward pass")
+def check_buffers(module: nn.Module, buffers: Sequence[Persistent]) -> None:
+    """Refuse a layout of buffers that forward passes have changed."""
+    for buffer in buffers:
+        buffer.read()
+    names = {buffer.name for buffer in buffers}
+    for buffer in persistent_buffers(module):
+        if buffer.name not in names:
+            raise _refusal(buffer.name, buffer.built, "comes into being in a forward pass")
 
 
 class BufferLayout:
-    """Where each buffer is in (Q,), behind (P,)."""
+    """The place of each buffer in (Q,), behind (P,).
+
+    Raises:
+        ConfigError: a buffer cannot travel; it is named.
+    """
 
     def __init__(self, buffers: Mapping[str, Tensor], parameters: int) -> None:
-        """
-        Args:
-            buffers: by their names in the module.
-            parameters: P.
-
-        Raises:
-            ConfigError: one of them cannot travel; it is named.
-        """
         for name, buffer in buffers.items():
             _check(name, buffer)
-        self.parameters = parameters
-        """P."""
+        self.parameters = parameters  # P
         self._types = [(buffer.shape, buffer.dtype) for buffer in buffers.values()]
         kinds = [_kind(dtype) for _, dtype in self._types]
         self._order = sorted(range(len(kinds)), key=kinds.__getitem__)
@@ -169,20 +131,17 @@ class BufferLayout:
             self._sizes.insert(self._filler, 1)
             sums[0] += 1
         self.slots = BufferSlots(*sums)
-        self.size = sum(self.slots)
-        """Q."""
+        self.size = sum(self.slots)  # Q
 
     def rows(self, buffers: Sequence[Tensor]) -> list[Tensor]:
-        """Return the vectors that (Q,) consists of, one behind the other."""
+        """Return the vectors that (Q,) consists of, in order."""
         rows = [_row(buffers[index]) for index in self._order]
         if self._filler is not None:
             rows.insert(self._filler, rows[0].new_zeros(1))
         return rows
 
     def tensors(self, vector: Tensor) -> list[Tensor]:
-        """Return the buffers at the end of a vector, such as (P + Q,), in the order of the module;
-        they may be views of it.
-        """
+        """Return the buffers at the end of a vector in the module's order, perhaps as views."""
         parts = list(torch.split(vector[len(vector) - self.size :], self._sizes))
         if self._filler is not None:
             del parts[self._filler]
@@ -191,30 +150,22 @@ class BufferLayout:
 
 
 def layout_of(module: nn.Module) -> BufferLayout:
-    """Return the layout of the buffers of a module with trainable parameters.
-
-    Raises:
-        ConfigError: one of them cannot travel; it is named.
-    """
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     buffers = {each.name: each.built for each in persistent_buffers(module)}
     return BufferLayout(buffers, sum(parameter.numel() for parameter in trainable))
 
 
 def _kind(dtype: torch.dtype) -> int:
-    """Return the index of the kind of buffers in `BufferSlots`."""
     return 0 if dtype in FLOATS else 1 if dtype == torch.float64 else 2
 
 
 def _size(shape: torch.Size, dtype: torch.dtype) -> int:
-    """Return the numbers of float32 that a buffer takes."""
     return (
         shape.numel() if _kind(dtype) == 0 else -(-shape.numel() * dtype.itemsize // NUMBER_BYTES)
     )
 
 
 def _row(buffer: Tensor) -> Tensor:
-    """Return a buffer as a vector of float32; it may be a view."""
     if _kind(buffer.dtype) == 0:
         return buffer.reshape(-1).float()
     if not buffer.numel():
@@ -228,7 +179,6 @@ def _row(buffer: Tensor) -> Tensor:
 
 
 def _tensor(row: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return the buffer that was made a vector."""
     if _kind(dtype) == 0:
         return row.view(shape).to(dtype)
     # the copy begins at an address that suits any type
@@ -237,7 +187,7 @@ def _tensor(row: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
 
 
 def _check(name: str, buffer: Tensor) -> None:
-    """Refuse a buffer that cannot be put into a vector, or not be written again."""
+    """Refuse a buffer that cannot be read or written bit by bit."""
     if is_lazy(buffer):
         raise _refusal(name, buffer, "has no size before the first forward pass")
     if buffer.layout is not torch.strided or buffer.is_quantized or buffer.is_nested:
@@ -251,7 +201,6 @@ def _check(name: str, buffer: Tensor) -> None:
 
 
 def _text(buffer: object) -> str:
-    """Return what must not change of a buffer, for messages."""
     if not isinstance(buffer, Tensor):
         return type(buffer).__name__
     return f"{buffer.dtype} {tuple(buffer.shape)}"

@@ -1,15 +1,4 @@
-"""The codecs of a push: how a gradient becomes fewer bytes, and what comes of these.
-
-bf16    rounded to bfloat16, to the nearest, ties to even: 2 bytes a number
-int8    in blocks of 1,024 with a scale each, rounded at random up or down, so that the mean error
-        is 0 (QSGD, Alistarh et al. 2017, with 127 levels): 1 byte a number
-top-k   the numbers of the largest magnitude, with their places: 8 bytes for each (Aji and Heafield
-        2017)
-
-What is encoded is a vector of float32 to all that it passes, which copy it bit by bit.
-
-Shape legend: N = numbers of a gradient, or of a shard's part of one.
-"""
+"""The codecs of a push: gradients of N numbers in fewer bytes, as shorter vectors of float32."""
 
 from __future__ import annotations
 
@@ -19,34 +8,25 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-BLOCK = 1024
-"""The numbers that share a scale."""
+BLOCK = 1024  # numbers that share a scale
 LEVELS = 127
 
 
 class Codec(Protocol):
     """Encodes vectors (N,) of float32 as shorter ones."""
 
-    def room(self, numbers: int) -> int:
-        """Return how many float32 numbers N take, encoded."""
+    def encoded_size(self, numbers: int) -> int:
+        """Count the float32 numbers that N numbers take, encoded."""
 
     def encode(self, vector: Tensor, out: Tensor, seed: int) -> None:
-        """Write a vector (N,), encoded, into (room,).
-
-        Args:
-            vector: is only read.
-            out: every bit of it is written.
-            seed: of what is rounded at random.
-        """
+        """Encode (N,) into all of `out` (encoded size,); the seed is of stochastic rounding."""
 
     def decode(self, encoded: Tensor, numbers: int) -> Tensor:
-        """Return what has arrived, (N,), in float32 or in bfloat16; it may be a view."""
+        """Return (N,) in float32 or bfloat16, perhaps as a view."""
 
 
 class Bf16:
-    """Numbers of bfloat16, two in the room of one."""
-
-    def room(self, numbers: int) -> int:
+    def encoded_size(self, numbers: int) -> int:
         return -(-numbers // 2)
 
     def encode(self, vector: Tensor, out: Tensor, seed: int) -> None:
@@ -59,9 +39,12 @@ class Bf16:
 
 
 class Int8:
-    """Levels from -127 to 127 in the room of a quarter each, behind the scales of their blocks."""
+    """Levels from -127 to 127, one byte each, behind the scales of their blocks.
 
-    def room(self, numbers: int) -> int:
+    Stochastic rounding makes the mean error 0 (QSGD, Alistarh et al. 2017).
+    """
+
+    def encoded_size(self, numbers: int) -> int:
         return -(-numbers // BLOCK) + -(-numbers // 4)
 
     def encode(self, vector: Tensor, out: Tensor, seed: int) -> None:
@@ -85,13 +68,12 @@ class Int8:
 
 
 class TopK:
-    """The largest numbers, and behind them their places, as 32 bits each."""
+    """The largest magnitudes, and behind them their indices of 32 bits (Aji and Heafield 2017)."""
 
     def __init__(self, fraction: float) -> None:
-        """`fraction`: the share of the numbers that is sent, at least one."""
         self._fraction = fraction
 
-    def room(self, numbers: int) -> int:
+    def encoded_size(self, numbers: int) -> int:
         return 2 * self._count(numbers)
 
     def encode(self, vector: Tensor, out: Tensor, seed: int) -> None:
@@ -110,12 +92,7 @@ class TopK:
 
 
 def codec_of(name: str, fraction: float) -> Codec | None:
-    """Return the codec of a format; None: float32, as it was computed.
-
-    Args:
-        name: of the format.
-        fraction: for `top-k`.
-    """
+    """Return the codec of a format; None: float32, as computed."""
     match name:
         case "float32":
             return None

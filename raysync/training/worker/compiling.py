@@ -1,8 +1,4 @@
-"""Compiling what a worker computes with torch.compile, and whether a process can do so.
-
-The loss is compiled, with the model's forward pass in it, and torch compiles the backward pass that
-goes with it. Evaluations are not compiled: each set has batches of its own sizes.
-"""
+"""torch.compile of a worker's loss, and with it the backward pass."""
 
 from __future__ import annotations
 
@@ -14,28 +10,16 @@ from torch import Tensor, nn
 
 from raysync.errors import ConfigError
 
-Loss = Callable[[nn.Module, Any], Tensor]
-"""`Task.loss`."""
-TRIED: set[str] = set()
-"""The kinds of devices that this process has compiled for."""
+Loss = Callable[[nn.Module, Any], Tensor]  # `Task.loss`
+TRIED: set[str] = set()  # kinds of devices that this process has compiled for
 
 
 def compiled(loss: Loss) -> Loss:
-    """Return a loss that torch compiles when it is first called, and again for batches of another
-    size: then for all sizes.
-    """
-    return torch.compile(loss)
+    return torch.compile(loss)  # again for a second batch size: then for all sizes
 
 
 def refuse_without_compiler(device: str) -> None:
-    """Check that this process can compile for a device: by compiling a line.
-
-    Args:
-        device: its name in torch.
-
-    Raises:
-        ConfigError: it cannot; the message has what torch says, such as which compiler is missing.
-    """
+    """Compile one line to check that this process can compile for a device."""
     kind = device.partition(":")[0]
     if kind in TRIED:
         return
@@ -54,7 +38,7 @@ def _line(x: Tensor) -> Tensor:
 
 
 def _first(error: Exception) -> str:
-    """Return the first line of an error that says more than which backend raised it."""
     lines = [line.strip() for line in str(error).splitlines()]
+    # "... raised:" names only the backend
     told = [line for line in lines if line and not line.endswith("raised:")]
     return (told or [type(error).__name__])[0].rstrip(".")

@@ -1,7 +1,4 @@
-"""Local steps: optimizer steps of a worker between two pushes, and what they change.
-
-Shape legend: P = trainable parameters, Q = numbers of float32 that all buffers take.
-"""
+"""Local steps: a worker's optimizer steps between two pushes, and the change they push."""
 
 from __future__ import annotations
 
@@ -22,45 +19,25 @@ from raysync.training.worker.not_finite import first_not_finite
 
 
 class LocalSteps:
-    """The steps of one worker.
-
-    The computation may serve several workers in turn, whose weights it then has in turn; the
-    optimizer and its state are this worker's alone.
-    """
+    """The steps of one worker, with its own optimizer; the computation may serve others, too."""
 
     def __init__(self, computation: GradientComputation, local: Local) -> None:
-        """
-        Args:
-            computation: computes gradients at the weights that it has.
-            local: names the optimizer.
-        """
         self.device_s = 0.0
-        """The seconds in which a GPU computed the latest iteration; 0 on CPUs."""
         self._computation, self._keeps_state = computation, local.keeps_state
         self._update, model = local.update, computation.model
         self._groups = parameter_groups(self._update, model.parameters)
         self._start = torch.empty_like(model.weights)  # (P,), the weights before the steps
         self._optimizer: FlatOptimizer | None = None
-        self._saved: State | None = None
-        """The state that a new optimizer begins with."""
-        self._count = 0
-        """The steps that the optimizer has made."""
+        self._saved: State | None = None  # of the next optimizer
+        self._count = 0  # steps of the optimizer
 
     def compute(
         self, reader: BatchReader, batch: int, steps: int, batch_size: int, progress: float
     ) -> float:
-        """Step from the weights that the computation has; leave by how much they have changed,
-        x_pulled - x_local, in the place of a gradient.
+        """Step from the computation's weights; leave x_pulled - x_local as the gradient.
 
-        Args:
-            reader: has the batches of the slot.
-            batch: the number of the first one.
-            steps: each takes the next batch; they end early where something is not finite.
-            batch_size: in samples.
-            progress: of the run, for the schedule of the learning rate.
-
-        Returns:
-            The mean loss of the steps.
+        Each step takes the next batch; they end early at a value that is not finite. Returns the
+        mean loss.
         """
         computation, model = self._computation, self._computation.model
         self._start.copy_(model.weights)
@@ -105,13 +82,11 @@ class LocalSteps:
 
     @property
     def weights(self) -> Tensor:
-        """The weights of the worker after its steps, (P,); valid until the computation has
-        others.
-        """
+        """The weights after the steps, (P,), valid until the computation gets others."""
         return self._computation.model.weights
 
     def state(self) -> State:
-        """Return what later steps depend on; its tensors are valid until the next one."""
+        """Return the state of later steps; its tensors are valid until the next one."""
         if not self._keeps_state:
             return {}
         if self._optimizer is None:
@@ -119,7 +94,4 @@ class LocalSteps:
         return {"optimizer": self._optimizer.state(), "steps": self._count}
 
     def load_state(self, state: State) -> None:
-        """Take what `state` returned, before the first step, or in place of what later steps would
-        depend on.
-        """
         self._optimizer, self._saved = None, state or None

@@ -1,7 +1,4 @@
-"""What is not finite where a run diverges, and on which samples.
-
-Shape legend: P = trainable parameters.
-"""
+"""The first value that is not finite where a run diverges, and its samples."""
 
 from __future__ import annotations
 
@@ -26,20 +23,16 @@ def first_not_finite(
     batch: tuple[int, int],
     activations: Tensor | None = None,
 ) -> Finding | None:
-    """Return what is not finite first of a step, in the order in which it is computed; None: all is
-    finite.
+    """Find the first value of a step that is not finite, in the order of computation.
 
     Args:
-        loss: of the batch; None: this part of the network has none.
-        gradient: (P,).
-        weights: (P,), those that it was computed on.
-        parameters: those that tile (P,).
-        reader: has the batch.
+        loss: None: this part of the network has none.
+        parameters: tile `gradient` and `weights` (P,).
         batch: its clock and size.
-        activations: what the part of the network before this one made of the batch.
+        activations: the input from the previous part of the network.
     """
     # One pass over the gradient for each step; all else only where something is wrong. (The sum of
-    # large gradients may overflow: the second look finds them finite.)
+    # large gradients may overflow: the second check finds them finite.)
     if (loss is None or isfinite(loss)) and isfinite(gradient.sum().item()):
         return None
     first, parameter = "", ""
@@ -57,7 +50,6 @@ def first_not_finite(
 
 
 def _first_in(vector: Tensor, parameters: Sequence[NamedParameter]) -> str:
-    """Return the name of the first parameter whose part of a vector (P,) is not finite."""
     place = int(torch.nonzero(~torch.isfinite(vector))[0])
     ends = accumulate(parameter.size for parameter in parameters)
     return next(

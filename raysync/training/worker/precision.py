@@ -1,4 +1,4 @@
-"""The precision that a forward pass, and what goes back through it, is computed in."""
+"""The precision of a forward pass and its backward pass."""
 
 from __future__ import annotations
 
@@ -10,20 +10,11 @@ from torch import Tensor
 from raysync.errors import ConfigError
 from raysync.training.worker.device import use_tf32
 
-SINCE_AMPERE = ("tf32", "bf16")
-"""The precisions that NVIDIA's GPUs have from compute capability 8.0 on."""
+SINCE_AMPERE = ("tf32", "bf16")  # NVIDIA: from compute capability 8.0 on
 
 
 def refuse_unsupported(precision: str, device: str) -> None:
-    """Check that a device has a precision. CPUs have all: for tf32 they round nothing.
-
-    Args:
-        precision: as the experiment says it.
-        device: its name in torch.
-
-    Raises:
-        ConfigError: it does not have it.
-    """
+    """Refuse a precision that a GPU lacks; CPUs have all, as they round nothing for tf32."""
     if precision not in SINCE_AMPERE or not device.startswith("cuda") or torch.version.hip:
         return
     capability = torch.cuda.get_device_capability(device)
@@ -36,9 +27,7 @@ def refuse_unsupported(precision: str, device: str) -> None:
 
 
 def computing_in(precision: str, device: torch.device) -> AbstractContextManager[object]:
-    """Return the context that computes a forward pass in a precision; what is computed afterwards,
-    such as its backward pass, rounds the factors of products as it does.
-    """
+    """Return the context of a forward pass in a precision; its backward pass rounds likewise."""
     use_tf32(precision != "float32")
     if precision == "bf16":
         return torch.autocast(device.type, torch.bfloat16)
@@ -46,7 +35,5 @@ def computing_in(precision: str, device: torch.device) -> AbstractContextManager
 
 
 def taken_in(precision: str, x: Tensor) -> Tensor:
-    """Return an input as a computation in that precision takes it, whatever it was computed in:
-    autocast converts what it needs, others need float32.
-    """
+    """Convert an input for a precision: autocast converts by itself, others need float32."""
     return x if precision == "bf16" or not x.is_floating_point() else x.float()

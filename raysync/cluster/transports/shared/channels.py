@@ -1,27 +1,7 @@
-"""Calls over pipes: how the hot calls reach actors whose vectors are in shared memory.
+"""Calls over pipes: the hot calls to actors whose vectors are in shared memory.
 
-A call of Ray's costs both its ends about a millisecond of a processor; one over a pipe costs some
-hundredths. So steps, updates and publications whose inputs are handles travel over two pipes for
-each actor. While it waits it is blocked in a read: nothing polls or spins. All else stays with Ray:
-the actors and their places, who is dead, and every other method.
-
-    serve       a method of the actor, in which it carries out what comes over its pipe, in order
-    leave       what it is sent to end `serve`, so that a call of Ray's gets its turn; the next
-                `serve` is queued behind that. So all calls of an actor keep their order
-    relay       a call whose input another actor makes is sent to that one, which passes it on as
-                soon as it has answered: so a worker begins its step on new weights without the
-                driver's being woken first
-
-Where that cannot be, since several actors make its inputs, or the call that makes one has not been
-sent itself, or a pipe has no room, a call waits here, and all behind it, until its inputs are
-there, as Ray would have it. If an input fails, so does the call.
-
-An actor that dies may have passed calls on, or not. Where their input is there, they are sent once
-more, and whoever has them already takes no notice (see `serving`); where it is not, they have not
-been passed on.
-
-The pipes have no names: the actor opens the driver's own through `/proc`. It sees the end of its
-pipe when the driver is gone; that an actor is gone the driver learns from Ray, whose `serve` fails.
+Steps, updates and publications whose inputs are handles travel over two pipes for each actor: a Ray
+call costs far more processor time. All else stays with Ray: deaths, and every other method.
 """
 
 from __future__ import annotations
@@ -52,56 +32,43 @@ from raysync.engine.messages import ApplyCall, PublishCall, StepCall, encode
 
 Issued = TypeVar("Issued")
 
-HOT = (StepCall, ApplyCall, PublishCall)
-"""The messages that are sent over pipes."""
+HOT = (StepCall, ApplyCall, PublishCall)  # the messages that are sent over pipes
+# The unanswered bytes of an actor, at most, relays included. A quarter of a pipe's capacity, so
+# that a frozen actor does not block the driver.
 WINDOW_BYTES = 16 * 2**10
-"""How much an actor is sent before it answers, to carry out and to pass on: a quarter of what a
-pipe holds, so that a frozen actor does not block the driver."""
 
 
 class PipedCall:
-    """A call over a pipe; its values are handles, which are known before the call is done."""
+    """A call over a pipe; its values are handles, known before it is done."""
 
     def __init__(self, channel: Channel, request: CallRequest) -> None:
-        """
-        Args:
-            channel: the pipes of its actor.
-            request: its inputs are made over pipes, too.
-        """
         self.leases: tuple[Lease, ...] = request.leases
         self.upload: Upload | None = request.upload
         self.is_done = False
-        self.result: Any = None
-        """The answer, or a `Failure`."""
+        self.result: Any = None  # the answer, or a `Failure`
         self.request, self.channel = request, channel
-        self.reads = request.reads
-        """The slots of its inputs, which are held until it is done."""
-        self.number = 0
-        """Its number among the requests of its actor, once it has been sent."""
+        self.reads = request.reads  # the leases of its inputs, held until it is done
+        self.number = 0  # among its actor's requests; 0: not sent
         self.needs: list[PipedCall] = [need for need in request.inputs if not need.is_there]
-        self.dependents: list[Channel] = []
-        """The channels whose next call waits for this one."""
+        self.dependents: list[Channel] = []  # channels whose next call waits for this one
         self._watchers: list[tuple[Callable[[Any], None], Any]] = []
-        self._stands_for: PipedCall | None = None
+        self._replaces: PipedCall | None = None
 
     @property
     def is_there(self) -> bool:
-        """Whether it is done, and has not failed."""
+        """Whether it has succeeded."""
         return self.is_done and not isinstance(self.result, Failure)
 
     @property
     def parts(self) -> tuple[Remote, ...]:
-        """The handle of its value; see `RayCall.parts`."""
         return tuple(lease.handle for lease in self.leases[-1:])
 
     def framed(self, number: int) -> bytes:
-        """Return it as it is sent under a number."""
-        inputs = [_plain(part) for each in self.request.inputs for part in each.parts]
+        inputs = [_plain(part) for call in self.request.inputs for part in call.parts]
         into = _plain(self.request.leases[0].handle) if self.request.leases else None
         return frame((number, encode(self.request.message), inputs, into))
 
     def value(self, index: int) -> tuple[Remote, ...]:
-        """See `Call.value`; there is only one."""
         return self.parts
 
     @property
@@ -116,17 +83,16 @@ class PipedCall:
 
     @property
     def failure(self) -> Failure | None:
-        """How it has failed, if it has."""
         return self.result if isinstance(self.result, Failure) else None
 
     def finish(self, result: Any) -> None:
-        """Take in what came of it."""
+        """Settle the call, and release whatever waits for it."""
         self.is_done, self.result, self.reads = True, result, ()
         self.channel.channels.due += self._watchers
         self._watchers = []
         dependents, self.dependents = self.dependents, []
-        if self._stands_for is not None:
-            self._stands_for.finish(result)
+        if self._replaces is not None:
+            self._replaces.finish(result)
         for channel in dependents:
             channel.advance()
 
@@ -135,63 +101,58 @@ class PipedCall:
         return None if self.is_there else self.result
 
     def follow(self, again: IssuedCall, patched: Patch) -> None:
-        """See `IssuedCall.follow`; there is one shard."""
+        # there is one shard, so nothing is patched
         assert isinstance(again, PipedCall), "it has the inputs that it had"
         self.is_done, self.result, self.channel = False, None, again.channel
         self.leases, self.number = again.leases, again.number
-        again._stands_for = self
+        again._replaces = self
 
 
 def _plain(remote: Remote) -> tuple[int, ...]:
-    """Return a handle as it is sent: pickling the name of its class would take longer."""
+    # A plain tuple: pickling the name of a handle's class would take longer.
     assert isinstance(remote, Handle), "a vector that is not in shared memory"
     return tuple(remote)
 
 
 class Relayed(NamedTuple):
-    """A call that another actor passes on."""
+    """A call forwarded by another actor."""
 
     call: PipedCall
-    need: PipedCall
-    """The call of that actor which makes its input."""
+    need: PipedCall  # that actor's call, which makes the input
     via: Channel
     data: bytes
 
 
 class Channel:
-    """The pipes to one actor, and the calls that wait for their turn there."""
+    """The pipes to one actor, and the queue of its calls, in order, Ray calls included.
+
+    An actor opens the driver's pipes through `/proc`, and its reads block. It reads the end of the
+    pipe when the driver is gone; the driver learns of its death from Ray: its `serve` fails. If an
+    input fails, so does the call.
+    """
 
     def __init__(self, channels: Channels, actor: Any, name: str) -> None:
-        """
-        Args:
-            channels: those of the run.
-            actor: Ray's handle of it.
-            name: its id.
-        """
         self.channels, self._actor, self.name = channels, actor, name
         self._files = read, self._requests, self.answers, write = (*os.pipe(), *os.pipe())
         self._ends = end_of(read), end_of(write)
-        self._end = tuple(end_of(self._requests))
-        """What others write its requests into."""
+        self._end = tuple(end_of(self._requests))  # where other actors write its requests
         self._queue: deque[PipedCall] = deque()
+        # the numbers of the latest request, and of the latest before LEAVE
         self._number = self._left_after = 0
-        """The numbers of the latest request, and of the latest before it was told to leave."""
+        # number -> (unanswered call, its size in bytes), the oldest first
         self._sent: dict[int, tuple[PipedCall, int]] = {}
-        """Number -> what has not been answered, with its size in bytes, the oldest first."""
         self._unanswered_bytes = 0
-        self._relayed: Relayed | None = None
-        """The last of what was sent, if it comes by another actor, and is not answered."""
-        self.failure: Failure | None = None
-        """Why it is gone."""
+        self._relayed: Relayed | None = None  # the last call sent, if relayed and unanswered
+        self.failure: Failure | None = None  # why the actor is gone
         self._serve()
 
     def call(self, call: PipedCall) -> None:
-        """Send a call as soon as it is its turn, and its inputs are there."""
+        """Queue a call, and send it once it is first and its inputs are ready."""
         self._queue.append(call)
         self.advance()
 
     def advance(self) -> None:
-        """Send what can be sent."""
+        """Send from the queue until a call has to wait."""
         if self._relayed is not None:
             self._check(self._relayed)
         while self._queue and self._relayed is None:
@@ -219,34 +180,30 @@ class Channel:
         return not self._sent or self._unanswered_bytes + size <= WINDOW_BYTES
 
     def _count(self, number: int, size: int) -> None:
-        """Count some bytes as sent, until the call of that number is answered."""
         call, before = self._sent[number]
         self._sent[number] = call, before + size
         self._unanswered_bytes += size
 
     def _relay(self, call: PipedCall, data: bytes) -> bool:
-        """Let a call come by the actor that makes its input; return whether that can be. Otherwise
-        it is sent when the input is there.
+        """Send a call through the actor that makes its input; False: it waits for the input.
+
+        That actor forwards it after its answer, so a worker begins a step without waking the driver
+        first.
         """
         [need, *others] = call.needs
         if self not in need.dependents:
             need.dependents.append(self)
         via = need.channel
+        # Several actors make the inputs, or the call that makes one is not sent, or a pipe is full.
         if others or not via.passes_on(need, self._end, data):
             return False
         self._relayed = Relayed(call, need, via, data)
         return True
 
     def passes_on(self, need: PipedCall, end: tuple[int, ...], data: bytes) -> bool:
-        """Let the actor pass a frame on when it has answered a call; return whether it can.
-
-        Args:
-            need: the call.
-            end: the end of the other's pipe.
-            data: the frame.
-        """
+        """Let this actor forward a frame to another's pipe after answering `need`, if it can."""
         if need.number <= self._left_after or self._relayed is not None:
-            return False  # it would pass it on before it comes to that call
+            return False  # it would forward the frame before it comes to that call
         passed_on = frame((need.number, RELAY, end, data))
         if not self._has_room(len(passed_on)):
             return False
@@ -255,23 +212,23 @@ class Channel:
         return True
 
     def _check(self, relayed: Relayed) -> None:
-        """Look whether a call that comes by another actor still does."""
+        """Resend or fail a relayed call whose forwarding actor, or input, has failed."""
         call, need, via, data = relayed
         if need.failure is not None:
             self._relayed = None
             self._take(call.number).finish(need.failure)
         elif via.failure is not None:
             self._relayed = None
-            send(self._requests, data)  # it may have come
+            send(self._requests, data)  # perhaps a duplicate, which is skipped
 
     def _take(self, number: int) -> PipedCall:
-        """Return a call that has been answered, or never will be."""
+        """Remove a call that has been answered, or never will be."""
         call, size = self._sent.pop(number)
         self._unanswered_bytes -= size
         return call
 
     def answered(self) -> None:
-        """Take in the answer that has come."""
+        """Receive an answer."""
         number, answer, error = receive(self.answers)
         call = self._take(number)
         if self._relayed is not None and self._relayed.call is call:
@@ -280,22 +237,22 @@ class Channel:
         self.advance()
 
     def by_ray(self, issue: Callable[[], Issued]) -> Issued:
-        """Issue a call of Ray's in its turn, behind all that has been called over the pipes.
+        """Issue a Ray call in its turn, behind all calls over the pipes.
 
-        Meanwhile answers of other actors are taken in, and this one may turn out to be dead.
+        Meanwhile answers of other actors are received, and this actor may turn out to be dead.
         """
         while (self._queue or self._relayed) and self.failure is None:
-            self.channels.pump(None)  # until what is in front of it has been sent
-        if self.failure is not None:  # it has died meanwhile, and its pipes are closed
+            self.channels.pump(None)  # until all calls before it are sent
+        if self.failure is not None:  # it died meanwhile, and its pipes are closed
             return issue()
-        send(self._requests, frame(LEAVE))
+        send(self._requests, frame(LEAVE))  # ends `serve`; the next is queued behind the Ray call
         self._serving, self._left_after = None, self._number
         issued = issue()
         self._serve()
         return issued
 
     def fail(self, failure: Failure) -> None:
-        """Take in that the actor is gone: what it has not answered fails."""
+        """Fail all unanswered calls: the actor is gone."""
         if self.failure is not None:
             return
         while self._sent and _has_more(self.answers):  # a push counts if its handle has returned
@@ -314,61 +271,55 @@ class Channel:
         self.channels.expect(serving, self)
 
     def is_served_by(self, serving: Any) -> bool:
-        """Say whether that call of Ray's is the latest `serve`."""
+        """Whether this Ray call is the latest `serve`."""
         return self._serving is serving
 
 
 def _has_more(file: int) -> bool:
-    """Say whether there is something to read."""
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(0))
 
 
 class Channels:
-    """The channels of a run, and whatever its driver waits for besides."""
+    """The channels of a run, and the Ray references that its driver waits for."""
 
     def __init__(self, failure_of: Callable[[Any], Failure | None]) -> None:
-        """
-        Args:
-            failure_of: says how a reference of Ray's has failed that is there.
-        """
+        # callbacks to call, with their arguments
         self.due: list[tuple[Callable[[Any], None], Any]] = []
-        """What is to be called back."""
         self._failure_of = failure_of
         self._channels: dict[str, Channel] = {}
         self._serving: dict[Any, Channel] = {}
         self._expected: set[Any] = set()
         self._arrived: deque[Any] = deque()
+        # Ray references that are ready, except for those of `serve`
         self._references: list[Any] = []
-        """What is there of Ray's references, but for those of `serve`."""
         self._lock, self._is_closed = Lock(), False
         self._wake = os.eventfd(0, os.EFD_CLOEXEC | os.EFD_NONBLOCK)
         self._selector = DefaultSelector()
         self._selector.register(self._wake, EVENT_READ, None)
 
     def channel(self, name: str, actor: Any) -> Channel:
-        """Return the channel of an actor, which is made with its first call."""
+        """Return the channel of an actor, created at its first call."""
         if name not in self._channels:
             self._channels[name] = channel = Channel(self, actor, name)
             self._selector.register(channel.answers, EVENT_READ, channel)
         return self._channels[name]
 
     def get(self, name: str) -> Channel | None:
-        """Return the channel of an actor, if it has one."""
         return self._channels.get(name)
 
     def forget(self, channel: Channel) -> None:
-        """Listen no more to a channel."""
+        """Remove the channel of a dead actor."""
         if self._channels.get(channel.name) is channel:
             del self._channels[channel.name]
             self._selector.unregister(channel.answers)
-        self._serving = {key: each for key, each in self._serving.items() if each is not channel}
+        self._serving = {key: other for key, other in self._serving.items() if other is not channel}
         for other in list(self._channels.values()):
             other.advance()
 
     def expect(self, reference: Any, channel: Channel | None = None) -> None:
-        """Wake up when a reference of Ray's is there."""
+        """Wake up when a Ray reference is ready."""
         if reference in self._expected:
             return
         self._expected.add(reference)
@@ -383,7 +334,7 @@ class Channels:
                 os.eventfd_write(self._wake, 1)
 
     def pump(self, timeout_s: float | None) -> None:
-        """Wait for an answer, or for a reference of Ray's, and take in all that is there."""
+        """Wait for an answer or a Ray reference, and handle all that are ready."""
         for key, _ in self._selector.select(timeout_s):
             if key.data is None:
                 with suppress(BlockingIOError):
@@ -401,7 +352,7 @@ class Channels:
                 channel.fail(failure or Failure("died", "it has left the run", channel.name))
 
     def arrived(self, timeout_s: float) -> Iterator[Any]:
-        """See `Transport.arrived`; what waits for an answer over a pipe is called back."""
+        """Yield ready Ray references, and call back what waits for answers over pipes."""
         if not self.due:
             self.pump(timeout_s)
         while self._references or self.due:
@@ -425,7 +376,6 @@ class Channels:
                 raise TimeoutError
 
     def close(self) -> None:
-        """Let all actors leave, and close all files."""
         for channel in list(self._channels.values()):
             channel.fail(Failure("other", "the run is over"))
         self._selector.close()

@@ -1,4 +1,4 @@
-"""What of a run travels in shared memory: what the settings ask for, and what the nodes allow."""
+"""The choice of what travels in shared memory, by the settings and by the nodes."""
 
 from __future__ import annotations
 
@@ -16,22 +16,18 @@ from raysync.cluster.transports.transport import MIB, Choice, ServerNode, Sites,
 from raysync.config import Experiment
 from raysync.errors import ConfigError
 
-CGROUP = Path("/sys/fs/cgroup")
-"""Where the limits of this process are, if it has any."""
+CGROUP = Path("/sys/fs/cgroup")  # the limits of this process, if it has any
 NAME = "shared-memory"
 
 
 @dataclass(frozen=True, slots=True)
 class Memory:
-    """What a node offers."""
-
-    is_shared: bool
-    """Whether its processes can share memory as `segments` does it."""
+    is_shared: bool  # whether processes can share memory as in `segments`
     available_bytes: int
 
 
 def memory_here(cgroup: Path = CGROUP) -> Memory:
-    """Return what the node of this process offers, within the limits of its container."""
+    """Measure this node's memory, within the limits of its container."""
     available = psutil.virtual_memory().available
     with suppress(OSError, ValueError):  # no limit is `max`
         limit = int((cgroup / "memory.max").read_text())
@@ -42,7 +38,7 @@ def memory_here(cgroup: Path = CGROUP) -> Memory:
 def wherever_possible(
     experiment: Experiment, vector_bytes: int, sites: Sites, node: ServerNode
 ) -> Choice:
-    """Choose what can be shared, and the object store for the rest."""
+    """Choose shared memory where possible, and the object store elsewhere."""
     plan, why = shared_plan(experiment, vector_bytes, sites, _memory_of(node))
     if plan is None:
         notice = store_notice(experiment, vector_bytes, node.store_bytes())
@@ -51,7 +47,7 @@ def wherever_possible(
 
 
 def everywhere(experiment: Experiment, vector_bytes: int, sites: Sites, node: ServerNode) -> Choice:
-    """Choose shared memory.
+    """Choose shared memory for everything.
 
     Raises:
         ConfigError: something cannot be shared.
@@ -67,21 +63,14 @@ def everywhere(experiment: Experiment, vector_bytes: int, sites: Sites, node: Se
 
 def _memory_of(node: ServerNode) -> Memory:
     memory: Memory = node.run(memory_here)
-    # What the run before had is used again, or given back.
+    # The previous run's memory is reused, or returned.
     return replace(memory, available_bytes=memory.available_bytes + node.held_bytes())
 
 
 def shared_plan(
     experiment: Experiment, vector_bytes: int, sites: Sites, memory: Memory
 ) -> tuple[SharedPlan | None, str]:
-    """Return what can travel in shared memory, and why not everything can; "" if it can.
-
-    Args:
-        experiment: the experiment as it is placed.
-        vector_bytes: the size of a gradient, and of the weights.
-        sites: where its actors sit.
-        memory: what the node of the first server offers.
-    """
+    """Plan what can travel in shared memory, with the reason why not everything can, or ""."""
     home = next(iter(sites.servers.values()))
     elsewhere = [slot for slot, node in sites.workers.items() if node != home]
     needed = needed_bytes(experiment, vector_bytes)
@@ -105,7 +94,7 @@ def shared_plan(
     sharing = [slot for slot in sites.workers if slot not in elsewhere]
     if not why:
         sharing += [*sites.servers, "evaluator"]
-    return SharedPlan(home, shares_weights=not why, shown=dict.fromkeys(sharing, NAME)), why
+    return SharedPlan(home, shares_weights=not why, transports=dict.fromkeys(sharing, NAME)), why
 
 
 def _named(slots: Sequence[str]) -> str:

@@ -1,14 +1,4 @@
-"""The weights of a worker, used where the server has published them, in place of a copy.
-
-The parameters of a model are at one address for all of a run, also for a model that keeps views of
-them. Each pull maps the slot of the new weights at that address, in place of what was there. It is
-mapped privately: a model may write to its weights, as one that clips them does, and then the system
-gives this process a page of its own in place of the one that others see, until the next pull.
-
-The driver lends the slot until it gives the worker other weights (see `backend`). The stamp of the
-vector is compared before the steps on it and after each of them: so a vector that is overwritten
-meanwhile is an error and never a number.
-"""
+"""A worker's weights, used where the server has published them, without a copy."""
 
 from __future__ import annotations
 
@@ -31,8 +21,7 @@ from raysync.cluster.transports.shared.segments import (
     segment_of,
 )
 
-LEAST_BYTES = 4 * 2**20
-"""The least size of a vector: a smaller one is copied in the time that mapping it takes."""
+LEAST_BYTES = 4 * 2**20  # a smaller vector is copied in the time that mapping it takes
 # Linux has these numbers on all processors that torch runs on:
 MAP_FIXED = 0x10
 MADV_POPULATE_READ = 22
@@ -40,38 +29,31 @@ FAILED = ctypes.c_void_p(-1).value
 
 
 def is_worth_it(vector_bytes: int) -> bool:
-    """Say whether weights of that size are used in place, if the memory of the model is the
-    CPU's.
-    """
+    """Whether weights of that size are used in place, on a CPU."""
     return vector_bytes >= LEAST_BYTES and is_supported()
 
 
 class WeightsInPlace:
-    """The weights that a worker has pulled, at an address that stays the same."""
+    """The pulled weights of a worker, at a fixed address, also for models that keep views of them.
+
+    Each pull maps the slot of the new weights there, privately: pages that a model writes to are
+    copied, until the next pull. The driver leases the slot until the worker gets other weights. The
+    stamp is compared before the steps and after each, so an overwritten vector is an error, never a
+    number.
+    """
 
     def __init__(self, mappings: Mappings, vector_bytes: int) -> None:
-        """
-        Args:
-            mappings: those of this process.
-            vector_bytes: the size of the weights.
-        """
         self._mappings, self._vector_bytes = mappings, vector_bytes
         self._memory = mmap.mmap(
             -1, STAMP_BYTES + vector_bytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
         )
         numbers = np.frombuffer(self._memory, np.float32, offset=STAMP_BYTES)
         self._address = numbers.ctypes.data - STAMP_BYTES
-        self.vector = torch.from_numpy(numbers)
-        """What this process may read and write: (P + Q,)."""
-        self._shown: Handle | None = None
-        """The published vector that is there."""
+        self.vector = torch.from_numpy(numbers)  # (P + Q,), to read and write
+        self._shown: Handle | None = None  # the published vector mapped there
 
     def show(self, weights: Sequence[object]) -> bool:
-        """Let `vector` be weights that have arrived, until the next call; return whether that can
-        be. Otherwise they have to be copied there.
-
-        Args:
-            weights: their parts, as they have travelled.
+        """Map arrived weights at `vector` until the next call; False: they have to be copied there.
 
         Raises:
             TornVector: they are not in their slot.
@@ -101,18 +83,17 @@ class WeightsInPlace:
         return is_whole and handle.slot % mmap.PAGESIZE == 0
 
     def _map(self, file: int, slot: int) -> None:
-        """Map a slot of a file where the vector is."""
         access, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | MAP_FIXED
         if _mmap()(self._address, len(self._memory), access, kind, file, slot) == FAILED:
             number = ctypes.get_errno()
             raise OSError(number, os.strerror(number))
-        with suppress(OSError):  # before Linux 5.14 pages are looked up when they are first read
+        with suppress(OSError):  # unknown before Linux 5.14: pages fault when first read
             self._memory.madvise(MADV_POPULATE_READ)
 
 
 @cache
 def _mmap() -> Any:
-    """Return the system's call: Python's own chooses the address."""
+    # The system call: Python's own `mmap` chooses the address.
     call = ctypes.CDLL(None, use_errno=True).mmap
     size, number = ctypes.c_size_t, ctypes.c_int
     call.restype = ctypes.c_void_p

@@ -1,22 +1,7 @@
-"""Vectors in memory that the processes of one node share: segments, slots and handles.
+"""Vectors in memory that the processes of one node share.
 
-    segment     anonymous memory of the process that drives the run (`memfd_create`), which other
-                processes of the same user map through `/proc`. It has no name, so no crash of any
-                process leaves one: the kernel frees it with the last process that maps it. Nor does
-                it take any of `/dev/shm`, whose size containers limit
-    slot        room for one vector in a segment. All slots of a pool are written by one process,
-                for all time the same one, and only the driver says which
-    lease       the right to a slot: while anything holds it, nothing else is written there
-    handle      what travels in place of the vector: where it is, and which one it is
-
-The driver is the only one that allocates, so there is no lock and no count in shared memory: a slot
-is free when the last lease of it is gone, exactly as an object in Ray's store is. A vector is there
-once its handle has been returned by its writer. A process that dies while it writes never returns
-one; a frozen one that goes on later writes into its own slots, which nobody else is ever given.
-
-Each vector has a stamp, which is written behind it and tells it from all others that were ever in
-that slot. A reader compares it with that of its handle: so a torn vector, or another version than
-the one that was asked for, is an error and never a number.
+The driver alone allocates, so shared memory has no lock and no counter: a slot is free when its
+last lease is gone. A vector is valid once its writer has returned the handle.
 """
 
 from __future__ import annotations
@@ -30,37 +15,33 @@ from itertools import accumulate, pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
-STAMP_BYTES = 64
-"""The room for a stamp in front of each vector: a cache line, which keeps vectors aligned."""
-SEGMENT_BYTES = 4 * 2**20
-"""The least size of a segment: small vectors share one."""
-UNWRITTEN = 0
-"""The stamp of a slot whose vector is being written."""
+STAMP_BYTES = 64  # a cache line, which keeps vectors aligned
+SEGMENT_BYTES = 4 * 2**20  # the least size of a segment: small vectors share one
+UNWRITTEN = 0  # the stamp of a slot that is being written
 _STAMP = struct.Struct("<Q")
 
 
 class TornVector(RuntimeError):
-    """The vector of a handle is not in its slot: not yet, or not any more."""
+    """The slot of a handle does not have its vector: not yet, or no longer."""
 
 
 class Handle(NamedTuple):
-    """Where a vector is, or a part of it."""
+    """The location of a vector, or of a part of one, and its stamp.
 
-    process: int
-    """The process whose memory it is."""
-    file: int
-    """The number of its file there."""
-    inode: int
-    """The number of the segment, which no other has while this one exists."""
-    slot: int
-    """Where its slot begins in the segment, in bytes."""
+    A stamp, unique in its slot, is in front of each vector. Readers compare it with the handle's,
+    so a torn vector or another version is an error and never a number.
+    """
+
+    process: int  # the process that owns the memory
+    file: int  # its file descriptor there
+    inode: int  # of the segment: unique while it exists
+    slot: int  # the offset of its slot in the segment, in bytes
     stamp: int
-    begin: int
-    """Where it begins, in bytes from the vector's first."""
+    begin: int  # in bytes from the vector's first
     end: int
 
     def parts(self, sizes: Sequence[int], item_bytes: int = 4) -> list[Self]:
-        """Return handles of parts of these sizes, in items, one behind the other."""
+        """Split into consecutive parts of these sizes, in items."""
         starts = accumulate(sizes, initial=0)
         return [
             self._replace(begin=self.begin + item_bytes * first, end=self.begin + item_bytes * last)
@@ -69,7 +50,11 @@ class Handle(NamedTuple):
 
 
 class Segment:
-    """Anonymous memory, which takes room as it is first written."""
+    """Anonymous memory of the driver, which others of the same user map through `/proc`.
+
+    It has no name, so a crash leaks nothing: the kernel frees it with the last process that maps
+    it. It takes none of `/dev/shm`, whose size containers limit.
+    """
 
     def __init__(self, size: int) -> None:
         """
@@ -77,7 +62,7 @@ class Segment:
             size: in bytes.
 
         Raises:
-            OSError: this process has too many open files, or the machine too little memory.
+            OSError: too many open files, or too little memory.
         """
         self.file = os.memfd_create("raysync", os.MFD_CLOEXEC)
         os.ftruncate(self.file, size)
@@ -90,31 +75,28 @@ class Segment:
 
 
 class SlotLease:
-    """The right to a slot, until it is dropped."""
+    """The right to a slot, which is free once nothing refers to the lease."""
 
     __slots__ = ("_pool", "_segment", "handle")
 
     def __init__(self, pool: Slots, segment: Segment, handle: Handle) -> None:
         self._pool, self._segment = pool, segment
-        self.handle: Any = handle
-        """Of the class that its slots were given."""
+        self.handle: Any = handle  # of the class that its slots were given
 
     def __del__(self) -> None:
         self._pool.give_back(self._segment, self.handle.slot)
 
 
 class Slots:
-    """The slots of one writing process, all of one size; there are as many as are held at once."""
+    """The slots of one writing process, each for one vector; more are made on demand.
+
+    A process that dies while it writes returns no handle; a frozen one that continues later writes
+    into its own slots, which no other process gets.
+    """
 
     def __init__(
         self, vector_bytes: int, segment_bytes: int = SEGMENT_BYTES, kind: type[Handle] = Handle
     ) -> None:
-        """
-        Args:
-            vector_bytes: the size of a vector.
-            segment_bytes: the least size of a segment.
-            kind: the class of the handles.
-        """
         lines = -(-vector_bytes // STAMP_BYTES)
         self._vector_bytes, self._slot_bytes = vector_bytes, (1 + lines) * STAMP_BYTES
         self._segment_bytes, self._kind = segment_bytes, kind
@@ -122,10 +104,9 @@ class Slots:
         self._stamp = UNWRITTEN
         self._is_closed = False
         self.segments: list[Segment] = []
-        """All of them, until it is closed."""
 
     def take(self) -> SlotLease:
-        """Return a free slot, the latest that was given back: its pages are in memory already.
+        """Lease the slot that was returned last: its pages are in memory already.
 
         Raises:
             OSError: see `Segment`.
@@ -141,20 +122,17 @@ class Slots:
         return SlotLease(self, segment, place)
 
     def give_back(self, segment: Segment, slot: int) -> None:
-        """Take back a slot that nothing holds any more."""
         if not self._is_closed:
             self._free.append((segment, slot))
 
     def close(self) -> None:
-        """Give no slot of this writer to anything again; what is held stays."""
+        """Lease no slot of this writer again; leased ones stay valid."""
         self._is_closed = True
         self._free.clear()
         self.segments.clear()
 
     def renewed(self) -> Slots:
-        """Return slots in the same memory, all of them free: for the same writer, once nothing uses
-        these any more, whatever is still held of them.
-        """
+        """Recreate the slots in the same memory, all free, once nothing uses the old leases."""
         renewed = Slots(self._vector_bytes, self._segment_bytes, self._kind)
         renewed._stamp = self._stamp
         for segment in self.segments:
@@ -164,7 +142,6 @@ class Slots:
 
     @property
     def is_closed(self) -> bool:
-        """Whether its writer is gone."""
         return self._is_closed
 
     def _grow(self) -> None:
@@ -178,24 +155,17 @@ class Slots:
 
 
 class _Mapped(NamedTuple):
-    """A segment that a process has mapped."""
+    """A segment mapped by this process."""
 
     memory: mmap.mmap
+    # (slot, begin, end) -> the view of that part of a vector
     views: dict[tuple[int, int, int], Any]
-    """Slot, begin and end -> the view of that part of a vector."""
 
 
 class Mappings:
-    """The segments that a process has mapped, and views of the vectors in them: each is made once,
-    when its first handle comes. (To make a tensor of some bytes takes 10 us in a process that has
-    slept, and there are several a step.)
-    """
+    """The segments mapped by this process, with cached views: creating a tensor is slow."""
 
     def __init__(self, view: Callable[[memoryview], Any] = memoryview) -> None:
-        """
-        Args:
-            view: makes of bytes what is read and written.
-        """
         self._view = view
         self._maps: dict[tuple[int, int, int, bool], _Mapped] = {}
 
@@ -203,25 +173,20 @@ class Mappings:
         return len(self._maps)
 
     def read(self, handle: Handle) -> Any:
-        """Return the view of a vector, for reading only.
+        """Return the read-only view of a vector.
 
         Raises:
             TornVector: it is not there.
-            OSError: the process that it belongs to is gone, or is on another machine.
+            OSError: the owning process is gone, or is on another machine.
         """
         return self._view_of(self._checked(handle), handle)
 
     def check(self, handle: Handle) -> None:
-        """Check that a vector is there.
-
-        Raises:
-            TornVector: it is not.
-            OSError: see `read`.
-        """
+        """Check that a vector is there; raises like `read`."""
         self._checked(handle)
 
     def begin(self, handle: Handle) -> Any:
-        """Return the view of the room for a vector that this process is about to write.
+        """Return the view of a slot that this process is about to write.
 
         Raises:
             OSError: see `read`.
@@ -235,14 +200,11 @@ class Mappings:
         _STAMP.pack_into(self._mapped(handle, writes=True).memory, handle.slot, handle.stamp)
 
     def forget_gone(self) -> None:
-        """Forget the segments that their process has closed; their memory is unmapped once nothing
-        refers to it.
-        """
+        """Drop segments closed by their owner; memory is unmapped once nothing refers to it."""
         for gone in list(self._gone()):
             del self._maps[gone]
 
     def _checked(self, handle: Handle) -> _Mapped:
-        """Return the segment of a vector that is there."""
         mapped = self._mapped(handle, writes=False)
         (stamp,) = _STAMP.unpack_from(mapped.memory, handle.slot)
         if stamp != handle.stamp:
@@ -265,7 +227,6 @@ class Mappings:
         return self._maps[key]
 
     def _gone(self) -> Iterator[tuple[int, int, int, bool]]:
-        """Yield the segments that their process has closed."""
         for key in self._maps:
             process, file, inode, _ = key
             try:
@@ -284,14 +245,10 @@ def _map(handle: Handle, writes: bool) -> mmap.mmap:
 
 @contextmanager
 def segment_of(handle: Handle, mode: int) -> Iterator[int]:
-    """Give a file of this process for the segment that a vector is in.
-
-    Args:
-        handle: that of the vector.
-        mode: `os.O_RDONLY` or `os.O_RDWR`.
+    """Open the segment of a handle in this process.
 
     Raises:
-        OSError: the process that it belongs to is gone, or is on another machine.
+        OSError: the owning process is gone, or is on another machine.
     """
     file = os.open(_path(handle.process, handle.file), mode)
     try:
@@ -307,5 +264,5 @@ def _path(process: int, file: int) -> str:
 
 
 def is_supported() -> bool:
-    """Say whether this system has memory that processes can share like this: Linux does."""
+    """Whether this system can share anonymous memory through `/proc`: Linux can."""
     return hasattr(os, "memfd_create") and Path("/proc/self/fd").is_dir()

@@ -1,13 +1,13 @@
 """The actor's side of calls over pipes; the driver's is in `channels`.
 
     call       (number, message, handles of the inputs, handle of the slot for the value)
-    relay      (number, RELAY, end of another actor's pipe, a frame for it): to be passed on once
-               the call of that number is done; if it has failed, it is not
-    answer     (number of the call, what it tells, None), or (number, None, how it failed)
-    LEAVE      ends `Piped.run`, so that a call of Ray's gets its turn
+    relay      (number, RELAY, end of another actor's pipe, a frame for it): forwarded once the
+               call of that number is done, unless that failed
+    answer     (number of the call, answer, None), or (number, None, error)
+    LEAVE      ends `Piped.run`, so that a Ray call can run
 
-The numbers of an actor's calls rise. A call whose number is not above the last one is not carried
-out: it has come by two ways, or too late.
+The numbers of an actor's calls rise. A call whose number is not above the last one is a duplicate,
+or late, and is skipped.
 """
 
 from __future__ import annotations
@@ -24,30 +24,27 @@ from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.engine.messages import Message, decode, method_of
 
 LEAVE = None
-RELAY = b""
-"""What stands in place of a message."""
+RELAY = b""  # takes the place of the message
+# the errors of a pipe that is gone, or has no reader
 GONE = (BrokenPipeError, FileNotFoundError, ProcessLookupError)
-"""The errors of a pipe that is gone, or of one whose readers are."""
 
 
 class Piped(NamedTuple):
-    """The calls that come to an actor over a pipe: see `Service`."""
+    """The service that executes calls from a pipe."""
 
-    requests: End
-    """What the calls come by; the file is the driver's."""
+    requests: End  # the calls' pipe, owned by the driver
     answers: End
-    last: int
-    """The number of the last call before."""
+    last: int  # the number of the last call before
 
     def run(self, actor: object, meanwhile: Callable[[], None] = lambda: None) -> None:
         with (
             suppress(EOFError, *GONE),
             _opened(self.requests, os.O_RDONLY) as requests,
             _opened(self.answers, os.O_WRONLY) as answers,
-            closing(Requests(actor, answers, self.last)) as taken,
+            closing(Requests(actor, answers, self.last)) as calls,
         ):
             while (message := receive(requests)) is not LEAVE:
-                if taken.take(message):
+                if calls.take(message):
                     meanwhile()
 
 
@@ -61,22 +58,16 @@ def _opened(end: End, mode: int) -> Iterator[int]:
 
 
 class Requests:
-    """It carries calls out, and passes others on."""
+    """The calls of one actor, to execute or to relay."""
 
     def __init__(self, actor: Any, answers: int, last: int) -> None:
-        """
-        Args:
-            actor: has the methods.
-            answers: the file that answers are written to.
-            last: the number of the last call before.
-        """
         self._actor, self._answers, self._last = actor, answers, last
         self._failed: set[int] = set()
+        # pipe of another actor -> the file descriptor to write to it
         self._others: dict[End, int] = {}
-        """The pipes of other actors, and the files by which they are written to."""
 
     def take(self, message: tuple[Any, ...]) -> bool:
-        """Carry out what a message asks for; return whether that was a call, which is answered now.
+        """Execute or relay a message; True if it was a call, which is answered now.
 
         Raises:
             BrokenPipeError: the driver is gone.
@@ -88,29 +79,26 @@ class Requests:
             return False
         if number > self._last:
             self._last = number
-            told, why = self._carried_out(decode(data), *arguments)
+            answer, why = self._carried_out(decode(data), *arguments)
             if why is not None:
                 self._failed.add(number)
-            send(self._answers, frame((number, told, why)))
+            send(self._answers, frame((number, answer, why)))
         return True
 
     def _carried_out(
         self, message: Message, inputs: list[Any], into: Any
     ) -> tuple[Any, str | None]:
-        """Call the method of a message; return what it tells, without the handles of vectors,
-        which the driver has, and how it failed.
-        """
+        """Execute a call; return its answer, without the handles, and its error."""
         options = {} if into is None else {"into": SharedVector(*into)}
         try:
-            told = getattr(self._actor, method_of(message))(
+            answer = getattr(self._actor, method_of(message))(
                 message, *(SharedVector(*each) for each in inputs), **options
             )
         except ActorError as error:
             return None, error.reason
-        return (told[-1] if isinstance(told, tuple) else told), None
+        return (answer[-1] if isinstance(answer, tuple) else answer), None
 
     def _relay(self, other: tuple[int, int, int], data: bytes) -> None:
-        """Pass a frame on to another actor, unless that is gone."""
         end = End(*other)
         with suppress(*GONE):
             if end not in self._others:
@@ -119,14 +107,13 @@ class Requests:
             send(self._others[end], data)
 
     def _close_gone(self) -> None:
-        """Close the pipes that nothing reads any more."""
+        """Close the pipes without a reader."""
         for end, file in list(self._others.items()):
             poll = select.poll()
             poll.register(file, 0)
-            if poll.poll(0):  # an error, which is always told
+            if poll.poll(0):  # an error, which `poll` always reports
                 os.close(self._others.pop(end))
 
     def close(self) -> None:
-        """Close the pipes of other actors."""
         for file in self._others.values():
             os.close(file)

@@ -1,13 +1,4 @@
-"""The gradients and weights of a run in shared memory: who writes into which slots.
-
-Every process that writes has slots of its own (`segments`): a worker for its gradients, as
-many as are on their way, buffered, or in the log of the server; a shard of the server for its part
-of the weights, one for each version that something still needs. What comes back in the place of a
-process that is gone gets others.
-
-The first time that a page of a slot is written, the system finds and clears memory for it, which
-takes a core several times as long as writing it. So actors keep their slots from run to run.
-"""
+"""The transport in shared memory: every writing process has its own slots."""
 
 from __future__ import annotations
 
@@ -24,77 +15,64 @@ from raysync.engine.backend import Failure
 from raysync.engine.messages import ApplyCall, Message, PublishCall, StepCall
 from raysync.training.server.vector_parts import spans
 
-ITEM_BYTES = 4
-"""The size of a float32."""
+ITEM_BYTES = 4  # float32
 
 
 def slots_of(vector_bytes: int) -> Slots:
-    """Return slots for the vectors of one writer."""
     return Slots(vector_bytes, kind=SharedVector)
 
 
-class KeptSlots:
-    """The slots of actors that have one run after another."""
+class SlotCache:
+    """The slots of actors, reused by the next run: the first write of a page is slow."""
 
     def __init__(self) -> None:
+        # (Ray's id of the actor, size of a vector) -> the slots of its latest run
         self._slots: dict[tuple[str, int], Slots] = {}
-        """(Ray's id of the actor, size of a vector) -> the slots of its latest run."""
 
     @property
     def held_bytes(self) -> int:
-        """The size of all slots."""
         return sum(segment.size for each in self._slots.values() for segment in each.segments)
 
     def begin(self, sizes: Mapping[str, int]) -> dict[str, Slots]:
-        """Return the slots for a run, all of them free; what is not needed again is forgotten.
-
-        Args:
-            sizes: Ray's id of each actor that begins it -> the size of its vectors, in bytes.
-        """
-        kept = {key: each for key, each in self._slots.items() if not each.is_closed}
+        """Return free slots for a run, and drop others; `sizes`: Ray's actor id -> vector bytes."""
+        open_slots = {key: slots for key, slots in self._slots.items() if not slots.is_closed}
         self._slots = {
-            key: kept[key].renewed() if key in kept else slots_of(key[1]) for key in sizes.items()
+            key: open_slots[key].renewed() if key in open_slots else slots_of(key[1])
+            for key in sizes.items()
         }
         return {actor: each for (actor, _), each in self._slots.items()}
 
 
 class SharedMemory:
-    """The vectors of a run in shared memory, and its hot calls over pipes: see `Transport`."""
+    """The transport in shared memory, with hot calls over pipes."""
 
-    def __init__(self, plan: SharedPlan, writers: Writers, kept: KeptSlots) -> None:
-        """
-        Args:
-            plan: says what is shared.
-            writers: the actors that begin the run.
-            kept: the slots that they may have had in the run before.
-        """
-        self._plan, self.kept = plan, kept
+    def __init__(self, plan: SharedPlan, writers: Writers, cache: SlotCache) -> None:
+        self._plan, self.cache = plan, cache
         self._push_bytes = writers.push_bytes
         parts = spans(writers.vector_bytes // ITEM_BYTES, len(writers.servers))
         self._part_bytes = [ITEM_BYTES * (part.stop - part.start) for part in parts]
         shards = dict(zip(writers.servers, self._part_bytes, strict=True))
         weights = shards if plan.shares_weights else {}
         workers = writers.workers
-        slots = kept.begin(dict.fromkeys(workers.values(), writers.push_bytes) | weights)
+        slots = cache.begin(dict.fromkeys(workers.values(), writers.push_bytes) | weights)
+        # worker -> its slots
         self._gradients = {worker: slots[actor] for worker, actor in workers.items()}
-        """Worker -> its slots."""
         self._weights = [slots[actor] for actor in weights]
+        # worker -> the leases of the weights that it uses in place until it gets others
         self._pulled: dict[str, tuple[Any, ...]] = {}
-        """Worker -> the slots of its weights, which it uses where they are until it is given
-        others."""
+        # None: some vectors are not shared, or several servers have parts of them
         self._channels: Channels | None = None
-        """None: some vectors are not shared, or several servers have parts of them."""
 
     @property
     def held_bytes(self) -> int:
-        return self.kept.held_bytes
+        return self.cache.held_bytes
 
     def attach(self, failure_of: Callable[[Any], Failure | None]) -> None:
         if len(self._weights) == 1:
             self._channels = Channels(failure_of)
 
-    def room(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
-        """See `Transport.room`: a worker on another node than the servers returns its gradient."""
+    def reserve(self, actor: str, message: Message, node: str | None) -> tuple[Lease, ...]:
+        # A worker on another node than the servers returns its gradient.
         match message:
             case StepCall() if node == self._plan.node:
                 if actor not in self._gradients:
@@ -148,22 +126,19 @@ class SharedMemory:
             self._channels.close()
 
     def _hang_up(self, actor: str, why: str) -> None:
-        """Close the pipes to an actor that is gone, or about to be ended."""
+        """Close the pipes of an actor that is gone, or about to be killed."""
         if self._channels is not None and (channel := self._channels.get(actor)) is not None:
             channel.fail(Failure("died", why, actor))
 
 
 @dataclass(frozen=True, slots=True)
 class SharedPlan:
-    """What travels in shared memory in a run; see `TransportPlan`."""
-
+    # Ray's id of the node of the controller and all servers. Gradients of workers there are in
+    # shared memory, others are object references.
     node: str
-    """Ray's id of the node of the controller and of all servers. The gradients of the workers there
-    are in shared memory, and those of others are object references."""
-    shares_weights: bool
-    """Whether the weights are, too: if all who read them are there."""
-    shown: Mapping[str, str] = field(default_factory=dict)
+    shares_weights: bool  # whether weights are shared: all their readers are there
+    transports: Mapping[str, str] = field(default_factory=dict)
 
     def begin(self, writers: Writers, before: Transport | None) -> Transport:
-        kept = before.kept if isinstance(before, SharedMemory) else KeptSlots()
-        return SharedMemory(self, writers, kept)
+        cache = before.cache if isinstance(before, SharedMemory) else SlotCache()
+        return SharedMemory(self, writers, cache)

@@ -1,4 +1,4 @@
-"""What an actor reads or writes a vector in shared memory by."""
+"""The remote of a vector in shared memory."""
 
 from __future__ import annotations
 
@@ -15,16 +15,14 @@ if TYPE_CHECKING:
 
 
 class SharedVector(Handle):
-    """See `Remote`."""
-
     __slots__ = ()
 
     def read(self) -> Tensor:
-        """See `Remote.read`.
+        """Return the vector, read-only.
 
         Raises:
             TornVector: the vector is not there.
-            OSError: the process that it belongs to is gone, or is on another machine.
+            OSError: the owning process is gone, or is on another machine.
         """
         tensor: Tensor = mapped().read(self)
         return tensor
@@ -35,7 +33,7 @@ class SharedVector(Handle):
         mapped().finish(self)
 
     def in_place(self, vector_bytes: int) -> InPlace | None:
-        # the driver, which only hands handles on, does without torch
+        # imported here: the driver, which only passes handles on, does without torch
         from raysync.cluster.transports.shared.in_place import WeightsInPlace, is_worth_it
 
         return WeightsInPlace(mapped(), vector_bytes) if is_worth_it(vector_bytes) else None
@@ -43,10 +41,7 @@ class SharedVector(Handle):
 
 @cache
 def mapped() -> Mappings:
-    """Return the shared memory that this process has mapped, as tensors.
-
-    It stays mapped as long as it is there: the next run may use it again.
-    """
+    """Return this process's mappings, as tensors; they last, so the next run reuses them."""
     import numpy as np
     import torch
 
