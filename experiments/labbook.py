@@ -93,7 +93,7 @@ def answer(page: str) -> str:
 
 def pages() -> dict[Path, str]:
     """Return each page -> the text that it should have."""
-    texts, rows = {}, []
+    texts, rows, of_all = {}, [], {}
     for folder, entry in entries().items():
         module, results = tables_of(folder), Results(folder)
         facts = module.facts(results) if hasattr(module, "facts") else {}
@@ -101,10 +101,11 @@ def pages() -> dict[Path, str]:
         for page in (folder / "README.md", folder / "notes.md"):
             if page.is_file():
                 texts[page] = filled(page.read_text(encoding="utf-8"), tables, facts)
+        of_all |= {f"{folder.name}/{name}": fact for name, fact in facts.items()}
         rows.append(index_row(folder, entry, answer(texts[folder / "README.md"])))
     header = ["experiment", "answer", "verdict", "command", "minutes", "date, machine"]
     index = HERE / "README.md"
-    texts[index] = filled(index.read_text(encoding="utf-8"), {"index": markdown(header, rows)}, {})
+    texts[index] = filled(index.read_text(encoding="utf-8"), {"index": markdown(header, rows)}, of_all)
     return texts
 
 

@@ -1,0 +1,117 @@
+"""The tables of both pages, and the numbers in their prose."""
+
+from __future__ import annotations
+
+import pandas as pd
+from labtables import Results, markdown
+
+from raysync.results.statistics import Estimate, paired_difference
+
+SAME = 0.02
+"""A difference of loss, in nats, that does not matter; set before the first run."""
+NAMES = ("sgd", "momentum 0.9", "adamw", "adamw, beta1 0.99", "muon")
+TASKS = ("text", "images")
+DELAYS = (0, 1, 2, 4, 8)
+
+
+def _read(results: Results, part: str) -> pd.DataFrame:
+    file = results.folder / "results" / f"staleness.{part}.csv"
+    columns = ["task", "optimizer", "delay", "seed", "lr", "loss"]
+    return pd.read_csv(file) if file.is_file() else pd.DataFrame(columns=columns)
+
+
+def _losses(rows: pd.DataFrame, task: str, optimizer: str, delay: int) -> dict[int, float]:
+    own = rows[(rows.task == task) & (rows.optimizer == optimizer) & (rows.delay == delay)]
+    return dict(zip(own.seed, own.loss, strict=True))
+
+
+def _difference(ours: dict[int, float], theirs: dict[int, float]) -> Estimate:
+    return paired_difference(ours, theirs)
+
+
+def _text(value: Estimate) -> str:
+    if value.mean is None:
+        return "-"
+    if value.low is None or value.high is None:
+        return f"{value.mean:+.3f}"
+    return f"{value.mean:+.3f} ({value.low:+.3f} to {value.high:+.3f})"
+
+
+def _verdict(value: Estimate) -> str:
+    if value.low is None or value.high is None:
+        return "-"
+    if value.low >= -SAME and value.high <= SAME:
+        return "the same"
+    if value.low > 0:
+        return "worse"
+    return "better" if value.high < 0 else "cannot be told"
+
+
+def tables(results: Results) -> dict[str, str]:
+    """Return the tables by the names of their marks."""
+    rows, rates = _read(results, "train"), _read(results, "rates")
+    return {"cost": _cost(rows), "losses": _grid(rows, "{:.3f}"), "rates": _best_rates(rates)}
+
+
+def _cost(rows: pd.DataFrame) -> str:
+    lines = []
+    for task in TASKS:
+        for name in NAMES:
+            base = _losses(rows, task, name, 0)
+            by_delay = [_difference(_losses(rows, task, name, delay), base) for delay in (1, 8)]
+            cells = [cell for one in by_delay for cell in (_text(one), _verdict(one))]
+            lines.append([task, name, *cells])
+    return markdown(["task", "optimizer", "delay 1 less 0", "", "delay 8 less 0", ""], lines)
+
+
+def _grid(rows: pd.DataFrame, form: str) -> str:
+    lines = []
+    for task in TASKS:
+        for name in NAMES:
+            losses = [_losses(rows, task, name, delay) for delay in DELAYS]
+            means = [sum(one.values()) / len(one) if one else None for one in losses]
+            lines.append([task, name, *("-" if x is None else form.format(x) for x in means)])
+    return markdown(["task", "optimizer", *(f"delay {delay}" for delay in DELAYS)], lines)
+
+
+def _best_rates(rows: pd.DataFrame) -> str:
+    best = rows.loc[rows.groupby(["task", "optimizer", "delay"]).loss.idxmin()]
+    found = best.set_index(["task", "optimizer", "delay"])
+    lines = [
+        [
+            task,
+            name,
+            *(f"{found.lr.get((task, name, delay), float('nan')):.3g}" for delay in DELAYS),
+        ]
+        for task in TASKS
+        for name in NAMES
+    ]
+    return markdown(["task", "optimizer", *(f"delay {delay}" for delay in DELAYS)], lines)
+
+
+def facts(results: Results) -> dict[str, str]:
+    """Return the facts by the names of their marks."""
+    rows = _read(results, "train")
+
+    def cost(name: str, delay: int, task: str = "text") -> Estimate:
+        return _difference(_losses(rows, task, name, delay), _losses(rows, task, name, 0))
+
+    def difference_of(one: str, other: str) -> Estimate:
+        """Return how much more eight updates cost one optimizer than the other, on text."""
+        costs = []
+        for name in (one, other):
+            late, fresh = _losses(rows, "text", name, 8), _losses(rows, "text", name, 0)
+            costs.append({seed: late[seed] - fresh[seed] for seed in late.keys() & fresh.keys()})
+        return _difference(*costs)
+
+    long_beta = _difference(
+        _losses(rows, "text", "adamw, beta1 0.99", 8), _losses(rows, "text", "adamw", 8)
+    )
+    return {
+        "runs": str(len(rows)),
+        "of runs": str(len(TASKS) * len(NAMES) * len(DELAYS) * 10),
+        "beta1": _text(long_beta),
+        "beta1 verdict": _verdict(long_beta),
+        "muon": _text(difference_of("muon", "adamw")),
+        **{f"{name} {delay}": _text(cost(name, delay)) for name in NAMES for delay in (1, 8)},
+    }
