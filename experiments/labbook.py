@@ -105,7 +105,8 @@ def pages() -> dict[Path, str]:
         rows.append(index_row(folder, entry, answer(texts[folder / "README.md"])))
     header = ["experiment", "answer", "verdict", "command", "minutes", "date, machine"]
     index = HERE / "README.md"
-    texts[index] = filled(index.read_text(encoding="utf-8"), {"index": markdown(header, rows)}, of_all)
+    tables = {"index": markdown(header, rows)}
+    texts[index] = filled(index.read_text(encoding="utf-8"), tables, of_all)
     return texts
 
 

@@ -59,7 +59,7 @@ def tables(results: Results) -> dict[str, str]:
 
 
 def _gates(rows: pd.DataFrame, ratio: float, tail: float) -> str:
-    own = rows[(rows.ratio == ratio) & (rows.tail == tail)]
+    own = rows[(rows.ratio == ratio) & (rows["tail"] == tail)]
     base = own[own.gate == "drop-oldest"].samples_per_s.mean()
     lines = []
     for gate in dict.fromkeys(own.gate):
@@ -85,12 +85,12 @@ def facts(results: Results) -> dict[str, str]:
     measured = [abs(mean / row.published - 1) for row, mean in means.items()]
     bounded = gates[gates.gate.isin(BOUNDED)]
     beyond = (bounded.largest - bounded.bound).groupby(bounded.gate).max()
-    long = gates[(gates.tail == max(TAILS)) & (gates.bound == 1)]
+    long = gates[(gates["tail"] == max(TAILS)) & (gates.bound == 1)]
     evict = long[(long.gate == "evict") & (long.ratio == 1.1)]
     count = long[(long.gate == "count") & (long.ratio == 1.1)]
     order = long[(long.gate == "in-order") & (long.ratio == 1.1)]
     oldest = gates[
-        (gates.gate == "drop-oldest") & (gates.tail == max(TAILS)) & (gates.ratio == 1.1)
+        (gates.gate == "drop-oldest") & (gates["tail"] == max(TAILS)) & (gates.ratio == 1.1)
     ]
     base = oldest.samples_per_s.mean()
     bias = (gates.groupby(["gate", "bound", "ratio", "tail"]).length.mean() - 1).abs()

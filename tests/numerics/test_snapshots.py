@@ -208,12 +208,12 @@ def test_tensors_keep_their_strides():
 @pytest.mark.parametrize(
     ("others", "message"),
     [
-        ({"settings": {"optimizer": "adam"}}, "update.optimizer: 'SGD', instead of 'Adam'"),
-        ({"width": 6}, "parameters: 57, instead of 68"),
-        ({"shards": 2}, "parameters: 57, instead of 32"),
+        ({"settings": {"optimizer": "adam"}}, "update.optimizer: 'SGD' instead of 'Adam'"),
+        ({"width": 6}, "parameters: 57 instead of 68"),
+        ({"shards": 2}, "parameters: 57 instead of 32"),
         ({"settings": {"groups": [{"match": ["0.*"], "lr_factor": 2}]}}, "parameter groups: "),
         ({"settings": {"delay_compensation": "adaptive"}}, "update.delay_comp.* 'adaptive'"),
-        ({"mix": "grad"}, "optimizers of replicas: 1, instead of 3"),
+        ({"mix": "grad"}, "optimizers of replicas: 1 instead of 3"),
     ],
 )
 def test_a_state_that_does_not_fit_is_refused(others, message):

@@ -365,9 +365,9 @@ def test_a_resumption_that_is_killed_at_any_moment_can_be_done_again(engine, tmp
         return call
 
     def go_on(folder):
-        measures, goes_on = Measures(32 * 60), Resumption(checkpoint, {})
+        measures, resumed = Measures(32 * 60), Resumption(checkpoint, {})
         began = datetime.now()
-        return RecordWriter(folder, config, make("ssp"), measures, {}, began, goes_on=goes_on)
+        return RecordWriter(folder, config, make("ssp"), measures, {}, began, resumed=resumed)
 
     for owner, names in ((Path, ("unlink", "replace", "open")), (os, ("fsync", "rmdir"))):
         for name in names:
