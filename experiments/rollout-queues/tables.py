@@ -53,7 +53,7 @@ def tables(results: Results) -> dict[str, str]:
               "here"]  # fmt: skip
     return {
         "law": markdown(header, rows),
-        "gates": _gates(gates, 1.1, 4.4),
+        "gates": _gates(gates[gates.bound < 8], 1.1, 4.4),
         **{f"gates {rho} {tail}": _gates(gates, rho, tail) for rho in RATIOS for tail in TAILS},
     }  # fmt: skip
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from labtables import Results, markdown
 
-from raysync.results.statistics import Estimate, paired_difference
+from raysync.results.statistics import Estimate, estimate, paired_difference
 
 SAME = 0.02
 """A difference of loss, in nats, that does not matter; set before the first run."""
@@ -20,13 +20,14 @@ def _read(results: Results, part: str) -> pd.DataFrame:
     return pd.read_csv(file) if file.is_file() else pd.DataFrame(columns=columns)
 
 
-def _losses(rows: pd.DataFrame, task: str, optimizer: str, delay: int) -> dict[int, float]:
+Losses = dict[int, float | None]
+"""Seed -> loss; None: the run diverged."""
+
+
+def _losses(rows: pd.DataFrame, task: str, optimizer: str, delay: int) -> Losses:
     own = rows[(rows.task == task) & (rows.optimizer == optimizer) & (rows.delay == delay)]
-    return dict(zip(own.seed, own.loss, strict=True))
-
-
-def _difference(ours: dict[int, float], theirs: dict[int, float]) -> Estimate:
-    return paired_difference(ours, theirs)
+    finite = [loss if loss < float("inf") else None for loss in own.loss]
+    return dict(zip(own.seed, finite, strict=True))
 
 
 def _text(value: Estimate) -> str:
@@ -50,7 +51,7 @@ def _verdict(value: Estimate) -> str:
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
     rows, rates = _read(results, "train"), _read(results, "rates")
-    return {"cost": _cost(rows), "losses": _grid(rows, "{:.3f}"), "rates": _best_rates(rates)}
+    return {"cost": _cost(rows), "losses": _grid(rows), "rates": _best_rates(rates)}
 
 
 def _cost(rows: pd.DataFrame) -> str:
@@ -58,19 +59,27 @@ def _cost(rows: pd.DataFrame) -> str:
     for task in TASKS:
         for name in NAMES:
             base = _losses(rows, task, name, 0)
-            by_delay = [_difference(_losses(rows, task, name, delay), base) for delay in (1, 8)]
+            by_delay = [
+                paired_difference(_losses(rows, task, name, delay), base) for delay in (1, 8)
+            ]
             cells = [cell for one in by_delay for cell in (_text(one), _verdict(one))]
             lines.append([task, name, *cells])
     return markdown(["task", "optimizer", "delay 1 less 0", "", "delay 8 less 0", ""], lines)
 
 
-def _grid(rows: pd.DataFrame, form: str) -> str:
+def _mean(losses: Losses) -> str:
+    """Format a mean loss, and how many runs diverged."""
+    value = estimate(list(losses.values()))
+    diverged = value.total - value.count
+    return f"{value.mean:.3f}{f', {diverged} diverged' if diverged else ''}"
+
+
+def _grid(rows: pd.DataFrame) -> str:
     lines = []
     for task in TASKS:
         for name in NAMES:
-            losses = [_losses(rows, task, name, delay) for delay in DELAYS]
-            means = [sum(one.values()) / len(one) if one else None for one in losses]
-            lines.append([task, name, *("-" if x is None else form.format(x) for x in means)])
+            cells = [_mean(_losses(rows, task, name, delay)) for delay in DELAYS]
+            lines.append([task, name, *cells])
     return markdown(["task", "optimizer", *(f"delay {delay}" for delay in DELAYS)], lines)
 
 
@@ -94,17 +103,22 @@ def facts(results: Results) -> dict[str, str]:
     rows = _read(results, "train")
 
     def cost(name: str, delay: int, task: str = "text") -> Estimate:
-        return _difference(_losses(rows, task, name, delay), _losses(rows, task, name, 0))
+        return paired_difference(_losses(rows, task, name, delay), _losses(rows, task, name, 0))
 
     def difference_of(one: str, other: str) -> Estimate:
         """Return how much more eight updates cost one optimizer than the other, on text."""
         costs = []
         for name in (one, other):
             late, fresh = _losses(rows, "text", name, 8), _losses(rows, "text", name, 0)
-            costs.append({seed: late[seed] - fresh[seed] for seed in late.keys() & fresh.keys()})
-        return _difference(*costs)
+            costs.append(
+                {
+                    seed: None if loss is None or fresh[seed] is None else loss - (fresh[seed] or 0)
+                    for seed, loss in late.items()
+                }
+            )
+        return paired_difference(*costs)
 
-    long_beta = _difference(
+    long_beta = paired_difference(
         _losses(rows, "text", "adamw, beta1 0.99", 8), _losses(rows, "text", "adamw", 8)
     )
     return {
