@@ -25,7 +25,7 @@ def _read(results: Results, part: str) -> pd.DataFrame:
 
 def _of_law(rows: pd.DataFrame, row: Row) -> pd.DataFrame:
     size = (row.slots, row.batch, float(row.capacity), row.ratio, row.tail)
-    return rows[(rows[SIZE] == size).all(axis="columns")]
+    return rows[(rows[SIZE] == pd.Series(size, SIZE)).all(axis="columns")]
 
 
 def _text(value: Estimate, form: str = "{:.2f}") -> str:

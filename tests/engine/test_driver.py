@@ -489,7 +489,8 @@ def test_an_evaluator_that_fails_as_it_saves_a_model_saves_it_again(ends, keep):
     driver, lines = run_in(training, make("bsp"), *SAVING, *happens)
     last, remarks = of(lines, Evaluation)[-1], [line.text for line in of(lines, Remark)]
     assert (lines[-1].status, last.mark) == ("finished", 1)
-    assert [text for text in remarks if "restarted, and the model is saved then" in text] == remarks[:2]
+    told = [text for text in remarks if "restarted, and the model is saved then" in text]
+    assert told == remarks[:2]
     assert len(remarks) == len(ends)
     if len(ends) == TRIES:
         names = "final" if keep == "final" else "final and best"
