@@ -156,7 +156,7 @@ def test_only_after_a_while_is_a_bundle_known_to_have_no_place(monkeypatch):
         fake.watch.refresh()
         fake.look()
         seen.append(WorkerNodes(fake.watch, BUNDLES).availability("w-0#2"))
-        assert WorkerNodes(fake.watch, BUNDLES).room("w-1#2") == "free", "it has its node"
+        assert WorkerNodes(fake.watch, BUNDLES).availability("w-1#2") == "free", "it has its node"
     waits = ["busy"] * ceil(PLACED_S)
     assert seen == ["free", *["busy"] * 3, "free", *waits, "none"]
 
