@@ -206,7 +206,7 @@ def test_workers_follow_the_nodes_of_a_cluster():
         assert left[f"spot-{index}#1"][0] != DRAINED
         why, after_s = left[f"spot-{index}#2"]
         assert (why, after_s < 0.15) == (DRAINED, True), "as its step of 0.3 s is over"
-    assert sorted(text.partition(" ")[0] for text in said["remark"] if "room" in text) == [
+    assert sorted(text.partition(" ")[0] for text in said["remark"] if "resources" in text) == [
         f"spot-{index}#{life}" for index in range(2) for life in (2, 3)
     ], "each tells once that it waits, and has joined with its only attempt"
     waits = [text.partition(":")[0] for text in said["remark"] if text.startswith("The run ")]
