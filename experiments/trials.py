@@ -5,6 +5,7 @@ A trial is what identifies a run (`{"arm": "bsp", "lr": 0.1, "seed": 3}`), its r
 measured. `tuned` chooses the learning rate of each arm from such rows, before the runs that count.
 """
 
+import argparse
 import csv
 import os
 import tempfile
@@ -13,6 +14,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+
+os.environ["OMP_NUM_THREADS"] = "1"  # of each process: there are as many as cores
 
 import pandas as pd
 
@@ -27,6 +30,14 @@ TUNING_SEED, VALIDATION_SAMPLES = 100, 5000
 """Of the runs that choose rates: their seed, and what they hold out of the training set."""
 LAST = 3
 """What counts is the mean of so many evaluations at the end."""
+
+
+def data_folder(doc: str) -> Path:
+    """Parse `--data`, the folder of the data sets, for a program with this docstring."""
+    parser = argparse.ArgumentParser(description=doc.splitlines()[0])
+    parser.add_argument("--data", type=Path, default=Path("data"), help="where the data sets are")
+    folder: Path = parser.parse_args().data
+    return folder.resolve()
 
 
 def trained(settings: Trial) -> raysync.RunRecord:

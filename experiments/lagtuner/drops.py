@@ -7,20 +7,17 @@ notes.md says what is compared; it was written before the first run. Rows that a
 run again.
 """
 
-import argparse
-import os
 import sys
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
 import yaml
-from trials import TUNING_SEED, Trial, at_the_end, run_all, trained, tuned
+from trials import TUNING_SEED, Trial, at_the_end, data_folder, run_all, trained, tuned
 
 HERE = Path(__file__).parent
 COMMON: dict[str, Any] = yaml.safe_load((HERE / "drops.yaml").read_text(encoding="utf-8"))
@@ -92,9 +89,7 @@ def rates(arm: Trial) -> Sequence[float]:
 
 def main() -> None:
     """Choose the rates and the targets, then measure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path("data"), help="where CIFAR-10 is")
-    data = parser.parse_args().data.resolve()
+    data = data_folder(__doc__)
     tried, measured = (HERE / "results" / f"drops.{name}.csv" for name in ("rates", "train"))
     no_targets = (float("inf"), float("inf"))
     make = partial(train, data=data, targets=no_targets)

@@ -8,7 +8,6 @@ run again.
 """
 
 import argparse
-import os
 import sys
 import tempfile
 from collections.abc import Iterator
@@ -18,7 +17,6 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import numpy as np

@@ -8,19 +8,16 @@ each optimizer at each delay is chosen on samples taken from the training set, w
 own; then ten seeds are measured on the test set. Rows that are there are not run again.
 """
 
-import argparse
-import os
 import sys
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import yaml
-from trials import TUNING_SEED, Trial, at_the_end, run_all, trained, tuned
+from trials import TUNING_SEED, Trial, at_the_end, data_folder, run_all, trained, tuned
 
 HERE = Path(__file__).parent
 COMMON: dict[str, Any] = yaml.safe_load((HERE / "staleness.yaml").read_text(encoding="utf-8"))
@@ -78,9 +75,7 @@ def rates(arm: Trial) -> Sequence[float]:
 
 def main() -> None:
     """Choose the rates, then measure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path("data"), help="where Fashion-MNIST is")
-    make = partial(train, data=parser.parse_args().data.resolve())
+    make = partial(train, data=data_folder(__doc__))
     tried, measured = (HERE / "results" / f"staleness.{name}.csv" for name in ("rates", "train"))
     best = tuned(make, [arm | {"seed": TUNING_SEED} for arm in arms()], rates, tried)
     run_all(make, [arm | {"seed": seed} for seed in SEEDS for arm in best], measured)

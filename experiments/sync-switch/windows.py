@@ -7,20 +7,17 @@ notes.md says what is compared; it was written before the first run. Rows that a
 run again.
 """
 
-import argparse
-import os
 import sys
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
 import yaml
-from trials import TUNING_SEED, Trial, at_the_end, run_all, trained
+from trials import TUNING_SEED, Trial, at_the_end, data_folder, run_all, trained
 
 HERE = Path(__file__).parent
 COMMON: dict[str, Any] = yaml.safe_load((HERE / "windows.yaml").read_text(encoding="utf-8"))
@@ -95,9 +92,7 @@ def measured(tried: pd.DataFrame) -> Iterator[Trial]:
 
 def main() -> None:
     """Choose the rate, then measure."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--data", type=Path, default=Path("data"), help="where Fashion-MNIST is")
-    make = partial(train, data=parser.parse_args().data.resolve())
+    make = partial(train, data=data_folder(__doc__))
     tried, counting = (HERE / "results" / f"windows.{name}.csv" for name in ("rates", "train"))
     grid = [
         {"arm": arm, "workers": 8, "seed": TUNING_SEED, "lr": lr}

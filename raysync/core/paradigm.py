@@ -21,7 +21,7 @@ class AnyParadigm(Protocol):
 
     @property
     def phase(self) -> str:
-        """The initial phase."""
+        """The phase at the beginning of a run."""
 
     def infeasible_reason(self, workers: int) -> str:
         """Return why a run cannot have so many workers, and what is allowed; "" if it can."""

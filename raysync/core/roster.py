@@ -43,7 +43,7 @@ NAMES_SHOWN = 3
 
 
 class Member(msgspec.Struct, forbid_unknown_fields=True, gc=False):
-    """One live worker."""
+    """A worker that takes part now."""
 
     clock: Whole  # the iteration that it computes, or waits to start
     pace: Whole

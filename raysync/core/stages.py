@@ -116,7 +116,7 @@ class StagedParadigm(Protocol):
     """A kind of run, other than a `Paradigm`, that builds the machines of its stages."""
 
     def machine(self, workload_samples: int | None) -> StageMachines:
-        """Build fresh machines."""
+        """Build a machine for each stage, as at the beginning."""
 
 
 def machine_of(paradigm: AnyParadigm, workload_samples: int | None) -> Machine | StageMachines:

@@ -93,7 +93,7 @@ class Topology(Protocol):
 
     @property
     def servers(self) -> Sequence[ParameterServer]:
-        """By stage."""
+        """The servers, by stage."""
 
     @property
     def is_pipelined(self) -> bool:

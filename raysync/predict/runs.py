@@ -73,7 +73,8 @@ def perform(plan: TrainingPlan, task: PlannedRun, now: Now) -> Outcome | None:
     whole = plan.workload_samples
     plan = replace(plan, experiment=task.candidate.applied_to(plan.experiment))
     if task.change:
-        changed = dict(growth(Setting(plan, task.candidate.choice))).get(task.change)
+        clusters = growth(Setting(plan, task.candidate.choice))
+        changed = next((setting for name, setting in clusters if name == task.change), None)
         if changed is None:
             return None
         plan = changed.training

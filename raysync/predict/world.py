@@ -11,9 +11,9 @@ from raysync import config
 from raysync.config import Experiment
 from raysync.engine.stopping import check_metrics
 from raysync.errors import ConfigError
-from raysync.predict import remedies
 from raysync.predict.candidates import Candidate
 from raysync.predict.exchange import Exchange
+from raysync.predict.remedies import SHARDS
 from raysync.predict.step_times.rank_step_times import RankStepTimes
 from raysync.training.preparation import TrainingPlan, prepare
 
@@ -51,13 +51,10 @@ class World:
 
         On Ray there is no all-reduce, so none can be advised there.
         """
-        own = self.exchange
-        virtual, links = (
-            self.experiment.engine == "virtual",
-            self.plan.experiment.describes_all_reduce,
-        )
+        own, virtual = self.exchange, self.experiment.engine == "virtual"
         if own is None:
-            return remedies.SHARDS, ("ring",) if virtual and links else ()
+            has_ring = virtual and self.plan.experiment.describes_all_reduce
+            return SHARDS, ("ring",) if has_ring else ()
         return own.servers, own.collectives if virtual else ()
 
     def advised(self, candidate: Candidate) -> Experiment:

@@ -56,7 +56,7 @@ class Follower:
         self.now = 0.0
         """Seconds since the run began, at the latest line."""
         self.started_at: float | None = None
-        """The first release."""
+        """When the first worker was released."""
         self.rosters: dict[int, Roster] = {}
         """Stage -> its roster; stage 0 is the whole network."""
         self._follows = True  # whether it has rosters of its own

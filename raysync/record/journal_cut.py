@@ -29,7 +29,7 @@ class Resumption:
 
     checkpoint: Checkpoint
     environment: Mapping[str, Any]
-    """The former `environment.json`."""
+    """What `environment.json` held before the resumption."""
     exact: bool = False
     """Whether iterations in flight go on rather than begin again."""
 

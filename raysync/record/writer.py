@@ -180,7 +180,7 @@ class RecordWriter:
         self.failure = ""
         """Why the record cannot be completed; empty: it can."""
         self.resumed: Resumed | None = None
-        """The latest resumption."""
+        """When the run was resumed last."""
         self.bottleneck: Mapping[str, Any] | None = None
         """`bottlenecks.Diagnosis.plain()`, if there is one."""
         self._about = about

@@ -114,7 +114,7 @@ class Success:
 @dataclass(frozen=True)
 class Collection:
     paths: tuple[Path, ...]
-    """The named folders."""
+    """The folders as the command names them."""
     runs: tuple[CollectedRun, ...]
     """At least one, in file order, or in the order of the sweep's trials."""
     failed: tuple[Failed, ...] = ()

@@ -32,7 +32,7 @@ class Estimate:
     count: int
     """Repeats with a value."""
     total: int
-    """All repeats."""
+    """The number of all repeats."""
 
     @property
     def complete(self) -> bool:

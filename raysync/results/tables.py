@@ -28,7 +28,7 @@ class Column:
     heading: str
     about: str
     show: Callable[[Any], str]
-    """Row -> cell."""
+    """Returns the cell of a row."""
     brief: Callable[[Any], str] | None = None
     """The same for a terminal, without intervals; None: `show`."""
     only_in_pages: bool = False

@@ -15,13 +15,12 @@ ROUNDABOUT = re.compile(
     r"|\bstands? for\b|\bSee `[\w.]+`\.?$",
     re.IGNORECASE,
 )
-# Names of variables that do not say what these hold.
 NO_NOUNS = {"each", "mine", "kept", "shown", "asked", "made"}
 DOCUMENTED = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
-    """Yield the line and the text of every docstring, those of attributes too."""
+    """Yield the line and the text of every docstring, also of attributes."""
     for node in ast.walk(tree):
         for inner in node.body if isinstance(node, DOCUMENTED) else []:
             match inner:
@@ -30,7 +29,6 @@ def docstrings(tree: ast.Module) -> Iterator[tuple[int, str]]:
 
 
 def first_sentence(text: str) -> str:
-    """Cut a docstring at the first stop of its first paragraph."""
     paragraph = " ".join(text.strip().partition("\n\n")[0].split())
     return re.split(r"(?<=[.:;?!])\s", paragraph)[0]
 

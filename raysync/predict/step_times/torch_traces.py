@@ -32,7 +32,6 @@ class ProfiledStep:
     path: Path
     seconds: float
     exposed_s: float
-    """These."""
     exchanged: float | None
     """The bytes that were reduced in it; None: unknown."""
 

@@ -228,7 +228,6 @@ class Channel:
         return call
 
     def answered(self) -> None:
-        """Receive an answer."""
         number, answer, error = receive(self.answers)
         call = self._take(number)
         if self._relayed is not None and self._relayed.call is call:
