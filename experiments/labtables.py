@@ -34,6 +34,8 @@ from raysync.results.columns import Form, ratio_text, with_interval
 from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
 NOT_REACHED = "not reached"
+TWO_TESTS = 0.90
+"""The confidence whose interval lies within a margin if both one-sided tests of 5 % reject."""
 OLDER = {"target_accuracy": "target_at_least", "time_to_accuracy_s": "time_to_target_s"}
 """Column of results that an older raysync measured -> its name today."""
 
@@ -194,6 +196,43 @@ def points_cell(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
         else ""
     )
     return f"{100 * gap.mean:+.1f}{interval}"
+
+
+@dataclass(frozen=True)
+class Gap:
+    """A difference of mean accuracies in points, judged by a margin."""
+
+    count: int
+    mean: float
+    low: float
+    high: float
+    """The 95 % interval."""
+    within: float
+    """The distance from 0 within which the 90 % interval lies: two one-sided tests of 5 %."""
+    margin: float
+
+    @property
+    def verdict(self) -> str:
+        small = self.within < self.margin
+        if self.high < 0:
+            return "worse, within the margin" if small else "worse"
+        if small:
+            return "as good"
+        return "better" if self.low > 0 else "undecided"
+
+    def __str__(self) -> str:
+        return f"{self.mean:+.2f} ({self.low:+.2f} to {self.high:+.2f})"
+
+
+def paired_gap(
+    ours: pd.DataFrame, theirs: pd.DataFrame, margin: float, key: str = "accuracy"
+) -> Gap:
+    """Return by how many points ours are more accurate, paired over the common seeds."""
+    pairs = (by_seed(ours, key), by_seed(theirs, key))
+    sure, tested = paired_difference(*pairs), paired_difference(*pairs, TWO_TESTS)
+    values = (sure.mean, sure.low, sure.high, tested.low, tested.high)
+    mean, low, high, *ends = (100 * value for value in values if value is not None)
+    return Gap(sure.count, mean, low, high, max(map(abs, ends)), margin)
 
 
 def ratio(ours: pd.DataFrame, theirs: pd.DataFrame, key: str) -> Estimate:

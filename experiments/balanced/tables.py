@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil, floor, inf
 
 import pandas as pd
-from labtables import Results, by_seed, markdown, mean_cell, ratio, ratio_cell
+from labtables import TWO_TESTS, Results, by_seed, markdown, mean_cell, ratio, ratio_cell
 
 from raysync.results.columns import seconds_form, share_form
 from raysync.results.statistics import CONFIDENCE, Estimate, estimate, paired_difference
@@ -23,8 +23,6 @@ LATE, AROUND_70 = 5, slice(12, 17)
 PACE_GOAL, TIME_GOAL, ROUNDS_GOAL = 0.95, 1.05, 10
 MARGINS = {"fashion": 0.01, "text": 0.05}
 """Less than a point of accuracy, or 0.05 nats, is as good: set after the results were known."""
-TWO_ONE_SIDED = 0.9
-"""The confidence whose interval lies within the margin if both one-sided tests of 5 % reject."""
 
 
 def tables(results: Results) -> dict[str, str]:
@@ -124,7 +122,7 @@ def judged(results: Results) -> Iterator[tuple[str, str, str, Estimate, Estimate
             runs = compared_runs(results, f"{task}-{cluster}")
             for label in BALANCED:
                 key = "final_accuracy" if task == "fashion" else LOSS
-                gap = to_bsp(runs, label, key, TWO_ONE_SIDED)
+                gap = to_bsp(runs, label, key, TWO_TESTS)
                 pace_ratio = to_asp(paced(results, cluster), label, PACE)
                 yield task, cluster, label, pace_ratio, gap, time_to_target(runs, label)
 

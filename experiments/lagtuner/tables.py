@@ -15,6 +15,7 @@ from labtables import (
     markdown,
     mean,
     mean_cell,
+    paired_gap,
     points_cell,
     ratio,
     ratio_cell,
@@ -34,6 +35,8 @@ HARD, LITERAL = "lagtuner(bound=hard)", "lagtuner(bound=literal)"
 PROFILE_SPEED = 2.77
 SSP_15 = "ssp(staleness=15)"
 S_LOWER = 3
+MARGIN = 1.0
+"""Points of accuracy that do not matter in bounds.py; set before its first run."""
 TARGETS = (0.35, 0.40, 0.45)
 """Accuracies to which the gap to SSP is shown: the target, and five points either side."""
 KEYS = (TIME, "seconds")
@@ -61,6 +64,10 @@ def tables(results: Results) -> dict[str, str]:
         "stragglers-two-gpus": paced(results.trials("stragglers-two-gpus")),
         "lead": lead(results),
         "literal": literal(results),
+        "bounds": bounds(results),
+        "adaptation": adaptation(results),
+        "drops": drops(results),
+        "drops contrasts": drops_contrasts(results),
     }
 
 
@@ -94,6 +101,8 @@ def facts(results: Results) -> dict[str, str]:
         **direct_facts(steady, slow),
         **noise_facts(results, steady),
         **threshold_facts(results),
+        **bounds_facts(results),
+        **drops_facts(results),
         **{f"target, {name}": f"{target(results, name):.0%}" for name in PRE_STUDIES},
         **{f"lr, {name}": f"{best_lr(results, name):g}" for name in PRE_STUDIES},
     }
@@ -494,3 +503,199 @@ def literal(results: Results) -> str:
         rows.append([f"{speed:g}", f"{(1 + speed) / 2:.2f}", *cells])
     heads = [f"literal, jitter {sigma:.0%}" for sigma in sorted(trials[JITTER].unique())]
     return markdown(["faster / slower GPU", "any bound on the lead, in the long run", *heads], rows)
+
+
+# ---- bounds.py: what a bound on the lead buys ----
+
+BOUNDED = [
+    ("skewed", "two unequal"),
+    ("skewed", "four unequal"),
+    ("skewed", "changing"),
+    ("alike", "four unequal"),
+]
+"""Shards and cluster, in the order of the page."""
+
+
+def bounded(results: Results) -> dict[tuple[str, str], dict[str, pd.DataFrame]]:
+    """Return shards and cluster -> paradigm -> its repeats."""
+    runs = results.of_runs("bounds.train", "bounds")
+    runs = runs.assign(percent=100 * runs.accuracy)
+    return {
+        (shards, cluster): dict(
+            sorted(
+                runs[(runs.shards == shards) & (runs.cluster == cluster)].groupby("arm"),
+                key=lambda one: (not one[0].startswith("ssp"), len(one[0]), one[0]),
+            )
+        )
+        for shards, cluster in BOUNDED
+    }
+
+
+def bounds(results: Results) -> str:
+    """Tabulate accuracy and time beside ASP's, in each cluster."""
+    rows = []
+    for (shards, cluster), arms in bounded(results).items():
+        for name, repeats in arms.items():
+            gap = paired_gap(repeats, arms["asp"], MARGIN)
+            rows.append(
+                [
+                    f"{cluster}, {shards}",
+                    f"`{name}`",
+                    f"{repeats.lr.iloc[0]:g}",
+                    mean_cell(repeats, "percent", lambda _: ".2f"),
+                    *(("", "") if name == "asp" else (str(gap), gap.verdict)),
+                    ratio_cell(ratio(repeats, arms["asp"], "virtual_s")),
+                    largest(repeats),
+                    mean_cell(repeats, "staleness", plain_form),
+                ]
+            )
+    return markdown(
+        [
+            "cluster, shards",
+            "paradigm",
+            "lr",
+            "accuracy %",
+            "less ASP, points",
+            "",
+            "s for all the work, in ASP's",
+            "lead max",
+            "staleness",
+        ],
+        rows,
+    )
+
+
+def adaptation(results: Results) -> str:
+    """Tabulate LagTuner beside each fixed bound where another worker is slow from time to time."""
+    arms = bounded(results)["skewed", "changing"]
+    rows = []
+    for name, repeats in arms.items():
+        if name.startswith("ssp"):
+            for ours in ("lagtuner hard", "lagtuner literal"):
+                gap = paired_gap(arms[ours], repeats, MARGIN)
+                seconds = ratio_cell(ratio(arms[ours], repeats, "virtual_s"))
+                rows.append([f"`{ours}` and `{name}`", str(gap), gap.verdict, seconds])
+    return markdown(["", "difference, points", "", "s for all the work, ratio"], rows)
+
+
+def bounds_facts(results: Results) -> dict[str, str]:
+    """Return accuracies less ASP's, and LagTuner's less those of fixed bounds."""
+    facts = {}
+    for (shards, cluster), arms in bounded(results).items():
+        for name, repeats in arms.items():
+            gap = paired_gap(repeats, arms["asp"], MARGIN)
+            where = f"{cluster}, {shards}, {name}"
+            facts[f"bounds, {where}"] = str(gap)
+            facts[f"bounds verdict, {where}"] = gap.verdict
+            facts[f"bounds s, {where}"] = ratio_cell(ratio(repeats, arms["asp"], "virtual_s"))
+            facts[f"bounds accuracy, {where}"] = mean_cell(repeats, "percent", lambda _: ".1f")
+    arms = bounded(results)["skewed", "changing"]
+    for name, repeats in arms.items():
+        facts[f"adaptation, {name}"] = str(paired_gap(arms["lagtuner hard"], repeats, MARGIN))
+        facts[f"adaptation s, {name}"] = ratio_cell(
+            ratio(arms["lagtuner hard"], repeats, "virtual_s")
+        )
+    return facts
+
+
+# ---- drops.py: Table 2 with its learning-rate drops ----
+
+BETWEEN, TOP = "to_between_s", "to_top_s"
+
+
+def dropped(results: Results) -> dict[str, pd.DataFrame]:
+    """Return paradigm -> its repeats, with the times of `mean ssp` beside them."""
+    runs = results.of_runs("drops.train", "drops")
+    runs = runs.assign(**{name: 100 * runs[name] for name in ("first_plateau", "last_plateau")})
+    return {name: runs[runs.arm == name] for name in dict.fromkeys(runs.arm)}
+
+
+def drops(results: Results) -> str:
+    """Tabulate plateaus, and the time to both targets, by paradigm."""
+    rows = []
+    for name, repeats in dropped(results).items():
+        rows.append(
+            [
+                f"`{name}`",
+                f"{repeats.lr.iloc[0]:g}",
+                mean_cell(repeats, "first_plateau", lambda _: ".1f"),
+                mean_cell(repeats, "last_plateau", lambda _: ".1f"),
+                mean_cell(repeats, BETWEEN, seconds_form),
+                mean_cell(repeats, TOP, seconds_form),
+                mean_cell(repeats, "virtual_s", seconds_form),
+                largest(repeats),
+            ]
+        )
+    return markdown(
+        [
+            "paradigm",
+            "lr",
+            "first plateau, %",
+            "last plateau, %",
+            "s to *between*",
+            "s to *top*",
+            "s for all the work",
+            "lead max",
+        ],
+        rows,
+    )
+
+
+def drop_ratio(arms: Mapping[str, pd.DataFrame], ours: str, theirs: str, key: str) -> Estimate:
+    """Return a time of a paradigm as a ratio to another's; `mean ssp` is that of SSP 3, 6, 15."""
+
+    def times(name: str) -> dict[int, float | None]:
+        if name != "mean ssp":
+            return by_seed(arms[name], key)
+        each = [by_seed(arms[f"ssp {bound}"], key) for bound in (3, 6, 15)]
+        # a bound that never reaches the target leaves the seed without a mean
+        return {
+            seed: sum(values) / len(values)
+            if all(value is not None for value in (values := [one[seed] for one in each]))
+            else None
+            for seed in each[0]
+        }
+
+    return paired_ratio(times(ours), times(theirs))
+
+
+DROP_CONTRASTS = (
+    ("lagtuner literal", "mean ssp"),
+    ("lagtuner hard", "mean ssp"),
+    ("ssp 3", "asp"),
+    ("ssp 6", "asp"),
+    ("ssp 15", "asp"),
+    ("bsp", "asp"),
+    ("lagtuner literal", "asp"),
+    ("lagtuner hard", "asp"),
+    ("lagtuner hard", "ssp 15"),
+)
+
+
+def drops_contrasts(results: Results) -> str:
+    """Tabulate the ratios of times, to both targets and for all the work."""
+    arms = dropped(results)
+    rows = [
+        [
+            f"`{ours}` / `{theirs}`",
+            *(
+                ratio_cell(drop_ratio(arms, ours, theirs, key))
+                for key in (BETWEEN, TOP, "virtual_s")
+            ),
+        ]
+        for ours, theirs in DROP_CONTRASTS
+    ]
+    return markdown(["", "s to *between*", "s to *top*", "s for all the work"], rows)
+
+
+def drops_facts(results: Results) -> dict[str, str]:
+    """Return the contrasts, and how many runs reach the top."""
+    arms = dropped(results)
+    facts = {
+        f"drops {target}, {ours} / {theirs}": ratio_cell(drop_ratio(arms, ours, theirs, key))
+        for ours, theirs in DROP_CONTRASTS
+        for target, key in (("between", BETWEEN), ("top", TOP))
+    }
+    for name, repeats in arms.items():
+        facts[f"drops reach top, {name}"] = f"{repeats[TOP].notna().sum()} of {len(repeats)}"
+    return facts

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import yaml
 from labtables import (
+    TWO_TESTS,
+    Gap,
     Results,
     markdown,
     mean_cell,
@@ -213,27 +214,6 @@ def pre_study(results: Results) -> str:
 # ---- the authors' runs: authors.csv ----
 
 
-@dataclass(frozen=True)
-class Gap:
-    """The accuracy of runs with a share of BSP less that of BSP alone, in points."""
-
-    runs: int
-    mean: float
-    low: float
-    high: float
-    """The 95 % interval (Welch)."""
-    surely: float
-    """The distance from 0 within which the 90 % interval lies: two one-sided tests."""
-
-    @property
-    def verdict(self) -> str:
-        """What it says by the margin of the authors."""
-        return "worse" if self.high < 0 else "as good" if self.surely < MARGIN else "undecided"
-
-    def __str__(self) -> str:
-        return f"{self.mean:+.2f} ({self.low:+.2f} to {self.high:+.2f})"
-
-
 def authors_runs(results: Results) -> pd.DataFrame:
     """Return a row for each run whose log the authors published; accuracies in percent."""
     runs = pd.read_csv(results.folder / "authors.csv")
@@ -245,8 +225,8 @@ def gap(runs: pd.DataFrame, share: float) -> Gap:
     ours, bsp = (runs.percent[runs.bsp_share == one] for one in (share, 1))
     test = stats.ttest_ind(ours, bsp, equal_var=False)
     low, high = test.confidence_interval(0.95)
-    surely = max(map(abs, test.confidence_interval(0.90)))
-    return Gap(len(ours), ours.mean() - bsp.mean(), low, high, surely)
+    within = max(map(abs, test.confidence_interval(TWO_TESTS)))
+    return Gap(len(ours), ours.mean() - bsp.mean(), low, high, within, MARGIN)
 
 
 def authors(results: Results) -> str:
@@ -267,7 +247,7 @@ def authors(results: Results) -> str:
                 rows.append([*row, "", "", ""])
             else:
                 found = gap(runs, share)
-                rows.append([*row, str(found), f"{found.surely:.2f}", found.verdict])
+                rows.append([*row, str(found), f"{found.within:.2f}", found.verdict])
     return markdown(
         [
             "setup",
@@ -289,7 +269,7 @@ def authors_facts(results: Results) -> dict[str, str]:
         seconds = runs.groupby("bsp_share").seconds.mean()
         for share in seconds.index.drop(1):
             cells[f"authors, {setup}, {share:g}"] = str(gap(runs, share))
-            cells[f"authors, {setup}, {share:g}, surely"] = f"{gap(runs, share).surely:.2f}"
+            cells[f"authors, {setup}, {share:g}, surely"] = f"{gap(runs, share).within:.2f}"
             cells[f"authors, {setup}, {share:g}, faster"] = ratio_text(seconds[1] / seconds[share])
     return cells
 
@@ -835,3 +815,115 @@ def switch_cost(results: Results) -> str:
         ["run", "workers", "switch at, s", "first push after it, s", "median step, s", "in steps"],
         rows or [["not measured yet", "", "", "", "", ""]],
     )
+
+
+# ---- windows.py: when stale gradients hurt, and how much BSP suffices ----
+
+HALF_A_POINT = 0.5
+"""The margin of windows.py, set before its first run."""
+QUARTERS = tuple(f"asp in quarter {number}" for number in (1, 2, 3, 4))
+ARMS = {
+    "bsp": "BSP",
+    "bsp 0.5": "BSP 50 %, then ASP",
+    "bsp 0.25": "BSP 25 %, then ASP",
+    "bsp 0.125": "BSP 12.5 %, then ASP",
+    "bsp 0.0625": "BSP 6.25 %, then ASP",
+    "bsp 0.03125": "BSP 3.125 %, then ASP",
+    "asp": "ASP",
+    "asp 0.5": "ASP 50 %, then BSP",
+    **{arm: f"ASP in quarter {number} only" for number, arm in enumerate(QUARTERS, 1)},
+}
+"""The name of an arm in windows.csv -> in tables."""
+
+
+@dataclass(frozen=True)
+class Windows:
+    """The runs of windows.py."""
+
+    runs: pd.DataFrame
+
+    @property
+    def lr(self) -> float:
+        """The common rate."""
+        return float(self.runs.lr[self.runs.arm == "bsp 0.25"].iloc[0])
+
+    def of(self, arm: str, workers: int = 8, lr: float | None = None) -> pd.DataFrame:
+        """Return the repeats of an arm; by default at the common rate."""
+        runs, lr = self.runs, self.lr if lr is None else lr
+        return runs[(runs.arm == arm) & (runs.workers == workers) & (runs.lr == lr)]
+
+    def gap(self, ours: str, theirs: str = "bsp", workers: int = 8) -> Gap:
+        """Compare the accuracies of two arms at the common rate."""
+        return paired_gap(self.of(ours, workers), self.of(theirs, workers), HALF_A_POINT)
+
+    def own(self, arm: str) -> pd.DataFrame:
+        """Return the repeats at the rate that is best for BSP or for ASP."""
+        others = self.runs[(self.runs.arm == arm) & (self.runs.lr != self.lr)]
+        return self.of(arm) if others.empty else others
+
+
+def windows_of(results: Results) -> Windows:
+    """Read the runs of windows.py."""
+    runs = results.of_runs("windows.train", "windows")
+    return Windows(runs.assign(percent=100 * runs.accuracy))
+
+
+def windows(results: Results) -> str:
+    """Tabulate accuracy, training loss and time by what was BSP and what ASP."""
+    found, rows = windows_of(results), []
+    parts = [(8, arm, found.of(arm)) for arm in ARMS]
+    parts += [(8, arm, found.own(arm)) for arm in ("bsp", "asp") if len(found.own(arm).lr)]
+    parts += [(16, arm, found.of(arm, 16)) for arm in ARMS]
+    for workers, arm, repeats in parts:
+        if repeats.empty:
+            continue
+        bsp = found.of("bsp", workers)
+        gap = paired_gap(repeats, bsp, HALF_A_POINT)
+        rows.append(
+            [
+                str(workers),
+                ARMS[arm],
+                f"{repeats.lr.iloc[0]:g}",
+                mean_cell(repeats, "percent", lambda _: ".2f"),
+                *(("", "") if repeats is bsp else (str(gap), gap.verdict)),
+                mean_cell(repeats, "train_loss", lambda _: ".3f"),
+                ratio_cell(ratio(repeats, bsp, "virtual_s")),
+                str(repeats.diverged.sum()),
+            ]
+        )
+    return markdown(
+        [
+            "workers",
+            "paradigm",
+            "lr a push",
+            "accuracy %",
+            "less BSP, points",
+            "",
+            "training loss at the end",
+            "s, in BSP's",
+            "diverged",
+        ],
+        rows,
+    )
+
+
+def windows_facts(results: Results) -> dict[str, str]:
+    """Return the contrasts that notes.md declares."""
+    found = windows_of(results)
+    pairs = {
+        **{arm: found.gap(arm) for arm in ARMS if arm != "bsp"},
+        "order": found.gap("bsp 0.5", "asp 0.5"),
+        "first less fourth": found.gap(QUARTERS[0], QUARTERS[3]),
+        "6.25 less asp": found.gap("bsp 0.0625", "asp"),
+        "16, asp": found.gap("asp", workers=16),
+        "16, 6.25 less 50": found.gap("bsp 0.0625", "bsp 0.5", 16),
+        "own rates": paired_gap(found.own("asp"), found.own("bsp"), HALF_A_POINT),
+    }
+    facts = {f"windows, {name}": str(gap) for name, gap in pairs.items()}
+    facts |= {f"windows verdict, {name}": gap.verdict for name, gap in pairs.items()}
+    for arm in ("bsp", "bsp 0.0625", "asp"):
+        facts[f"windows loss, {arm}"] = mean_cell(found.of(arm), "train_loss", lambda _: ".3f")
+        facts[f"windows accuracy, {arm}"] = mean_cell(found.of(arm), "percent", lambda _: ".1f")
+    facts["windows lr"] = f"{found.lr:g}"
+    facts["windows diverged"] = str(found.runs.diverged.sum())
+    return facts

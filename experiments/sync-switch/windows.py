@@ -45,16 +45,27 @@ ARMS: dict[str, Any] = {
     "asp in quarter 4": switched("bsp", "asp", 0.75),
 }
 """Name -> paradigm; a number is the share of the work that comes first."""
+MOMENTA: dict[str, Any] = {
+    "momentum 0": {"momentum": 0},
+    "momentum 0.125": {"momentum": 0.125},
+    "momentum linear": {"momentum_ramp": {"name": "linear", "over": 0.25}},
+    "momentum exponential": {
+        "momentum_ramp": {"name": "exponential", "over": 0.25, "start": 0.125}
+    },
+}
+"""Name -> what momentum does under ASP, after 6.25 % of BSP."""
 OF_SIXTEEN = ("asp", "bsp 0.0625", "bsp 0.5", "bsp")
 
 
 def train(trial: Trial, data: Path) -> Trial:
     """Train; return what came out."""
+    arm = trial["arm"]
+    phases = {"phases": {"asp": MOMENTA[arm]}} if arm in MOMENTA else {}
     settings = COMMON | {
         "seed": trial["seed"],
-        "paradigm": ARMS[trial["arm"]],
+        "paradigm": ARMS["bsp 0.0625" if arm in MOMENTA else arm],
         "workers": [COMMON["workers"][0] | {"count": trial["workers"]}],
-        "update": COMMON["update"] | {"lr": trial["lr"]},
+        "update": COMMON["update"] | {"lr": trial["lr"]} | phases,
         "data": COMMON["data"] | {"data_dir": str(data)},
     }
     record = trained(settings)
@@ -93,13 +104,22 @@ def measured(tried: pd.DataFrame) -> Iterator[Trial]:
 def main() -> None:
     """Choose the rate, then measure."""
     make = partial(train, data=data_folder(__doc__))
-    tried, counting = (HERE / "results" / f"windows.{name}.csv" for name in ("rates", "train"))
+    tried, counting, momenta = (
+        HERE / "results" / f"windows.{name}.csv" for name in ("rates", "train", "momentum")
+    )
     grid = [
         {"arm": arm, "workers": 8, "seed": TUNING_SEED, "lr": lr}
         for lr in RATES
         for arm in ("asp", "bsp")
     ]
-    run_all(make, measured(run_all(make, grid, tried)), counting)
+    rates = run_all(make, grid, tried)
+    run_all(make, measured(rates), counting)
+    lr = common_rate(rates)
+    run_all(
+        make,
+        [{"arm": arm, "workers": 8, "seed": seed, "lr": lr} for seed in SEEDS for arm in MOMENTA],
+        momenta,
+    )
 
 
 if __name__ == "__main__":

@@ -30,10 +30,10 @@ def test_the_runs_are_those_that_the_search_is_tested_with():
     ("percents", "verdict"),
     [
         ([90.0, 90.2, 89.8], "as good"),
-        ([90.9, 91.1, 90.7], "undecided"),  # perhaps better by more than the margin
+        ([90.9, 91.1, 90.7], "better"),
         ([89.5, 88.0, 91.0], "undecided"),
         ([88.0, 88.1, 87.9], "worse"),
-        ([89.6, 89.61, 89.59], "worse"),  # though by less than the margin
+        ([89.6, 89.61, 89.59], "worse, within the margin"),
     ],
 )
 def test_a_share_is_as_good_by_two_one_sided_tests(percents, verdict):
