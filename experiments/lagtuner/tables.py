@@ -647,14 +647,10 @@ def drop_ratio(arms: Mapping[str, pd.DataFrame], ours: str, theirs: str, key: st
     def times(name: str) -> dict[int, float | None]:
         if name != "mean ssp":
             return by_seed(arms[name], key)
-        each = [by_seed(arms[f"ssp {bound}"], key) for bound in (3, 6, 15)]
+        each = pd.DataFrame({bound: by_seed(arms[f"ssp {bound}"], key) for bound in (3, 6, 15)})
+        means = each.astype(float).mean(axis="columns", skipna=False)
         # a bound that never reaches the target leaves the seed without a mean
-        return {
-            seed: sum(values) / len(values)
-            if all(value is not None for value in (values := [one[seed] for one in each]))
-            else None
-            for seed in each[0]
-        }
+        return {int(seed): None if pd.isna(value) else value for seed, value in means.items()}
 
     return paired_ratio(times(ours), times(theirs))
 

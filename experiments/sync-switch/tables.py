@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from labtables import (
     markdown,
     mean_cell,
     not_run,
+    paired_gap,
     percent_cell,
     points_cell,
     ratio,
