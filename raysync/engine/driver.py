@@ -29,7 +29,7 @@ from raysync.core.decisions import (
 from raysync.core.events import Event, Pushed, TimerFired
 from raysync.core.finding import Finding
 from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Line, Report
-from raysync.core.machine import last_line_called
+from raysync.core.machine import line_in_paradigm
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.core.structs import to_native
 from raysync.emulation.fault_plan import FaultPlan
@@ -398,7 +398,7 @@ class Driver:
         except IllegalDecision as error:
             raise RunFailed(f"{error} It answered {event}") from error
         except Exception as error:
-            error.add_note(f"at {event}, in {last_line_called(error)}")
+            error.add_note(f"at {event}, in {line_in_paradigm(error)}")
             raise
         self.lines.append(Entry(event, decisions, report))
         for index, decision in enumerate(decisions):
