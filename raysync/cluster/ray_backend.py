@@ -226,7 +226,7 @@ class RayBackend:
         next_life = WorkerId(worker)
         actor, ready = self._respawns.spawn(next_life.slot, next_life.life)
         self._workers[worker] = actor
-        self._nodes.starts(worker)
+        self._nodes.starting(worker)
         return Spawned(self, (ready,), worker)
 
     def started(self, worker: str, place: Place) -> None:

@@ -330,7 +330,7 @@ class Experiment(Strict):
 
     @model_validator(mode="after")
     def _set_outer_defaults(self) -> Experiment:
-        # with local steps, the server applies the mean of what they have changed as it is
+        # a push of local steps is a change of the weights, no gradient: the mean is applied whole
         if self.local is not None:
             given = self.update.model_fields_set
             outer = {"lr_scaling": "none", "lr": 1.0}
