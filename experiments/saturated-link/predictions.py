@@ -11,7 +11,7 @@ import pandas as pd
 from raysync import config
 from raysync.config import Experiment, ParadigmChoice
 from raysync.predict.diagnosis import diagnose, pushes_each
-from raysync.predict.limits import causes, whole_network
+from raysync.predict.limits import single_limits, whole_network
 from raysync.predict.remedies import changes
 from raysync.predict.setting import Setting
 from raysync.training.preparation import prepare
@@ -45,7 +45,7 @@ def main() -> None:
         assert found is not None, "it does not finish"
         limit = found.plain()
         tried = list(changes(setting))
-        limits = [*causes(setting), *whole_network(setting)]
+        limits = [*single_limits(setting), *whole_network(setting)]
         pushes = pushes_each(setting, 1 + len(limits) + len(tried))
         assert pushes is not None, "too large"
         scale = direct_s / (setting.shortened(pushes).seconds() or 0.0)

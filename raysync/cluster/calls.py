@@ -23,7 +23,9 @@ class Owner(Protocol):
 
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None: ...
 
-    def call_back(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None: ...
+    def watch_references(
+        self, call: RayCall, then: Callable[[Any], None], argument: Any
+    ) -> None: ...
 
     def failure_of(self, error: RayError) -> Failure: ...
 
@@ -67,7 +69,7 @@ class RayCall:
         return len(ready) == len(references)
 
     def watch(self, then: Callable[[Any], None], argument: Any) -> None:
-        self._backend.call_back(self, then, argument)
+        self._backend.watch_references(self, then, argument)
 
     def failure_within(self, patience_s: float) -> Failure | None:
         try:

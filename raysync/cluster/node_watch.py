@@ -74,15 +74,16 @@ class NodeWatch:
         self.view: NodeView | None = None
         # bundle without a node -> when that was first seen
         self._without_since_s: dict[int, float] = {}
+        # how often a new view was requested: a look that began before the latest request is stale
         self._refreshed, self._lock = 0, Lock()
-        self._sooner, self._has_failed = Event(), False
-        repeat(self._look, LOOK_EVERY_S, self._sooner)
+        self._wake, self._has_failed = Event(), False
+        repeat(self._look, LOOK_EVERY_S, self._wake)
 
     def refresh(self) -> None:
         with self._lock:
             self._refreshed += 1
             self.view = None
-        self._sooner.set()
+        self._wake.set()
 
     def _look(self) -> None:
         refreshed = self._refreshed
@@ -133,7 +134,7 @@ class WorkerNodes:
         # workers and servers whose node drains, with the node
         self._reported: set[tuple[str, str | None]] = set()
         # node -> the servers, and the slots of the workers, that have been there
-        self._places: dict[str, dict[str, None]] = {}
+        self._hosted: dict[str, dict[str, None]] = {}
         self._seen: NodeView | None = None
 
     def availability(self, worker: str) -> Availability:
@@ -149,7 +150,7 @@ class WorkerNodes:
         starting = sum(where == node for where in self._starting.values())
         return "free" if starting < view.cores[node] else "busy"
 
-    def starts(self, worker: str) -> None:
+    def starting(self, worker: str) -> None:
         view = self._watch.view
         if view is not None and (node := self._node_of(worker, view)) is not None:
             self._starting[worker] = node
@@ -172,6 +173,7 @@ class WorkerNodes:
         if view is None or view is self._seen:
             return
         self._seen = view
+        # each actor with what is said of it once its node is lost, and its node
         where = [
             (server, server, view.bundles.get(index))
             for server, indices in self._servers.items()
@@ -183,7 +185,7 @@ class WorkerNodes:
         self._report_lost(view, lost)
         for actor, place, node in where:
             if node is not None and node in view.cores:
-                self._places.setdefault(node, {})[place] = None
+                self._hosted.setdefault(node, {})[place] = None
             if node in view.draining and (actor, node) not in self._reported:
                 self._reported.add((actor, node))
                 drained(actor)
@@ -191,8 +193,8 @@ class WorkerNodes:
     def _report_lost(self, view: NodeView, lost: Callable[[str, Sequence[str]], None]) -> None:
         if not view.cores:
             return  # nothing is known
-        for node in [each for each in self._places if each not in view.cores]:
-            lost(view.addresses.get(node, node), list(self._places.pop(node)))
+        for node in [each for each in self._hosted if each not in view.cores]:
+            lost(view.addresses.get(node, node), list(self._hosted.pop(node)))
 
     def _node_of(self, worker: str, view: NodeView) -> str | None:
         """Return the node of the worker's bundle, "" if it has none, and None if it is unknown."""

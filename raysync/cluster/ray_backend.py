@@ -90,7 +90,7 @@ class RayBackend:
         self._dead: set[str] = set()  # Ray's ids of dead servers
         self._drained: Callable[[str], None] = lambda actor: None
         self._node_lost: Callable[[str, Sequence[str]], None] = lambda node, actors: None
-        self._parts = max(shards.count for shards in servers.values())
+        self._gradient_parts = max(shards.count for shards in servers.values())
         self._methods: dict[tuple[str, str], Any] = {}  # (worker, method) -> Ray's remote method
         # reference -> the calls that wait for it, the oldest first
         self._watched: dict[Any, list[_Watched]] = {}
@@ -108,9 +108,9 @@ class RayBackend:
         self._queue.schedule(at, happens, argument)
 
     def wait(self) -> None:
-        # no longer than until a report is due
+        # no longer than until a report is due, or a sign of life if there was nothing to report
         report_at_s = self._reported_s + REPORT_EVERY_S - self._began_s
-        if report_at_s <= self.now:  # nothing to report then: it is a sign of life that is due
+        if report_at_s <= self.now:
             report_at_s = self._reported_s + SIGN_OF_LIFE_S - self._began_s
         timeout_s = max(0.0, min(self._queue.next_at, report_at_s) - self.now)
         for reference in self._transport.arrived(self._watched, timeout_s):
@@ -130,8 +130,8 @@ class RayBackend:
     def call(self, actor: str, message: Message, inputs: Sequence[Any] = ()) -> IssuedCall:
         request = self._request(actor, message, inputs)
         if (shards := self._servers.get(actor)) is not None:
-            return self._transport.call(request, lambda: self._of_shards(request, shards.call))
-        return self._transport.call(request, lambda: self._of_actor(request))
+            return self._transport.call(request, lambda: self._call_shards(request, shards.call))
+        return self._transport.call(request, lambda: self._call_actor(request))
 
     def _request(self, actor: str, message: Message, inputs: Sequence[Any]) -> CallRequest:
         shards = self._servers.get(actor)
@@ -144,20 +144,20 @@ class RayBackend:
             upload = Upload(actor, 0.0)
         return CallRequest(actor, handle, message, inputs, leases, upload)
 
-    def _of_shards(self, request: CallRequest, call: ShardCall) -> RayCall:
+    def _call_shards(self, request: CallRequest, call: ShardCall) -> RayCall:
         into = [lease.handle for lease in request.leases]
-        report, *values = call(request.message, _parts(request), into)
+        report, *values = call(request.message, _input_parts(request), into)
         kind = FilesCall if isinstance(request.message, SnapshotCall) else RayCall
         return kind(self, report, *values, leases=request.leases, reads=request.reads)
 
-    def _of_actor(self, request: CallRequest) -> RayCall:
+    def _call_actor(self, request: CallRequest) -> RayCall:
         method = method_of(request.message)
         remote = (
             getattr(self._evaluator, method).remote
             if request.actor == EVALUATOR
             else self._remote(request.actor, method)
         )
-        arguments = (part for each in _parts(request) for part in each)
+        arguments = (part for each in _input_parts(request) for part in each)
         into = {"into": request.leases[0].handle} if request.leases else {}
         returned = remote(encode(request.message), *arguments, **into)
         match request.message:
@@ -185,7 +185,7 @@ class RayBackend:
     def watch(self, call: IssuedCall, then: Callable[[Any], None], argument: Any) -> None:
         call.watch(then, argument)
 
-    def call_back(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
+    def watch_references(self, call: RayCall, then: Callable[[Any], None], argument: Any) -> None:
         watched = _Watched(then, argument, len(call.report), call)
         for reference in call.report:
             self._watched.setdefault(reference, []).append(watched)
@@ -226,7 +226,7 @@ class RayBackend:
         next_life = WorkerId(worker)
         actor, ready = self._respawns.spawn(next_life.slot, next_life.life)
         self._workers[worker] = actor
-        self._nodes.starts(worker)
+        self._nodes.starting(worker)
         return Spawned(self, (ready,), worker)
 
     def started(self, worker: str, place: Place) -> None:
@@ -268,7 +268,7 @@ class RayBackend:
     ) -> IssuedCall:
         # only restarted shards are called
         shards, request = self._servers[server], self._request(server, message, inputs)
-        again = self._transport.call(request, lambda: self._of_shards(request, shards.repeat))
+        again = self._transport.call(request, lambda: self._call_shards(request, shards.repeat))
         if request.reads:
             # They are held until it is done, also if another shard is lost meanwhile, and the
             # driver holds only the calls that are repeated for that one.
@@ -278,7 +278,7 @@ class RayBackend:
         return again
 
     def failure_of(self, error: RayError) -> Failure:
-        """Convert a Ray error, which may be of an earlier call whose values the call needs."""
+        """Convert a Ray error, perhaps of an earlier call, and note if a server died."""
         cause: Exception = error.cause if isinstance(error, RayTaskError) else error
         if is_full(cause):
             return Failure("other", full_reason())
@@ -314,7 +314,7 @@ class RayBackend:
         for watched in self._watched.pop(reference, ()):
             watched.missing -= 1
             if not watched.missing:
-                watched.call.reads = ()
+                watched.call.reads = ()  # the memory of its inputs may be written again
                 watched.then(watched.argument)
 
     def _remote(self, worker: str, method: str) -> Any:
@@ -322,7 +322,7 @@ class RayBackend:
         if key not in self._methods:
             bound = getattr(self._workers[worker], method)
             if method == "step":
-                bound = bound.options(num_returns=self._parts + 1)
+                bound = bound.options(num_returns=self._gradient_parts + 1)
             self._methods[key] = bound.remote
         return self._methods[key]
 
@@ -331,5 +331,5 @@ def _nothing(_: None) -> None:
     pass
 
 
-def _parts(request: CallRequest) -> list[Parts]:
+def _input_parts(request: CallRequest) -> list[Parts]:
     return [each if isinstance(each, tuple) else each.parts for each in request.inputs]

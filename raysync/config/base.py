@@ -19,7 +19,7 @@ from pydantic import (
 
 from raysync.core import paradigm
 from raysync.paradigms import make
-from raysync.paradigms.class_loading import NotTrusted, not_trusted
+from raysync.paradigms.class_loading import NotTrusted, untrusted_error
 from raysync.paradigms.registry import called
 
 MOST_S = 1e9
@@ -159,7 +159,7 @@ class ParadigmChoice(Named):
             ConfigError: the class comes from an untrusted record, or a parameter is not allowed.
         """
         if self._only_named:
-            raise not_trusted(f"the paradigm {self.label}")
+            raise untrusted_error(f"the paradigm {self.label}")
         return make(self.name, **(self.parameters if parameters is None else parameters))
 
     @property

@@ -210,12 +210,24 @@ class Experiment(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _plain(cls, settings: Any) -> Any:
+    def _settings_are_plain(cls, settings: Any) -> Any:
         check_plain(settings)
         return settings
 
+    @field_validator("track")
+    @classmethod
+    def _trackers_exist(cls, choices: tuple[Named, ...]) -> tuple[Named, ...]:
+        names = [choice.name for choice in choices]
+        for index, name in enumerate(names):
+            if name not in TRACKERS:
+                where = f"track[{index}]"
+                raise unknown_name("tracker", name, TRACKERS, where=where, listed=TRACKERS)
+            if name in names[:index]:
+                raise ValueError(f"{name} is listed twice")
+        return choices
+
     @model_validator(mode="after")
-    def _compared(self) -> Experiment:
+    def _add_all_reduce(self) -> Experiment:
         # the default has an all-reduce if its time is known
         is_default = "paradigms" not in self.model_fields_set and self.worker_count > 1
         if is_default and self.engine == "virtual" and self.describes_all_reduce:
@@ -224,7 +236,7 @@ class Experiment(Strict):
         return self
 
     @model_validator(mode="after")
-    def _distinct(self) -> Experiment:
+    def _names_are_distinct(self) -> Experiment:
         names = [group.name for group in self.workers]
         if len(set(names)) < len(names):
             raise ValueError(f"worker groups need different names, got {names}")
@@ -298,7 +310,6 @@ class Experiment(Strict):
     def _local_steps_fit(self) -> Experiment:
         if self.local is None:
             return self
-        given = self.update.model_fields_set
         if self.update.delay_compensation is not None:
             raise ValueError(
                 "update.delay_compensation: it takes a push for a gradient, and with `local` a push"
@@ -307,7 +318,7 @@ class Experiment(Strict):
         scalings = {
             f"update.phases.{name}": phase.lr_scaling for name, phase in self.update.phases.items()
         }
-        if "lr_scaling" in given:
+        if "lr_scaling" in self.update.model_fields_set:
             scalings["update"] = self.update.lr_scaling
         for where, scaling in scalings.items():
             if scaling == "linear":
@@ -315,9 +326,16 @@ class Experiment(Strict):
                     f"{where}.lr_scaling: linear: with `local` an update is the mean of what"
                     " workers have changed, which is no longer with more of them; leave it out"
                 )
-        outer = {"lr_scaling": "none", "lr": 1.0}
-        outer = {name: value for name, value in outer.items() if name not in given}
-        object.__setattr__(self, "update", self.update.model_copy(update=outer))
+        return self
+
+    @model_validator(mode="after")
+    def _set_outer_defaults(self) -> Experiment:
+        # a push of local steps is a change of the weights, no gradient: the mean is applied whole
+        if self.local is not None:
+            given = self.update.model_fields_set
+            outer = {"lr_scaling": "none", "lr": 1.0}
+            outer = {name: value for name, value in outer.items() if name not in given}
+            object.__setattr__(self, "update", self.update.model_copy(update=outer))
         return self
 
     @model_validator(mode="after")
@@ -376,31 +394,6 @@ class Experiment(Strict):
             check_vector_bytes(self.network, self.workers, trains=self.trains)
         check_network(self.network, self.workers, self.server_hosts())
         return self
-
-    def server_hosts(self) -> dict[str, WorkerGroup]:
-        """Return the servers' slots -> their groups; empty if servers are apart from workers."""
-        slots = list(self.slots().items())
-        return dict(slots[host] for host in self.cluster.hosts(len(slots)))
-
-    @property
-    def server_region(self) -> str | None:
-        """The region of the servers; None: there are no regions."""
-        regions = self.network.regions
-        if regions is None or self.cluster.server_placement == "apart":
-            return None if regions is None else regions.server
-        return next(group.region for group in self.server_hosts().values())
-
-    @field_validator("track")
-    @classmethod
-    def _trackers_exist(cls, choices: tuple[Named, ...]) -> tuple[Named, ...]:
-        names = [choice.name for choice in choices]
-        for index, name in enumerate(names):
-            if name not in TRACKERS:
-                where = f"track[{index}]"
-                raise unknown_name("tracker", name, TRACKERS, where=where, listed=TRACKERS)
-            if name in names[:index]:
-                raise ValueError(f"{name} is listed twice")
-        return choices
 
     @model_validator(mode="after")
     def _can_stop(self) -> Experiment:
@@ -482,12 +475,27 @@ class Experiment(Strict):
         """Return slot (`group-index`) -> group for every worker, in the order of the file."""
         return slots_in(self.workers)
 
+    def server_hosts(self) -> dict[str, WorkerGroup]:
+        """Return the servers' slots -> their groups; empty if servers are apart from workers."""
+        slots = list(self.slots().items())
+        return dict(slots[host] for host in self.cluster.hosts(len(slots)))
+
+    @property
+    def server_region(self) -> str | None:
+        """The region of the servers; None: there are no regions."""
+        regions = self.network.regions
+        if regions is None or self.cluster.server_placement == "apart":
+            return None if regions is None else regions.server
+        return next(group.region for group in self.server_hosts().values())
+
     def make(self, choice: ParadigmChoice, smallest_batch: int = 1) -> AnyParadigm:
-        """Create a fresh paradigm for the workers of this experiment; raise `ConfigError` as its
-        choice.
+        """Create a fresh paradigm for the workers of this experiment.
 
         Args:
             smallest_batch: the fewest samples that a device can compute at once.
+
+        Raises:
+            ConfigError: see `ParadigmChoice.make`.
         """
         groups = described(self.workers, self.batch_size, smallest_batch)
         return choice.make(informed(choice.name, choice.parameters, groups))
@@ -536,9 +544,7 @@ class Experiment(Strict):
         return work.iterations_per_worker * self.global_batch
 
     def plain(self) -> dict[str, Any]:
-        """Return the resolved experiment as plain data, with its profile's settings and masked
-        secrets.
-        """
+        """Return the experiment as plain data: a profile as its settings, and secrets masked."""
         settings = self.model_dump(mode="json", exclude={"profile"})
         tracked = [
             {key: masked(value) if isinstance(value, str) else value for key, value in one.items()}

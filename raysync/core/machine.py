@@ -152,59 +152,11 @@ class Machine:
             return [dropped]
         return [dropped, *self._commit("on_join", self.paradigm.on_join(roster, worker))]
 
-    def _hold(self, worker: str) -> Hold:
-        why = self.paradigm.explain(self.roster, worker)
-        if not isinstance(why, str):
-            raise self._illegal(
-                "explain", f"returns {why!r}; it says in a str why {worker!r} waits"
-            )
-        return Hold(worker, why)
-
-    def _is_stuck(self) -> bool:
-        waits = self.roster.held or self.roster.suspended
-        return bool(waits) and not self.timers and not self.roster.returning
-
-    def _deadlock(self, event: Event) -> IllegalDecision:
-        roster = self.roster
-        waiting = {**roster.held, **roster.suspended}
-        return self._illegal(
-            METHODS[type(event)],
-            f"leaves a deadlock: every worker is held ({roster.names(waiting, len(waiting))}),"
-            f" no timer is set, {len(roster.buffered)} pushes are buffered",
-        )
-
-    def _check_state(self) -> None:
-        if what := not_native(self.paradigm.state()):
-            raise self._illegal("state", f"keeps {what}; the state of a paradigm is {JSON_NATIVE}")
-
-    def _illegal(self, method: str, what: str) -> IllegalDecision:
-        return IllegalDecision(f"{location(self.paradigm, method)} {what}.")
-
-    def _check_push(self, event: Pushed) -> None:
-        roster, worker, clock = self.roster, event.worker, event.clock
-        member = roster.members.get(worker) or roster.live.get(worker)
-        if member is None:
-            if roster.departed.get(worker) != clock:
-                raise ProtocolViolation(f"no iteration {clock} of {worker!r} is in flight: {event}")
-            return
-        computes = worker in roster.computing or worker in roster.outdated
-        if not computes or member.clock != clock:
-            raise ProtocolViolation(f"{worker!r} was not released for iteration {clock}: {event}")
-        newest = roster.published if member.pull else member.version
-        if not member.version <= event.base <= newest:
-            raise ProtocolViolation(
-                f"{worker!r} may read versions {member.version} to {newest}: {event}"
-            )
-        if not 1 <= event.steps <= event.samples or not 0.0 <= event.busy_s < inf:
-            raise ProtocolViolation(f"a push has steps, samples of each, a finite time: {event}")
-        if member.steps is not None and event.steps != member.steps:
-            raise ProtocolViolation(
-                f"{worker!r} was released for {member.steps} steps, not {event.steps}: {event}"
-            )
-        if event.computed_at is not None and not 0 <= event.computed_at <= event.at:
-            raise ProtocolViolation(f"a push arrives after it was computed: {event}")
-
     def _commit(self, method: str, decided: list[Decision]) -> list[Decision]:
+        """Check and execute what a method of the paradigm decided.
+
+        A Switch and a Suspend call further methods, whose decisions follow.
+        """
         if not isinstance(decided, SEQUENCES):
             raise self._illegal(method, f"returns {decided!r}; it must return a list of decisions")
         roster, rule_of = self.roster, RULES.get
@@ -235,6 +187,58 @@ class Machine:
         else:
             self.timers[timer.key] = timer.at
 
+    def _hold(self, worker: str) -> Hold:
+        why = self.paradigm.explain(self.roster, worker)
+        if not isinstance(why, str):
+            raise self._illegal(
+                "explain", f"returns {why!r}; it says in a str why {worker!r} waits"
+            )
+        return Hold(worker, why)
+
+    def _check_push(self, event: Pushed) -> None:
+        roster, worker, clock = self.roster, event.worker, event.clock
+        member = roster.live.get(worker)
+        if member is None:
+            if roster.departed.get(worker) != clock:
+                raise ProtocolViolation(f"no iteration {clock} of {worker!r} is in flight: {event}")
+            return
+        computes = worker in roster.computing or worker in roster.outdated
+        if not computes or member.clock != clock:
+            raise ProtocolViolation(f"{worker!r} was not released for iteration {clock}: {event}")
+        newest = roster.published if member.pull else member.version
+        if not member.version <= event.base <= newest:
+            raise ProtocolViolation(
+                f"{worker!r} may read versions {member.version} to {newest}: {event}"
+            )
+        if not 1 <= event.steps <= event.samples or not 0.0 <= event.busy_s < inf:
+            raise ProtocolViolation(f"a push has steps, samples of each, a finite time: {event}")
+        if member.steps is not None and event.steps != member.steps:
+            raise ProtocolViolation(
+                f"{worker!r} was released for {member.steps} steps, not {event.steps}: {event}"
+            )
+        if event.computed_at is not None and not 0 <= event.computed_at <= event.at:
+            raise ProtocolViolation(f"a push arrives after it was computed: {event}")
+
+    def _is_stuck(self) -> bool:
+        waits = self.roster.held or self.roster.suspended
+        return bool(waits) and not self.timers and not self.roster.returning
+
+    def _deadlock(self, event: Event) -> IllegalDecision:
+        roster = self.roster
+        waiting = {**roster.held, **roster.suspended}
+        return self._illegal(
+            METHODS[type(event)],
+            f"leaves a deadlock: every worker is held ({roster.names(waiting, len(waiting))}),"
+            f" no timer is set, {len(roster.buffered)} pushes are buffered",
+        )
+
+    def _check_state(self) -> None:
+        if what := not_native(self.paradigm.state()):
+            raise self._illegal("state", f"keeps {what}; the state of a paradigm is {JSON_NATIVE}")
+
+    def _illegal(self, method: str, what: str) -> IllegalDecision:
+        return IllegalDecision(f"{location(self.paradigm, method)} {what}.")
+
     def resume(self, at: float) -> None:
         """Resume from a checkpoint of this time; new processes repeat iterations in flight.
 
@@ -256,9 +260,9 @@ class Machine:
 
     @classmethod
     def restore(cls, text: str, paradigm: Paradigm) -> Machine:
-        """Build the machine from its snapshot and a fresh paradigm, as the snapshot names it.
+        """Build the machine from its snapshot and a fresh paradigm, with the parameters in it.
 
-        The names in a snapshot are never imported.
+        The caller makes the paradigm, because the names in a snapshot are never imported.
         """
         snapshot = decode(text, MachineSnapshot)
         if not is_native(snapshot.state):
@@ -297,7 +301,7 @@ def describe(paradigm: AnyParadigm) -> Description:
     return Description(reference_to(type(paradigm)), paradigm.parameters())
 
 
-def last_line_called(error: Exception) -> str:
+def line_in_paradigm(error: Exception) -> str:
     """Return the FILE:LINE in the paradigm that an error came through, or else the raising line."""
     _, *frames = extract_tb(error.__traceback__)  # the first: the caller of `Machine.handle`
     core = Path(__file__).parent

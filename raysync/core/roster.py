@@ -92,8 +92,9 @@ class RosterState(msgspec.Struct, forbid_unknown_fields=True):
     buffered: list[tuple[str, Whole, Buffered]]
 
 
-# The fields that a roster and its state have alike: up to `suspended`.
-COUNTED = RosterState.__struct_fields__[:14]
+FIELDS = RosterState.__struct_fields__
+# These are copied as they are; `dump` and `load` convert the others.
+COPIED = FIELDS[: FIELDS.index("suspended") + 1]
 
 
 class Roster:
@@ -116,8 +117,8 @@ class Roster:
         # received = applied + dropped + len(buffered), always
         self.slow = 0  # the smallest pace of the members, which never falls between two Switches
         self.fast = 0  # the largest pace of the members
-        self.floor_clock = 0  # where a newcomer starts when there is no member
-        self.floor_batches = 0
+        # where a newcomer starts when there is no member
+        self.floor_clock, self.floor_batches = 0, 0
         self.live: dict[str, Member] = {}  # joined and not left
         # all live but the suspended, and the restored whose old step still runs
         self.members: dict[str, Member] = {}
@@ -130,10 +131,11 @@ class Roster:
         self.suspended: dict[str, str] = {}  # worker -> the reason
         # at a step begun before their suspension, whose push will be dropped; restored or not
         self.outdated: dict[str, None] = {}
-        self._population: dict[int, int] = {}
-        self._held_at: dict[int, dict[str, None]] = {}
+        self._population: dict[int, int] = {}  # pace -> how many members have it, if any
+        self._held_at: dict[int, dict[str, None]] = {}  # pace -> the held members at it, if any
+        # a heap of all members at the pace `_slowest_at`, and of some that have left it
         self._slowest: list[str] = []
-        self._slowest_at = -1
+        self._slowest_at = -1  # -1: the heap must be built
 
     @property
     def progress(self) -> float | None:
@@ -191,15 +193,15 @@ class Roster:
             within += held_at[pace]
         return within
 
-    def names(self, workers: Iterable[str], count: int) -> str:
-        """List up to three of `count` workers, for the reason of a Hold."""
-        names = ", ".join(islice(workers, NAMES_SHOWN))
-        return names if count <= NAMES_SHOWN else f"{names} and {count - NAMES_SHOWN} more"
-
     def count_held_within(self, lead: int) -> int:
         """Count the held workers within that lead."""
         limit = self.slow + lead
         return sum(len(workers) for pace, workers in self._held_at.items() if pace <= limit)
+
+    def names(self, workers: Iterable[str], count: int) -> str:
+        """List up to three of `count` workers, for the reason of a Hold."""
+        names = ", ".join(islice(workers, NAMES_SHOWN))
+        return names if count <= NAMES_SHOWN else f"{names} and {count - NAMES_SHOWN} more"
 
     def join(self, worker: str) -> None:
         """Add a held member at the clock of the slowest member, or of a suspended one behind it."""
@@ -234,7 +236,7 @@ class Roster:
         self.received = received = self.received + 1
         member = self.members.get(worker)
         if member is None:
-            self._push_apart(event)
+            self._push_of_nonmember(event)
             return push
         former = member.pace
         member.pace = pace = former + 1
@@ -249,10 +251,10 @@ class Roster:
         population[pace] = population.get(pace, 0) + 1
         if pace > self.fast:
             self.fast = pace
-        if (left := population[former]) > 1:  # as `_step_from` does, likewise
+        if (left := population[former]) > 1:  # as `_leave_pace` does, likewise
             population[former] = left - 1
         else:
-            self._step_from(former)
+            self._leave_pace(former)
         return push
 
     def execute(self, decision: Decision) -> Decision:
@@ -279,14 +281,25 @@ class Roster:
         self._hold(worker, pace)
         population[pace] = population.get(pace, 0) + 1
         self.slow = min(self.slow, pace)  # at most its value before this push
-        self._step_from(former)
+        self._leave_pace(former)
         while self.fast not in population:
             self.fast -= 1
         if self._slowest_at == pace:
             heappush(self._slowest, worker)
 
     def _switch(self, decision: Switch) -> Switch:
-        self._rebase()
+        """Set every lead to 0, and order all workers by arrival; clocks stay."""
+        self.members = {
+            worker: member for worker, member in self.live.items() if worker in self.members
+        }
+        for member in self.members.values():
+            member.pace = self.slow
+        self.fast = self.slow
+        self._population = {self.slow: len(self.members)} if self.members else {}
+        self._held_at, self._slowest_at = {}, -1
+        held, self.held = self.held, {}
+        for worker in sorted(held, key=lambda worker: self.members[worker].arrival):
+            self._hold(worker, self.slow)
         return decision
 
     def _suspend(self, decision: Suspend) -> Suspend:
@@ -339,7 +352,7 @@ class Roster:
         member.telemetry.released_at = self.now
         return Release(worker, clock, version, pull, decision.batch_size, steps, pace - self.slow)
 
-    def _push_apart(self, event: Pushed) -> None:
+    def _push_of_nonmember(self, event: Pushed) -> None:
         """End the step of a worker that is no member; a restored one becomes a member."""
         worker = event.worker
         if worker not in self.live:
@@ -367,32 +380,20 @@ class Roster:
         self._hold(worker, self.slow)
 
     def _withdraw(self, worker: str) -> None:
+        """Remove a worker from the members and their counts; it stays live."""
         member = self.members[worker]
         if worker in self.computing:
             del self.computing[worker]
         else:
             self._unhold(worker, member.pace)
         del self.members[worker]
-        self._step_from(member.pace)
+        self._leave_pace(member.pace)
         if not self.members:
             self.floor_clock, self.floor_batches = _position(member)
             self.slow = self.fast = member.pace
-        while self.members and self.fast not in self._population:
+            return
+        while self.fast not in self._population:
             self.fast -= 1
-
-    def _rebase(self) -> None:
-        """Set every lead to 0 for a Switch, and order all workers by arrival; clocks stay."""
-        self.members = {
-            worker: member for worker, member in self.live.items() if worker in self.members
-        }
-        for member in self.members.values():
-            member.pace = self.slow
-        self.fast = self.slow
-        self._population = {self.slow: len(self.members)} if self.members else {}
-        self._held_at, self._slowest_at = {}, -1
-        held, self.held = self.held, {}
-        for worker in sorted(held, key=lambda worker: self.members[worker].arrival):
-            self._hold(worker, self.slow)
 
     def _hold(self, worker: str, pace: int) -> None:
         self.held[worker] = self._held_at.setdefault(pace, {})[worker] = None
@@ -404,8 +405,8 @@ class Roster:
         if not at_pace:
             del self._held_at[pace]
 
-    def _step_from(self, pace: int) -> None:
-        """Count one member less at that pace; `slow` may rise."""
+    def _leave_pace(self, pace: int) -> None:
+        """Count one member less at that pace; the slowest pace may rise."""
         population = self._population
         left = population[pace] - 1
         if left:
@@ -425,9 +426,9 @@ class Roster:
 
     def dump(self) -> RosterState:
         """Return the state without what `load` recounts; it shares members with the roster."""
-        counted = {name: getattr(self, name) for name in COUNTED}
+        copied = {name: getattr(self, name) for name in COPIED}
         return RosterState(
-            **counted,
+            **copied,
             live=self.live,
             members=list(self.members),
             computing=list(self.computing),
@@ -443,12 +444,12 @@ class Roster:
     def load(cls, state: RosterState) -> Roster:
         """Build a roster from `dump`'s state, and take over its members."""
         roster = cls()
-        for name in COUNTED:
+        for name in COPIED:
             setattr(roster, name, getattr(state, name))
         roster.live = state.live
         for worker in state.members:
-            row = roster.members[worker] = roster.live[worker]
-            roster._population[row.pace] = roster._population.get(row.pace, 0) + 1
+            member = roster.members[worker] = roster.live[worker]
+            roster._population[member.pace] = roster._population.get(member.pace, 0) + 1
         roster.computing = OrderedDict.fromkeys(state.computing)
         for worker in state.held:
             roster._hold(worker, roster.members[worker].pace)

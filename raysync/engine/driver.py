@@ -29,7 +29,7 @@ from raysync.core.decisions import (
 from raysync.core.events import Event, Pushed, TimerFired
 from raysync.core.finding import Finding
 from raysync.core.journal import NO_REPORT, Ended, Entry, Evaluation, Line, Report
-from raysync.core.machine import last_line_called
+from raysync.core.machine import line_in_paradigm
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.core.structs import to_native
 from raysync.emulation.fault_plan import FaultPlan
@@ -72,12 +72,17 @@ from raysync.errors import IllegalDecision, RunFailed, RunLost
 # * The final loss of a server, of a pipeline's stage, or of this driver's process ends the driver.
 #   From a checkpoint (see `checkpointing`) the run resumes in new processes.
 
-# of a run that still drains: its last evaluation, at 1, comes after that
+# The progress of pipelines stays below 1 until they are empty: the last evaluation, at 1, is of the
+# final model.
 BEFORE_THE_END = nextafter(1, 0)
 
 
 class Driver:
-    """The driver of one run."""
+    """Passes what happens in a run to its machine, and carries out the decisions.
+
+    After `start` everything happens in callbacks of `Backend.wait`, in one thread; only `stop` may
+    be called from another.
+    """
 
     has_begun = False
     is_reenacted = False  # it repeats what came before a checkpoint, so it does not stop early
@@ -138,7 +143,7 @@ class Driver:
             cut=self._cut,
             former=checkpoint,
         )
-        # complete and not reported yet; the journal up to them is
+        # complete, but not reported yet; the journal up to them has been reported
         self.checkpoints = self.checkpointer.done
         for server in topology.servers:
             server.attach(self.lines, self.inflight.issue_again)
@@ -159,7 +164,7 @@ class Driver:
             wait, is_report_due = self.backend.wait, self.backend.is_report_due
             while self.is_running:
                 wait()
-                if self._stopping.is_requested and self._stop_in_order():
+                if self._stopping.is_requested and self._stop_after_checkpoint():
                     break
                 if is_report_due(len(self.lines)):
                     yield self.lines.take()
@@ -190,7 +195,7 @@ class Driver:
         """Let the run end as `stopped`, after a last checkpoint if it takes any. Thread-safe."""
         self._stopping.is_requested = True
 
-    def _stop_in_order(self) -> bool:
+    def _stop_after_checkpoint(self) -> bool:
         """Request the last checkpoint; return whether it is done, or cannot be taken."""
         self.checkpointer.take_last()
         if self.checkpointer.is_pending:
@@ -207,7 +212,7 @@ class Driver:
         now = self.backend.now
         if self._former is None:
             self._evaluate(0.0)
-        self.members.watch(-1.0 if self._former is None else now)
+        self.members.schedule_crashes(-1.0 if self._former is None else now)
         self.backend.watch_nodes(self._drain, self._lose_node)
         stop = self._experiment.stop
         if stop is not None and stop.after_s is not None:
@@ -220,119 +225,7 @@ class Driver:
             self._resume(self._former)
         self.checkpointer.begin(self._progress)
 
-    def _drain(self, actor: str) -> None:
-        """React to the announced loss of a node."""
-        # A worker that can be spared leaves in order. A checkpoint keeps the state of a server, and
-        # of the driver, which runs beside one.
-        is_server = any(actor == server.actor for server in self.topology.servers)
-        if not is_server and not self._is_pipelined:
-            self.members.drain(actor)
-        elif self._experiment.checkpoint is not None and not self.status:
-            self.lines.remark(f"The node of {actor} is drained: preemption. A checkpoint is taken.")
-            self.checkpointer.request()
-
-    def _lose_node(self, node: str, actors: Sequence[str]) -> None:
-        """Remark the loss of a node; its actors' calls fail by themselves."""
-        if not self.status:
-            self.lines.remark(
-                f"Node {node} is gone, with {', '.join(actors)}. It does not come back by itself:"
-                " start it again, or another."
-            )
-
-    def _cut(self) -> ConsistentCut | None:
-        """Write the state down between two events; None: not now, or the run is over."""
-        under_way = [
-            worker
-            for roster in self.topology.rosters
-            for worker in (*roster.computing, *roster.outdated)
-        ]
-        if self.status:
-            return None
-        releases = {step.release.worker: step.release for step in self.inflight}
-        releases |= self.members.held_back
-        # A released worker that is about to crash has no step: not now. (But a stage may be
-        # released before there is a pass that ends its iteration.)
-        if len(releases) != len(under_way) and not self._is_pipelined:
-            self.checkpointer.request()
-            return None
-        return self._cut_with({worker: releases.get(worker) for worker in under_way})
-
-    def _cut_with(self, releases: Mapping[str, Release | None]) -> ConsistentCut:
-        """Write the state down, with the known releases of computing workers."""
-        cut = ConsistentCut()
-        for push, step in self._pushed.items():
-            cut.keep(_push_name(push), step.server, step.call)
-            if step.weights is not None:
-                cut.keep(_base_name(push), step.server, step.weights)
-        state = {
-            **self.members.state(),
-            "topology": self.topology.state(cut),
-            "evaluations": self._evaluations.state(cut),
-            "early_stop": self._stopping.state(),
-            "faults": self.faults.state(),
-            "pushed": [
-                [to_native(step.release), step.samples, step.weights is not None]
-                for step in self._pushed.values()
-            ],
-            "releases": {
-                worker: [release and release.batch_size, release and release.steps]
-                for worker, release in releases.items()
-            },
-            "last_at": self.last_at,
-            "progress": self._progress,
-            "version": self._version,
-        }
-        cut.state = json.loads(json.dumps(state))  # a copy
-        return cut
-
-    def _resume(self, former: Checkpoint) -> None:
-        """Restore the state of a checkpoint; iterations in flight are computed again."""
-        state = former.state
-        self.last_at = state["last_at"]
-        self._progress, self._version = state["progress"], state["version"]
-        self.faults.load_state(state["faults"])
-        self.faults.outlive(state.get(OUTLIVED_S, -1.0))
-        self._stopping.load_state(state["early_stop"])
-        for release, samples, has_base in state["pushed"]:
-            push = release["worker"], release["clock"]
-            server = server_for(self.topology, push[0])
-            base = server.saved(_base_name(push)) if has_base else None
-            call = server.saved(_push_name(push))
-            self._pushed[push] = Step(
-                convert(release, Release), samples, call, server, base, NO_REPORT
-            )
-        self.topology.load_state(state["topology"], self._pushed, former.worker_files)
-        self._evaluations.load_state(state["evaluations"])
-        for timer in self.topology.machine.timers.items():
-            self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
-        self.members.load_state(state)
-        for worker, (batch_size, steps) in state["releases"].items():
-            member = roster_of(self.topology, worker).live[worker]
-            self.release(
-                Release(worker, member.clock, member.version, batch_size=batch_size, steps=steps)
-            )
-        self.members.go_on(state)
-
-    @property
-    def is_running(self) -> bool:
-        """Whether training, an evaluation, the saving of a model, or a last update is under way."""
-        return (
-            not self.status
-            or self._evaluations.is_pending
-            or any(server.is_finishing for server in self.topology.servers)
-        )
-
-    def _end(self, status: str) -> None:
-        """End the training, without waiting for steps in flight or returning workers."""
-        for server in () if self.status else self.topology.servers:
-            server.finish()
-        self.status = status
-        self.inflight.clear()
-        self.members.expect_nobody()
-        self._evaluations.save_models()
-
-    def _step_failed(self, step: Step, failure: Failure) -> None:
-        self._failures.step_failed(step, failure)
+    # ---- events and decisions ----
 
     def _received(self, step: Step, answer: StepReport) -> None:
         """Handle the push of a step."""
@@ -364,28 +257,6 @@ class Driver:
         if self._is_pipelined:
             self.members.dismiss()
 
-    def _diverges(self, event: Pushed, report: Report, not_finite: Finding) -> None:
-        """End the run with this push, after an evaluation of the present model."""
-        self.handle(event, replace(report, not_finite=not_finite))
-        self._stopping.why_diverged = why_diverged(event, not_finite)
-        if not self.status:
-            self._evaluations.add(self._version, self._progress, (self._progress,))
-        self._end("diverged")
-
-    def _stop(self, why: str) -> None:
-        """End the run before its workload is done, after a last evaluation."""
-        if self.status or self.is_reenacted:
-            return
-        self.lines.remark(f"The run stops early: {why}.")
-        if self._is_evaluated:
-            self._evaluations.add(self._version, self._progress, (self._progress,), is_last=True)
-        self._end("finished")
-
-    def drained(self) -> None:
-        """End the run: every worker has left, and no work remains."""
-        self._evaluate(1.0)
-        self._end("finished")
-
     def handle(self, event: Event, report: Report) -> None:
         """Pass an event to the machine, and carry its decisions out.
 
@@ -398,7 +269,7 @@ class Driver:
         except IllegalDecision as error:
             raise RunFailed(f"{error} It answered {event}") from error
         except Exception as error:
-            error.add_note(f"at {event}, in {last_line_called(error)}")
+            error.add_note(f"at {event}, in {line_in_paradigm(error)}")
             raise
         self.lines.append(Entry(event, decisions, report))
         for index, decision in enumerate(decisions):
@@ -465,6 +336,11 @@ class Driver:
             self.handle(TimerFired(at=self.backend.now, key=key), NO_REPORT)
             self.members.dismiss()
 
+    def _step_failed(self, step: Step, failure: Failure) -> None:
+        self._failures.step_failed(step, failure)
+
+    # ---- evaluations and the end ----
+
     def _evaluate(self, progress: float) -> None:
         """Evaluate the present model for the marks up to that progress."""
         marks = self._evaluations.take_marks(progress)
@@ -477,15 +353,151 @@ class Driver:
             if why := self._stopping.take(evaluation):
                 self._stop(why)
 
+    def _diverges(self, event: Pushed, report: Report, not_finite: Finding) -> None:
+        """End the run with this push, after an evaluation of the present model."""
+        self.handle(event, replace(report, not_finite=not_finite))
+        self._stopping.why_diverged = why_diverged(event, not_finite)
+        if not self.status:
+            self._evaluations.add(self._version, self._progress, (self._progress,))
+        self._end("diverged")
 
-# names in a checkpoint: of a push's gradient, and of the weights that it was computed on
+    def _stop(self, why: str) -> None:
+        """End the run before its workload is done, after a last evaluation."""
+        if self.status or self.is_reenacted:
+            return
+        self.lines.remark(f"The run stops early: {why}.")
+        if self._is_evaluated:
+            self._evaluations.add(self._version, self._progress, (self._progress,), is_last=True)
+        self._end("finished")
+
+    def finish(self) -> None:
+        """End the run: every worker has left, and no work remains."""
+        self._evaluate(1.0)
+        self._end("finished")
+
+    def _end(self, status: str) -> None:
+        """End the training, without waiting for steps in flight or returning workers."""
+        for server in () if self.status else self.topology.servers:
+            server.finish()
+        self.status = status
+        self.inflight.clear()
+        self.members.expect_nobody()
+        self._evaluations.save_models()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether training, an evaluation, the saving of a model, or a last update is under way."""
+        return (
+            not self.status
+            or self._evaluations.is_pending
+            or any(server.is_finishing for server in self.topology.servers)
+        )
+
+    # ---- nodes ----
+
+    def _drain(self, actor: str) -> None:
+        """React to the announced loss of a node."""
+        # A worker that can be spared leaves in order. A checkpoint keeps the state of a server, and
+        # of the driver, which runs beside one.
+        is_server = any(actor == server.actor for server in self.topology.servers)
+        if not is_server and not self._is_pipelined:
+            self.members.drain(actor)
+        elif self._experiment.checkpoint is not None and not self.status:
+            self.lines.remark(f"The node of {actor} is drained: preemption. A checkpoint is taken.")
+            self.checkpointer.request()
+
+    def _lose_node(self, node: str, actors: Sequence[str]) -> None:
+        """Remark the loss of a node; its actors' calls fail by themselves."""
+        if not self.status:
+            self.lines.remark(
+                f"Node {node} is gone, with {', '.join(actors)}. It does not come back by itself:"
+                " start it again, or another."
+            )
+
+    # ---- checkpoints ----
+
+    def _cut(self) -> ConsistentCut | None:
+        """Write the state down between two events; None: not now, or the run is over."""
+        if self.status:
+            return None
+        under_way = [
+            worker
+            for roster in self.topology.rosters
+            for worker in (*roster.computing, *roster.outdated)
+        ]
+        releases = {step.release.worker: step.release for step in self.inflight}
+        releases |= self.members.held_back
+        # A released worker that is about to crash has no step: not now. (But a stage may be
+        # released before there is a pass that ends its iteration.)
+        if len(releases) != len(under_way) and not self._is_pipelined:
+            self.checkpointer.request()
+            return None
+        return self._cut_with({worker: releases.get(worker) for worker in under_way})
+
+    def _cut_with(self, releases: Mapping[str, Release | None]) -> ConsistentCut:
+        """Write the state down, with the known releases of computing workers."""
+        cut = ConsistentCut()
+        for push, step in self._pushed.items():
+            cut.keep(_push_name(push), step.server, step.call)
+            if step.weights is not None:
+                cut.keep(_base_name(push), step.server, step.weights)
+        state = {
+            **self.members.state(),
+            "topology": self.topology.state(cut),
+            "evaluations": self._evaluations.state(cut),
+            "early_stop": self._stopping.state(),
+            "faults": self.faults.state(),
+            "pushed": [
+                [to_native(step.release), step.samples, step.weights is not None]
+                for step in self._pushed.values()
+            ],
+            "releases": {
+                worker: [release and release.batch_size, release and release.steps]
+                for worker, release in releases.items()
+            },
+            "last_at": self.last_at,
+            "progress": self._progress,
+            "version": self._version,
+        }
+        cut.state = json.loads(json.dumps(state))  # a copy
+        return cut
+
+    def _resume(self, former: Checkpoint) -> None:
+        """Restore the state of a checkpoint; iterations in flight are computed again."""
+        state = former.state
+        self.last_at = state["last_at"]
+        self._progress, self._version = state["progress"], state["version"]
+        self.faults.load_state(state["faults"])
+        self.faults.outlive(state.get(OUTLIVED_S, -1.0))
+        self._stopping.load_state(state["early_stop"])
+        for release, samples, has_base in state["pushed"]:
+            push = release["worker"], release["clock"]
+            server = server_for(self.topology, push[0])
+            base = server.saved(_base_name(push)) if has_base else None
+            call = server.saved(_push_name(push))
+            self._pushed[push] = Step(
+                convert(release, Release), samples, call, server, base, NO_REPORT
+            )
+        self.topology.load_state(state["topology"], self._pushed, former.worker_files)
+        self._evaluations.load_state(state["evaluations"])
+        for timer in self.topology.machine.timers.items():
+            self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)
+        self.members.load_state(state)
+        for worker, (batch_size, steps) in state["releases"].items():
+            member = roster_of(self.topology, worker).live[worker]
+            self.release(
+                Release(worker, member.clock, member.version, batch_size=batch_size, steps=steps)
+            )
+        self.members.resume(state)
 
 
 def _push_name(push: Push) -> str:
+    """Name the gradient of a push in a checkpoint."""
     worker, clock = push
     return f"push {worker} {clock}"
 
 
 def _base_name(push: Push) -> str:
+    """Name the weights that a push was computed on, in a checkpoint."""
     worker, clock = push
     return f"base {worker} {clock}"

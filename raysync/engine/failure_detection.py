@@ -8,7 +8,7 @@ from raysync.config import Experiment
 from raysync.engine.backend import Backend, Failure
 from raysync.engine.inflight import InFlight
 from raysync.engine.members import Members
-from raysync.engine.parameter_server import VERDICT_S, State
+from raysync.engine.parameter_server import VERDICT_S, ServerState
 from raysync.engine.topology import Step, Topology, roster_of, server_for
 from raysync.errors import RunFailed, RunLost
 
@@ -53,7 +53,7 @@ class FailureDetector:
         if step.arriving is not None and failure.kind == "lost":
             self._members.lose(step.release.worker, "its gradient was lost on its way")
         elif not self._members.fills_its_slot(failure.actor):
-            if not any(server.lose_by(failure) for server in self._topology.servers):
+            if not any(server.lose_if_dead(failure) for server in self._topology.servers):
                 raise self._blame_server(step, failure)
         elif failure.kind == "died":
             why = "its node is gone" if failure.with_node else "its actor died"
@@ -115,14 +115,14 @@ class FailureDetector:
 
     def _step_late(self, step: Step) -> None:
         late = f"no answer for {self._deadline_s:g} s"
-        if step.arriving is None and step.server.state is not State.UP:
+        if step.arriving is None and step.server.state is not ServerState.UP:
             return  # it may wait for the server's recovery
         if step.arriving is None:
             worker, pulled = self._suspect(step)
             server = server_for(self._topology, worker)
             if server.is_behind(pulled):
                 server.miss_deadline(self._deadline_s)
-            elif error := server.failure(pulled, 0):
+            elif error := server.first_error(pulled, 0):
                 raise error
             else:
                 self._members.lose(worker, late)
@@ -138,7 +138,7 @@ class FailureDetector:
             if failure.actor in ("", server.actor):
                 version = step.release.version if server is step.server else server.version
                 with suppress(TimeoutError):
-                    if error := server.failure(version, VERDICT_S / len(servers)):
+                    if error := server.first_error(version, VERDICT_S / len(servers)):
                         return error
         if failure.kind != "raised":
             return RunLost(f"{failure.actor or step.server.actor}: {failure.reason}")

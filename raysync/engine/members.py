@@ -61,7 +61,7 @@ class Run(Protocol):
     def release(self, release: Release) -> None:
         """Let a worker begin its next iteration, if it may."""
 
-    def drained(self) -> None:
+    def finish(self) -> None:
         """End the run: every worker has left, and no work remains."""
 
 
@@ -74,7 +74,7 @@ class Rejoin:
     attempt: int  # in a row; 0: a planned return
     due_at: float  # it joins no sooner
     call: Call | None = None  # done when the worker is ready; None before its start
-    is_told: bool = False  # the journal says that it waits for resources
+    is_remarked: bool = False  # the journal says that it waits for resources
 
     def again(self, attempt: int) -> Rejoin:
         return Rejoin(_next_life(self.worker), self.gone_at, attempt, self.due_at)
@@ -92,7 +92,7 @@ class Members:
         self._restarts = experiment.cluster.restarts
         self._min_workers = experiment.cluster.min_workers
         self._lives: dict[str, str] = {}  # slot -> its present or latest worker
-        self.coming: dict[str, Rejoin] = {}
+        self.coming: dict[str, Rejoin] = {}  # slots' next workers, by id
         # restarted worker without a push so far -> the attempts in a row
         self.unproven: dict[str, int] = {}
         self._drained: set[str] = set()  # they begin no further step
@@ -102,7 +102,7 @@ class Members:
         self._stays_away: set[str] = set()
         # when the run began to wait for workers; None: it does not
         self._waits_since: float | None = None
-        self._is_told = False  # the journal says that the run waits
+        self._wait_is_remarked = False  # the journal says that the run waits
         # worker -> its release, and when it was decided, in order
         self._held_back: dict[str, tuple[Release, float]] = {}
 
@@ -142,7 +142,7 @@ class Members:
         for slot, worker in self._lives.items():
             if slot not in slots:
                 continue  # the run was resumed without it
-            if self._is_there(worker) or slot in self._stays_away:
+            if self._is_live(worker) or slot in self._stays_away:
                 workers[slot] = worker
             elif slot in coming:
                 workers[slot] = coming[slot]
@@ -156,13 +156,13 @@ class Members:
         self._lives.update(state["lives"])
         self._stays_away.update(state["stays_away"])
         now = self._backend.now
-        if self._there < self._min_workers:
+        if self._live_count < self._min_workers:
             self._waits_since = now
         for roster in self._topology.rosters if self._has_faults else ():
             for worker in roster.live:
-                self._plan_kill(worker, now)
+                self._schedule_kill(worker, now)
 
-    def go_on(self, state: Mapping[str, Any]) -> None:
+    def resume(self, state: Mapping[str, Any]) -> None:
         """Resume the leaving, joining and rejoining of workers, after the others' releases."""
         # The processes of a resumed run are new, so all are ready: a planned rejoining happens when
         # due, any other at once.
@@ -170,7 +170,7 @@ class Members:
         for worker, gone_at, attempt, due_at in state["comebacks"]["coming"]:
             self._expect(Rejoin(worker, gone_at, attempt, due_at))
             self._backend.schedule(max(due_at, self._backend.now), self.join, worker)
-        leaving = list(filter(self._is_there, state.get(LEAVING, ())))
+        leaving = list(filter(self._is_live, state.get(LEAVING, ())))
         self._leaving.update(leaving)
         for worker in leaving:
             if not self._run.status:
@@ -183,11 +183,11 @@ class Members:
 
     # ---- who is there ----
 
-    def _is_there(self, worker: str) -> bool:
+    def _is_live(self, worker: str) -> bool:
         return worker in roster_of(self._topology, worker).live
 
     @property
-    def _there(self) -> int:
+    def _live_count(self) -> int:
         return sum(len(roster.live) for roster in self._topology.rosters)
 
     def join(self, worker: str) -> None:
@@ -202,22 +202,20 @@ class Members:
             report = Report(away_s=now - rejoin.gone_at)
         if self._has_faults:
             # The first workers are there from the run's first moment on.
-            self._plan_kill(worker, now if WorkerId(worker).life > 1 else -1.0)
+            self._schedule_kill(worker, now if WorkerId(worker).life > 1 else -1.0)
         if self._own_state and WorkerId(worker).life > 1:
             self._lines.remark(f"{worker} begins without {self._own_state}: its process had that.")
         self._run.handle(Joined(at=now, worker=worker), report)
         self._resume_releases()
 
     def postpone(self, release: Release) -> bool:
-        """Hold back a release, or let its worker leave, if it may not begin now; return whether
-        so.
-        """
+        """Return whether a release may not begin now: it is held back, or its worker leaves."""
         worker = release.worker
         if self._leaving and worker in self._leaving:
             return True  # released by the leaving of others
         if worker in self._drained:  # after the decisions in hand have been carried out
             now = roster_of(self._topology, worker).now
-            self._backend.schedule(now, self._leave_in_order, worker)
+            self._backend.schedule(now, self._leave_drained, worker)
             return True
         if self._waits_since is not None:
             self._held_back[worker] = release, self._backend.now
@@ -232,23 +230,24 @@ class Members:
 
     # ---- who leaves ----
 
-    def watch(self, since: float) -> None:
+    def schedule_crashes(self, since: float) -> None:
         """Schedule the crashes that are due after that time."""
         for index, crash in self._faults.crashes.items():
             if crash.at_s is not None and crash.at_s > since:
                 self._backend.schedule(crash.at_s, self._crash, index)
 
-    def _plan_kill(self, worker: str, since: float) -> None:
+    def _schedule_kill(self, worker: str, since: float) -> None:
         """Schedule the death of a worker's process at its next kill."""
         kill = self._faults.next_kill(WorkerId(worker).slot.place, since)
         if kill is not None:
             at, index = kill
-            self._backend.schedule(at, self._kill_strikes, (worker, index))
+            self._backend.schedule(at, self._note_kill, (worker, index))
             self._backend.end_at(worker, at)
 
-    def _kill_strikes(self, victim: tuple[str, int]) -> None:
+    def _note_kill(self, victim: tuple[str, int]) -> None:
+        """Note that a kill took effect, unless its victim had left before."""
         worker, index = victim
-        if not self._run.status and self._is_there(worker):
+        if not self._run.status and self._is_live(worker):
             self._faults.took_effect(index)
 
     def _crash(self, index: int) -> None:
@@ -258,7 +257,7 @@ class Members:
         [worker] = [
             life for life in self._lives.values() if WorkerId(life).slot.place == crash.worker
         ]
-        if not self._is_there(worker):
+        if not self._is_live(worker):
             return  # it has left already
         self._faults.took_effect(index)
         if crash.rejoin_after_s is None:
@@ -275,10 +274,10 @@ class Members:
         """Let a worker, even one that has not joined, leave after its step: its node will go."""
         self._drained.add(worker)
         if worker not in self._inflight.workers:
-            self._leave_in_order(worker)
+            self._leave_drained(worker)
 
-    def _leave_in_order(self, worker: str) -> None:
-        if not self._run.status and self._is_there(worker):
+    def _leave_drained(self, worker: str) -> None:
+        if not self._run.status and self._is_live(worker):
             self.lose(worker, DRAINED)
 
     def lose(self, worker: str, why: str) -> None:
@@ -310,8 +309,8 @@ class Members:
         self._topology.left(worker, report.why)
         self._held_back.pop(worker, None)
         # before the machine decides: these decisions are held back, too, if too few remain
-        if self._there - 1 < self._min_workers > 1 and self._waits_since is None:
-            self._waits_since, self._is_told = self._backend.now, False
+        if self._live_count - 1 < self._min_workers > 1 and self._waits_since is None:
+            self._waits_since, self._wait_is_remarked = self._backend.now, False
         self._run.handle(Left(at=self._backend.now, worker=worker), report)
 
     def dismiss(self) -> None:
@@ -324,8 +323,8 @@ class Members:
                 self._stays_away.add(WorkerId(worker).slot)
                 left = Left(at=self._backend.now, worker=worker)
                 self._run.handle(left, Report(why=NO_BATCH_LEFT, done=True))
-        if not self._run.status and not self._there:
-            self._run.drained()
+        if not self._run.status and not self._live_count:
+            self._run.finish()
 
     # ---- who comes back ----
 
@@ -341,7 +340,10 @@ class Members:
         self.coming.clear()
 
     def _retry(self, failed: Rejoin) -> float | None:
-        """Start the slot's next life after a back-off, and return its seconds; None: no more."""
+        """Start the slot's next life after a back-off; return the back-off in seconds.
+
+        None: no attempt is left.
+        """
         if failed.attempt >= self._restarts.attempts:
             return None
         wait_s = self._restarts.wait_s(failed.attempt)
@@ -354,7 +356,7 @@ class Members:
         if not self._is_expected(rejoin):
             return
         if self._backend.availability(rejoin.worker) != "free":
-            self._tell_of_room(rejoin)
+            self._remark_if_no_room(rejoin)
             self._backend.schedule(self._backend.now + LOOK_AGAIN_S, self._start, rejoin)
             return
         rejoin.call = self._backend.spawn(rejoin.worker)
@@ -364,12 +366,12 @@ class Members:
     def _await_start(self, rejoin: Rejoin) -> None:
         self._backend.schedule(self._backend.now + START_DEADLINE_S, self._miss_deadline, rejoin)
 
-    def _tell_of_room(self, rejoin: Rejoin) -> bool:
-        """Return whether a worker waits for resources; remark it once."""
+    def _remark_if_no_room(self, rejoin: Rejoin) -> bool:
+        """Return whether no node has room for a worker; remark it the first time."""
         if self._backend.availability(rejoin.worker) != "none":
             return False
-        if not rejoin.is_told:
-            rejoin.is_told = True
+        if not rejoin.is_remarked:
+            rejoin.is_remarked = True
             self._lines.remark(
                 f"{rejoin.worker} waits for resources: Ray has no place for it so far; it joins as"
                 " soon as there is one."
@@ -382,9 +384,9 @@ class Members:
         assert rejoin.call is not None, "ready before its start"
         answer = rejoin.call.answer
         if isinstance(answer, Failure) and answer.with_node:
-            self._give_up(rejoin)
+            self._discard(rejoin)
             elsewhere = self._expect(rejoin.again(rejoin.attempt))
-            elsewhere.is_told = rejoin.is_told
+            elsewhere.is_remarked = rejoin.is_remarked
             self._start(elsewhere)
         elif isinstance(answer, Failure):
             self._fail(rejoin, answer.reason)
@@ -395,17 +397,17 @@ class Members:
     def _miss_deadline(self, rejoin: Rejoin) -> None:
         if not self._is_expected(rejoin) or self._backend.is_done(rejoin.call):
             return
-        if self._tell_of_room(rejoin):  # its node went while it started: it does so elsewhere
+        if self._remark_if_no_room(rejoin):  # its node went while it started: it does so elsewhere
             self._await_start(rejoin)
         else:
             self._fail(rejoin, f"not ready after {START_DEADLINE_S:g} s")
 
-    def _give_up(self, rejoin: Rejoin) -> None:
+    def _discard(self, rejoin: Rejoin) -> None:
         self._backend.kill(rejoin.worker)
         del self.coming[rejoin.worker]
 
     def _fail(self, rejoin: Rejoin, why: str) -> None:
-        self._give_up(rejoin)
+        self._discard(rejoin)
         again_in_s = self._retry(rejoin)
         what = f"{rejoin.worker} did not start: {why}"
         then = (
@@ -426,18 +428,18 @@ class Members:
         """
         if self._run.status:
             return
-        there, coming, least = self._there, len(self.coming), self._min_workers
+        there, coming, least = self._live_count, len(self.coming), self._min_workers
         numbers = f"{coming} on the way back, and cluster.min_workers is {least}"
         if there + coming < least:
             too_few = f"too few workers: {there} there and {numbers}"
             raise RunFailed(f"{too_few if least > 1 else 'every worker is gone'}; {last}")
-        if self._waits_since is not None and not self._is_told:
-            self._is_told = True
+        if self._waits_since is not None and not self._wait_is_remarked:
+            self._wait_is_remarked = True
             self._lines.remark(f"The run waits: {_counted(there)} there and {numbers}.")
 
     def _resume_releases(self) -> None:
         """Carry out the releases that were held back, if enough workers are there again."""
-        there, since = self._there, self._waits_since
+        there, since = self._live_count, self._waits_since
         if since is None or there < self._min_workers:
             return
         now = self._backend.now

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, auto
 from typing import Any
 
 from msgspec.structs import replace
@@ -27,16 +27,10 @@ from raysync.engine.server_log import LoggedCall, ServerLog
 from raysync.errors import RunFailed, RunLost
 from raysync.training.server.apply_plan import MEAN, ApplyPlan
 
-# up          it carries out its calls
-# lost        its process is gone or frozen: a call failed, or a deadline was missed; after a
-#             back-off another one starts
-# starting    the new process begins, with the latest snapshot if there is one
-# replaying   it repeats the calls since then (`server_log`): the same updates with the same
-#             gradients, in order, so the weights are equal bit by bit
-#
-# Meanwhile workers compute, and updates go on: calls to a server that is not up are in its log, and
-# the new process gets them, too. Steps that waited for lost weights are reissued on these weights,
-# made again. So no event and no decision changes; only the waits are longer.
+# A lost process is replaced. Meanwhile workers compute, and updates go on: calls to a server that
+# is not up are in its log, and the new process gets them, too. Steps that waited for lost weights
+# are reissued on these weights, made again. So no event and no decision changes; only the waits are
+# longer.
 #
 # `cluster.restarts` bounds the attempts in a row, each after a longer back-off; an update beyond
 # the repeated ones resets the count. An input that a new process cannot get, such as a gradient
@@ -49,8 +43,18 @@ VERDICT_S = 10.0  # a failed call waits so long for the error of the update that
 
 PUBLISHED = "published"  # name in a checkpoint of published weights that are not the newest
 
-# From any state the process may be lost; otherwise they follow one another.
-State = Enum("State", ["UP", "LOST", "STARTING", "REPLAYING"])
+
+class ServerState(Enum):
+    """The states of a server's process, in order; it may be lost in any of them."""
+
+    UP = auto()  # it carries out its calls
+    # It is gone or frozen: a call failed, or a deadline was missed. After a back-off another one
+    # starts.
+    LOST = auto()
+    STARTING = auto()  # the new process begins, with the latest snapshot if there is one
+    # It repeats the calls since then (`server_log`): the same updates with the same gradients, in
+    # order, so the weights are equal bit by bit.
+    REPLAYING = auto()
 
 
 @dataclass(slots=True, eq=False)
@@ -82,14 +86,14 @@ class ParameterServer:
     before. A step may fail because that update did; this class looks up that error.
     """
 
-    state = State.UP
+    state = ServerState.UP
     version = 0  # updates sent so far
     published: Value = None  # the weights that a release pulls, if published already
     is_finishing = False  # the last update is awaited: see `finish`
     finished_at = 0.0  # when that was done, in seconds since the run began
     _last: Call | None = None
     _attempts = 0  # in a row to replace its process, without a further update
-    _proof = 0  # the version that shows that the new process is well
+    _proof_version = 0  # the version that shows that the new process is well
 
     def __init__(
         self,
@@ -222,7 +226,7 @@ class ParameterServer:
         sent = self._sent
         while sent and sent[0][0] <= version:
             sent.popleft()
-        if self._attempts and version > self._proof and self.state is State.UP:
+        if self._attempts and version > self._proof_version and self.state is ServerState.UP:
             self._attempts = 0
 
     def watch(self, call: Call, then: Callable[[Any], None], argument: Any) -> None:
@@ -239,7 +243,7 @@ class ParameterServer:
         if watcher not in self._watchers or not self._backend.is_done(call):
             return
         failure = self._backend.failure(call, 0)
-        if failure is not None and self.lose_by(failure):
+        if failure is not None and self.lose_if_dead(failure):
             return  # the repeated call is watched
         del self._watchers[watcher]
         watcher.then(watcher.argument)
@@ -247,7 +251,7 @@ class ParameterServer:
     def expect(self, call: Call, then: Callable[[Any], None], argument: Any) -> None:
         """Watch a call; raise its error if it fails, or if a late server does not come back."""
         self.watch(call, self._verify, (call, then, argument))
-        self._await(call)
+        self._check_call_later(call)
 
     def _verify(self, what: tuple[Call, Callable[[Any], None], Any]) -> None:
         call, then, argument = what
@@ -255,22 +259,22 @@ class ParameterServer:
         if isinstance(answer, Failure):
             # A failed update makes all later calls fail: report the first error.
             try:
-                error = self.failure(self.version, VERDICT_S)
+                error = self.first_error(self.version, VERDICT_S)
             except TimeoutError:
                 error = None
             raise error or self._error(answer)
         then(argument)
 
-    def _await(self, call: Call) -> None:
-        self._backend.schedule(self._backend.now + self._deadline_s, self._look_for, call)
+    def _check_call_later(self, call: Call) -> None:
+        self._backend.schedule(self._backend.now + self._deadline_s, self._check_call, call)
 
-    def _look_for(self, call: Call) -> None:
+    def _check_call(self, call: Call) -> None:
         """Lose the server if an expected call is late."""
         if self._backend.is_done(call):
             return
-        if self.state is State.UP:
+        if self.state is ServerState.UP:
             self.miss_deadline(self._deadline_s)
-        self._await(call)
+        self._check_call_later(call)
 
     def finish(self) -> None:
         """Await the last update: no pull of its weights would show its failure."""
@@ -281,7 +285,7 @@ class ParameterServer:
     def _finished(self, _: None) -> None:
         self.is_finishing, self.finished_at = False, self._backend.now
 
-    def failure(self, version: int, patience_s: float) -> RunFailed | None:
+    def first_error(self, version: int, patience_s: float) -> RunFailed | None:
         """Return the error of the first failed update up to that version.
 
         Raises:
@@ -299,7 +303,7 @@ class ParameterServer:
     def is_behind(self, version: int) -> bool:
         """Return whether an update up to that version is under way, and none before it failed."""
         try:
-            self.failure(version, 0)
+            self.first_error(version, 0)
         except TimeoutError:
             return True
         return False
@@ -322,21 +326,21 @@ class ParameterServer:
 
         `freezes`: the process may still be there.
         """
-        if self.state is State.LOST:
+        if self.state is ServerState.LOST:
             return True
         log = self.log
         if log is None or not log.is_whole or self._attempts >= self._restarts.attempts:
             return False
         now = self._backend.now
-        if self.state is State.UP:
+        if self.state is ServerState.UP:
             self._loss = _Loss(now, why.splitlines()[0].rstrip("."))
-        self.state = State.LOST
+        self.state = ServerState.LOST
         wait_s = self._restarts.wait_s(self._attempts)
         self._attempts += 1
         self._backend.schedule(now + wait_s, self._start, freezes)
         return True
 
-    def lose_by(self, failure: Failure) -> bool:
+    def lose_if_dead(self, failure: Failure) -> bool:
         """Declare a dead process lost; return whether a replacement starts."""
         is_dead = failure.kind == "died" and (
             failure.actor == self.actor or (not failure.actor and self._has_failed)
@@ -355,18 +359,18 @@ class ParameterServer:
 
     def _start(self, freezes: bool) -> None:
         """Start a new process, and repeat the logged calls."""
-        assert self.state is State.LOST, f"{self.actor} is started as it is {self.state}"
+        assert self.state is ServerState.LOST, f"{self.actor} is started as it is {self.state}"
         assert self.log is not None, "a server without a log"
-        self.state, loss = State.STARTING, self._loss
+        self.state, loss = ServerState.STARTING, self._loss
         base = [] if self.log.base is None else [self.log.base]
         start = self._backend.restart(self.actor, *base, freezes=freezes)
         loss.replay, loss.updates, repeated = deque([start]), 0, set[Call]()
         for entry in self.log.entries:
             self._repeat(entry, repeated)
-        self._proof, loss.restarted_at = self.version, self._backend.now
+        self._proof_version, loss.restarted_at = self.version, self._backend.now
         self._backend.watch(start, self._started, start)
         self._backend.watch(loss.replay[-1], self._replayed, loss.replay[-1])
-        self._look_later()
+        self._check_replay_later()
         for watcher in self._watchers:
             if watcher.call in repeated:
                 self._backend.watch(watcher.call, self._answered, watcher)
@@ -375,7 +379,7 @@ class ParameterServer:
     def _repeat(self, entry: LoggedCall, repeated: set[Call]) -> None:
         """Repeat a call as far as it is needed: unneeded weights are not published again."""
         lost, message = entry.call(), entry.message
-        if lost is not None and self._is_there(lost):
+        if lost is not None and self._has_succeeded(lost):
             lost = None
         if lost is not None:
             repeated.add(lost)  # the same object, for the new call
@@ -386,57 +390,58 @@ class ParameterServer:
         self._loss.updates += isinstance(message, ApplyCall)
         self._loss.replay.append(self._backend.repeat(lost, self.actor, message, entry.inputs))
 
-    def _is_there(self, call: Call) -> bool:
+    def _has_succeeded(self, call: Call) -> bool:
         return self._backend.is_done(call) and self._backend.failure(call, 0) is None
 
     def _started(self, start: Call) -> None:
-        if self.state is not State.STARTING or self._loss.replay[0] is not start:
+        if self.state is not ServerState.STARTING or self._loss.replay[0] is not start:
             return  # lost again since
         failure = self._backend.failure(start, 0)
         if failure is None:
-            self.state = State.REPLAYING
+            self.state = ServerState.REPLAYING
         elif failure.kind != "died" or not self.lose(failure.reason):
             raise self._error(failure, "it cannot come back: ")
 
     def _replayed(self, last: Call) -> None:
         loss, now = self._loss, self._backend.now
-        if not self._is_beginning or loss.replay[-1] is not last:
+        if not self._is_recovering or loss.replay[-1] is not last:
             return  # lost again since
         failures = (self._backend.failure(call, VERDICT_S) for call in loss.replay)
         failure = next(filter(None, failures), None)  # the cause of the others
         if failure is None:
-            self.state = State.UP
+            self.state = ServerState.UP
             loss.replay.clear()
             self._lines.remark(
                 f"{self.actor} was lost ({loss.why}) and is back after {now - loss.at:.3g} s:"
                 f" {loss.updates} update{'s were' if loss.updates != 1 else ' was'} made again in"
                 f" {now - loss.restarted_at:.3g} s."
             )
-        elif not self.lose_by(failure):
+        elif not self.lose_if_dead(failure):
             raise self._error(failure, "it cannot come back: ")
 
     @property
-    def _is_beginning(self) -> bool:
-        return self.state in (State.STARTING, State.REPLAYING)  # Ray may report in any order
+    def _is_recovering(self) -> bool:
+        # Ray may report the last repeated call before the start
+        return self.state in (ServerState.STARTING, ServerState.REPLAYING)
 
-    def _look_later(self) -> None:
+    def _check_replay_later(self) -> None:
         """Check the replay's progress after the deadline of a start or an update."""
         limit_s = max(self._deadline_s, START_DEADLINE_S)
         at = self._backend.now + limit_s
-        self._backend.schedule(at, self._look, (self._loss.replay[0], limit_s))
+        self._backend.schedule(at, self._check_replay, (self._loss.replay[0], limit_s))
 
-    def _look(self, oldest_and_limit: tuple[Call, float]) -> None:
+    def _check_replay(self, oldest_and_limit: tuple[Call, float]) -> None:
         """Declare a process lost that has done nothing since the last look."""
         (oldest, limit_s), replay = oldest_and_limit, self._loss.replay
         is_done = self._backend.is_done
-        if not self._is_beginning or oldest not in replay:
+        if not self._is_recovering or oldest not in replay:
             return
-        while self.state is State.REPLAYING and len(replay) > 1 and is_done(replay[0]):
+        while self.state is ServerState.REPLAYING and len(replay) > 1 and is_done(replay[0]):
             replay.popleft()
         if replay[0] is oldest and not is_done(oldest):
             self.miss_deadline(limit_s)
         else:
-            self._look_later()
+            self._check_replay_later()
 
 
 def _describe(version: int, pushes: Sequence[Push]) -> str:

@@ -21,7 +21,7 @@ class NotTrusted(RaysyncError):
     """An import inside `without_imports`; the reader of the record catches it."""
 
 
-def not_trusted(name: str) -> ConfigError:
+def untrusted_error(name: str) -> ConfigError:
     """Create the error for a name that only a trusted record may import."""
     return ConfigError(
         f"{name} does not come with raysync. To import what a record names is to run it, so a"
@@ -86,7 +86,7 @@ def _broken(module_name: str, error: Exception, where: str) -> ConfigError:
     )
 
 
-def call(
+def call_checked(
     function: Callable[..., Any],
     where: str,
     arguments: Mapping[str, Any],  # the user's

@@ -33,15 +33,16 @@ class Quorum(Paradigm):
     newer weights than its own are published. Special cases: with k of all workers and no grace
     period this is `bsp`; with k = 1 `asp`, or with `late: drop` `k-sync`.
 
-    Of fewer members than k all are waited for. The push of a worker that left counts beyond k. A
-    grace period ends at its time, even if one of the k has left.
+    With fewer than k members, the update waits for all of them. The push of a worker that left
+    takes part, but is none of the k. A grace period ends at its time, even if one of the k has
+    left.
     """
 
     name: ClassVar[str] = "quorum"
 
     k: Annotated[int, Ge(1)] = 2
     grace_s: Annotated[float, Ge(0), Le(LONGEST_S)] = 0.0
-    # it takes part in the next update, or is dropped and its worker released
+    # a late push takes part in the next update, or is dropped and its worker released
     late: Literal["next", "drop"] = "next"
     in_grace: bool = field(default=False, init=False)
 
@@ -60,20 +61,20 @@ class Quorum(Paradigm):
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         if self.late == "drop" and is_late(roster, push):
             return reject(roster, push)
-        return self._go_on(roster)
+        return self._advance(roster)
 
     @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        return self._go_on(roster)  # fewer members are left, so fewer are waited for
+        return self._advance(roster)  # fewer members are left, so fewer are waited for
 
     @override
     def on_timer(self, roster: Roster, key: str) -> list[Decision]:
         self.in_grace = False
         return self._update(roster)
 
-    def _go_on(self, roster: Roster) -> list[Decision]:
+    def _advance(self, roster: Roster) -> list[Decision]:
         """Make the update, or begin its grace period, if it is time."""
-        if not roster.buffered or not roster.computing:
+        if not roster.buffered or not roster.computing:  # nothing to apply, or nobody to wait for
             return self._update(roster)
         if self.in_grace or len(roster.held) < self.k:
             return []

@@ -16,7 +16,12 @@ from pydantic_core import ErrorDetails
 from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
 from raysync.core.structs import JSON_NATIVE, not_native
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import NotTrusted, load_reference, not_trusted, without_imports
+from raysync.paradigms.class_loading import (
+    NotTrusted,
+    load_reference,
+    untrusted_error,
+    without_imports,
+)
 from raysync.users_code import users_code
 
 PARADIGMS: dict[str, type[AnyParadigm]] = {}  # the package fills this in
@@ -94,7 +99,7 @@ def rebuild(class_name: str, parameters: dict[str, Any], *, trust: bool = False)
         with nullcontext() if trust else without_imports():
             return make(registered.get(class_name, class_name), **parameters)
     except NotTrusted as error:
-        raise not_trusted(f"the paradigm {error}") from error
+        raise untrusted_error(f"the paradigm {error}") from error
 
 
 def make_inner(spec: Spec, where: str) -> Paradigm:

@@ -12,11 +12,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
-from raysync.predict.limits import Cause, Kind, causes, whole_network
+from raysync.predict.limits import Kind, Limit, single_limits, whole_network
 from raysync.predict.remedies import Remedy, changes
 from raysync.predict.setting import Setting
 
-Varied = TypeVar("Varied", Cause, Remedy)
+Varied = TypeVar("Varied", Limit, Remedy)
 
 MATTERS = 0.05
 """The share of the time that the bottleneck takes at least; a run without any computes."""
@@ -81,7 +81,7 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     """
     if pushes_each(setting, FEWEST) is None:
         return None
-    limits, together = list(causes(setting)), list(whole_network(setting))
+    limits, together = list(single_limits(setting)), list(whole_network(setting))
     if not (limits or together):
         return None
     tried = list(changes(setting))
@@ -110,14 +110,14 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     return Diagnosis(bottleneck[0].kind, now, _found(bottleneck), _found(change))
 
 
-def network_limit(setting: Setting) -> Cause | None:
+def network_limit(setting: Setting) -> Limit | None:
     """Return the limit of a run in its network and servers, simulated as a whole; None: none of
     them matters.
     """
     now = setting.seconds()
-    for limits in (causes, whole_network):
-        own = (cause for cause in limits(setting) if cause.kind in NETWORK)
-        timed = ((cause, cause.setting.seconds()) for cause in own)
+    for limits in (single_limits, whole_network):
+        own = (limit for limit in limits(setting) if limit.kind in NETWORK)
+        timed = ((limit, limit.setting.seconds()) for limit in own)
         found = _best([(c, s) for c, s in timed if s is not None], now or 0.0, MATTERS)
         if found is not None:
             return found[0]
@@ -153,7 +153,7 @@ def _settled_s(setting: Setting, pushes: int) -> float | None:
     return all_s * part.samples / setting.samples
 
 
-def _found(varied: tuple[Cause | Remedy, float] | None) -> Found | None:
+def _found(varied: tuple[Limit | Remedy, float] | None) -> Found | None:
     return None if varied is None else Found(varied[0].what, varied[1])
 
 

@@ -16,14 +16,17 @@ SLOWER = 1.05
 """A worker is slow if its steps take so many times the median's."""
 
 
-class Cause(NamedTuple):
+class Limit(NamedTuple):
+    """Something that may make a run slow."""
+
     kind: Kind
     what: str
     setting: Setting
     """The same run without that limit, as no cluster can be."""
 
 
-def causes(setting: Setting) -> Iterator[Cause]:
+def single_limits(setting: Setting) -> Iterator[Limit]:
+    """Yield the limits that a run may have, one at a time."""
     yield from _of_links(setting)
     yield from _of_shared_links(setting)
     network = setting.experiment.network
@@ -32,52 +35,52 @@ def causes(setting: Setting) -> Iterator[Cause]:
             "the server's update" if setting.has_server else "the update, which each worker makes"
         )
         without = setting.change_network(update_s=0.0, update_bytes_per_s=None)
-        yield Cause("server update", what, without)
+        yield Limit("server update", what, without)
     yield from _of_steps(setting)
     if setting.experiment.faults:
         what = " and ".join(
             dict.fromkeys(f"{each.kind} faults" for each in setting.experiment.faults)
         )
-        yield Cause("fault", f"the {what}", setting.change(faults=()))
+        yield Limit("fault", f"the {what}", setting.change(faults=()))
 
 
-def _of_links(setting: Setting) -> Iterator[Cause]:
+def _of_links(setting: Setting) -> Iterator[Limit]:
     experiment = setting.experiment
     network, groups = experiment.network, setting.groups
     if network.link != Link():
         without = setting.change_network(link=Link())
-        yield Cause("link", "the link of every worker (network.link)", without)
+        yield Limit("link", "the link of every worker (network.link)", without)
     for name in dict.fromkeys(group.name for group in groups.values() if group.link != Link()):
         own = {slot: group for slot, group in groups.items() if group.name == name}
         freed = {slot: group.model_copy(update={"link": Link()}) for slot, group in own.items()}
         slots = f"{next(iter(own))}'s own link" if len(own) == 1 else f"the links of group {name}"
-        yield Cause("link", slots, setting.change_groups(freed))
+        yield Limit("link", slots, setting.change_groups(freed))
     if setting.has_server and network.server_bandwidth_bytes_per_s is not None:
         count = experiment.cluster.server_shards
         what = "the server's link" if count == 1 else f"the links of the {count} servers"
         without = setting.change_network(server_bandwidth_bytes_per_s=None)
-        yield Cause("server link", what, without.change_cluster(server_placement="apart"))
+        yield Limit("server link", what, without.change_cluster(server_placement="apart"))
 
 
-def _of_shared_links(setting: Setting) -> Iterator[Cause]:
+def _of_shared_links(setting: Setting) -> Iterator[Limit]:
     network = setting.experiment.network
     if network.nodes:
         nodes = tuple(node.model_copy(update={"link": Link()}) for node in network.nodes)
-        yield Cause("link", "the links of the nodes", setting.change_network(nodes=nodes))
+        yield Limit("link", "the links of the nodes", setting.change_network(nodes=nodes))
     if (regions := network.regions) is not None:
-        yield Cause("link", "the links between regions", _without_limits(setting, regions))
+        yield Limit("link", "the links between regions", _without_region_limits(setting, regions))
     if setting.has_server and network.push_s:
         what = "the coordinator, which takes pushes one after another (push_s)"
-        yield Cause("server update", what, setting.change_network(push_s=0.0))
+        yield Limit("server update", what, setting.change_network(push_s=0.0))
 
 
-def _without_limits(setting: Setting, regions: Regions) -> Setting:
+def _without_region_limits(setting: Setting, regions: Regions) -> Setting:
     count = len(regions.names)
     free = {"bandwidth_bytes_per_s": ((inf,) * count,) * count, "latency_s": ()}
     return setting.change_network(regions=regions.model_copy(update=free))
 
 
-def whole_network(setting: Setting) -> Iterator[Cause]:
+def whole_network(setting: Setting) -> Iterator[Limit]:
     """Yield all links together: where several are equally slow, none of them alone is the limit."""
     groups = setting.groups
     free = {slot: group.model_copy(update={"link": Link()}) for slot, group in groups.items()}
@@ -85,12 +88,12 @@ def whole_network(setting: Setting) -> Iterator[Cause]:
         link=Link(), server_bandwidth_bytes_per_s=None, nodes=()
     )
     if (regions := setting.experiment.network.regions) is not None:
-        without = _without_limits(without, regions)
+        without = _without_region_limits(without, regions)
     if without != setting:
-        yield Cause("network", "the network, its links together", without)
+        yield Limit("network", "the network, its links together", without)
 
 
-def _of_steps(setting: Setting) -> Iterator[Cause]:
+def _of_steps(setting: Setting) -> Iterator[Limit]:
     """Yield slow workers as if they were as fast as the median, and steps as if they were
     steady.
     """
@@ -101,15 +104,15 @@ def _of_steps(setting: Setting) -> Iterator[Cause]:
             for slot, group in setting.groups.items()
             if slot in slow
         }
-        what = f"the slowness of {named(setting, slow)}"
-        yield Cause("slowest worker", what, setting.change_groups(quick))
+        what = f"the slowness of {name_slots(setting, slow)}"
+        yield Limit("slowest worker", what, setting.change_groups(quick))
     if any(map(_varies, setting.groups.values())):
         steady = {
             slot: group.model_copy(update={"jitter": Jitter(distribution="none")})
             for slot, group in setting.groups.items()
         }
         what = "the slowest worker of the moment: steps of one worker vary"
-        yield Cause("slowest worker", what, setting.change_groups(steady))
+        yield Limit("slowest worker", what, setting.change_groups(steady))
 
 
 def _varies(group: WorkerGroup) -> bool:
@@ -125,7 +128,7 @@ def slow_slots(setting: Setting) -> list[str]:
     return [slot for slot in setting.groups if setting.steps_s[slot] > SLOWER * pace_s]
 
 
-def named(setting: Setting, slots: list[str]) -> str:
+def name_slots(setting: Setting, slots: list[str]) -> str:
     """Name slots: a whole group by its name."""
     of_group = [slot for slot in setting.groups if Slot(slot).group == Slot(slots[0]).group]
     if len(slots) > 1 and slots == of_group:

@@ -11,7 +11,7 @@ from raysync.core.capability import Capability
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError
 from raysync.paradigms.balanced import Balanced
-from raysync.predict.limits import SLOWER, named, slow_slots
+from raysync.predict.limits import SLOWER, name_slots, slow_slots
 from raysync.predict.setting import Setting
 from raysync.predict.worker_count import with_another, without
 
@@ -35,7 +35,7 @@ def changes(setting: Setting) -> Iterator[Remedy]:
     yield from _of_batches(setting)
     slow = slow_slots(setting)
     if slow and (smaller := without(setting, slow)) is not None:
-        yield Remedy(f"leaving out {named(setting, slow)}", smaller)
+        yield Remedy(f"leaving out {name_slots(setting, slow)}", smaller)
     hurt = [
         slot
         for fault in setting.experiment.faults
@@ -43,7 +43,7 @@ def changes(setting: Setting) -> Iterator[Remedy]:
     ]
     hurt = list(dict.fromkeys(hurt))
     if hurt and hurt != slow and (smaller := without(setting, hurt)) is not None:
-        yield Remedy(f"leaving out {named(setting, hurt)}", smaller)
+        yield Remedy(f"leaving out {name_slots(setting, hurt)}", smaller)
 
 
 def server_choices(experiment: Experiment, counts: Iterable[int]) -> Iterator[tuple[int, str]]:

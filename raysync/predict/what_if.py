@@ -24,8 +24,8 @@ Show = Callable[[int, int], None]
 HOUR_S = 3600.0
 ALIKE = 1.02
 """Ranks whose mean steps differ by at most this factor are equally slow."""
-ONE_PROCESS = 200_000
-"""So many steps, of all candidates together, are simulated sooner than processes start."""
+FEWEST_STEPS = 200_000
+"""With fewer steps, of all candidates together, one process is faster than several."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Prediction:
     """Applied steps, of all workers together."""
     samples_per_s: Interval | None
     """The throughput; None: it is not known how many samples a step has."""
-    computing: float
+    computing_fraction: float
     """The share of the workers' time in which they compute what is applied."""
     wait_fraction: Interval
     """The share of the workers' time between push and release."""
@@ -79,7 +79,7 @@ class Prediction:
 
 
 @dataclass(frozen=True)
-class Larger:
+class WithAnotherRank:
     """What one more rank would do to the best candidates."""
 
     group: str
@@ -95,7 +95,7 @@ class WhatIf:
     options: PredictionOptions
     ranks: MeasuredRanks
     predictions: tuple[Prediction, ...]
-    larger: tuple[Larger, ...]
+    with_another: tuple[WithAnotherRank, ...]
     diagnoses: Mapping[str, Diagnosis]
     """Label -> what limits one of the best, where something could."""
     curves: tuple[Curve, ...]
@@ -149,17 +149,17 @@ def predict(
     choices = choices or standard_paradigms(len(times.steps))
     candidates = compared(choices, options.exchange)
     predictions = _predicted(ranks, candidates, options, show)
-    larger = []
+    with_another = []
     for group, more in ranks.with_another():
         fitting = [each.candidate for each in _best(predictions) if _fits(each.candidate, more)]
         if fitting:
-            larger.append(Larger(group, _predicted(more, fitting, options)))
+            with_another.append(WithAnotherRank(group, _predicted(more, fitting, options)))
     return WhatIf(
         times=times,
         options=options,
         ranks=ranks,
         predictions=predictions,
-        larger=tuple(larger),
+        with_another=tuple(with_another),
         diagnoses=_diagnoses(ranks, predictions),
         curves=curves(ranks, _followed(predictions), options.axes, options.processes),
         remarks=(*times.remarks, *_remarks(times, ranks, predictions)),
@@ -206,7 +206,7 @@ def simulations(settings: Sequence[Setting], processes: int) -> Iterator[Simulat
     """Yield what came out of each setting, in their order."""
     pushes = sum(setting.pushes for setting in settings)
     processes = min(processes, len(settings))
-    if processes < 2 or pushes < ONE_PROCESS:
+    if processes < 2 or pushes < FEWEST_STEPS:
         yield from map(_simulated, settings)
         return
     with pool(processes) as executor:
@@ -238,7 +238,7 @@ def _prediction(
         seconds=seconds,
         steps_per_s=rate.times(1 / ranks.samples),
         samples_per_s=None if ranks.batch_size is None else rate,
-        computing=(busy_s - dropped_s) / (workers * seconds),
+        computing_fraction=(busy_s - dropped_s) / (workers * seconds),
         wait_fraction=ratio(waiting_s / seconds, blocks, "wait_s", "seconds").times(1 / workers),
         staleness_mean=ratio(summary["staleness_mean"], blocks, "staleness", "applied"),
         staleness_max=summary["staleness_max"],
@@ -260,8 +260,8 @@ def slowest(times: RankStepTimes) -> tuple[str, float]:
     return rank, means[rank] / median_low(means.values())
 
 
-def is_hidden(times: RankStepTimes) -> bool:
-    """Say whether the steps may be equal because ranks wait for each other inside them."""
+def may_hide_waits(times: RankStepTimes) -> bool:
+    """Return whether the steps may be equal because ranks wait for each other inside them."""
     means = [fmean(seconds) for seconds in times.steps.values()]
     return times.may_wait and len(means) > 1 and max(means) <= ALIKE * min(means)
 
@@ -270,7 +270,7 @@ def _remarks(
     times: RankStepTimes, ranks: MeasuredRanks, predictions: Iterable[Prediction]
 ) -> Iterator[str]:
     steps = ranks.steps_each
-    if is_hidden(times):
+    if may_hide_waits(times):
         yield (
             "Where ranks wait for each other inside a step, all steps last as long as the slowest,"
             " and no paradigm can be told from another: stop the clock before gradients are"

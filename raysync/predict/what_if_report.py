@@ -15,7 +15,7 @@ from typing import Any
 from raysync.predict.curves import Axis, Curve
 from raysync.predict.figures import figures_of_what_if
 from raysync.predict.intervals import CONFIDENCE, Interval
-from raysync.predict.what_if import Prediction, WhatIf, is_hidden, slowest
+from raysync.predict.what_if import Prediction, WhatIf, may_hide_waits, slowest
 from raysync.results.columns import plain_form, ratio_text, seconds_form, share_form, with_interval
 from raysync.results.report_faces import Answer, Table
 from raysync.results.sentences import bottleneck
@@ -40,7 +40,7 @@ def answer_of(answer: WhatIf) -> Answer:
         sentences=sentences(answer),
         tables=[
             Table("paradigm", columns_of(answer), rows),
-            *([_with_another(answer)] if answer.larger else []),
+            *([_with_another(answer)] if answer.with_another else []),
             *curve_tables(answer),
         ],
         legend=LEGEND,
@@ -69,7 +69,7 @@ def columns_of(answer: WhatIf) -> list[Column]:
                 "computing",
                 "of the workers' time, computing what is applied; the rest is waiting, and the way"
                 " of gradients and weights",
-                lambda p: format(p.computing, share_form(p.computing)),
+                lambda p: format(p.computing_fraction, share_form(p.computing_fraction)),
             )
         )
     columns += [
@@ -150,7 +150,7 @@ def sentences(answer: WhatIf) -> list[str]:
     parts += [f"Without stale gradients it is {fresh.label}." for fresh in answer.best[1:]]
     rank, ratio = slowest(answer.times)
     count = len(answer.times.steps)
-    if is_hidden(answer.times):
+    if may_hide_waits(answer.times):
         parts.append(
             "Who is slow cannot be seen: the steps of all ranks take equally long, and nothing says"
             " how much of them is waiting."
@@ -187,7 +187,7 @@ def _with_another(answer: WhatIf) -> Table:
         ),
     ]
     rows: dict[str, Prediction] = {}
-    for larger in answer.larger:
+    for larger in answer.with_another:
         what = f"one more of group {larger.group}" if larger.group else "one more rank"
         rows |= {f"{what}, {each.label}": each for each in larger.predictions}
     return Table("with", columns, rows)
@@ -331,7 +331,7 @@ def _plain(answer: WhatIf) -> dict[str, Any]:
         "curves": [_plain_curve(curve) for curve in answer.curves],
         "with_one_more": [
             {"group": each.group, "paradigms": list(map(_plain_prediction, each.predictions))}
-            for each in answer.larger
+            for each in answer.with_another
         ],
     }
 

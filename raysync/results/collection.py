@@ -7,23 +7,27 @@ scenario and paradigm that differ in their seed are *repeats*.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import isfinite
 from pathlib import Path
+from typing import Any
 
+from raysync import config
 from raysync.config import Experiment, Published, Target
+from raysync.config.base import value_text
 from raysync.core.journal import read_header
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError
+from raysync.paradigms.class_loading import without_imports
 from raysync.record.journal_file import JournalFile
 from raysync.record.push_rows import PushRow
 from raysync.record.reader import RunRecord, legible, load
 from raysync.record.schemas import opened_table
-from raysync.record.sweeps import FILE, SweepRecord, load_sweep
+from raysync.record.sweeps import FILE, VARIED, SweepRecord, load_sweep
 from raysync.record.writer import schema_of
-from raysync.results.grouping import differences, setting_text, trial_paradigm
+from raysync.results.grouping import differences, setting_text
 
 OF_FINISHED_RUNS = ("final_", "best_", "converged_", "seconds")  # prefixes of keys in the summary
 
@@ -316,7 +320,7 @@ def _of_sweep(path: Path) -> Collection:
                 Failed(
                     trial=trial,
                     scenario=scenario,
-                    paradigm=trial_paradigm(sweep, row),
+                    paradigm=_trial_paradigm(sweep, row),
                     seed=seed,
                     error=str(row["error"] or ""),
                 )
@@ -335,6 +339,23 @@ def _of_sweep(path: Path) -> Collection:
     return Collection(
         paths=(path,), runs=newest, failed=renamed, superseded=len(runs) - len(newest), sweep=sweep
     )
+
+
+def _trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
+    """Return the paradigm of a trial without a record."""
+    chosen = {
+        key: row[f"{VARIED}{key}"] for key in sweep.varied if key.partition(".")[0] == "paradigm"
+    }
+    overrides = [
+        f"{key}={value_text(value) if isinstance(value, float) else value}"
+        for key, value in chosen.items()
+    ]
+    try:
+        with without_imports():
+            experiment = config.load(sweep.path / FILE, overrides, recorded=True)
+    except ConfigError:  # this is why the trial failed
+        return ", ".join(setting_text(value) for value in chosen.values())
+    return experiment.paradigm.label
 
 
 def _check(record: RunRecord) -> None:

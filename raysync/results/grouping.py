@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raysync import config
-from raysync.config import Experiment, ParadigmChoice
+from raysync.config import Experiment
 from raysync.config.base import value_text
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
-from raysync.paradigms.class_loading import without_imports
 from raysync.record.reader import RunRecord
-from raysync.record.sweeps import FILE, VARIED, SweepRecord
 
-COMPARED = (
+SCENARIO_SETTINGS = (
     "engine",
     "timing",
     "task",
@@ -48,15 +45,16 @@ BLOCKS = {"workers": "cluster", "network": "cluster", "cluster": "cluster", "fau
 
 def differences(records: Sequence[RunRecord]) -> list[str]:
     """Return each record's settings that differ from others, without paradigm and seed, or ""."""
-    flat = [_flat(record.config) for record in records]
+    flat = [_flattened(record.config) for record in records]
     varied = _varied(flat)
     alike: dict[str, list[dict[str, Any]]] = {}
     for record, settings in zip(records, flat, strict=True):
         for block in set(BLOCKS.values()):
-            alike.setdefault(_word(record, block), []).append(settings)
+            alike.setdefault(_block_word(record, block), []).append(settings)
+    # a word -> settings in which records with this word differ, so that it is not enough
     unclear = {word: set(_varied(settings)) for word, settings in alike.items()}
     return [
-        ", ".join(_parts(record, settings, varied, unclear))
+        ", ".join(_differing_parts(record, settings, varied, unclear))
         for record, settings in zip(records, flat, strict=True)
     ]
 
@@ -67,7 +65,7 @@ def _varied(flat: Sequence[Mapping[str, Any]]) -> list[str]:
     return [key for key in keys if len({repr(settings.get(key)) for settings in flat}) > 1]
 
 
-def _parts(
+def _differing_parts(
     record: RunRecord,
     settings: Mapping[str, Any],
     varied: Sequence[str],
@@ -78,17 +76,18 @@ def _parts(
     for key in varied:
         head = key.partition(".")[0]
         if head in BLOCKS:
-            word = _word(record, BLOCKS[head])
+            word = _block_word(record, BLOCKS[head])
+            # without a profile no word describes `network` and `cluster`
             if head in ("workers", "faults") or _profile(record) is not None:
                 parts[word] = None
             if key not in unclear[word]:
                 continue
         if key in settings:
-            parts[f"{_short(key)}={setting_text(settings[key])}"] = None
+            parts[f"{key.removesuffix('.name')}={setting_text(settings[key])}"] = None
     return list(parts)
 
 
-def _word(record: RunRecord, block: str) -> str:
+def _block_word(record: RunRecord, block: str) -> str:
     """Abbreviate a cluster, or its faults, to a word."""
     if block == "faults":
         return f"faults={' + '.join(fault.kind for fault in record.config.faults) or 'none'}"
@@ -107,7 +106,7 @@ def workers_text(experiment: Experiment) -> str:
     return " + ".join(f"{group.count} {group.name}" for group in experiment.workers)
 
 
-def _flat(experiment: Experiment) -> dict[str, Any]:
+def _flattened(experiment: Experiment) -> dict[str, Any]:
     """Flatten settings to path -> value; lists are values, except for workers and faults."""
     flat: dict[str, Any] = {}
 
@@ -121,13 +120,9 @@ def _flat(experiment: Experiment) -> dict[str, Any]:
         elif path not in UNIMPORTANT:
             flat[path] = value
 
-    for name in COMPARED:
+    for name in SCENARIO_SETTINGS:
         enter(name, experiment.model_dump(mode="json", include={name})[name])
     return flat | {"target": None if experiment.target is None else experiment.target.words}
-
-
-def _short(key: str) -> str:
-    return key.removesuffix(".name")
 
 
 def setting_text(value: Any) -> str:
@@ -141,25 +136,6 @@ def setting_text(value: Any) -> str:
     if value is None or value != value:  # a table's NaN
         return "none"
     return value_text(value)
-
-
-def trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
-    """Return the paradigm of a trial without a record."""
-    chosen = {
-        key: row[f"{VARIED}{key}"] for key in sweep.varied if key.partition(".")[0] == "paradigm"
-    }
-    overrides = [
-        f"{key}={value_text(value) if isinstance(value, float) else value}"
-        for key, value in chosen.items()
-    ]
-    try:
-        with without_imports():
-            choice: ParadigmChoice = config.load(
-                sweep.path / FILE, overrides, recorded=True
-            ).paradigm
-    except ConfigError:  # this is why the trial failed
-        return ", ".join(setting_text(value) for value in chosen.values())
-    return choice.label
 
 
 def _yaml(text: str) -> Any:

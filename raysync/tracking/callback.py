@@ -11,7 +11,7 @@ from pathlib import Path
 from raysync.config import Experiment
 from raysync.core.journal import Evaluation
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call, load_reference
+from raysync.paradigms.class_loading import call_checked, load_reference
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord
 from raysync.users_code import users_code
@@ -107,6 +107,6 @@ def callbacks_of(experiment: Experiment) -> Iterator[object]:
         where = f"callbacks[{index}] {choice.name}"
         kind = load_reference(choice.name, where)
         with users_code(where):
-            callback = call(kind, where, choice.parameters, {})
+            callback = call_checked(kind, where, choice.parameters, {})
         check_callbacks([callback], where)
         yield callback

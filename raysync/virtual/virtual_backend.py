@@ -29,8 +29,9 @@ REPORT_EVERY = 20  # lines of a report: few, so that a short run is seen to proc
 MOST_LINES = 100
 
 Following = tuple[Callable[[Any], None], Any]  # a callback and its argument
-# The cost of a call: its seconds, in two summands; the faults of the routes of its inputs (None:
-# they are there at once, over no link) and of its values; its answer, if nothing is computed.
+# The cost of a call: the seconds of its two parts in turn, such as forward and backward; the faults
+# of the routes of its inputs (None: they are there at once, over no link) and of its values; its
+# answer, if nothing is computed.
 Cost = tuple[float, float, StepFault | None, StepFault, Any]
 
 
@@ -58,9 +59,8 @@ class Process:
 
     def __init__(self, actor: Actor, routes: Mapping[str, AnyRoute] | None) -> None:
         self.actor, self.cost, self.site = actor, actor.cost, actor.site
-        self.routes = (
-            routes  # source -> the route from there, in the current phase; None: no routes
-        )
+        # source -> the route from there, in the current phase; None: no routes
+        self.routes = routes
         # the end of all calls that are not pending, in seconds since the run began
         self.free_at = 0.0
         self.pending: deque[PendingCall] = deque()  # its calls of unknown end, in order
@@ -91,31 +91,6 @@ class VirtualCall(Struct, eq=False, weakref=True):
         return self.values[0]
 
 
-def _is_computed(call: VirtualCall) -> bool:
-    # files of states only leave the run, so they are no values
-    if call.values is None:
-        return isinstance(call.answer, Failure)
-    return not any(isinstance(each, bytes) for each in call.values)
-
-
-def _state_of(call: VirtualCall) -> dict[str, Any]:
-    if isinstance(call.answer, Failure):
-        return {"failure": astuple(call.answer)}
-    assert call.values is not None, "nothing is computed"
-    answer = call.answer
-    if isinstance(answer, StepReport):
-        return {"values": list(call.values), "step": [answer.loss, answer.busy_s]}
-    return {"values": list(call.values), "answer": answer}
-
-
-def _load_state(call: VirtualCall, state: Mapping[str, Any]) -> None:
-    if "failure" in state:
-        call.answer = Failure(*state["failure"])
-    else:
-        call.values = state["values"]
-        call.answer = StepReport(*state["step"]) if "step" in state else state["answer"]
-
-
 def follow(value: VirtualCall | OtherValue, then: Callable[[Any], None], argument: Any) -> None:
     """Call `then(argument)` once the time of a value is known."""
     if value.followers is None:
@@ -124,18 +99,11 @@ def follow(value: VirtualCall | OtherValue, then: Callable[[Any], None], argumen
         value.followers.append((then, argument))
 
 
-def tell(value: VirtualCall | OtherValue) -> None:
+def notify_followers(value: VirtualCall | OtherValue) -> None:
     """Notify the followers of a value, whose time is now known."""
     followers, value.followers = value.followers or (), None
     for then, argument in followers:
         then(argument)
-
-
-def _copy_results(calls: tuple[VirtualCall, VirtualCall]) -> None:
-    """Copy the results of a retry to the lost call."""
-    lost, call = calls
-    if lost.moved is call:
-        lost.answer, lost.values = call.answer, call.values
 
 
 class OtherValue:
@@ -147,11 +115,11 @@ class OtherValue:
         self.followers: list[Following] | None = None  # see `VirtualCall.followers`
         if call.followers is not None:
             self.followers = []
-            call.followers.append((self._tell, call))
+            call.followers.append((self._take_end, call))
 
-    def _tell(self, call: VirtualCall) -> None:
+    def _take_end(self, call: VirtualCall) -> None:
         self.at = call.at
-        tell(self)
+        notify_followers(self)
 
     @property
     def answer(self) -> Any:
@@ -176,7 +144,7 @@ def _death(actor: str) -> Failure:
 
 
 class PendingCall(Struct, eq=False):
-    """A call that may have to wait for its inputs."""
+    """A call with what its end depends on; it may have to wait for its inputs."""
 
     call: VirtualCall
     actor: str
@@ -184,8 +152,8 @@ class PendingCall(Struct, eq=False):
     message: Message
     inputs: Sequence[Any]
     begin: float  # its earliest beginning, as far as known
-    first_s: float
-    second_s: float  # the seconds from its beginning to its end, in two summands
+    first_s: float  # the seconds of its two parts: see `Cost`
+    second_s: float
     end: ProcessEnd | None  # the end of its process
     missing: int  # the number of inputs whose arrival is unknown
 
@@ -240,6 +208,8 @@ class VirtualBackend:
         self._reenacts: Callable[[Message, Any], Any] | None = None
         self.now = began_at
 
+    # ---- time ----
+
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
         self._scheduled += 1
         heappush(self._queue, (at, self._scheduled, happens, argument))
@@ -257,51 +227,13 @@ class VirtualBackend:
         """The number of events so far, including the current one."""
         return self._scheduled - len(self._queue)
 
-    @property
-    def is_reenacting(self) -> bool:
-        return self._reenacts is not None
-
-    def reenact(
-        self, events: int, answered: Callable[[Message, Any], Any], until: float = inf
-    ) -> None:
-        """Process the first events of a run again without computing: calls take time, and leave no
-        values.
-
-        Args:
-            events: the number of processed events to reach.
-            answered: maps a message, and its answer by `cost`, to the answer.
-            until: the latest time of an event, in seconds since the run began.
-        """
-        self._reenacts = answered
-        while self.processed < events and self._queue and self._queue[0][0] <= until:
-            self.now, _, happens, argument = heappop(self._queue)
-            happens(argument)
-        self._reenacts = None
-
-    def state(self) -> dict[str, Any]:
-        """Return all computed results that later calls, or the driver, may still need."""
-        return {
-            "actors": {name: each.actor.state() for name, each in self._processes.items()},
-            "calls": {
-                str(number): _state_of(call)
-                for number, call in self._calls.items()
-                if _is_computed(call)
-            },
-        }
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        """Load the result of `state`, once the run has been reenacted up to there."""
-        for name, saved in state["actors"].items():
-            self._processes[name].actor.load_state(saved)
-        for number, saved in state["calls"].items():
-            if call := self._calls.get(int(number)):
-                _load_state(call, saved)
-
     def is_report_due(self, lines: int) -> bool:
         # nobody watches virtual seconds pass, so lines are counted
         if lines < REPORT_EVERY or self.computes:
             return lines >= REPORT_EVERY
         return lines >= MOST_LINES or 100 * lines >= self._scheduled
+
+    # ---- calls ----
 
     def call(self, actor: str, message: Message, inputs: Sequence[Any] = ()) -> VirtualCall:
         process = self._processes.get(actor) or self._start(actor)
@@ -385,15 +317,6 @@ class VirtualBackend:
             following.begin = max(following.begin, process.free_at)
             self._settle(following)
 
-    def _die(self, pending: PendingCall) -> None:
-        """Fail a call that still waits for inputs as its process ends."""
-        call, process = pending.call, pending.process
-        if pending in process.pending:
-            process.pending.remove(pending)
-            call.at = process.free_at = self.now
-            call.answer = _death(pending.actor)
-            self._known(call)
-
     def _settle(self, pending: PendingCall) -> None:
         """Set the end of a call, whose beginning is known."""
         call, process = pending.call, pending.process
@@ -404,13 +327,36 @@ class VirtualBackend:
             self._called += 1
             self._calls[self._called] = call
             self.schedule(call.at, self._compute, pending)
-        self._known(call)
+        self._notify(call)
 
-    def _known(self, call: VirtualCall) -> None:
+    def _fail_or_freeze(self, pending: PendingCall) -> None:
+        """Fail a call if an input failed, or if its process ends first."""
+        call, end = pending.call, pending.end
+        failures = (each.answer for each in pending.inputs if isinstance(each.answer, Failure))
+        if (failed := next(failures, None)) is not None:
+            call.answer = failed
+            call.at = pending.process.free_at = pending.begin
+        if end is not None and call.at > end.at:
+            if end.freezes:
+                call.at = inf
+            else:
+                call.answer = _death(pending.actor)
+                call.at = max(end.at, self.now)
+
+    def _die(self, pending: PendingCall) -> None:
+        """Fail a call that still waits for inputs as its process ends."""
+        call, process = pending.call, pending.process
+        if pending in process.pending:
+            process.pending.remove(pending)
+            call.at = process.free_at = self.now
+            call.answer = _death(pending.actor)
+            self._notify(call)
+
+    def _notify(self, call: VirtualCall) -> None:
         """Notify whatever waits for the end of a call, now known."""
         watchers, call.watchers = call.watchers, ()
         if call.followers:
-            tell(call)
+            notify_followers(call)
         call.followers = None
         for index in range(0, len(watchers), 2):
             self.watch(call, watchers[index], watchers[index + 1])
@@ -423,6 +369,42 @@ class VirtualBackend:
             call.watchers += (then, argument)
         elif call.arrives_at is not None:
             self.schedule(call.arrives_at, self._receive_push, (call, then, argument))
+
+    def _compute(self, task: PendingCall) -> None:
+        call, message, inputs = task.call, task.message, task.inputs
+        if call.moved is not None:
+            return  # it was lost, and is computed by another
+        failed = [each.answer for each in (call, *inputs) if isinstance(each.answer, Failure)]
+        if failed:
+            call.answer = failed[0]
+            return
+        if self._reenacts is not None:
+            call.answer = self._reenacts(message, call.answer)
+            return
+        try:
+            values = [each.computed for each in inputs]
+            computed = task.process.actor.compute(message, values, call.answer)
+            call.values, call.answer = computed
+        except Exception as error:
+            call.answer = Failure("raised", reason(error), task.actor)
+
+    def is_done(self, call: VirtualCall) -> bool:
+        return call.at <= self.now
+
+    def failure(self, call: VirtualCall, patience_s: float) -> Failure | None:
+        if call.at > self.now + patience_s:
+            raise TimeoutError(f"it is done at {call.at:g} s")
+        return call.answer if isinstance(call.answer, Failure) else None
+
+    # ---- values on their way ----
+
+    def enter_phase(self, phase: str) -> None:
+        # what is in transit stays as it is
+        network = self._network_of(phase)
+        self._paths, self._push_s = network.paths, network.push_s
+        self.delivers = network.changes or self._push_s > 0 or any(self._paths.values())
+        for process in self._processes.values():
+            process.routes = self._paths.get(process.site)
 
     def late_s(self, value: VirtualCall) -> float:
         late_s = value.at - self.now
@@ -453,8 +435,8 @@ class VirtualBackend:
             delivery.arrives_at = at
         else:
             delivery.at = at
-        self._known(value)
-        self._known(delivery)
+        self._notify(value)
+        self._notify(delivery)
 
     def _receive_push(self, waiting: tuple[VirtualCall, Callable[[Any], None], Any]) -> None:
         """Let the coordinator receive a push that has arrived, after those before it."""
@@ -463,21 +445,7 @@ class VirtualBackend:
         delivery.at = self._coordinator_free_at
         self.watch(delivery, then, argument)
 
-    def enter_phase(self, phase: str) -> None:
-        # what is in transit stays as it is
-        network = self._network_of(phase)
-        self._paths, self._push_s = network.paths, network.push_s
-        self.delivers = network.changes or self._push_s > 0 or any(self._paths.values())
-        for process in self._processes.values():
-            process.routes = self._paths.get(process.site)
-
-    def is_done(self, call: VirtualCall) -> bool:
-        return call.at <= self.now
-
-    def failure(self, call: VirtualCall, patience_s: float) -> Failure | None:
-        if call.at > self.now + patience_s:
-            raise TimeoutError(f"it is done at {call.at:g} s")
-        return call.answer if isinstance(call.answer, Failure) else None
+    # ---- processes ----
 
     def availability(self, worker: str) -> Availability:
         return "free"
@@ -489,13 +457,21 @@ class VirtualBackend:
     def spawn(self, worker: str) -> VirtualCall:
         return self._ready(self._start_s(worker))
 
+    def _ready(self, after_s: float) -> VirtualCall:
+        return VirtualCall(self.now + after_s)
+
+    def _start(self, name: str) -> Process:
+        actor = self._make(name)
+        process = Process(actor, self._paths.get(actor.site))
+        self._processes[name] = process
+        return process
+
     def end_at(self, worker: str, at: float) -> None:
         # called before the first call of the worker
         self._fails = True
         self._ends[worker] = [ProcessEnd(at)]
 
     def kill(self, actor: str) -> None:
-        # calls that waited for a value of a frozen actor fail
         self._end_process(actor)
         self._free_waiting()
 
@@ -505,8 +481,17 @@ class VirtualBackend:
         self._free_waiting()
         return self.call(actor, RestoreCall(), base) if base else self._ready(0.0)
 
+    def _end_process(self, actor: str) -> None:
+        """Forget the current process of an actor, and its end."""
+        if self._processes.pop(actor, None) is None:
+            return
+        if ends := self._ends.get(actor):
+            del ends[0]
+            if not ends:
+                del self._ends[actor]
+
     def _free_waiting(self) -> None:
-        """Free the processes that wait for a frozen one."""
+        """Let the processes that wait for a value of a frozen one take calls again."""
         for process in self._processes.values():
             if process.free_at == inf:
                 process.free_at = self.now
@@ -532,54 +517,78 @@ class VirtualBackend:
         lost.at, lost.answer = call.at, call.answer
         if call.at < inf:
             self.schedule(call.at, _copy_results, (lost, call))
-        self._known(lost)
+        self._notify(lost)
 
-    def _end_process(self, actor: str) -> None:
-        """Forget the current process of an actor, and its end."""
-        if self._processes.pop(actor, None) is None:
-            return
-        if ends := self._ends.get(actor):
-            del ends[0]
-            if not ends:
-                del self._ends[actor]
+    # ---- what a resumed run repeats, and loads ----
 
-    def _ready(self, after_s: float) -> VirtualCall:
-        return VirtualCall(self.now + after_s)
+    @property
+    def is_reenacting(self) -> bool:
+        return self._reenacts is not None
 
-    def _start(self, name: str) -> Process:
-        actor = self._make(name)
-        process = Process(actor, self._paths.get(actor.site))
-        self._processes[name] = process
-        return process
+    def reenact(
+        self, events: int, answered: Callable[[Message, Any], Any], until: float = inf
+    ) -> None:
+        """Process the first events of a run again without computing: calls take time, and leave no
+        values.
 
-    def _fail_or_freeze(self, pending: PendingCall) -> None:
-        """Fail a call if an input failed, or if its process ends first."""
-        call, end = pending.call, pending.end
-        failures = (each.answer for each in pending.inputs if isinstance(each.answer, Failure))
-        if (failed := next(failures, None)) is not None:
-            call.answer = failed
-            call.at = pending.process.free_at = pending.begin
-        if end is not None and call.at > end.at:
-            if end.freezes:
-                call.at = inf
-            else:
-                call.answer = _death(pending.actor)
-                call.at = max(end.at, self.now)
+        Args:
+            events: the number of processed events to reach.
+            answered: maps a message, and its answer by `cost`, to the answer.
+            until: the latest time of an event, in seconds since the run began.
+        """
+        self._reenacts = answered
+        while self.processed < events and self._queue and self._queue[0][0] <= until:
+            self.now, _, happens, argument = heappop(self._queue)
+            happens(argument)
+        self._reenacts = None
 
-    def _compute(self, task: PendingCall) -> None:
-        call, message, inputs = task.call, task.message, task.inputs
-        if call.moved is not None:
-            return  # it was lost, and is computed by another
-        failed = [each.answer for each in (call, *inputs) if isinstance(each.answer, Failure)]
-        if failed:
-            call.answer = failed[0]
-            return
-        if self._reenacts is not None:
-            call.answer = self._reenacts(message, call.answer)
-            return
-        try:
-            values = [each.computed for each in inputs]
-            computed = task.process.actor.compute(message, values, call.answer)
-            call.values, call.answer = computed
-        except Exception as error:
-            call.answer = Failure("raised", reason(error), task.actor)
+    def state(self) -> dict[str, Any]:
+        """Return all computed results that later calls, or the driver, may still need."""
+        return {
+            "actors": {name: each.actor.state() for name, each in self._processes.items()},
+            "calls": {
+                str(number): _state_of(call)
+                for number, call in self._calls.items()
+                if _is_computed(call)
+            },
+        }
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        """Load the result of `state`, once the run has been reenacted up to there."""
+        for name, saved in state["actors"].items():
+            self._processes[name].actor.load_state(saved)
+        for number, saved in state["calls"].items():
+            if call := self._calls.get(int(number)):
+                _load_state(call, saved)
+
+
+def _is_computed(call: VirtualCall) -> bool:
+    # files of states only leave the run, so they are no values
+    if call.values is None:
+        return isinstance(call.answer, Failure)
+    return not any(isinstance(each, bytes) for each in call.values)
+
+
+def _state_of(call: VirtualCall) -> dict[str, Any]:
+    if isinstance(call.answer, Failure):
+        return {"failure": astuple(call.answer)}
+    assert call.values is not None, "nothing is computed"
+    answer = call.answer
+    if isinstance(answer, StepReport):
+        return {"values": list(call.values), "step": [answer.loss, answer.busy_s]}
+    return {"values": list(call.values), "answer": answer}
+
+
+def _load_state(call: VirtualCall, state: Mapping[str, Any]) -> None:
+    if "failure" in state:
+        call.answer = Failure(*state["failure"])
+    else:
+        call.values = state["values"]
+        call.answer = StepReport(*state["step"]) if "step" in state else state["answer"]
+
+
+def _copy_results(calls: tuple[VirtualCall, VirtualCall]) -> None:
+    """Copy the results of a retry to the lost call."""
+    lost, call = calls
+    if lost.moved is call:
+        lost.answer, lost.values = call.answer, call.values

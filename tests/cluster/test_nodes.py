@@ -52,7 +52,7 @@ def test_a_worker_has_room_where_its_bundle_has_a_node_that_stays(view, room):
 @pytest.mark.parametrize("ends", ["started", "lost"])
 def test_the_workers_of_a_node_start_in_turns_at_its_cores(ends):
     nodes = WorkerNodes(Views(ON_TWO), BUNDLES)
-    nodes.starts("w-0#2")
+    nodes.starting("w-0#2")
     assert [nodes.availability(f"w-{index}#2") for index in (1, 2)] == ["busy", "free"]
     getattr(nodes, ends)("w-0#2")
     assert nodes.availability("w-1#2") == "free"

@@ -15,7 +15,7 @@ from raysync.config import ParadigmChoice
 from raysync.core.events import Pushed
 from raysync.core.journal import Entry, Evaluation, Remark
 from raysync.engine.messages import ApplyCall, ForgetCall, SnapshotCall
-from raysync.engine.parameter_server import State
+from raysync.engine.parameter_server import ServerState
 from raysync.engine.server_log import MAX_UPDATES, ServerLog
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
@@ -149,10 +149,10 @@ def test_whatever_it_takes_no_push_is_lost_or_applied_twice(
 
 
 ARROWS = {
-    State.UP: {State.LOST},
-    State.LOST: {State.STARTING},
-    State.STARTING: {State.REPLAYING, State.LOST},
-    State.REPLAYING: {State.UP, State.LOST},
+    ServerState.UP: {ServerState.LOST},
+    ServerState.LOST: {ServerState.STARTING},
+    ServerState.STARTING: {ServerState.REPLAYING, ServerState.LOST},
+    ServerState.REPLAYING: {ServerState.UP, ServerState.LOST},
 }
 
 
@@ -182,11 +182,11 @@ def test_a_server_is_up_lost_starts_and_replays(deaths, backoff_s, log_bytes):
     assert all(after in ARROWS[before] for (_, before), (_, after) in pairwise(states))
     back, failed, lost_at = [], 0, None
     for (since, state), (until, following) in pairwise(states):
-        if state is State.LOST:
+        if state is ServerState.LOST:
             failed = failed if until - since == pytest.approx(backoff_s * 2**failed) else 0
             assert until - since == pytest.approx(backoff_s * 2**failed)
             failed, lost_at = failed + 1, since if lost_at is None else lost_at
-        if following is State.UP:
+        if following is ServerState.UP:
             back.append(f" is back after {until - lost_at:.3g} s")
             lost_at = None
     event(f"{len(states)} states")

@@ -21,7 +21,7 @@ from raysync.core.decisions import (
 )
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.legality import CHECKS
-from raysync.core.machine import Machine, last_line_called
+from raysync.core.machine import Machine, line_in_paradigm
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import EXECUTE
 from raysync.core.structs import DEEPEST
@@ -638,7 +638,7 @@ class Curious(Scripted):
 def test_an_error_comes_from_the_line_of_the_paradigm_or_of_the_machine(rule, event, file):
     with pytest.raises((KeyError, ProtocolViolation)) as raised:
         Machine(rule()).handle(event)
-    path, line = last_line_called(raised.value).rsplit(":", 1)
+    path, line = line_in_paradigm(raised.value).rsplit(":", 1)
     assert Path(path).name == file
     assert line.isdecimal()
 

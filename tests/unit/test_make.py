@@ -13,7 +13,7 @@ from raysync.core.paradigm import Paradigm
 from raysync.core.structs import decode, encode
 from raysync.errors import ConfigError
 from raysync.paradigms import PARADIGMS, make, rebuild
-from raysync.paradigms.class_loading import call
+from raysync.paradigms.class_loading import call_checked
 from raysync.paradigms.registry import called, make_inner
 from raysync.paradigms.wrapper import Wrapper
 from raysync.testing import Drive
@@ -149,13 +149,16 @@ def test_a_users_function_gets_what_it_has_parameters_for():
     def function(size, classes=3):
         return size, classes
 
-    assert call(function, "here", {"size": 2}, {"classes": 5, "input_shape": (1,)}) == (2, 5)
+    assert call_checked(function, "here", {"size": 2}, {"classes": 5, "input_shape": (1,)}) == (
+        2,
+        5,
+    )
     with pytest.raises(ConfigError, match=naming("here: 'sise'")):
-        call(function, "here", {"size": 2, "sise": 2}, {"classes": 5})
+        call_checked(function, "here", {"size": 2, "sise": 2}, {"classes": 5})
     with pytest.raises(ConfigError, match=naming("parameters")):
-        call(lambda: 1, "here", {"x": 2}, {})
+        call_checked(lambda: 1, "here", {"x": 2}, {})
     with pytest.raises(ConfigError, match=naming("here: float")):
-        call(3.0, "here", {}, {})
+        call_checked(3.0, "here", {}, {})
 
 
 @pytest.mark.parametrize(

@@ -107,17 +107,17 @@ def test_one_more_rank_is_what_a_larger_table_says():
     """
     steps = {"a-0": (1.0, 2.0), "a-1": (2.0, 1.9), "a-2": (3.0, 3.0), "b-0": (5.0, 4.0)}
     answer = predict(RankStepTimes("a test", steps), PredictionOptions(steps=60), [BSP, ASP])
-    assert [each.group for each in answer.larger] == ["a", "b"]
-    for larger, extra in zip(answer.larger, [("a-3", "a-1"), ("b-1", "b-0")], strict=True):
+    assert [each.group for each in answer.with_another] == ["a", "b"]
+    for larger, extra in zip(answer.with_another, [("a-3", "a-1"), ("b-1", "b-0")], strict=True):
         whole = dict(sorted({**steps, extra[0]: steps[extra[1]]}.items()))
         again = predict(RankStepTimes("a test", whole), PredictionOptions(steps=60), [ASP, BSP])
         assert larger.predictions == again.predictions
     plain = predict(RankStepTimes("a test", {"x": (1.0,), "y": (2.0,)}), PredictionOptions(), [BSP])
-    [larger] = plain.larger
+    [larger] = plain.with_another
     assert (larger.group, len(larger.predictions), plain.best) == ("", 1, list(plain.predictions))
     assert json.loads(prediction_report.as_json(plain))["with_one_more"][0]["paradigms"]
     [_, table] = prediction_report.answer_of(answer).tables
-    assert len(table.frame()) == sum(len(each.predictions) for each in answer.larger)
+    assert len(table.frame()) == sum(len(each.predictions) for each in answer.with_another)
 
 
 def test_dropped_pushes_are_lost_by_pencil():
@@ -284,7 +284,7 @@ def test_the_standard_paradigms_work_with_any_number_of_ranks(workers):
 
 
 def test_several_processes_answer_the_same(monkeypatch):
-    monkeypatch.setattr(prediction, "ONE_PROCESS", 0)
+    monkeypatch.setattr(prediction, "FEWEST_STEPS", 0)
     steps, seen = random_times(3, 20), []
     choices = [BSP, ASP]
     alone = predict(steps, PredictionOptions(processes=1), choices)
@@ -309,7 +309,7 @@ def test_where_waiting_may_hide_who_is_slow_no_rank_is_named(may_wait, last):
     steps = RankStepTimes("a test", {"a": (1.0,) * 9, "b": (last,) * 9}, may_wait=may_wait)
     answer = predict(steps, PredictionOptions(), [BSP])
     is_hidden = may_wait and last < 1.5
-    assert prediction.is_hidden(steps) == is_hidden
+    assert prediction.may_hide_waits(steps) == is_hidden
     said = " ".join(prediction_report.sentences(answer))
     assert ("slowest rank is" in said) == (not is_hidden)
     assert len(answer.remarks) == 1 + is_hidden  # another is that there are few steps

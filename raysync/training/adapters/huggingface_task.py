@@ -15,7 +15,7 @@ from typing_extensions import override
 
 from raysync.config import Update
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call, load_reference, may_import
+from raysync.paradigms.class_loading import call_checked, load_reference, may_import
 from raysync.training.adapters.huggingface_padding import Collate, collator, padder
 from raysync.training.adapters.packages import alike_in_all_processes, require
 from raysync.training.tasks.task import Average, Task
@@ -190,7 +190,7 @@ class HuggingFaceTask(Task):
         where = f"{self._where}: lora"
         arguments = {"task_type": LORA_TASKS.get(self._head), **settings}
         with users_code(where):
-            config = call(peft.LoraConfig, where, arguments, {})
+            config = call_checked(peft.LoraConfig, where, arguments, {})
             adapted: nn.Module = peft.get_peft_model(model, config)
         return adapted
 
@@ -199,7 +199,7 @@ class HuggingFaceTask(Task):
         where = f"{self._where}: data {self._data}"
         function = load_reference(self._data, where)
         with alike_in_all_processes(), users_code(where):
-            parts = call(function, where, self._data_parameters, {})
+            parts = call_checked(function, where, self._data_parameters, {})
         if not isinstance(parts, Mapping):
             raise ConfigError(
                 f"{where}: must return a mapping with train and test, got {type(parts).__name__}."

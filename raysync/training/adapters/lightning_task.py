@@ -13,7 +13,7 @@ from typing_extensions import override
 from raysync.config import Update
 from raysync.config.base import by_name
 from raysync.errors import ConfigError
-from raysync.paradigms.class_loading import call, load_reference
+from raysync.paradigms.class_loading import call_checked, load_reference
 from raysync.training.adapters.lightning_data import (
     BATCH_HOOKS,
     LOADERS,
@@ -256,7 +256,7 @@ class LightningTask(Task):
     def _make(self, kind: type[Any], arguments: Mapping[str, Any], what: str) -> Any:
         where = f"{self._where}: {what}"
         with users_code(where):
-            return call(kind, where, arguments, {})
+            return call_checked(kind, where, arguments, {})
 
 
 def _step(model: nn.Module, name: str, batch: Tagged) -> Any:

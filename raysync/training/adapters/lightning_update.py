@@ -22,7 +22,7 @@ EPOCHS_TOLERANCE = 1e-6
 
 
 def update_of(
-    where: str, configured: Any, model: nn.Module, named: Collection[str], epochs: float
+    where: str, configured: Any, model: nn.Module, given: Collection[str], epochs: float
 ) -> dict[str, Any]:
     """Translate the result of `configure_optimizers`.
 
@@ -30,7 +30,7 @@ def update_of(
         where: the task, for errors.
         configured: an optimizer; a list with one; both with schedulers, as a tuple or a dict.
         model: its trainable parameters must all be in the optimizer.
-        named: the settings of `update` in the experiment file; `optimizer` and `schedule` among
+        given: the settings of `update` in the experiment file; `optimizer` and `schedule` among
             them are not translated.
         epochs: the passes over the training set in the workload, for schedules.
 
@@ -45,9 +45,9 @@ def update_of(
             " one update of all parameters."
         )
     settings: dict[str, Any] = {}
-    if "optimizer" not in named:
+    if "optimizer" not in given:
         settings |= _optimizer(where, optimizers[0], model)
-    if "schedule" not in named and schedulers:
+    if "schedule" not in given and schedulers:
         settings |= {"schedule": _schedule(where, schedulers, epochs)}
     return settings
 
@@ -75,15 +75,9 @@ def _parts(configured: Any) -> tuple[list[Any], list[dict[str, Any]]]:
 
 
 def _optimizer(where: str, optimizer: Optimizer, model: nn.Module) -> dict[str, Any]:
+    _check_parameters(where, optimizer, model)
     kind = type(optimizer)
     instead = "Name update.optimizer in the experiment file to train with that one instead."
-    optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
-    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
-    if left := [name for name, p in trainable.items() if id(p) not in optimized]:
-        raise ConfigError(
-            f"{where}: configure_optimizers leaves out {len(left)} of {len(trainable)} trainable"
-            f" parameters ({left[0]}, ...); set their requires_grad to False."
-        )
     first, *others = [_arguments(group) for group in optimizer.param_groups]
     if any(other != first for other in others):
         raise ConfigError(
@@ -92,17 +86,28 @@ def _optimizer(where: str, optimizer: Optimizer, model: nn.Module) -> dict[str, 
         )
     defaults = inspect.signature(kind).parameters
     settings, arguments = {}, {}
-    for name, value in first.items():
-        usual = defaults[name].default if name in defaults else None
+    for name, value in first.items():  # without those that are the default here, too
+        class_default = defaults[name].default if name in defaults else None
         if name not in SETTINGS:
-            if name in defaults and value != usual:
+            if name in defaults and value != class_default:
                 arguments[name] = value
             continue
-        present = Update.model_fields[name].default
-        if name == "lr" or value != (usual if present is None else present):
+        own_default = Update.model_fields[name].default
+        if name == "lr" or value != (class_default if own_default is None else own_default):
             settings[name] = value
     name = _name_of(kind)
     return {"optimizer": {"name": name, **arguments} if arguments else name, **settings}
+
+
+def _check_parameters(where: str, optimizer: Optimizer, model: nn.Module) -> None:
+    """Raise a `ConfigError` if an optimizer leaves out trainable parameters of a model."""
+    optimized = {id(p) for group in optimizer.param_groups for p in group["params"]}
+    trainable = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    if left := [name for name, p in trainable.items() if id(p) not in optimized]:
+        raise ConfigError(
+            f"{where}: configure_optimizers leaves out {len(left)} of {len(trainable)} trainable"
+            f" parameters ({left[0]}, ...); set their requires_grad to False."
+        )
 
 
 def _name_of(kind: type[Optimizer]) -> str:

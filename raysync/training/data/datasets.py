@@ -14,7 +14,7 @@ from numpy.random import default_rng
 
 from raysync.config import Data
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call, load_reference
+from raysync.paradigms.class_loading import call_checked, load_reference
 from raysync.training.data.batches import Array
 from raysync.training.data.data_set import DataSet, Labelled, LazyDataSet, data_set, subset
 from raysync.training.tasks.text import read_text, split, synthetic_text, token_ids
@@ -189,9 +189,11 @@ def load(data: Data) -> Labelled:
     if ":" in data.name:
         function = load_reference(data.name, where)
         with users_code(where):
-            whole = call(function, where, data.parameters, {})
+            whole = call_checked(function, where, data.parameters, {})
     elif data.name in DATASETS:
-        whole = call(DATASETS[data.name], where, data.parameters, {"data_dir": data.data_dir})
+        whole = call_checked(
+            DATASETS[data.name], where, data.parameters, {"data_dir": data.data_dir}
+        )
     else:
         raise unknown_name("data set", data.name, DATASETS)
     if not isinstance(whole, DataSet | LazyDataSet):

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from raysync.config import Experiment
 from raysync.config.experiment import GIVEN
 from raysync.errors import ConfigError
-from raysync.paradigms.class_loading import NotTrusted, not_trusted
+from raysync.paradigms.class_loading import NotTrusted, untrusted_error
 from raysync.training.files.state_dict import legible
 from raysync.training.models.builtin import ModelPlan
 from raysync.training.models.initial_model import seeded
@@ -128,7 +128,7 @@ def _trusted() -> Iterator[None]:
     try:
         yield
     except NotTrusted as reference:
-        raise not_trusted(str(reference)) from None
+        raise untrusted_error(str(reference)) from None
 
 
 def _are_sizes(shape: Any, classes: Any) -> bool:

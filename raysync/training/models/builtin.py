@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call, load_reference
+from raysync.paradigms.class_loading import call_checked, load_reference
 from raysync.training.adapters import model_adapter
 from raysync.training.models import resnet
 from raysync.training.models.transformer import char_lm
@@ -214,7 +214,7 @@ class ModelPlan:
             raise unknown_name("model", source, MODELS)
         offered = {"input_shape": self.input_shape, "classes": self.classes}
         with users_code(f"{where}: cannot be built for {self._samples}"):
-            return call(function, where, self.parameters, offered)
+            return call_checked(function, where, self.parameters, offered)
 
     def _check(self, module: nn.Module) -> None:
         """Check two samples' output: (2, classes) or (2, classes, T), as for `cross_entropy`."""

@@ -6,7 +6,7 @@ from raysync.config import Data, Experiment, Named
 from raysync.config.experiment import BUILT_IN_TASKS, GIVEN
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import ConfigError, unknown_name
-from raysync.paradigms.class_loading import call, load_reference
+from raysync.paradigms.class_loading import call_checked, load_reference
 from raysync.training.adapters import task_adapter
 from raysync.training.data.data_set import DataSet, Labelled, LazyDataSet, subset
 from raysync.training.data.datasets import KINDS, load
@@ -34,7 +34,7 @@ def load_task(choice: Named) -> Task:
         raise unknown_name("task", choice.name, allowed, where="task")
     make = task_adapter(choice.name) or load_reference(choice.name, where)
     with users_code(where):
-        task = call(make, where, choice.parameters, {})
+        task = call_checked(make, where, choice.parameters, {})
     if not isinstance(task, Task):
         raise ConfigError(
             f"{where}: must be a class that derives from raysync.Task, or a function that returns"
