@@ -16,6 +16,7 @@ from raysync.core.journal import NO_REPORT, Report
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
 from raysync.core.roster import Roster
+from raysync.core.staleness import staleness
 from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import KnownSteps
 from raysync.engine.backend import Backend, Call, Value
@@ -385,7 +386,7 @@ def apply_plan(
         samples=[step.samples for step in steps],
         progress=apply.samples_before / workload_samples,
         phase=apply.phase,
-        staleness=[apply.version - 1 - step.release.version for step in steps],
+        staleness=[staleness(apply.version, step.release.version) for step in steps],
         version=apply.version,
         weights=list(apply.weights),
         members=max(1, members),

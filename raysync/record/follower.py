@@ -11,6 +11,7 @@ from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.ids import WorkerId, split_timer
 from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Line, Report, Resumed
 from raysync.core.roster import Roster
+from raysync.core.staleness import staleness
 from raysync.record.push_rows import Columns, PushRow, columns_of
 from raysync.record.worker_totals import WorkerMeasures, WorkerTotals
 
@@ -216,7 +217,7 @@ class Follower:
                 samples += self._former.pop(push)
                 continue
             row.outcome, row.version, row.applied_at_s = "applied", version, at
-            row.staleness = version - 1 - row.base
+            row.staleness = staleness(version, row.base)
             samples += row.samples
             if self._workers[push[0]].waiting is not row:
                 completed.append(opened.pop(push))

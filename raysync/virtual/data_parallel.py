@@ -25,7 +25,7 @@ from raysync.training.server.parameter_store import shard_of
 from raysync.training.worker.flat import FlatModel
 from raysync.virtual.actors import EvaluatorActor, ServerActor, ServerTimes, WorkerActor
 from raysync.virtual.all_reduce import AllReduce
-from raysync.virtual.site_links import SiteLinks
+from raysync.virtual.network_routes import NetworkRoutes
 from raysync.virtual.trainer import Trainer, device_of
 from raysync.virtual.transfers import PhaseNetwork
 from raysync.virtual.virtual_backend import Actor, VirtualBackend
@@ -51,7 +51,7 @@ class DataParallelRun:
         """Return a function that sets the update times of a phase, and returns its network."""
         training, described = self._training, self._training.experiment.network
         has_server = not self._paradigm.collective
-        links = SiteLinks(training.experiment, training.groups)
+        links = NetworkRoutes(training.experiment, training.groups)
         slots = {slot: slot for slot in training.groups} if has_server else {}
         servers = training.experiment.cluster.server_shards if has_server else 1
 

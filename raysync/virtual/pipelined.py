@@ -29,7 +29,7 @@ from raysync.training.files.state_file import State
 from raysync.training.worker.buffers import layout_of
 from raysync.virtual.actors import Computed, EvaluatorActor, ServerActor, ServerTimes
 from raysync.virtual.data_parallel import model_server, set_times
-from raysync.virtual.site_links import SiteLinks
+from raysync.virtual.network_routes import NetworkRoutes
 from raysync.virtual.transfers import AnyRoute, PhaseNetwork
 from raysync.virtual.virtual_backend import Actor, Cost, VirtualBackend
 
@@ -122,7 +122,7 @@ class PipelinedRun:
     def networks(self) -> Callable[[str], PhaseNetwork]:
         """Return the network of all phases: between stages and servers, and from stage to stage."""
         plan, experiment = self._plan, self._plan.training.experiment
-        network, links = experiment.network, SiteLinks(experiment, plan.training.groups)
+        network, links = experiment.network, NetworkRoutes(experiment, plan.training.groups)
         paths: dict[str, dict[str, AnyRoute]] = {}
         for stage in plan.shares:
             slots = {plan.name(each): slot for each, slot in plan.slots.items() if each[1] == stage}

@@ -9,8 +9,8 @@ from itertools import groupby
 from raysync.results.collection import CollectedRun, Success
 from raysync.results.figures import (
     decisions_and_events,
+    lead_and_staleness,
     learning_curves,
-    staleness,
     time_breakdown,
     timeline,
 )
@@ -39,7 +39,7 @@ def figures_of(all_series: Sequence[Series], success: Success) -> list[Figure]:
         *learning_curves.figures(all_series, success),
         *time_breakdown.figures(all_series),
         *timeline.figures(all_series),
-        *staleness.figures(all_series),
+        *lead_and_staleness.figures(all_series),
         *decisions_and_events.figures(all_series),
     ]
     return widened([figure for figure in everything if figure.traces])

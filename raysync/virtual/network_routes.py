@@ -51,7 +51,7 @@ class _Share:
     part: float = 1.0  # of the value's bytes
 
 
-class SiteLinks:
+class NetworkRoutes:
     """The links of one run. A shared link stays the same in all phases of a paradigm.
 
     A server on a worker's node has the worker's part of the vector there: 1/m of its bytes do not
