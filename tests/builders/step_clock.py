@@ -1,4 +1,4 @@
-"""The clock of step times under DDP, which users copy: `raysync/predict/README.md` shows its use."""
+"""The clock of step times under DDP, which users copy; `raysync/predict/README.md` says how."""
 
 import time
 
