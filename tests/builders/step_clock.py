@@ -1,4 +1,4 @@
-"""The clock of `raysync/predict/README.md`, which users copy into their trainers."""
+"""The clock of step times under DDP, which users copy; `raysync/predict/README.md` says how."""
 
 import time
 
