@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from math import isinf, log2
 from pathlib import Path
 
 import matplotlib as mpl
 import pandas as pd
-from labtables import counted, label_of
+from labtables import Gap, counted, label_of
 from matplotlib import pyplot as plt
 
 from raysync.record.sweeps import SweepRecord
-from raysync.results.statistics import estimate
 
 mpl.use("Agg")
 mpl.rcParams["svg.hashsalt"] = "raysync"  # the same picture, byte for byte
@@ -89,78 +88,58 @@ def draw_curves(
     _save(figure, file)
 
 
-def draw_shares(
-    measured: Mapping[str, pd.DataFrame],
-    published: dict[float, float],
-    curves: pd.DataFrame,
-    file: Path,
+def draw_gaps(
+    by_share: Mapping[str, Mapping[float, Gap]], by_window: Mapping[str, Gap], file: Path
 ) -> None:
-    """Draw the final accuracy against the share of BSP, measured beside published, and the curves
-    of some shares.
+    """Draw accuracy less BSP's, by the share of BSP at the beginning, and by where ASP was.
 
     The bars are 95 % intervals.
 
     Args:
-        measured: name -> trials with a column `fraction`; the curves are of the first.
-        published: share of BSP -> accuracy.
-        curves: evaluations by trial.
+        by_share: name -> share of BSP -> difference.
+        by_window: name -> difference.
+        file: the picture.
     """
-    figure, (shares, over_time) = plt.subplots(1, 2, figsize=(9, 3.9), layout="constrained")
-    for (name, trials), colour in zip(measured.items(), ("#e6550d", "#31a354"), strict=False):
-        estimates = {
-            share: estimate(list(100 * repeats))
-            for share, repeats in trials.groupby("fraction").final_accuracy
-        }
-        means = [value.mean - estimates[1.0].mean for value in estimates.values()]
-        halves = [(value.high - value.low) / 2 for value in estimates.values()]
-        shares.errorbar(
-            [_place(share) for share in estimates],
-            means,
-            yerr=halves,
-            label=name,
-            color=colour,
-            marker="o",
-            capsize=3,
-            linewidth=1.2,
-        )
-    theirs = 100 * pd.Series(published).sort_index()
-    places = [_place(share) for share in theirs.index]
-    shares.plot(
-        places,
-        theirs - theirs[1.0],
-        label="published, ResNet-32",
-        color="#636363",
-        marker="o",
-        linewidth=1.2,
+    figure, (shares, windows) = plt.subplots(
+        1, 2, figsize=(9, 3.7), width_ratios=(3, 2), layout="constrained"
     )
-    shares.axhline(0, color="black", linestyle=":", linewidth=0.8)
-    shares.set(
-        xlabel="share of BSP, %",
-        ylabel="final accuracy - BSP's, points",
-        xticks=places,
-        xticklabels=[f"{100 * share:g}" for share in theirs.index],
-    )
-    first = next(iter(measured.values()))
-    both = curves[curves.progress < 0.99].merge(first[["trial", "fraction"]], on="trial")
-    for share, colour in (
-        (1.0, "#636363"),
-        (0.5, "#08519c"),
-        (0.25, "#31a354"),
-        (0.0625, "#e6550d"),
-        (0.0, "#756bb1"),
+    for (name, gaps), colour, shift in zip(
+        by_share.items(), ("#e6550d", "#636363"), (-0.05, 0.05), strict=True
     ):
-        means = both[both.fraction == share].groupby("progress")[["seconds", "accuracy"]].mean()
-        over_time.plot(
-            means.seconds,
-            100 * means.accuracy,
-            label=f"BSP {100 * share:g} %",
-            color=colour,
-            linewidth=1.2,
-        )
-    over_time.set(xlabel="seconds (virtual)", ylabel="accuracy, %, mean over the seeds")
-    for panel in (shares, over_time):
-        panel.legend(bbox_to_anchor=(0.5, -0.16), loc="upper center", ncols=3, frameon=False)
+        places = [_place(share) + shift for share in gaps]
+        _bars(shares, places, list(gaps.values()), colour, name)
+    ticks = sorted({share for gaps in by_share.values() for share in gaps})
+    shares.set(
+        xlabel="share of BSP at the beginning, %, then ASP",
+        ylabel="final accuracy less BSP's, points",
+        xticks=[_place(share) for share in ticks],
+        xticklabels=[f"{100 * share:.3g}" for share in ticks],
+    )
+    shares.legend(loc="lower right", frameon=False)
+    _bars(windows, range(len(by_window)), list(by_window.values()), "#e6550d", None)
+    windows.set(
+        xlabel="ASP in this quarter of the work only",
+        xticks=range(len(by_window)),
+        xticklabels=list(by_window),
+    )
+    for panel in (shares, windows):
+        panel.axhline(0, color="black", linestyle=":", linewidth=0.8)
     _save(figure, file)
+
+
+def _bars(
+    panel: plt.Axes, places: Sequence[float], gaps: Sequence[Gap], colour: str, name: str | None
+) -> None:
+    panel.errorbar(
+        places,
+        [gap.mean for gap in gaps],
+        yerr=[[gap.mean - gap.low for gap in gaps], [gap.high - gap.mean for gap in gaps]],
+        label=name,
+        color=colour,
+        marker="o",
+        capsize=3,
+        linestyle="none",
+    )
 
 
 def draw_goodput(runs: pd.DataFrame, file: Path) -> None:

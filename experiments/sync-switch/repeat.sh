@@ -1,12 +1,10 @@
 #!/bin/sh
-# All sweeps of this folder, then its page: experiments/sync-switch/repeat.sh DATA RUNS
-#   DATA: folder with cifar-10-batches-py;  RUNS: where records go
+# All runs of this folder, then its pages: experiments/sync-switch/repeat.sh DATA RUNS
+#   DATA: folder with FashionMNIST;  RUNS: where records go
 set -eu
 here=$(dirname "$0")
-for sweep in lr lr-seeds share share-low-lr order sixteen sixteen-paper-lr stragglers-trained momentum batch alexnet; do
-    raysync sweep "$here/$sweep.yaml" --set "data.data_dir=$1" --set "output=$2"
-done
-for sweep in slow-links towers stragglers stragglers-towers; do
+for sweep in batch slow-links towers stragglers stragglers-towers; do
     raysync sweep "$here/$sweep.yaml" --set "output=$2"
 done
+python "$here/windows.py" --data "$1"
 python "$here/../labbook.py" --runs "$2"

@@ -2,23 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
-import yaml
 from labtables import (
     TWO_TESTS,
     Gap,
     Results,
     markdown,
     mean_cell,
-    not_run,
     paired_gap,
-    percent_cell,
-    points_cell,
     ratio,
     ratio_cell,
     sweeps_table,
@@ -30,16 +26,6 @@ from raysync.results.columns import plain_form, ratio_text
 from raysync.results.statistics import estimate
 
 HERE = Path(__file__).parent
-LATE = 0.79
-"""The progress from which the evaluations before the last one count as converged: after the last
-decay."""
-NOT_THERE = {"final_accuracy": None, "seconds": None}
-"""The published row of a run that diverged."""
-POLICIES = {0.0625: "6.25 %", 0.125: "12.5 %", 0.5: "50 %"}
-"""The share of BSP in policies 1, 2 and 3."""
-AUTHORS_ROUND = 10532 / 1598
-"""The duration of a BSP round in the authors' logs, in steps of ASP: the ratio of their training
-times for the same work."""
 PUBLISHED_STEPS = {
     "none": (3.93, 18.89),
     "10 ms, 1 worker": (3.71, 18.04),
@@ -53,13 +39,13 @@ PUBLISHED_ROUNDS = {"4-k80": 0.67, "8-k80": 1.27, "16-k80": 2.17}
 """Profile, for the number of workers -> seconds of a BSP round between evaluations (from the
 authors' logs of fixed_sync_baseline, bsp_3 and cluster_16/bsp_run1, a line each hundred rounds)."""
 PUBLISHED_STRAGGLERS = {
-    ("mild", "none"): (2063, 0.9073),
-    ("mild", "greedy"): (2066, 0.8938),
-    ("mild", "elastic"): (2056, 0.9092),
-    ("moderate", "none"): (2288, 0.9091),
-    ("moderate", "elastic"): (2038, 0.9139),
+    ("mild", "none"): 2063,
+    ("mild", "greedy"): 2066,
+    ("mild", "elastic"): 2056,
+    ("moderate", "none"): 2288,
+    ("moderate", "elastic"): 2038,
 }
-"""Figure 15 (from the authors' logs): scenario, online policy -> seconds, accuracy."""
+"""Figure 15 (from the authors' logs): scenario, online policy -> seconds."""
 SCENARIOS = ("mild, latency", "moderate, latency", "mild, slow-down", "moderate, slow-down")
 """The scenarios in the order of stragglers.yaml."""
 MARGIN = 1.0
@@ -67,113 +53,91 @@ MARGIN = 1.0
 
 
 def tables(results: Results) -> dict[str, str]:
-    """Return the tables by the names of their marks; one whose sweeps have not run says so."""
-    makers: dict[str, tuple[Callable[[Results], str], *tuple[str, ...]]] = {
-        "sweeps": (sweeps_table,),
-        "authors": (authors,),
-        "pre-study": (pre_study, "lr"),
-        "share": (share, "share"),
-        "share-low-lr": (share_low_lr, "share-low-lr"),
-        "end-to-end": (end_to_end, "share"),
-        "order": (order, "share", "order"),
-        "policies": (policies, "share", "sixteen"),
-        "paper-lr": (paper_lr, "sixteen-paper-lr"),
-        "batch": (batch, "share", "batch"),
-        "momentum": (momentum, "share", "momentum"),
-        "slow-links": (slow_links, "slow-links"),
-        "rounds": (rounds, "towers"),
-        "towers": (towers, "share", "sixteen", "towers"),
-        "stragglers": (stragglers, "stragglers"),
-        "stragglers-towers": (stragglers_towers, "stragglers-towers"),
-        "stragglers-trained": (stragglers_trained, "share", "stragglers-trained"),
-        "alexnet": (alexnet, "alexnet"),
-        "switch-cost": (switch_cost,),
-    }
+    """Return the tables by the names of their marks."""
     return {
-        name: (
-            make(results) if set(needed) <= set(results.sweeps.index) else not_run(results, needed)
-        )
-        for name, (make, *needed) in makers.items()
+        "sweeps": sweeps_table(results),
+        "authors": authors(results),
+        "windows": windows(results),
+        "momentum": momentum(results),
+        "batch": batch(results),
+        "slow-links": slow_links(results),
+        "rounds": rounds(results),
+        "towers": towers(results),
+        "stragglers": stragglers(results),
+        "stragglers-towers": stragglers_towers(results),
+        "switch-cost": switch_cost(results),
     }
 
 
 def facts(results: Results) -> dict[str, str]:
-    """Return the facts by the names of their marks: accuracies in percent, times as ratios."""
-    named, trials = {**dict(ORDERS), "sync-switch(fraction=0.0625)": "policy 1"}, ordered(results)
-    cells = {text: percent_cell(trials[trials.label == name]) for name, text in named.items()}
-    cells["BSP in ASP's"] = ratio_cell(
-        ratio(trials[trials.label == "bsp"], trials[trials.label == "asp"], "seconds")
-    )
-    cells |= authors_facts(results)
-    low = results.trials("share-low-lr")
-    cells["low lr, BSP less policy 1"] = points_cell(
-        *(low[low.label == name] for name in ("bsp", "sync-switch(fraction=0.0625)"))
-    )
-    if "towers" in results.sweeps.index:
-        times = tower_times(results)
-        eight = times[(times.profile == "8-k80") & (times.reading == "towers")]
-        cells["BSP as towers in ASP's"] = relative(
-            eight[eight.fraction == 1], eight[eight.fraction == 0], "seconds"
-        )
-        seconds = times.set_index(["profile", "fraction", "reading"]).seconds
-        for (profile, fraction, reading), value in seconds.items():
-            bsp = seconds[profile, 1, reading]
-            cells[f"speed {profile} {fraction:g} {reading}"] = ratio_text(bsp / value)
-    if "slow-links" in results.sweeps.index:
-        slowed = slowed_throughput(results)
-        cells |= {f"slow, {name}": ratio_text(slowed[name][0]) for name in slowed}
-    if "stragglers-towers" in results.sweeps.index:
-        online = with_online(results.trials("stragglers-towers"))
-        slow = online["config/faults"] == list(dict.fromkeys(online["config/faults"]))[-1]
-        for policy in ("greedy", "elastic"):
-            cells[f"towers, {policy}"] = ratio_cell(
-                ratio(
-                    online[slow & (online.online == policy)],
-                    online[slow & (online.online == "none")],
-                    "seconds",
-                )
-            )
-    if "stragglers" in results.sweeps.index:
-        online = with_online(results.trials("stragglers"))
+    """Return the facts by the names of their marks: differences in points, times as ratios."""
+    return {
+        **authors_facts(results),
+        **windows_facts(results),
+        **tower_facts(results),
+        **online_facts(results),
+        **{
+            f"slow, {name}": ratio_text(bsp)
+            for name, (bsp, *_) in slowed_throughput(results).items()
+        },
+        **{f"batch {size}, {fixed}": cell for (size, fixed), cell in batch_cells(results).items()},
+    }
+
+
+def tower_facts(results: Results) -> dict[str, str]:
+    """Return training times in ASP's and in BSP's own, under both readings."""
+    seconds = tower_times(results).set_index(["profile", "reading", "fraction"]).seconds
+    eight = seconds["8-k80"]
+    cells = {
+        "BSP in ASP's": ratio_text(eight["processes", 1] / eight["processes", 0]),
+        "BSP as towers in ASP's": ratio_text(eight["towers", 1] / eight["towers", 0]),
+    }
+    for (profile, reading, fraction), value in seconds.items():
+        faster = ratio_text(seconds[profile, reading, 1] / value)
+        cells[f"speed {profile} {fraction:g} {reading}"] = faster
+    return cells
+
+
+def online_facts(results: Results) -> dict[str, str]:
+    """Return the times of online policies in those without any."""
+    cells = {}
+    for sweep, prefix in (("stragglers", ""), ("stragglers-towers", "towers, ")):
+        online = with_online(results.trials(sweep))
         scenarios = dict(zip(dict.fromkeys(online["config/faults"]), SCENARIOS, strict=True))
-        for (setting, policy, margin), repeats in online.groupby(
+        for (faults, policy, margin), repeats in online.groupby(
             ["config/faults", "online", "margin"]
         ):
-            none = online[(online["config/faults"] == setting) & (online.online == "none")]
-            cells[f"{scenarios[setting]}, {policy}, {margin}"] = ratio_cell(
+            none = online[(online["config/faults"] == faults) & (online.online == "none")]
+            cells[f"{prefix}{scenarios[faults]}, {policy}, {margin}"] = ratio_cell(
                 ratio(repeats, none, "seconds")
             )
-    if "stragglers-trained" in results.sweeps.index:
-        online = with_online(results.trials("stragglers-trained"))
-        none = online[online.online == "none"]
-        for policy in ("greedy", "elastic"):
-            repeats = online[online.online == policy]
-            cells[f"trained, {policy}"] = ratio_cell(ratio(repeats, none, "seconds"))
-            cells[f"trained, {policy}, points"] = points_cell(repeats, none)
     return cells
 
 
 def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
     """Draw the picture."""
-    from pictures import draw_shares
+    from pictures import draw_gaps
 
-    if "share" in sweeps:
-        published = {
-            fraction_of(name): row["final_accuracy"]
-            for name, row in results.published("share").rows.items()
-        }
-        measured = {"lenet, lr 0.01": shared(results)}
-        if "share-low-lr" in results.sweeps.index:
-            low = results.trials("share-low-lr")
-            measured["lenet, lr 0.0025"] = low.assign(fraction=low.label.map(fraction_of))
-        draw_shares(measured, published, results.curves("share"), HERE / "share.svg")
+    found, runs = windows_of(results), authors_runs(results)
+    theirs = runs[runs.setup == 1]
+    shares = {0.0: "asp"} | {share: f"bsp {share:.4g}" for share in SHARES}
+    draw_gaps(
+        {
+            "CNN on Fashion-MNIST": {share: found.gap(arm) for share, arm in shares.items()},
+            "published: ResNet-32 on CIFAR-10": {
+                share: gap(theirs, share) for share in sorted(set(theirs.bsp_share) - {1})
+            },
+        },
+        {f"quarter {number}": found.gap(arm) for number, arm in enumerate(QUARTERS, 1)},
+        HERE / "windows.svg",
+    )
 
 
 def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
     """Keep what tables need of journals."""
     from detections import detections
 
-    for name in ("stragglers", "stragglers-towers", "stragglers-trained"):
+    for name in ("stragglers", "stragglers-towers"):
         if name in sweeps:
             detections(sweeps[name]).to_csv(
                 results.folder / "results" / f"{name}.detections.csv",
@@ -196,21 +160,6 @@ def relative(repeats: pd.DataFrame, base: pd.DataFrame, key: str) -> str:
     """Return a measure's mean as a ratio to that of others."""
     ratio = repeats[key].mean() / base[key].mean()
     return "-" if pd.isna(ratio) else ratio_text(ratio)
-
-
-def percent(value: float | None) -> str:
-    """Return a published accuracy in percent."""
-    return "diverged" if value is None else f"{100 * value:.1f}"
-
-
-def pre_study(results: Results) -> str:
-    """Tabulate BSP at each learning rate."""
-    rows = []
-    for sweep in ("lr", *(name for name in ("lr-seeds",) if name in results.sweeps.index)):
-        for rate, repeats in results.trials(sweep).groupby("config/update.lr", sort=False):
-            finals = ", ".join(f"{100 * value:.1f}" for value in repeats.final_accuracy)
-            rows.append([f"`{sweep}.yaml`", f"{rate:g}", ", ".join(map(str, repeats.seed)), finals])
-    return markdown(["sweep", "lr", "seeds", "BSP's final accuracy, %"], rows)
 
 
 # ---- the authors' runs: authors.csv ----
@@ -276,277 +225,6 @@ def authors_facts(results: Results) -> dict[str, str]:
     return cells
 
 
-# ---- share.yaml: Figures 5(b) and 10, Table I ----
-
-
-def shared(results: Results) -> pd.DataFrame:
-    """Return the trials of share.yaml, the largest share of BSP first, with `fraction`, and the
-    seconds to the target on two clocks.
-    """
-    trials, curves = results.trials("share").set_index("trial"), results.curves("share")
-    trials = trials.assign(fraction=trials.label.map(fraction_of))
-    curves = curves[curves.progress < 0.99]  # the last evaluation is on other images
-    late = curves[curves.progress > LATE].groupby("trial").accuracy.mean()
-    target = float(late[trials.index[trials.label == "bsp"]].mean())
-    reached = curves[curves.accuracy >= target].groupby("trial").first()
-    begun = pd.concat([reached.progress, trials.fraction], axis=1).min(axis=1)
-    return (
-        trials.assign(
-            target=target,
-            late=late,
-            to_target_s=reached.seconds,
-            authors=1 + (AUTHORS_ROUND - 1) * trials.fraction,
-            to_target_authors=begun * AUTHORS_ROUND + (reached.progress - begun),
-        )
-        .sort_values(["fraction", "seed"], ascending=[False, True])
-        .reset_index()
-    )
-
-
-def share(results: Results) -> str:
-    """Tabulate accuracy and time by the share of BSP."""
-    trials, published = shared(results), results.published("share").rows
-    bsp, base = trials[trials.label == "bsp"], published["bsp"]["seconds"]
-    rows = []
-    for fraction, repeats in trials.groupby("fraction", sort=False):
-        theirs = published[repeats.label.iloc[0]]
-        rows.append(
-            [
-                f"{100 * fraction:g} %",
-                percent(theirs["final_accuracy"]),
-                percent_cell(repeats),
-                ratio_text(theirs["seconds"] / base),
-                relative(repeats, bsp, "seconds"),
-                relative(repeats, bsp, "authors"),
-                reached_cell(repeats, bsp, "to_target_s"),
-                reached_cell(repeats, bsp, "to_target_authors"),
-            ]
-        )
-    return markdown(
-        [
-            "BSP's share",
-            "accuracy %, published",
-            "measured",
-            "training time in BSP's, published",
-            "measured",
-            "by the authors' clock",
-            "time to BSP's accuracy in BSP's, measured",
-            "by the authors' clock",
-        ],
-        rows,
-    )
-
-
-def share_low_lr(results: Results) -> str:
-    """Tabulate the same at a quarter of the learning rate."""
-    trials, published = results.trials("share-low-lr"), results.published("share").rows
-    bsp = trials[trials.label == "bsp"]
-    rows = [
-        [
-            f"{100 * fraction_of(name):g} %",
-            percent(published[name]["final_accuracy"]),
-            percent_cell(repeats),
-            relative(repeats, bsp, "seconds"),
-        ]
-        for name, repeats in trials.groupby("label", sort=False)
-    ]
-    return markdown(
-        ["BSP's share, lr 0.0025", "accuracy %, published", "measured", "training time in BSP's"],
-        rows,
-    )
-
-
-def reached_cell(repeats: pd.DataFrame, bsp: pd.DataFrame, key: str) -> str:
-    """Return the mean time of those that reached the target, in BSP's, and how many did."""
-    times = repeats[key].dropna()
-    hits = f"{len(times)} of {len(repeats)}"
-    return f"{ratio_text(times.mean() / bsp[key].mean())} ({hits})" if len(times) else f"- ({hits})"
-
-
-def end_to_end(results: Results) -> str:
-    """Tabulate policy 1 beside BSP and ASP, as in Table I and Figure 10."""
-    trials = shared(results)
-    bsp, asp, policy = (trials[trials.fraction == fraction] for fraction in (1.0, 0.0, 0.0625))
-    points = {
-        name: f"{100 * (policy.final_accuracy.mean() - base.final_accuracy.mean()):+.1f}"
-        for name, base in (("bsp", bsp), ("asp", asp))
-    }
-    rows = [
-        [
-            "training time, BSP's / policy 1's",
-            "5.13",
-            relative(bsp, policy, "seconds"),
-            relative(bsp, policy, "authors"),
-        ],
-        [
-            "training time, ASP's / policy 1's",
-            "0.78",
-            relative(asp, policy, "seconds"),
-            relative(asp, policy, "authors"),
-        ],
-        [
-            "time to BSP's accuracy, BSP's / policy 1's",
-            "3.99",
-            faster(bsp, policy, "to_target_s"),
-            faster(bsp, policy, "to_target_authors"),
-        ],
-        ["accuracy against BSP, points", "-0.1", points["bsp"], ""],
-        ["accuracy against ASP, points", "+2.6", points["asp"], ""],
-    ]
-    return markdown(["", "published", "measured", "by the authors' clock"], rows)
-
-
-def faster(bsp: pd.DataFrame, policy: pd.DataFrame, key: str) -> str:
-    """Return BSP's mean time to the target in that of others, and how many reached it."""
-    ours, theirs = policy[key].dropna(), bsp[key].dropna()
-    hits = f"{len(theirs)} and {len(ours)} of {len(policy)} reach it"
-    return (
-        f"{ratio_text(theirs.mean() / ours.mean())} ({hits})"
-        if len(ours) and len(theirs)
-        else f"- ({hits})"
-    )
-
-
-# ---- order.yaml: Figure 5(a) ----
-
-ORDERS = (
-    ("bsp", "BSP"),
-    ("sync-switch(fraction=0.5)", "BSP 50, ASP 50"),
-    ("sync-switch(fraction=0.25)", "BSP 25, ASP 75"),
-    ("sync-switch(fraction=0.25, first=asp, then=bsp)", "ASP 25, BSP 75"),
-    ("sync-switch(fraction=0.5, first=asp, then=bsp)", "ASP 50, BSP 50"),
-    ("sync-switch(fraction=0.75, first=asp, then=bsp)", "ASP 75, BSP 25"),
-    ("asp", "ASP"),
-)
-
-
-def ordered(results: Results) -> pd.DataFrame:
-    """Return the trials of order.yaml, and those of share.yaml."""
-    return pd.concat(
-        [results.trials(name) for name in ("share", "order") if name in results.sweeps.index]
-    )
-
-
-def order(results: Results) -> str:
-    """Tabulate accuracy by the order of the phases."""
-    trials, published = (
-        ordered(results),
-        results.published("share").rows | results.published("order").rows,
-    )
-    bsp, rows = trials[trials.label == "bsp"], []
-    for name, text in ORDERS:
-        repeats, theirs = trials[trials.label == name], published.get(name)
-        rows.append(
-            [
-                text,
-                percent(theirs["final_accuracy"]) if theirs else "",
-                percent_cell(repeats),
-                relative(repeats, bsp, "seconds"),
-            ]
-        )
-    return markdown(
-        ["order, % of the work", "accuracy %, published", "measured", "training time in BSP's"],
-        rows,
-    )
-
-
-# ---- 8 and 16 workers: Figure 14 ----
-
-
-def policies(results: Results) -> str:
-    """Tabulate each policy in each setup."""
-    setups = {"8": results.trials("share"), "16": results.trials("sixteen")}
-    published = {"8": results.published("share").rows, "16": results.published("sixteen").rows}
-    rows = []
-    for name, heading in (
-        ("bsp", "BSP"),
-        *(
-            (f"sync-switch(fraction={fraction:g})", f"policy {number}: {text}")
-            for number, (fraction, text) in enumerate(POLICIES.items(), 1)
-        ),
-        ("asp", "ASP"),
-    ):
-        row = [heading]
-        for workers, trials in setups.items():
-            repeats, theirs = trials[trials.label == name], published[workers].get(name, NOT_THERE)
-            row += [
-                percent(theirs["final_accuracy"]),
-                percent_cell(repeats) if len(repeats) else "not run",
-                (
-                    ratio_text(theirs["seconds"] / published[workers]["bsp"]["seconds"])
-                    if theirs["seconds"]
-                    else ""
-                ),
-                relative(repeats, trials[trials.label == "bsp"], "seconds"),
-            ]
-        rows.append(row)
-    heads = ["accuracy %, published", "measured", "time in BSP's, published", "measured"]
-    return markdown(
-        ["", *(f"{workers} workers: {head}" for workers in setups for head in heads)], rows
-    )
-
-
-def paper_lr(results: Results) -> str:
-    """Tabulate 16 workers at the paper's learning rate."""
-    trials = results.trials("sixteen-paper-lr")
-    rows = [
-        [f"`{name}`", ", ".join(dict.fromkeys(repeats.status)), each(repeats)]
-        for name, repeats in trials.groupby("label", sort=False)
-    ]
-    return markdown(["16 workers, lr 0.1", "runs", "final accuracy, %, of each seed"], rows)
-
-
-def each(repeats: pd.DataFrame) -> str:
-    """Return the final accuracies."""
-    return ", ".join(
-        "-" if pd.isna(value) else f"{100 * value:.1f}" for value in repeats.final_accuracy
-    )
-
-
-# ---- after the switch: Figure 8 ----
-
-
-def policy_1(results: Results) -> pd.DataFrame:
-    """Return the trials of policy 1 as in the paper: batch and momentum unchanged."""
-    trials = results.trials("share")
-    return trials[trials.label == "sync-switch(fraction=0.0625)"]
-
-
-def batch(results: Results) -> str:
-    """Tabulate by the batch of an ASP worker."""
-    trials, usual = results.trials("batch"), policy_1(results)
-    sizes = {32: "32", 512: "512"}
-    rows = {128: usual} | {
-        size: trials[trials.label.str.contains(f"'asp': {text}")] for size, text in sizes.items()
-    }
-    return markdown(
-        ["batch under ASP", "samples a second, in those at 128", "accuracy %"],
-        [
-            [str(size), relative(repeats, usual, "throughput_samples_per_s"), percent_cell(repeats)]
-            for size, repeats in sorted(rows.items())
-        ],
-    )
-
-
-def momentum(results: Results) -> str:
-    """Tabulate by the momentum after the switch."""
-    rows = [["unchanged, 0.9 (the paper's choice)", percent_cell(policy_1(results))]]
-    for text, repeats in results.trials("momentum").groupby("config/update.phases", sort=False):
-        rows.append([momentum_text(yaml.safe_load(text)["asp"]), percent_cell(repeats)])
-    return markdown(["momentum under ASP", "accuracy %"], rows)
-
-
-def momentum_text(phase: dict[str, Any]) -> str:
-    """Return a phase's momentum in words."""
-    ramp = phase.get("momentum_ramp")
-    if ramp is None:
-        return f"{phase['momentum']:g}"
-    return (
-        f"{ramp['name']} rise from {ramp.get('start', 0):g} to 0.9 over {ramp['over']:.0%} of the"
-        " work"
-    )
-
-
 # ---- in time only: Figures 4 and 15 ----
 
 
@@ -593,6 +271,58 @@ def slow_links(results: Results) -> str:
     )
 
 
+# ---- after the switch: Figure 8 ----
+
+
+BATCHES = (32, 128, 512)
+FIXED = {"0.0015625": "nothing", "0.0010417": "a third", "0.00078125": "half"}
+"""The seconds of a sample -> how much of a step of 128 samples no batch lengthens."""
+
+
+def batch_cells(results: Results) -> dict[tuple[int, str], str]:
+    """Return batch under ASP and fixed part of a step -> samples a second, in those at 128."""
+    trials = results.trials("batch")
+    found = re.compile(r"per_sample_s: ([\d.e-]+)")
+    fixed = trials["config/workers"].map(
+        lambda text: FIXED[f"{float(found.search(text)[1]):.8g}".rstrip("0")]
+    )
+    size = trials.label.map(
+        lambda label: next((each for each in BATCHES if f"'asp': {each}" in label), 128)
+    )
+    cells = {}
+    for part in FIXED.values():
+        usual = trials[(fixed == part) & (size == 128)]
+        for each in BATCHES:
+            repeats = trials[(fixed == part) & (size == each)]
+            cells[each, part] = ratio_cell(ratio(repeats, usual, "throughput_samples_per_s"))
+    return cells
+
+
+def batch(results: Results) -> str:
+    """Tabulate the throughput by the batch of an ASP worker."""
+    cells = batch_cells(results)
+    return markdown(
+        ["batch under ASP", *(f"{part} of a step is fixed" for part in FIXED.values())],
+        [[str(size), *(cells[size, part] for part in FIXED.values())] for size in BATCHES],
+    )
+
+
+def momentum(results: Results) -> str:
+    """Tabulate by the momentum under ASP, after 6.25 % of BSP."""
+    found = windows_of(results)
+    usual = found.of("bsp 0.0625")
+    runs = results.of_runs("windows.momentum", "windows")
+    runs = runs.assign(percent=100 * runs.accuracy)
+    rows = [["0.9, unchanged", mean_cell(usual, "percent", lambda _: ".2f"), "", "", "0"]]
+    for arm, text in MOMENTA.items():
+        repeats = runs[runs.arm == arm]
+        change = paired_gap(repeats, usual, HALF_A_POINT)
+        accuracy = mean_cell(repeats, "percent", lambda _: ".2f")
+        diverged = str(repeats.diverged.sum())
+        rows.append([text, accuracy, str(change), change.verdict, diverged])
+    return markdown(["momentum under ASP", "accuracy %", "less 0.9, points", "", "diverged"], rows)
+
+
 # ---- towers.yaml: two readings of the authors' BSP ----
 
 
@@ -626,13 +356,10 @@ def towers(results: Results) -> str:
     """Tabulate training times by the share of BSP, in BSP's own, under both readings."""
     times, rows = tower_times(results), []
     seconds = times.set_index(["profile", "reading", "fraction"]).seconds
-    for profile, sweep in (("8-k80", "share"), ("16-k80", "sixteen")):
-        published = {
-            fraction_of(name): row["seconds"]
-            for name, row in results.published(sweep).rows.items()
-            if row["seconds"]
-        }
-        for fraction in sorted({*times.fraction} & {*published}, reverse=True):
+    for profile, setup in (("8-k80", 1), ("16-k80", 3)):
+        runs = authors_runs(results)
+        published = runs[runs.setup == setup].groupby("bsp_share").seconds.mean()
+        for fraction in sorted({*times.fraction} & {*published.index}, reverse=True):
             rows.append(
                 [
                     profile.partition("-")[0],
@@ -707,12 +434,10 @@ def online_table(results: Results, sweep: str, *, in_seconds: bool) -> str:
         kind = scenario.partition(",")[0]
         for (online, margin), repeats in here.groupby(["online", "margin"], sort=False):
             theirs = PUBLISHED_STRAGGLERS.get((kind, online))
-            published = (
-                ratio_text(theirs[0] / PUBLISHED_STRAGGLERS[kind, "none"][0]) if theirs else ""
-            )
+            published = ratio_text(theirs / PUBLISHED_STRAGGLERS[kind, "none"]) if theirs else ""
             third = margin if online != "none" else ""
             if in_seconds:
-                third = str(theirs[0]) if theirs else ""
+                third = str(theirs) if theirs else ""
             rows.append(
                 [
                     scenario,
@@ -740,64 +465,7 @@ def online_table(results: Results, sweep: str, *, in_seconds: bool) -> str:
     )
 
 
-def stragglers_trained(results: Results) -> str:
-    """Tabulate the online policies: accuracy."""
-    trials = with_online(results.trials("stragglers-trained"))
-    detections = pd.read_csv(results.folder / "results" / "stragglers-trained.detections.csv")
-    trials = trials.merge(detections, on="trial", how="left")
-    none, calm, rows = trials[trials.online == "none"], results.trials("share"), []
-    calm = calm[calm.label == "sync-switch(fraction=0.5)"]
-    rows.append(
-        [
-            "no stragglers",
-            "",
-            percent_cell(calm),
-            ratio_cell(ratio(calm, none, "seconds")),
-            *[""] * 3,
-        ]
-    )
-    for online, repeats in trials.groupby("online", sort=False):
-        theirs = PUBLISHED_STRAGGLERS.get(("moderate", online))
-        rows.append(
-            [
-                online,
-                percent(theirs[1]) if theirs else "",
-                percent_cell(repeats),
-                ratio_cell(ratio(repeats, none, "seconds")),
-                *detection_cells(repeats),
-            ]
-        )
-    return markdown(
-        [
-            "policy",
-            "accuracy %, published (moderate)",
-            "measured",
-            "time in that of `none`",
-            "spells found",
-            "notes that were right",
-            "suspended",
-        ],
-        rows,
-    )
-
-
 # ---- the rest ----
-
-
-def alexnet(results: Results) -> str:
-    """Tabulate one seed with another model."""
-    trials = results.trials("alexnet")
-    bsp = trials[trials.label == "bsp"]
-    rows = [
-        [
-            f"`{name}`",
-            percent_cell(repeats),
-            relative(repeats, bsp, "seconds"),
-            mean_cell(repeats, "staleness_mean", plain_form),
-        ]
-        for name, repeats in trials.groupby("label", sort=False)
-    ]
-    return markdown(["", "accuracy %", "training time in BSP's", "staleness"], rows)
 
 
 def switch_cost(results: Results) -> str:
@@ -823,6 +491,14 @@ def switch_cost(results: Results) -> str:
 
 HALF_A_POINT = 0.5
 """The margin of windows.py, set before its first run."""
+SHARES = (0.03125, 0.0625, 0.125, 0.25, 0.5)
+MOMENTA = {
+    "momentum 0": "0",
+    "momentum 0.125": "0.125",
+    "momentum linear": "from 0 to 0.9, linearly over 25 % of the work",
+    "momentum exponential": "from 0.125 to 0.9, exponentially over 25 %",
+}
+"""The name of an arm in windows.momentum.csv -> in tables."""
 QUARTERS = tuple(f"asp in quarter {number}" for number in (1, 2, 3, 4))
 ARMS = {
     "bsp": "BSP",
