@@ -10,19 +10,18 @@ With --ray, some of these runs once more, by actors on this machine: results/loc
 """
 
 import argparse
-import csv
-import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from multiprocessing import get_context
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-os.environ["OMP_NUM_THREADS"] = "1"  # as many processes as cores
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
 import torch
 import yaml
+from trials import TUNING_SEED, Trial, run_all
 
 import raysync
 
@@ -30,10 +29,7 @@ HERE = Path(__file__).parent
 RATES, TRAINED, CODED, ON_RAY = (
     HERE / "results" / f"local-steps.{name}.csv" for name in ("rates", "train", "codecs", "ray")
 )
-FIELDS = (
-    "method", "speeds", "steps", "wire", "lr", "seed", "loss", "virtual_s", "pushed_bytes",
-    "staleness",
-)  # fmt: skip
+TRIAL = ("method", "speeds", "steps", "wire", "lr", "seed")
 STEPS = (8, 32)
 SPEEDS = {"equal": (1.0, 1.0, 1.0, 1.0), "unequal": (0.58, 0.75, 1.51, 3.33)}
 """Name -> the seconds of a step of each worker; the unequal ones are those of arXiv:2401.09135."""
@@ -41,7 +37,7 @@ WORKERS, PRETRAINING = 4, 400
 """The number of workers, and the updates before, of one worker."""
 COMMON: dict[str, Any] = yaml.safe_load((HERE / "local-steps.yaml").read_text(encoding="utf-8"))
 INNER = COMMON.pop("local")
-SEEDS, TUNING_SEED = COMMON.pop("seeds"), 100
+SEEDS = COMMON.pop("seeds")
 NESTEROV = {"momentum": 0.9, "nesterov": True}
 SYNC, ASYNC = (0.1, 0.2, 0.35, 0.7, 1.0), (0.0125, 0.025, 0.05, 0.1, 0.2)
 PLAIN = (0.06, 0.125, 0.25, 0.5, 1.0)
@@ -49,7 +45,8 @@ PLAIN = (0.06, 0.125, 0.25, 0.5, 1.0)
 methods; so they were extended before any other run.)"""
 OF_SPEEDS = {"async, dylu", "async, dn, dylu", "quorum", "ssp", "lagtuner"}
 """The methods that are one of the others, bit for bit, where all workers are equally fast."""
-
+OF_EQUAL = {"snoo", "diloco, sgd outside"}
+"""The methods that are run with equal workers only."""
 
 SECOND, REPEATS = 0.1, 3
 """On Ray: what a virtual second takes there, and how often each run is made."""
@@ -64,6 +61,7 @@ def methods(
     return {
         "snoo": (around("bsp", steps), NESTEROV, SYNC),
         "diloco": (around("bsp", steps), NESTEROV, SYNC),
+        "diloco, sgd outside": (around("bsp", steps), {}, PLAIN),
         "async": (around("asp", steps), NESTEROV, ASYNC),
         "async, sgd outside": (around("asp", steps), {}, PLAIN),
         "async, dn": (around("asp", steps), delayed, SYNC),
@@ -83,13 +81,9 @@ def around(paradigm: str | dict[str, Any], steps: int) -> dict[str, Any]:
     return {"name": "local", "paradigm": paradigm, "steps": steps}
 
 
-Run = tuple[str, str, int, str, float, int]
-"""Method, speeds, steps, format of pushes, outer rate, seed."""
-
-
-def settings_of(run: Run, model: Path, output: Path, second: float = 1.0) -> dict[str, Any]:
+def settings_of(run: Trial, model: Path, output: Path, second: float = 1.0) -> dict[str, Any]:
     """Return the experiment of a run."""
-    method, speeds, steps, wire, lr, seed = run
+    method, speeds, steps, wire, lr, seed = (run[name] for name in TRIAL)
     seconds = SPEEDS[speeds][:1] if method == "snoo" else SPEEDS[speeds]
     settings = dict(COMMON) | {
         "seed": seed,
@@ -104,17 +98,17 @@ def settings_of(run: Run, model: Path, output: Path, second: float = 1.0) -> dic
     return settings | {"paradigm": paradigm, "local": INNER, "update": update | {"lr": lr}}
 
 
-def train(run: Run, model: Path, output: Path) -> list[Any]:
-    """Train; return the row."""
-    wire = run[3]
+def train(run: Trial, model: Path, output: Path) -> Trial:
+    """Train; return what came out."""
     record = raysync.run(settings_of(run, model, output))
     assert record.summary["status"] in ("finished", "diverged"), record.summary
-    loss = float(record.evaluations.loss.iloc[-1])
-    pushes = len(record.pushes)
-    size = {"float32": 1.0, "int8": 0.25, "top-k": 0.02}[wire]
-    pushed = 4 * record.summary["parameters"] * pushes * size
-    return [*run, f"{loss:.6f}", record.summary["seconds"], f"{pushed:.0f}",
-            record.summary["staleness_mean"]]  # fmt: skip
+    size = {"float32": 1.0, "int8": 0.25, "top-k": 0.02}[run["wire"]]
+    return {
+        "loss": round(float(record.evaluations.loss.iloc[-1]), 6),
+        "virtual_s": record.summary["seconds"],
+        "pushed_bytes": round(4 * record.summary["parameters"] * len(record.pushes) * size),
+        "staleness": record.summary["staleness_mean"],
+    }
 
 
 def pretrained(output: Path) -> Path:
@@ -137,57 +131,39 @@ def pretrained(output: Path) -> Path:
     return found[-1]
 
 
-def run_all(runs: Sequence[Run], table: Path, output: Path) -> None:
-    """Run what has no row yet, and write rows as they come."""
-    names = ["tuning_seed" if (table, name) == (RATES, "seed") else name for name in FIELDS]
-    done = set()
-    if table.is_file():
-        rows = pd.read_csv(table)[names[:6]]
-        done = {tuple(row) for row in rows.itertuples(index=False)}
-    else:
-        table.write_text(",".join(names) + "\n", encoding="utf-8")
-    left, model = [run for run in runs if run not in done], pretrained(output)
-    with (
-        ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as pool,
-        table.open("a", newline="", encoding="utf-8") as file,
-    ):
-        writer = csv.writer(file, lineterminator="\n")
-        for future in as_completed([pool.submit(train, run, model, output) for run in left]):
-            writer.writerow(future.result())
-            file.flush()
-    pd.read_csv(table).sort_values(names[:6]).to_csv(table, index=False)
+def run(*values: Any) -> Trial:
+    """Return a run: method, speeds, steps, format of pushes, outer rate, seed."""
+    return dict(zip(TRIAL, values, strict=True))
 
 
-def tuning() -> Iterator[Run]:
+def tuning() -> Iterator[Trial]:
     """Yield the runs that choose outer rates."""
     for steps in STEPS:
         for speeds in SPEEDS:
-            apart = OF_SPEEDS if speeds == "equal" else {"snoo"}
+            apart = OF_SPEEDS if speeds == "equal" else OF_EQUAL
             for method, (_, _, rates) in methods(steps).items():
                 for lr in () if method in apart else rates:
-                    yield method, speeds, steps, "float32", lr, TUNING_SEED
+                    yield run(method, speeds, steps, "float32", lr, TUNING_SEED)
 
 
-def measured() -> Iterator[Run]:
+def measured(tried: pd.DataFrame) -> Iterator[Trial]:
     """Yield the runs with the rates that were best."""
-    tried = pd.read_csv(RATES)
     best = tried.loc[tried.groupby(["method", "speeds", "steps"]).loss.idxmin()]
     for row in best.itertuples():
         for seed in SEEDS:
-            yield row.method, row.speeds, row.steps, "float32", row.lr, seed
+            yield run(row.method, row.speeds, row.steps, "float32", row.lr, seed)
     for seed in SEEDS:
-        yield "plain bsp", "equal", 1, "float32", INNER["lr"], seed
+        yield run("plain bsp", "equal", 1, "float32", INNER["lr"], seed)
 
 
-def coded() -> Iterator[Run]:
+def coded(tried: pd.DataFrame) -> Iterator[Trial]:
     """Yield the runs with codecs, at the rates of DiLoCo."""
-    tried = pd.read_csv(RATES)
     best = tried.loc[tried.groupby(["method", "speeds", "steps"]).loss.idxmin()]
     diloco = best[(best.method == "diloco") & (best.speeds == "equal")]
     for row in diloco.itertuples():
         for wire in ("float32", "int8", "top-k"):
             for seed in SEEDS:
-                yield row.method, row.speeds, row.steps, wire, row.lr, seed
+                yield run(row.method, row.speeds, row.steps, wire, row.lr, seed)
 
 
 def on_ray(output: Path) -> None:
@@ -195,14 +171,14 @@ def on_ray(output: Path) -> None:
     best = pd.read_csv(TRAINED).query("speeds == 'unequal' and seed == @SEEDS[0]")
     best, rows = best[best.method.isin(["diloco", "async", "quorum"])], []
     model = pretrained(output)
-    for run in best[list(FIELDS[:6])].itertuples(index=False, name=None):
-        virtual = raysync.run(settings_of(run, model, output) | {"keep": "final"})
-        described = settings_of(run, model, output / "ray", SECOND) | {"keep": "final"}
+    for trial in best[list(TRIAL)].to_dict("records"):
+        virtual = raysync.run(settings_of(trial, model, output) | {"keep": "final"})
+        described = settings_of(trial, model, output / "ray", SECOND) | {"keep": "final"}
         for repeat in range(REPEATS):
             record = raysync.run(described | {"engine": "ray"})
             weights = zip(virtual.state_dict().values(), record.state_dict().values(), strict=True)
             rows.append({
-                "method": run[0], "steps": run[2], "lr": run[4], "repeat": repeat,
+                **{name: trial[name] for name in ("method", "steps", "lr")}, "repeat": repeat,
                 "same_weights": all(torch.equal(*pair) for pair in weights),
                 **_measured(virtual, "virtual", 1.0), **_measured(record, "ray", SECOND),
             })  # fmt: skip
@@ -229,9 +205,10 @@ def main() -> None:
     if arguments.ray:
         on_ray(output)
         return
-    run_all(list(tuning()), RATES, output)
-    run_all(list(measured()), TRAINED, output)
-    run_all(list(coded()), CODED, output)
+    make = partial(train, model=pretrained(output), output=output)
+    tried = run_all(make, tuning(), RATES)
+    run_all(make, measured(tried), TRAINED)
+    run_all(make, coded(tried), CODED)
 
 
 if __name__ == "__main__":
