@@ -20,7 +20,7 @@ from pydantic import (
 from raysync.core import paradigm
 from raysync.paradigms import make
 from raysync.paradigms.class_loading import NotTrusted, untrusted_error
-from raysync.paradigms.registry import called
+from raysync.paradigms.registry import short_name
 
 MOST_S = 1e9
 """About 30 years: sums of such times stay exact to a microsecond."""
@@ -105,7 +105,7 @@ def by_name(value: object) -> object:
 
 
 def _label(name: str, parameters: Mapping[str, Any]) -> str:
-    short = called(name)
+    short = short_name(name)
     texts = ", ".join(f"{parameter}={value_text(value)}" for parameter, value in parameters.items())
     return f"{short}({texts})" if texts else short
 
