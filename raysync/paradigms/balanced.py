@@ -21,7 +21,7 @@ from raysync.paradigms.batch_shares import DeviceSpeed, divide
 from raysync.paradigms.measuring import Measuring, slot_of, smooth
 
 Quantity = Annotated[int | float, Ge(0), Le(1e15)]
-# The settings of a group in `workers`; batch_size 0: unknown until its first push.
+# The settings of a group in `workers`; batch_size 0: unknown until a worker pushes.
 GROUP_DEFAULTS: Mapping[str, float] = {
     "batch_size": 0,
     "min_batch": 1,
