@@ -10,12 +10,14 @@ from typing import Any
 
 from raysync.config.workers import WorkerGroup
 from raysync.errors import unknown_name
-from raysync.paradigms.registry import ABOUT_WORKERS, NAMES_A_PARADIGM, is_told_of_workers
+from raysync.paradigms.registry import SPEC_PARAMETERS, WORKERS_PARAMETER, has_workers_parameter
 
 Groups = dict[str, dict[str, int | float]]
 
 
-def described(groups: Sequence[WorkerGroup], batch_size: int, smallest_batch: int = 1) -> Groups:
+def describe_groups(
+    groups: Sequence[WorkerGroup], batch_size: int, smallest_batch: int = 1
+) -> Groups:
     """Describe groups by batch size, limits, and the times that a batch does not lengthen.
 
     Args:
@@ -37,42 +39,43 @@ def described(groups: Sequence[WorkerGroup], batch_size: int, smallest_batch: in
     return described
 
 
-def informed(name: str, parameters: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
-    """Add the worker groups to the parameters of a paradigm, or of one inside, that takes them.
+def with_groups(name: str, parameters: Mapping[str, Any], groups: Groups) -> dict[str, Any]:
+    """Add the worker groups to the parameters of a paradigm, or of one inside, that has `workers`.
 
     Args:
         parameters: the user's; what its `workers` says of a group takes precedence.
-        groups: see `described`.
+        groups: see `describe_groups`.
 
     Raises:
         ConfigError: a `workers` of the user's own names an unknown group.
     """
     completed = {
-        key: _informed_spec(value, groups) if key in NAMES_A_PARADIGM else value
+        key: _spec_with_groups(value, groups) if key in SPEC_PARAMETERS else value
         for key, value in parameters.items()
     }
-    if is_told_of_workers(name):
-        where = f"{name}: {ABOUT_WORKERS}"
-        completed[ABOUT_WORKERS] = _completed(completed.get(ABOUT_WORKERS, {}), groups, where)
+    if has_workers_parameter(name):
+        where = f"{name}: {WORKERS_PARAMETER}"
+        given = completed.get(WORKERS_PARAMETER, {})
+        completed[WORKERS_PARAMETER] = _completed(given, groups, where)
     return completed
 
 
-def _completed(own: object, groups: Groups, where: str) -> object:
-    if not isinstance(own, Mapping) or not all(
-        isinstance(group, Mapping) for group in own.values()
+def _spec_with_groups(spec: object, groups: Groups) -> object:
+    if isinstance(spec, str):
+        return {"name": spec, WORKERS_PARAMETER: groups} if has_workers_parameter(spec) else spec
+    if isinstance(spec, list | tuple):
+        return [_spec_with_groups(inner, groups) for inner in spec]
+    if isinstance(spec, Mapping) and isinstance(name := spec.get("name"), str):
+        return with_groups(name, spec, groups)
+    return spec
+
+
+def _completed(given: object, groups: Groups, where: str) -> object:
+    if not isinstance(given, Mapping) or not all(
+        isinstance(group, Mapping) for group in given.values()
     ):
-        return own  # the paradigm refuses it
-    for group in own:
+        return given  # the paradigm refuses it
+    for group in given:
         if group not in groups:
             raise unknown_name("worker group", group, groups, where=where)
-    return {group: {**settings, **own.get(group, {})} for group, settings in groups.items()}
-
-
-def _informed_spec(spec: object, groups: Groups) -> object:
-    if isinstance(spec, str):
-        return {"name": spec, ABOUT_WORKERS: groups} if is_told_of_workers(spec) else spec
-    if isinstance(spec, list | tuple):
-        return [_informed_spec(inner, groups) for inner in spec]
-    if isinstance(spec, Mapping) and isinstance(name := spec.get("name"), str):
-        return informed(name, spec, groups)
-    return spec
+    return {group: {**settings, **given.get(group, {})} for group, settings in groups.items()}

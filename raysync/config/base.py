@@ -20,7 +20,7 @@ from pydantic import (
 from raysync.core import paradigm
 from raysync.paradigms import make
 from raysync.paradigms.class_loading import NotTrusted, untrusted_error
-from raysync.paradigms.registry import called
+from raysync.paradigms.registry import short_name
 
 MOST_S = 1e9
 """About 30 years: sums of such times stay exact to a microsecond."""
@@ -29,7 +29,8 @@ MOST_WHOLE, MOST = 10**15, 1e30
 their own bounds.
 """
 MOST_SAMPLES = 10_000_000  # the indices of a batch are in memory at once
-# control characters but tab and line feed, in any text of a setting
+SEED_SETTINGS = ("seed", "seeds")
+# control characters but tab and line feed, which no text of a setting may contain
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 Repeats = Annotated[int, Field(ge=1, le=10_000)]  # a number of repeats or draws, all in memory
 
@@ -43,15 +44,12 @@ class Strict(BaseModel):
 
     @field_validator("*")
     @classmethod
-    def _bounded(cls, value: Any, info: ValidationInfo) -> Any:
+    def _is_bounded(cls, value: Any, info: ValidationInfo) -> Any:
         name = info.field_name or ""
-        if name not in OF_SEEDS:
+        if name not in SEED_SETTINGS:
             is_time = name == "trace" or (name.endswith("_s") and not name.endswith("_per_s"))
             _check_bounds(value, MOST_S if is_time else MOST)
         return value
-
-
-OF_SEEDS = ("seed", "seeds")
 
 
 def _check_bounds(value: Any, most: float) -> None:
@@ -105,9 +103,8 @@ def by_name(value: object) -> object:
 
 
 def _label(name: str, parameters: Mapping[str, Any]) -> str:
-    short = called(name)
     texts = ", ".join(f"{parameter}={value_text(value)}" for parameter, value in parameters.items())
-    return f"{short}({texts})" if texts else short
+    return f"{short_name(name)}({texts})" if texts else short_name(name)
 
 
 def value_text(value: object) -> str:
@@ -131,23 +128,23 @@ def _inner_text(value: object) -> str:
 class ParadigmChoice(Named):
     """A synchronisation paradigm.
 
-    In an untrusted record, a paradigm of the user's own is known only by its name.
+    Of a user's paradigm in an untrusted record, only the name is known.
     """
 
-    _only_named: bool = PrivateAttr(False)
+    _is_untrusted: bool = PrivateAttr(False)
 
     @model_validator(mode="after")
     def _exists(self) -> ParadigmChoice:
         try:
             make(self.name, **self.parameters)
         except NotTrusted:
-            self._only_named = True
+            self._is_untrusted = True
         return self
 
     @property
     def can_be_made(self) -> bool:
         """Whether `make` works: not for a user's own class in an untrusted record."""
-        return not self._only_named
+        return not self._is_untrusted
 
     def make(self, parameters: Mapping[str, Any] | None = None) -> paradigm.AnyParadigm:
         """Create a fresh paradigm; `Experiment.make` creates one that knows its workers.
@@ -158,7 +155,7 @@ class ParadigmChoice(Named):
         Raises:
             ConfigError: the class comes from an untrusted record, or a parameter is not allowed.
         """
-        if self._only_named:
+        if self._is_untrusted:
             raise untrusted_error(f"the paradigm {self.label}")
         return make(self.name, **(self.parameters if parameters is None else parameters))
 

@@ -69,6 +69,10 @@ def open_plain(path: Path) -> BinaryIO:
     return file
 
 
+def _without_waiting(name: str, flags: int) -> int:
+    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
+
+
 def read_text(path: Path, limit: int) -> str:
     """Read a text in UTF-8 without its byte-order mark; raise `ConfigError` as `read_bytes`."""
     try:
@@ -86,12 +90,8 @@ def path_of(name: str | Path) -> Path:
         raise ConfigError(f"{name}: there is no such user here.") from error
 
 
-def _without_waiting(name: str, flags: int) -> int:
-    return os.open(name, flags | getattr(os, "O_NONBLOCK", 0))
-
-
 def is_table(path: Path) -> bool:
-    """Recognise a table by its name."""
+    """Whether a file is called like a table."""
     return table_suffix(path) in TABLES
 
 

@@ -11,7 +11,7 @@ Steps = dict[str, Numbers]  # rank -> seconds of its steps, in order
 
 
 def by_number(name: str) -> list[tuple[int, str]]:
-    """Return a key that sorts names with numbers in them: rank2 before rank10."""
+    """Return a sort key for names with numbers: rank2 before rank10."""
     return [
         (int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)
     ]

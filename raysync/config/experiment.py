@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Field, field_validator, model_validator
 
-from raysync.config.balancing import described, informed
+from raysync.config.balancing import describe_groups, with_groups
 from raysync.config.base import (
     MOST_SAMPLES,
     MOST_WHOLE,
@@ -30,7 +30,7 @@ from raysync.config.sweep import Published, Sweep
 from raysync.config.switch_search import SwitchSearch
 from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Local, Update, Workload
-from raysync.config.workers import Cluster, WorkerGroup, slots_in, slots_named
+from raysync.config.workers import Cluster, WorkerGroup, select_slots, slots_in
 from raysync.config.yaml_reading import write_yaml
 from raysync.core.ids import Slot
 from raysync.core.paradigm import AnyParadigm, Paradigm
@@ -497,8 +497,8 @@ class Experiment(Strict):
         Raises:
             ConfigError: see `ParadigmChoice.make`.
         """
-        groups = described(self.workers, self.batch_size, smallest_batch)
-        return choice.make(informed(choice.name, choice.parameters, groups))
+        groups = describe_groups(self.workers, self.batch_size, smallest_batch)
+        return choice.make(with_groups(choice.name, choice.parameters, groups))
 
     def batch_size_of(self, slot: str) -> int:
         """Return the samples of an iteration of a slot's worker."""
@@ -531,7 +531,7 @@ class Experiment(Strict):
 
     def slots_of(self, names: tuple[str, ...]) -> list[str]:
         """Return the slots that a fault's `workers` names, by slot or group; no name: all."""
-        return slots_named(self.workers, names)
+        return select_slots(self.workers, names)
 
     def workload_samples(self, train_samples: int) -> int:
         """Return the workload in samples, for a training set of this size."""

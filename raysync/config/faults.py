@@ -15,7 +15,7 @@ from pydantic import Field, model_validator
 from typing_extensions import override
 
 from raysync.config.base import Repeats, Strict
-from raysync.config.workers import WorkerGroup, slots_in, slots_named
+from raysync.config.workers import WorkerGroup, select_slots, slots_in
 from raysync.core.capability import Capability
 from raysync.errors import unknown_name
 from raysync.randomness import standard_normal, uniform
@@ -25,14 +25,14 @@ Draws = Callable[[int], float]  # the number of a draw -> its value, always the 
 
 
 class _Fault(Strict):
-    needs: ClassVar[tuple[Capability, ...]] = ()  # of the topology
-    adds_latency: ClassVar[bool] = False  # between worker and server
-    varies: ClassVar[bool] = True  # within a window
+    needs: ClassVar[tuple[Capability, ...]] = ()  # the demands on the topology
+    adds_latency: ClassVar[bool] = False  # its effect lies between worker and server
+    varies: ClassVar[bool] = True  # its effect changes within a window
 
     @property
     @abstractmethod
-    def named(self) -> tuple[str, ...]:
-        """The slots and groups that it names; none: all workers."""
+    def targets(self) -> tuple[str, ...]:
+        """The slots and groups of the workers that it affects; (): all workers."""
 
 
 class _Selection(_Fault):
@@ -47,7 +47,7 @@ class _Selection(_Fault):
 
     @property
     @override
-    def named(self) -> tuple[str, ...]:
+    def targets(self) -> tuple[str, ...]:
         return self.workers
 
 
@@ -82,7 +82,7 @@ class _Windows(_Selection):
     end_clock: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
 
     @model_validator(mode="after")
-    def _consistent(self) -> _Windows:
+    def _windows_are_possible(self) -> _Windows:
         by_s = [
             name
             for name in ("start_s", "lasts_s", "mean_gap_s", "end_s")
@@ -194,7 +194,7 @@ class Drift(_Windows):
     period_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
 
     @model_validator(mode="after")
-    def _one_period(self) -> Drift:
+    def _has_one_period(self) -> Drift:
         return _with_one_period(self)
 
     @override
@@ -220,7 +220,7 @@ class SpeedDrift(_Windows):
     period_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
 
     @model_validator(mode="after")
-    def _one_period(self) -> SpeedDrift:
+    def _has_one_period(self) -> SpeedDrift:
         return _with_one_period(self)
 
     @override
@@ -232,6 +232,7 @@ class SpeedDrift(_Windows):
             while len(free) <= number:  # drawn as far as it is needed
                 step = standard_normal(seed, f"{purpose} walk", slot, len(free))
                 free.append(free[-1] + self.sigma * step)
+            # the free walk, folded at -limit and limit
             return limit - abs((free[number] + limit) % (4 * limit) - 2 * limit)
 
         return reflected
@@ -251,10 +252,11 @@ def _with_one_period(fault: Drifting) -> Drifting:
 
 
 def _drift(fault: Drift | SpeedDrift, draws: Draws, clock: int, at: float) -> float:
-    key = at / fault.period_s if fault.period_s is not None else clock / (fault.period_clocks or 1)
-    number = int(key)
+    """Return the value between two draws, by the periods that have passed."""
+    passed = at / fault.period_s if fault.period_s else clock / (fault.period_clocks or 1)
+    number = int(passed)
     before, after = draws(number), draws(number + 1)
-    return before + (after - before) * (key - number)
+    return before + (after - before) * (passed - number)
 
 
 class Crash(_Fault):
@@ -277,14 +279,14 @@ class Crash(_Fault):
     )
 
     @model_validator(mode="after")
-    def _one_moment(self) -> Crash:
+    def _has_one_moment(self) -> Crash:
         if (self.at_s is None) == (self.at_clock is None):
             raise ValueError("give one of at_s and at_clock")
         return self
 
     @property
     @override
-    def named(self) -> tuple[str, ...]:
+    def targets(self) -> tuple[str, ...]:
         return (self.worker,)
 
 
@@ -317,9 +319,9 @@ class Kill(_Selection):
     )
 
     @model_validator(mode="after")
-    def _consistent(self) -> Kill:
-        names = ("at_s", "mean_gap_s", "times")
-        given = [name for name in names if getattr(self, name) is not None]
+    def _times_are_possible(self) -> Kill:
+        ways = ("at_s", "mean_gap_s", "times")
+        given = [name for name in ways if getattr(self, name) is not None]
         if len(given) != 1:
             raise ValueError(
                 "give one of at_s, mean_gap_s and times; got " + (" and ".join(given) or "none")
@@ -362,7 +364,7 @@ def check_fault_targets(faults: Sequence[Fault], groups: Sequence[WorkerGroup]) 
         where = f"faults[{index}]"
         _check_workers(groups, fault, where)
         if not isinstance(fault, Crash) and fault.count is not None:
-            most = len(slots_named(groups, fault.workers))
+            most = len(select_slots(groups, fault.workers))
             if fault.count > most:
                 raise ValueError(
                     f"{where}: count: {fault.count} of {most} worker{'s' * (most > 1)}"
@@ -372,7 +374,7 @@ def check_fault_targets(faults: Sequence[Fault], groups: Sequence[WorkerGroup]) 
 def _check_workers(groups: Sequence[WorkerGroup], fault: Fault, where: str) -> None:
     counts = {group.name: group.count for group in groups}
     allowed = set(slots_in(groups)) | (set() if isinstance(fault, Crash) else set(counts))
-    for name in fault.named:
+    for name in fault.targets:
         if name not in allowed:
             slots = [
                 f"{group}-0 to {group}-{count - 1}" if count > 1 else f"{group}-0"

@@ -13,16 +13,14 @@ from raysync.config.checkpoint_settings import is_absolute
 from raysync.config.experiment import Experiment
 from raysync.config.profiles import PROFILE_SETTINGS, load_profile
 from raysync.config.secret_masking import masked
-from raysync.config.traces import resolve
+from raysync.config.traces import resolve_traces
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 
-MOST_BYTES = 1 << 24  # a record's file has the numbers of its traces
+MOST_BYTES = 1 << 24  # the file of a record has the numbers of its traces
 LONGEST_SHOWN = 300  # the most characters of a value in an error message
-
-
 # the files beside a recorded experiment, of a run or a sweep
-OF_RECORDS = ("journal.jsonl", "origin.yaml")
+RECORD_FILES = ("journal.jsonl", "origin.yaml")
 
 
 def load(path: Path, overrides: Iterable[str] = (), *, recorded: bool = False) -> Experiment:
@@ -39,20 +37,10 @@ def load(path: Path, overrides: Iterable[str] = (), *, recorded: bool = False) -
         ConfigError: the file is missing, not YAML, or a setting is not allowed.
     """
     text = read_text(path, MOST_BYTES)
-    is_repeated = not recorded and any((path.parent / name).is_file() for name in OF_RECORDS)
+    is_repeated = not recorded and any((path.parent / name).is_file() for name in RECORD_FILES)
     return parse(
-        text, overrides, source=str(path), folder=path.parent, keeps_places=not is_repeated
+        text, overrides, source=str(path), folder=path.parent, keeps_output=not is_repeated
     )
-
-
-def _without_places(settings: dict[str, Any]) -> dict[str, Any]:
-    portable = dict(settings)
-    if is_absolute(portable.get("output", "")):
-        del portable["output"]
-    checkpoint = portable.get("checkpoint")
-    if isinstance(checkpoint, dict) and is_absolute(checkpoint.get("output", "")):
-        portable["checkpoint"] = {name: checkpoint[name] for name in checkpoint if name != "output"}
-    return portable
 
 
 def parse(
@@ -60,15 +48,15 @@ def parse(
     overrides: Iterable[str] = (),
     *,
     source: str,
-    said: str = "--set",
+    prefix: str = "--set",
     folder: Path = Path(),
-    keeps_places: bool = True,
+    keeps_output: bool = True,
 ) -> Experiment:
     """Validate the experiment in a YAML text.
 
     Traces in the text are relative to `folder`, traces in overrides to the working directory. A
     profile among the overrides replaces the file's profile and its settings; then the other
-    overrides are applied. In errors, `source` names the text, and `said` the overrides.
+    overrides are applied. Errors begin with `source`, and of overrides with `prefix`.
     """
     settings = read_yaml(text, source)
     if settings is None or settings == {}:
@@ -79,21 +67,21 @@ def parse(
         raise ConfigError(
             f"{source}: an experiment file is a mapping of settings, got {type(settings).__name__}."
         )
-    if not keeps_places:
-        settings = _without_places(settings)
-    resolve(settings, folder)
+    if not keeps_output:
+        settings = _without_output(settings)
+    resolve_traces(settings, folder)
     overrides = list(overrides)
-    chosen = [override for override in overrides if override.startswith("profile=")]
-    for override in chosen:
-        _override(settings, override, said)
-    if not chosen:
+    profiles = [override for override in overrides if override.startswith("profile=")]
+    for override in profiles:
+        _override(settings, override, prefix)
+    if not profiles:
         settings = _with_profile(settings, source)
     elif settings["profile"] is not None:
         settings = _replaced(
-            settings, load_profile(str(settings["profile"]), f"{said} {chosen[-1]}")
+            settings, load_profile(str(settings["profile"]), f"{prefix} {profiles[-1]}")
         )
     for override in overrides:
-        _override(settings, override, said)
+        _override(settings, override, prefix)
     return _validate(settings, source)
 
 
@@ -106,15 +94,15 @@ def validate(settings: Mapping[str, Any], *, source: str = "experiment") -> Expe
     return _validate(_with_profile(dict(settings), source), source)
 
 
-def _validate(settings: dict[str, Any], source: str) -> Experiment:
-    try:
-        return Experiment.model_validate(settings)
-    except ValidationError as error:
-        profile = settings.get("profile")
-        first = error.errors()[0]["loc"][:1]
-        is_of_profile = profile is not None and first in [(name,) for name in PROFILE_SETTINGS]
-        explained = _explain(error, f"{source}, profile {profile}" if is_of_profile else source)
-        raise ConfigError(masked(str(explained))) from error
+def _without_output(settings: dict[str, Any]) -> dict[str, Any]:
+    """Leave out absolute output folders."""
+    portable = dict(settings)
+    if is_absolute(portable.get("output", "")):
+        del portable["output"]
+    checkpoint = portable.get("checkpoint")
+    if isinstance(checkpoint, dict) and is_absolute(checkpoint.get("output", "")):
+        portable["checkpoint"] = {name: checkpoint[name] for name in checkpoint if name != "output"}
+    return portable
 
 
 def _with_profile(settings: dict[str, Any], source: str) -> dict[str, Any]:
@@ -122,7 +110,7 @@ def _with_profile(settings: dict[str, Any], source: str) -> dict[str, Any]:
     if name is None:
         return settings
     profile = load_profile(str(name), f"{source}: profile")
-    if twice := sorted(_names(profile) & _names(settings)):
+    if twice := sorted(_setting_names(profile) & _setting_names(settings)):
         raise ConfigError(
             f"{source}: both profile {name} and the file set {' and '.join(twice)}; leave out one."
             f"\nTo change a part of a profile: --set {twice[0]}...=VALUE."
@@ -138,15 +126,15 @@ def _replaced(settings: dict[str, Any], profile: dict[str, Any]) -> dict[str, An
     return settings | profile
 
 
-def _names(settings: Mapping[str, Any]) -> set[str]:
+def _setting_names(settings: Mapping[str, Any]) -> set[str]:
     """Return the settings' names, with the Ray cluster's one by one."""
     cluster = settings.get("cluster")
     inner = {f"cluster.{name}" for name in cluster} if isinstance(cluster, dict) else set()
     return (set(settings) - {"cluster"}) | inner
 
 
-def _override(settings: dict[str, Any], override: str, said: str) -> None:
-    where = f"{said} {masked(override)!r}"
+def _override(settings: dict[str, Any], override: str, prefix: str) -> None:
+    where = f"{prefix} {masked(override)!r}"
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ConfigError(f"{where}: write it as key=value or a.b=value.")
@@ -158,14 +146,14 @@ def _override(settings: dict[str, Any], override: str, said: str) -> None:
     for part in parents:
         blocks = [inner for block in blocks for inner in _enter(block, part, where)]
     for block in blocks:
-        value = read_yaml(text, f"{said} {masked(override)}")  # a separate value for each
+        value = read_yaml(text, f"{prefix} {masked(override)}")  # a separate value for each
         if isinstance(block, list):
             for index in _indices(block, last, where):
                 block[index] = value
         elif isinstance(block, dict):
             block[last] = value
         else:
-            raise ConfigError(f"{where}: {_text(block)} holds no {last!r}.")
+            raise ConfigError(f"{where}: {_repr(block)} holds no {last!r}.")
 
 
 def _enter(block: Any, part: str, where: str) -> list[Any]:
@@ -177,7 +165,7 @@ def _enter(block: Any, part: str, where: str) -> list[Any]:
         if inner is None or isinstance(inner, str):
             block[part] = {} if inner is None else {"name": inner}
         return [block[part]]
-    raise ConfigError(f"{where}: {_text(block)} holds no {part!r}.")
+    raise ConfigError(f"{where}: {_repr(block)} holds no {part!r}.")
 
 
 def _indices(items: list[Any], part: str, where: str) -> Iterable[int]:
@@ -191,6 +179,17 @@ def _indices(items: list[Any], part: str, where: str) -> Iterable[int]:
     return [int(part)]
 
 
+def _validate(settings: dict[str, Any], source: str) -> Experiment:
+    try:
+        return Experiment.model_validate(settings)
+    except ValidationError as error:
+        profile = settings.get("profile")
+        first = error.errors()[0]["loc"][:1]
+        is_of_profile = profile is not None and first in [(name,) for name in PROFILE_SETTINGS]
+        explained = _explain(error, f"{source}, profile {profile}" if is_of_profile else source)
+        raise ConfigError(masked(str(explained))) from error
+
+
 def _explain(error: ValidationError, source: str) -> ConfigError:
     first = error.errors()[0]
     path, model = _in_file(first["loc"])
@@ -198,9 +197,9 @@ def _explain(error: ValidationError, source: str) -> ConfigError:
     setting = "".join(parts).lstrip(".")
     where = f"{source}: {setting}" if setting else source
     if first["type"] == "extra_forbidden":
-        if inside := _deeper(setting.removesuffix(str(path[-1])), path[-1], model):
+        if elsewhere := _paths_of(setting.removesuffix(str(path[-1])), path[-1], model):
             return ConfigError(
-                f"{where}: unknown setting {path[-1]!r}; did you mean {' or '.join(inside)}?"
+                f"{where}: unknown setting {path[-1]!r}; did you mean {' or '.join(elsewhere)}?"
             )
         return unknown_name("setting", path[-1], model.model_fields, where=where)
     if first["type"] == "union_tag_invalid":
@@ -213,21 +212,21 @@ def _explain(error: ValidationError, source: str) -> ConfigError:
             for kind in get_args(fault.model_fields["kind"].annotation)
         )
         return ConfigError(
-            f"{where}: give its kind: {', '.join(kinds)} or {last}; got {_text(first['input'])}."
+            f"{where}: give its kind: {', '.join(kinds)} or {last}; got {_repr(first['input'])}."
         )
     if first["type"] == "value_error":
         return ConfigError(f"{where}: {first['ctx']['error']}")
     if first["type"] == "tuple_type":
-        return ConfigError(f"{where}: must be a list, [..., ...]; got {_text(first['input'])}.")
+        return ConfigError(f"{where}: must be a list, [..., ...]; got {_repr(first['input'])}.")
     if first["type"] == "model_type":
         return ConfigError(
-            f"{where}: must be settings, {{name: value, ...}}; got {_text(first['input'])}."
+            f"{where}: must be settings, {{name: value, ...}}; got {_repr(first['input'])}."
         )
-    value = "" if first["type"] == "missing" else f"; got {_text(first['input'])}"
+    value = "" if first["type"] == "missing" else f"; got {_repr(first['input'])}"
     return ConfigError(f"{where}: {first['msg']}{value}.")
 
 
-def _text(value: object) -> str:
+def _repr(value: object) -> str:
     try:
         text = repr(value)
     except ValueError:  # Python writes no whole number of more than 4,300 digits
@@ -235,7 +234,7 @@ def _text(value: object) -> str:
     return text if len(text) <= LONGEST_SHOWN else f"{text[:LONGEST_SHOWN]}..."
 
 
-def _deeper(path: str, name: str | int, model: type[BaseModel]) -> list[str]:
+def _paths_of(path: str, name: str | int, model: type[BaseModel]) -> list[str]:
     """List the settings of this name in the blocks at `path`: `update.lr`, `workers.*.speed`."""
     return [
         f"{path}{block}{'.*' if get_origin(field.annotation) is tuple else ''}.{name}"
@@ -248,18 +247,18 @@ def _in_file(location: Iterable[str | int]) -> tuple[list[str | int], type[BaseM
     """Translate a location of pydantic to the file's path, and the model of its block."""
     path: list[str | int] = []
     model: type[BaseModel] = Experiment
-    inside: list[type[BaseModel]] = [Experiment]
+    inner: list[type[BaseModel]] = [Experiment]  # the models of the present block, or its items
     for part in location:
         # pydantic inserts the kind of a fault after its index
-        if isinstance(part, str) and len(inside) > 1:
-            inside = [
-                fault for fault in inside if part in get_args(fault.model_fields["kind"].annotation)
+        if isinstance(part, str) and len(inner) > 1:
+            inner = [
+                fault for fault in inner if part in get_args(fault.model_fields["kind"].annotation)
             ]
             continue
         path.append(part)
         if isinstance(part, str):
-            model = inside[0] if inside else model
-            inside = (
+            model = inner[0] if inner else model
+            inner = (
                 _models_in(model.model_fields[part].annotation)
                 if part in model.model_fields
                 else []

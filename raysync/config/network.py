@@ -59,7 +59,7 @@ class Regions(Strict):
     )
 
     @model_validator(mode="after")
-    def _square(self) -> Regions:
+    def _matrices_fit_names(self) -> Regions:
         if len(set(self.names)) < len(self.names):
             names = ", ".join(self.names)
             raise ValueError(f"names: each region can be listed only once, got {names}")
@@ -186,6 +186,13 @@ class Network(Strict):
         ),
     )
 
+    @model_validator(mode="after")
+    def _names_differ(self) -> Network:
+        names = [node.name for node in self.nodes]
+        if len(set(names)) < len(names):
+            raise ValueError(f"nodes need different names, got {', '.join(names)}")
+        return self
+
     def in_phase(self, name: str) -> Network:
         """Return the settings in a phase; without an entry in `phases`, the default ones."""
         changes = {
@@ -194,10 +201,3 @@ class Network(Strict):
             if value is not None
         }
         return self.model_copy(update=changes | {"phases": {}})
-
-    @model_validator(mode="after")
-    def _names_differ(self) -> Network:
-        names = [node.name for node in self.nodes]
-        if len(set(names)) < len(names):
-            raise ValueError(f"nodes need different names, got {', '.join(names)}")
-        return self

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from raysync.config.network import Network, Regions
-from raysync.config.workers import WorkerGroup, slots_in, slots_named
+from raysync.config.workers import WorkerGroup, select_slots, slots_in
 from raysync.errors import unknown_name
 
 Groups = Sequence[WorkerGroup]
@@ -55,7 +55,7 @@ def _check_nodes(network: Network, groups: Groups) -> None:
         for name in node.workers:
             if name not in allowed:
                 raise unknown_name("worker", name, allowed, where=where)
-        for slot in slots_named(groups, node.workers):
+        for slot in select_slots(groups, node.workers):
             if slot in node_of:
                 raise ValueError(f"{where}: {slot} is on node {node_of[slot]!r} already")
             node_of[slot] = node.name

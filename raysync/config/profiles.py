@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from raysync.config.bounded_file import path_of, read_text
-from raysync.config.traces import resolve
+from raysync.config.traces import resolve_traces
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import may_import
 
-MOST_BYTES = 1 << 24  # of a profile
+MOST_BYTES = 1 << 24  # the most that a profile has
 # a profile can set these, beside its description `about`
 PROFILE_SETTINGS = {"workers", "network", "cluster"}
 
@@ -45,7 +45,7 @@ def load_profile(name: str, where: str) -> dict[str, Any]:
     elif "/" in name or name.endswith(".yaml"):
         path = path_of(name)
         settings = _read(path, name)
-        resolve(settings, path.parent)
+        resolve_traces(settings, path.parent)
     else:
         raise unknown_name("cluster profile", name, built_in, where=where)
     if unknown := settings.keys() - PROFILE_SETTINGS - {"about"}:
@@ -69,7 +69,7 @@ def _read(file: Traversable | Path, name: str) -> dict[str, Any]:
             text = read_text(file, MOST_BYTES)
         except ConfigError as error:
             raise ConfigError(f"profile {name}{str(error).removeprefix(str(file))}") from error
-    else:  # within a package that is an archive
+    else:  # the package is an archive
         text = file.read_text(encoding="utf-8")
     settings = read_yaml(text, f"profile {name}")
     if not isinstance(settings, dict):

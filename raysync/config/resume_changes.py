@@ -12,7 +12,7 @@ from raysync.config.experiment import Experiment
 from raysync.errors import ConfigError
 
 LONGEST_SHOWN = 100  # the most characters of a value in an error message
-# where and how the rest of the run is done, and not what it trains
+# the settings of where and how the rest of a run is done, not of what it trains
 CHANGEABLE = (
     "stop",
     "checkpoint",
@@ -41,8 +41,7 @@ CHANGEABLE = (
     "callbacks",
     "published",
 )
-
-WORKERS = ("the number of workers (workers.*.count) and whole groups",)
+ELASTIC = ("the number of workers (workers.*.count) and whole groups",)
 
 
 def check_changes(before: Experiment, after: Experiment, *, elastic: bool = False) -> None:
@@ -60,11 +59,12 @@ def check_changes(before: Experiment, after: Experiment, *, elastic: bool = Fals
         old["workers"], new["workers"] = _lasting_groups(old["workers"], new["workers"])
     for path, was, is_now in _changes("", old, new):
         if not _may_change(path):
-            about_workers = why_not and path.startswith("workers")
-            reason = f": {why_not}" if about_workers else ", and goes on as it began"
-            may = [*(WORKERS if elastic and not why_not else ()), *CHANGEABLE]
+            is_of_workers = why_not and path.startswith("workers")
+            reason = f": {why_not}" if is_of_workers else ", and goes on as it began"
+            may = [*(ELASTIC if elastic and not why_not else ()), *CHANGEABLE]
             raise ConfigError(
-                f"{_setting(path)}: {_short(is_now)}, but the run began with {_short(was)}{reason}."
+                f"{_bracketed(path)}: {_short(is_now)}, but the run began with {_short(was)}"
+                f"{reason}."
                 f"\nWhat may change: {', '.join(may)}."
             )
 
@@ -127,7 +127,8 @@ def _changes(path: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:
         yield path, repr(old), repr(new)
 
 
-def _setting(path: str) -> str:
+def _bracketed(path: str) -> str:
+    """Write the indices of a path as error messages do: `workers[0].speed`."""
     return re.sub(r"\.(\d+)", r"[\1]", path)
 
 

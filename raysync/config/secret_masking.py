@@ -32,6 +32,6 @@ def _masked_pair(pair: str) -> str:
     name, equals, value = pair.partition("=")
     if not pair or (equals and name in HARMLESS):
         return pair
-    behind = _PUNCTUATION.search(value or name)
-    assert behind is not None, "the pattern matches an empty end"
-    return f"{name if equals else ''}{equals}{MASK}{behind[0]}"
+    punctuation = _PUNCTUATION.search(value or name)
+    assert punctuation is not None, "the pattern matches an empty end"
+    return f"{name if equals else ''}{equals}{MASK}{punctuation[0]}"

@@ -27,11 +27,11 @@ from raysync.config.bounded_file import PARQUET, read_bytes, read_text, table_su
 from raysync.config.durations import Steps, by_number
 from raysync.config.table_columns import (
     InputColumn,
-    column,
+    is_counter,
     listed,
     of_kind,
+    parse_title,
     ranks_of,
-    runs_on,
     titles_of,
 )
 from raysync.errors import ConfigError
@@ -42,7 +42,7 @@ MOST_CELLS = 50_000_000
 LONG = "worker, step, seconds (or rank, host, ...; iteration, ...; duration_ms, ...)"
 # numbers with a decimal comma, or point
 COMMA, POINT = (rf"([-+]?\d*){sign}(\d+(?:[eE][-+]?\d+)?)" for sign in (",", r"\."))
-NUMBERED = {"epoch": "an epoch", "step": "a step"}
+NUMBERED = {"epoch": "an epoch", "step": "a step"}  # the columns that number the rows
 
 
 @dataclass(frozen=True)
@@ -50,8 +50,8 @@ class StepTable:
     """The ranks' step times in a table."""
 
     steps: Steps
-    left_out: tuple[str, ...]  # columns beside the ranks' and `step`
-    has_unit: bool  # whether a name has the unit of the durations
+    left_out: tuple[str, ...]  # the columns beside the ranks' and `step`
+    has_unit: bool  # a column's name has the unit of the durations
 
 
 def read_table(path: Path) -> StepTable:
@@ -68,7 +68,7 @@ def read_table(path: Path) -> StepTable:
         cells = _parquet(path) if table_suffix(path) == PARQUET else _csv(path)
         if cells.empty:
             raise ValueError("it holds no step times")
-        columns = [column(title) for title in cells.columns.tolist()]
+        columns = [parse_title(title) for title in cells.columns.tolist()]
         kinds = {column.kind for column in columns}
         is_long = "rank names" in kinds and (
             "seconds" in kinds or ("step" in kinds and "rank" not in kinds)
@@ -88,15 +88,15 @@ def _csv(path: Path) -> pd.DataFrame:
     header = re.search(r"^.*\S.*$", text, re.M)
     if header is None:
         raise ValueError("it is empty; its first line must name the columns")
-    # by the names alone: numbers with a decimal comma have as many commas as semicolons
+    # only the titles show the separator: numbers can have a decimal comma
     separator = next((sign for sign in "\t;" if sign in header[0]), ",")
     _check_size(0, text.count(separator) + text.count("\n"))
     first = text.count("\n", 0, header.start()) + 1
     cells = _split(text[header.start() :], separator, first)
     titles = cells.iloc[0].tolist()
-    if not any(math.isnan(_number(title)) for title in titles):
+    if not any(math.isnan(_parse_number(title)) for title in titles):
         raise ValueError(f"line {first}: it must name the columns; got numbers")
-    table = cells.iloc[1:].set_axis(_named(titles), axis="columns")
+    table = cells.iloc[1:].set_axis(_with_index_title(titles), axis="columns")
     return table if separator == "," else _with_points(table)
 
 
@@ -137,7 +137,7 @@ def _parquet(path: Path) -> pd.DataFrame:
         texts = [cells.cast(pa.string()).fill_null("").to_pylist() for cells in table.columns]
     except (pa.ArrowException, OSError) as error:
         raise ValueError(f"it is no parquet ({error})") from error
-    titles = _named([title.strip() for title in table.column_names])
+    titles = _with_index_title([title.strip() for title in table.column_names])
     rows = pd.RangeIndex(1, table.num_rows + 1, name="row")
     return pd.DataFrame(dict(zip(titles, texts, strict=True)), rows, dtype=object)
 
@@ -149,19 +149,19 @@ def _check_size(columns: int, cells: int) -> None:
         raise ValueError(f"it has more than {MOST_CELLS:,} cells, the most that are read")
 
 
-def _named(titles: list[str]) -> list[str]:
-    """Return the titles, with one for the first column: pandas writes its index without."""
+def _with_index_title(titles: list[str]) -> list[str]:
+    """Return the titles, with one for the first column if pandas wrote it as an index."""
     _check_size(len(titles), 0)
     if len(titles) > 1 and not titles[0]:
-        has_step = of_kind([column(title) for title in titles], "step")
+        has_step = of_kind([parse_title(title) for title in titles], "step")
         titles = ["index" if has_step else "step", *titles[1:]]
     if "" in titles:
         raise ValueError("each column needs the name of a worker in the first line")
-    _check_once(titles)
+    _check_distinct(titles)
     return titles
 
 
-def _check_once(names: Sequence[str]) -> None:
+def _check_distinct(names: Sequence[str]) -> None:
     name, count = Counter(names).most_common(1)[0]
     if count > 1:
         raise ValueError(f"the column {name!r} is there twice")
@@ -170,8 +170,8 @@ def _check_once(names: Sequence[str]) -> None:
 def _with_points(table: pd.DataFrame) -> pd.DataFrame:
     """Replace decimal commas by points; refuse a table with both."""
     comma, point = (
-        table.columns[table.apply(lambda cells, sort=sort: cells.str.fullmatch(sort).any())]
-        for sort in (COMMA, POINT)
+        table.columns[table.apply(lambda cells, form=form: cells.str.fullmatch(form).any())]
+        for form in (COMMA, POINT)
     )
     if len(comma) and len(point):
         raise ValueError(
@@ -180,19 +180,19 @@ def _with_points(table: pd.DataFrame) -> pd.DataFrame:
     return table.replace(f"^{COMMA}$", r"\1.\2", regex=True)
 
 
-def _number(text: str) -> float:
+def _parse_number(text: str) -> float:
     try:
         return float(text)
     except ValueError:
         return math.nan
 
 
-def _numbers(cells: pd.DataFrame | pd.Series[str]) -> NDArray[np.float64]:
+def _parse_numbers(cells: pd.DataFrame | pd.Series[str]) -> NDArray[np.float64]:
     texts = cells.to_numpy(dtype=object)
     try:
         numbers = texts.astype(float)
     except ValueError:
-        numbers = np.vectorize(_number, otypes=[float])(texts)
+        numbers = np.vectorize(_parse_number, otypes=[float])(texts)
     return cast(NDArray[np.float64], numbers)
 
 
@@ -205,7 +205,7 @@ def _place(rows: pd.DataFrame | pd.Series[str], at: int = 0) -> str:
 
 
 def _wide(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
-    values = _numbers(cells)
+    values = _parse_numbers(cells)
     values[np.isinf(values)] = math.nan
     ranks = ranks_of(columns, pd.DataFrame(values, columns=titles_of(columns)))
     if not ranks:
@@ -214,13 +214,14 @@ def _wide(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
             f" long form: {LONG}; got {listed(titles_of(columns))}"
         )
     names, titles = [rank.name for rank in ranks], titles_of(ranks)
-    _check_once(names)
-    rows = pd.concat([_steps_of(cells, columns)] * len(ranks)).assign(
+    _check_distinct(names)
+    rows = pd.concat([_step_numbers(cells, columns)] * len(ranks)).assign(
         rank=pd.Categorical(names).repeat(len(cells)), cell=cells[titles].to_numpy().ravel("F")
     )
     known = {*titles, "step"}
     left_out = tuple(title for title in titles_of(columns) if title not in known)
-    return StepTable(_steps(rows, columns, ranks[0].scale), left_out, ranks[0].scale is not None)
+    scale = ranks[0].scale
+    return StepTable(_step_times(rows, columns, scale), left_out, scale is not None)
 
 
 def _long(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
@@ -234,13 +235,13 @@ def _long(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
             f" {listed(titles_of(durations)) or 'none'}"
         )
     [duration] = exact or durations
-    rows = _steps_of(cells, columns).assign(
+    rows = _step_numbers(cells, columns).assign(
         rank=_ranks(cells, columns).astype("category"), cell=cells[duration.title]
     )
     if (count := rows["rank"].nunique()) > MOST_RANKS:
         raise ValueError(f"it has {count:,} workers; at most {MOST_RANKS:,} workers are read")
-    steps = _steps(rows, columns, duration.scale)
-    if all(runs_on(seconds) for seconds in steps.values()):
+    steps = _step_times(rows, columns, duration.scale)
+    if all(is_counter(seconds) for seconds in steps.values()):
         raise ValueError(
             f"the column {duration.title!r} has no durations: in every rank it only rises or only"
             " falls, as a counter or a clock does"
@@ -252,8 +253,8 @@ def _long(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
 def _ranks(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.Series[str]:
     """Return the rank of each row.
 
-    Of several columns, it is the first one that tells as many ranks apart as all of them, otherwise
-    all (a host, and the GPU in it).
+    Of several columns, the first one that distinguishes as many ranks as all of them names the
+    rank, otherwise all do (a host, and the GPU in it).
     """
     naming = cells[titles_of(of_kind(columns, "rank names"))]
     if (unnamed := (naming == "").any(axis=1)).any():
@@ -265,16 +266,16 @@ def _ranks(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.Series[str
     return pd.Series(map(" ".join, naming.to_numpy()), naming.index)
 
 
-def _steps_of(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.DataFrame:
-    """Return the epoch and the step of each row; without a column `step`, 0 and its number."""
+def _step_numbers(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.DataFrame:
+    """Return each row's epoch and step; without a column `step`, 0 and the row's number."""
     rows = pd.DataFrame({"epoch": 0.0, "step": np.arange(len(cells)) * 1.0}, cells.index)
     steps = of_kind(columns, "step")[:1]
-    for number in (*steps, *of_kind(columns, "epoch")[: len(steps)]):
-        rows[number.kind] = _numbers(cells[number.title])
-        wrong = cells[number.title][rows[number.kind] % 1 != 0]  # also NaN and infinity
+    for column in (*steps, *of_kind(columns, "epoch")[: len(steps)]):
+        rows[column.kind] = _parse_numbers(cells[column.title])
+        wrong = cells[column.title][rows[column.kind] % 1 != 0]  # also NaN and infinity
         if len(wrong):
             raise ValueError(
-                f"{_place(wrong)}: {NUMBERED[number.kind]} must be a whole number; got"
+                f"{_place(wrong)}: {NUMBERED[column.kind]} must be a whole number; got"
                 f" {shortened(wrong.iloc[0])}"
             )
     return rows
@@ -283,17 +284,17 @@ def _steps_of(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> pd.DataFra
 # ---- the steps ----
 
 
-def _steps(rows: pd.DataFrame, columns: Sequence[InputColumn], scale: float | None) -> Steps:
+def _step_times(rows: pd.DataFrame, columns: Sequence[InputColumn], scale: float | None) -> Steps:
     """Return the seconds of each rank's steps.
 
     Args:
         rows: `rank`, `epoch`, `step`, and the `cell` of the duration, by line.
         scale: the seconds of the durations' unit.
     """
-    rows = rows.assign(seconds=_numbers(rows["cell"]) * (scale or 1.0))
+    rows = rows.assign(seconds=_parse_numbers(rows["cell"]) * (scale or 1.0))
     _check_durations(rows)
     rows = rows.sort_values([*NUMBERED], kind="stable")
-    _check_numbers(rows, [*titles_of(of_kind(columns, "step")), "step"][0])
+    _check_step_numbers(rows, [*titles_of(of_kind(columns, "step")), "step"][0])
     by_rank = rows.groupby("rank", sort=False, observed=True)["seconds"]
     return {str(rank): tuple(seconds.tolist()) for rank, seconds in by_rank}
 
@@ -311,25 +312,25 @@ def _check_durations(rows: pd.DataFrame) -> None:
     raise ValueError(f"{line}: worker {wrong['rank'].iloc[0]!r}: {why}")
 
 
-def _check_numbers(rows: pd.DataFrame, step: str) -> None:
+def _check_step_numbers(rows: pd.DataFrame, step: str) -> None:
     """Refuse steps that are given twice or missing, in rows sorted by epoch and step."""
     numbers = rows[[*NUMBERED]]
-    order = numbers.drop_duplicates()
+    order = numbers.drop_duplicates()  # the steps of all ranks
     steps, change = order["step"].to_numpy(), order.diff()
     follows = (change["step"] == 1) & change["epoch"].isin([0, 1])
-    follows |= (change["epoch"] == 1) & (order["step"] == steps[0])  # again with each epoch
+    follows |= (change["epoch"] == 1) & (order["step"] == steps[0])  # each epoch counts anew
     place = numbers.groupby([*NUMBERED]).ngroup().to_numpy()
     expected = rows.groupby("rank", observed=True).cumcount().to_numpy()
-    is_again = rows.duplicated(["rank", *NUMBERED]).to_numpy()
-    is_wrong = is_again | (place != expected) | (~follows.to_numpy()[place] & (place > 0))
+    is_repeated = rows.duplicated(["rank", *NUMBERED]).to_numpy()
+    is_wrong = is_repeated | (place != expected) | (~follows.to_numpy()[place] & (place > 0))
     if not is_wrong.any():
         return
     at = int(is_wrong.argmax())
     rank, number = rows["rank"].iloc[at], steps[place[at]]
     given = f"{_place(rows, at)}: {step} {number:.0f} of worker {rank!r}"
-    if is_again[at]:
+    if is_repeated[at]:
         first = rows[(place == place[at]) & (rows["rank"] == rank)]
         raise ValueError(f"{given} is given twice, first in {_place(first)}")
-    is_gap = place[at] == expected[at]  # in the steps of all ranks
+    is_gap = place[at] == expected[at]  # all ranks lack the step
     missing = steps[place[at] - 1] + 1 if is_gap else steps[expected[at]]
     raise ValueError(f"{given}, but its {step} {missing:.0f} is missing")

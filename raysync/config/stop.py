@@ -47,7 +47,7 @@ class Stop(Strict):
     )
 
     @model_validator(mode="after")
-    def _possible(self) -> Stop:
+    def _has_condition(self) -> Stop:
         if self.patience is None and self.after_s is None and not self.at_target:
             raise ValueError("give patience, at_target: true, or after_s, such as {patience: 5}")
         if self.patience is None:

@@ -9,11 +9,11 @@ from pydantic import BeforeValidator, Field, model_validator
 from raysync.config.base import Choice, Strict
 
 
-def _values(value: object) -> object:
+def _as_list(value: object) -> object:
     return value if isinstance(value, list | tuple) else [value]
 
 
-Values = Annotated[tuple[Any, ...], BeforeValidator(_values), Field(min_length=1)]
+Values = Annotated[tuple[Any, ...], BeforeValidator(_as_list), Field(min_length=1)]
 
 
 class Distribution(Strict):
@@ -35,7 +35,7 @@ class Distribution(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _short(cls, value: object) -> object:
+    def _expand_short_form(cls, value: object) -> object:
         if isinstance(value, dict) and len(value) == 1 and "name" not in value:
             [(name, arguments)] = value.items()
             listed = list(arguments) if isinstance(arguments, list | tuple) else [arguments]
@@ -105,7 +105,7 @@ class Sweep(Strict):
     )
 
     @model_validator(mode="after")
-    def _possible(self) -> Sweep:
+    def _varies_something(self) -> Sweep:
         if not self.grid and not self.sample:
             raise ValueError(
                 "nothing is varied; give `grid` (setting -> list of values) or `sample`"
@@ -136,7 +136,7 @@ class Published(Strict):
     )
 
     @model_validator(mode="after")
-    def _relates(self) -> Published:
+    def _has_row_of_ratios(self) -> Published:
         if self.relative_to is not None and self.relative_to not in self.rows:
             raise ValueError(
                 f"relative_to: {self.relative_to!r} is no row; the rows are {', '.join(self.rows)}"

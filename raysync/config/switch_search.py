@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from raysync.config.base import Repeats, Strict
 
 CONVERGED = "converged_accuracy"
-RESULTS = ("final_", "best_")  # the prefixes of a metric's results in `summary.json`
+RESULTS = ("final_", "best_")  # prefixes of a metric's results in `summary.json`
 
 
 class Known(Strict):
@@ -56,7 +56,7 @@ class SwitchSearch(Strict):
 
     @model_validator(mode="before")
     @classmethod
-    def _aims(cls, value: object) -> object:
+    def _has_target(cls, value: object) -> object:
         if isinstance(value, dict) and "target" not in value:
             raise ValueError(
                 "give its target, which must not get worse: final_accuracy, converged_accuracy,"
@@ -65,7 +65,7 @@ class SwitchSearch(Strict):
         return value
 
     @model_validator(mode="after")
-    def _in_its_unit(self) -> SwitchSearch:
+    def _values_fit_target(self) -> SwitchSearch:
         if not self.metric:
             raise ValueError(
                 "target: must be converged_accuracy, or final_ or best_ and a metric of the task,"

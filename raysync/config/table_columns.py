@@ -21,7 +21,6 @@ Flags = NDArray[np.bool_]
 MOST_NAMED = 8  # the most columns in a message
 ENOUGH = 5  # with fewer values, a count cannot be recognised
 
-
 Kind = Literal["rank", "rank names", "step", "epoch", "seconds", "other", "unknown"]
 """A column's meaning by name: `rank` has one rank's durations in a wide table; `rank names` and
 `seconds` are of a long one; `other` is known and none of these: `loss`.
@@ -46,13 +45,13 @@ RANKS = _words(
     " cuda accelerator"
 )
 STEPS = _words("step iteration iter itr it batch minibatch")
-ALONE: dict[str, Kind] = {
+WORD_KINDS: dict[str, Kind] = {
     **dict.fromkeys(RANKS, "rank names"),
     **dict.fromkeys(STEPS, "step"),
     **dict.fromkeys(_words("epoch epochs"), "epoch"),
 }
-"""The meaning of a word alone, or beside `BESIDE`: `global_step`, `worker_id`."""
-BESIDE = _words("id ids idx index name no nr num number global local world train training")
+"""The meaning of a word alone, or beside `FILLERS`: `global_step`, `worker_id`."""
+FILLERS = _words("id ids idx index name no nr num number global local world train training")
 TIMES = _words("duration dur time elapsed latency took runtime walltime")
 OF_A_STEP = STEPS | TIMES | _words("compute computing wall in per")
 OTHERS = _words(
@@ -74,12 +73,12 @@ class InputColumn:
 
     title: str  # the name in the file
     name: str  # without its unit
-    scale: float | None  # seconds of its unit; None: its name has none
+    scale: float | None  # the seconds of its unit; None: its name has none
     kind: Kind
 
 
-def column(title: str) -> InputColumn:
-    """Parse a title."""
+def parse_title(title: str) -> InputColumn:
+    """Say what a title means."""
     unit = UNIT.search(title)
     if unit is None:
         return InputColumn(title, title, None, _kind(title, has_unit=False))
@@ -89,17 +88,17 @@ def column(title: str) -> InputColumn:
 
 def _kind(name: str, has_unit: bool) -> Kind:
     words = [word.lower() for word in WORD.findall(name)]
-    bare = [word for word in words if word not in BESIDE] or words
+    bare = [word for word in words if word not in FILLERS] or words
     if set(words) <= OF_A_STEP and (has_unit or set(words) & TIMES):
         return "seconds"
-    if len(bare) == 1 and bare[0] in ALONE:
-        return ALONE[bare[0]]
+    if len(bare) == 1 and bare[0] in WORD_KINDS:
+        return WORD_KINDS[bare[0]]
     if set(bare) & OTHERS or PERCENTILE.fullmatch(name):
         return "other"
     *before, last = [word for word in bare if word not in OF_A_STEP] or [""]
     # `rank0`, `0`; a letter and a number, `n1`; a worker of ours, `fast-1`
-    is_called_so = set(before) <= RANKS or len("".join(before)) == 1
-    if last.isdecimal() and (is_called_so or re.fullmatch(r".+-\d+", name)):
+    is_rank_name = set(before) <= RANKS or len("".join(before)) == 1
+    if last.isdecimal() and (is_rank_name or re.fullmatch(r".+-\d+", name)):
         return "rank"
     return "unknown"
 
@@ -126,12 +125,12 @@ def ranks_of(columns: Sequence[InputColumn], values: pd.DataFrame) -> list[Input
     ranks = of_kind(columns, "rank")
     unknown = of_kind(columns, "unknown", "rank names")
     if ranks:
-        _check_named(ranks, unknown, values)
-    elif place := unknown or of_kind(columns, "seconds"):
-        no_ranks = _no_durations(place, place, values)
-        ranks = [column for column in place if column.title not in no_ranks]
+        _check_ranks(ranks, unknown, values)
+    elif candidates := unknown or of_kind(columns, "seconds"):
+        no_ranks = _titles_of_no_durations(candidates, candidates, values)
+        ranks = [column for column in candidates if column.title not in no_ranks]
         if not ranks:
-            raise ValueError(f"the column {place[0].title!r} is no rank: its values run on")
+            raise ValueError(f"the column {candidates[0].title!r} is no rank: its values run on")
     for rank in ranks:
         if rank.scale != ranks[0].scale:
             raise ValueError(
@@ -141,16 +140,16 @@ def ranks_of(columns: Sequence[InputColumn], values: pd.DataFrame) -> list[Input
     return ranks
 
 
-def _check_named(
+def _check_ranks(
     ranks: Sequence[InputColumn], unknown: Sequence[InputColumn], values: pd.DataFrame
 ) -> None:
     for rank in ranks:
-        if runs_on(values[rank.title].to_numpy()):
+        if is_counter(values[rank.title].to_numpy()):
             raise ValueError(
                 f"the column {rank.title!r} is called like a rank, but it only rises or only falls,"
                 " as a counter or a clock does"
             )
-    no_ranks = _no_durations(unknown, ranks, values)
+    no_ranks = _titles_of_no_durations(unknown, ranks, values)
     for other in unknown:
         can_be_a_rank = other.scale == ranks[0].scale and (values[other.title] > 0).all()
         if can_be_a_rank and other.title not in no_ranks:
@@ -160,47 +159,48 @@ def _check_named(
             )
 
 
-def _no_durations(
+def _titles_of_no_durations(
     columns: Sequence[InputColumn], ranks: Sequence[InputColumn], values: pd.DataFrame
 ) -> set[str]:
     """Return the titles of columns whose values count, run on, or come from ranks' values."""
     if len(values) < ENOUGH or not columns:
         return set()
     numbers, others = values[titles_of(columns)].to_numpy(), values[titles_of(ranks)].to_numpy()
-    found = np.array([runs_on(cells) for cells in numbers.T])
+    excluded = np.array([is_counter(cells) for cells in numbers.T])
     if (others % 1 != 0).any():
         is_whole = (numbers % 1 == 0).all(axis=0)
-        found |= is_whole & [column.scale is None for column in columns]
-    own = int(columns is ranks)
-    if others.shape[1] - own > 1:
+        excluded |= is_whole & [column.scale is None for column in columns]
+    overlap = int(columns is ranks)
+    if others.shape[1] - overlap > 1:
         is_copy = pd.Series([cells.tobytes() for cells in numbers.T]).duplicated(keep=False)
         varies = np.ptp(numbers, axis=0) > 0
-        found |= _are_derived(numbers, others, own) & varies & ~is_copy.to_numpy()
-    return {column.title for column, is_found in zip(columns, found, strict=True) if is_found}
+        excluded |= _are_derived(numbers, others, overlap) & varies & ~is_copy.to_numpy()
+    return {title for title, is_out in zip(titles_of(columns), excluded, strict=True) if is_out}
 
 
-def runs_on(values: Sequence[float] | Numbers) -> bool:
+def is_counter(values: Sequence[float] | Numbers) -> bool:
     """Whether values only rise or only fall, by many steps."""
     change = np.diff(values)
     is_monotone = (change >= 0).all() or (change <= 0).all()
     return bool(is_monotone and np.count_nonzero(change) + 1 >= max(ENOUGH, len(change) / 2))
 
 
-def _are_derived(numbers: Numbers, others: Numbers, own: int) -> Flags:
+def _are_derived(numbers: Numbers, others: Numbers, overlap: int) -> Flags:
     """Return which columns are the sum, mean, maximum or minimum of others.
 
     Args:
-        own: 1 if the columns are among the others, else 0.
+        overlap: 1 if the columns are among the others, else 0.
     """
-    total = others.sum(axis=1, keepdims=True) - own * numbers
-    mean = total / (others.shape[1] - own)
+    total = others.sum(axis=1, keepdims=True) - overlap * numbers
+    mean = total / (others.shape[1] - overlap)
     most, least = others.max(axis=1, keepdims=True), others.min(axis=1, keepdims=True)
-    # ranks that hardly differ are all near their mean: what counts is how near for them
+    # ranks that hardly differ are all near their mean, so the tolerance is a part of their range
     near = 0.02 * (most - least) + 1e-9 * numbers
-    signs = [np.isclose(numbers, total, rtol=1e-3, atol=0), abs(numbers - mean) <= near]
-    for end in (most, least):
-        signs.append((numbers == end) & ((others == end).sum(axis=1, keepdims=True) > own))
-    derived: Flags = np.any([sign.all(axis=0) for sign in signs], axis=0)
+    matches = [np.isclose(numbers, total, rtol=1e-3, atol=0), abs(numbers - mean) <= near]
+    for extreme in (most, least):
+        is_shared = (others == extreme).sum(axis=1, keepdims=True) > overlap
+        matches.append((numbers == extreme) & is_shared)
+    derived: Flags = np.any([match.all(axis=0) for match in matches], axis=0)
     return derived
 
 

@@ -29,7 +29,7 @@ class Target(Strict):
     )
 
     @model_validator(mode="after")
-    def _bounded_once(self) -> Target:
+    def _has_one_bound(self) -> Target:
         if (self.at_least is None) == (self.at_most is None):
             raise ValueError(
                 "give either at_least or at_most, such as {metric: accuracy, at_least: 0.9}"

@@ -9,9 +9,10 @@ from typing import Any
 
 from raysync.config.bounded_file import is_table, path_of, read_text
 from raysync.config.durations import Numbers
+from raysync.core.ids import worker_slot
 from raysync.paradigms.class_loading import may_import
 
-MOST_BYTES = 64_000_000  # of a text file
+MOST_BYTES = 64_000_000  # the most that a text file has
 
 
 def trace_of(trace: object, group: str, count: int) -> object:
@@ -32,8 +33,8 @@ def trace_of(trace: object, group: str, count: int) -> object:
             raise ValueError(f"a record holds the numbers themselves; got {str(trace)!r}")
         path = path_of(trace)
         if is_table(path):
-            return _columns(path, group, count)
-        return _numbers_in(path)
+            return _read_columns(path, group, count)
+        return _read_numbers(path)
     if not isinstance(trace, list | tuple):
         raise ValueError(
             f"must be seconds, [..., ...], such a list for each worker, or the path of a file; got"
@@ -46,13 +47,21 @@ def trace_of(trace: object, group: str, count: int) -> object:
     return trace
 
 
-def _columns(path: Path, group: str, count: int) -> tuple[Numbers, ...]:
+def resolve_traces(settings: dict[str, Any], folder: Path) -> None:
+    """Make trace paths of an experiment or a profile relative to the folder of its file."""
+    groups = settings.get("workers")
+    for group in groups if isinstance(groups, list) else []:
+        if isinstance(group, dict) and isinstance(group.get("trace"), str):
+            group["trace"] = str(folder / path_of(group["trace"]))
+
+
+def _read_columns(path: Path, group: str, count: int) -> tuple[Numbers, ...]:
     from raysync.config.step_tables import read_table  # with pandas: slow to import
 
     table = read_table(path).steps
-    own = [f"{group}-{number}" for number in range(count)]
-    if all(name in table for name in own):
-        return tuple(table[name] for name in own)
+    workers = [worker_slot(group, number) for number in range(count)]
+    if all(worker in table for worker in workers):
+        return tuple(table[worker] for worker in workers)
     if len(table) != count:
         ranks = ", ".join(list(table)[:4]) + (", ..." if len(table) > 4 else "")
         raise ValueError(
@@ -63,7 +72,7 @@ def _columns(path: Path, group: str, count: int) -> tuple[Numbers, ...]:
     return tuple(table.values())
 
 
-def _numbers_in(path: Path) -> list[float]:
+def _read_numbers(path: Path) -> list[float]:
     seconds: list[float] = []
     for line, text in enumerate(read_text(path, MOST_BYTES).splitlines(), 1):
         for word in text.partition("#")[0].split():
@@ -105,11 +114,3 @@ def _check_duration(seconds: float, step: str) -> None:
         seconds = inf
     if not 0 < seconds < inf:
         raise ValueError(f"{step} lasts {seconds:g} s; it must be above 0 and finite")
-
-
-def resolve(settings: dict[str, Any], folder: Path) -> None:
-    """Make trace paths of an experiment or a profile relative to the folder of its file."""
-    groups = settings.get("workers")
-    for group in groups if isinstance(groups, list) else []:
-        if isinstance(group, dict) and isinstance(group.get("trace"), str):
-            group["trace"] = str(folder / path_of(group["trace"]))

@@ -67,7 +67,7 @@ SCALED = ("sgd", "asgd")
 
 Their steps are as long as gradients; steps of Adam, RMSprop and the like are as long as their rate.
 """
-OUTER, MUON = ("delayed-nesterov", "mla"), "muon"  # not single classes of torch; all need momentum
+OUTER, MUON = ("delayed-nesterov", "mla"), "muon"  # these optimizers of raysync need momentum
 MOST_STEPS = 1_000_000
 AS_OUTSIDE = "as in `update`; default: the same as there"
 
@@ -176,11 +176,11 @@ class ParameterGroup(Strict):
     )
 
 
-def _short(choice: Named) -> str | dict[str, Any]:
+def _short_form(choice: Named) -> str | dict[str, Any]:
     return {"name": choice.name, **choice.parameters} if choice.parameters else choice.name
 
 
-Optimizer = Annotated[Named, BeforeValidator(by_name), PlainSerializer(_short)]
+Optimizer = Annotated[Named, BeforeValidator(by_name), PlainSerializer(_short_form)]
 
 
 class Phase(Strict):
@@ -288,11 +288,11 @@ class Local(OptimizerSettings):
     @property
     def update(self) -> Update:
         """The same optimizer as settings of an update."""
-        own = self.model_dump(exclude={"steps", "keeps_state"}, exclude_unset=True)
-        return Update.model_validate(own)
+        given = self.model_dump(exclude={"steps", "keeps_state"}, exclude_unset=True)
+        return Update.model_validate(given)
 
     @model_validator(mode="after")
-    def _fits(self) -> Local:
+    def _is_feasible(self) -> Local:
         if why := self.infeasible_reason():
             raise ValueError(why)
         return self
@@ -374,14 +374,15 @@ class Update(OptimizerSettings):
         return any(self.in_phase(name).clip_norm is not None for name in ("", *self.phases))
 
     @model_validator(mode="after")
-    def _scales_as_the_optimizer_does(self) -> Update:
+    def _set_default_lr_scaling(self) -> Update:
         is_scaled = self.optimizer.name.lower() in SCALED
         if "lr_scaling" not in self.model_fields_set and not is_scaled:
-            object.__setattr__(self, "lr_scaling", "none")  # which leaves it as not given
+            # a setting that is changed in this way still counts as not given
+            object.__setattr__(self, "lr_scaling", "none")
         return self
 
     @model_validator(mode="after")
-    def _fits(self) -> Update:
+    def _phases_are_feasible(self) -> Update:
         for name in ("", *self.phases):
             if why := self.in_phase(name).infeasible_reason():
                 raise ValueError(f"phases.{name}: {why}" if name else why)
@@ -411,7 +412,7 @@ class Workload(Strict):
     )
 
     @model_validator(mode="after")
-    def _one(self) -> Workload:
+    def _has_one_unit(self) -> Workload:
         units = [
             name
             for name in ("epochs", "samples", "iterations_per_worker")

@@ -30,10 +30,9 @@ Condition = Annotated[
 LabelSelector = dict[str, Condition]
 """Label -> `value`, `!value`, `in(a, b)` or `!in(a, b)`, in Ray's notation; all must hold."""
 
-
 # the settings with a group's step time; it has at most one of them
 STEP_TIMES = ("step_s", "per_sample_s", "flops_per_s", "trace")
-START_DEADLINE_S = 120.0  # an actor's start: the import of torch, the model
+START_DEADLINE_S = 120.0  # the most that an actor takes to import torch and build its model
 
 
 class Jitter(Strict):
@@ -209,16 +208,16 @@ class WorkerGroup(Strict):
 
     @field_validator("trace", mode="before")
     @classmethod
-    def _read(cls, trace: object, info: ValidationInfo) -> object:
+    def _read_trace(cls, trace: object, info: ValidationInfo) -> object:
         return trace_of(trace, info.data.get("name", ""), info.data.get("count", 1))
 
     @model_validator(mode="after")
-    def _possible(self) -> WorkerGroup:
-        speeds = [name for name in STEP_TIMES if getattr(self, name)]
-        if len(speeds) > 1:
+    def _steps_are_possible(self) -> WorkerGroup:
+        given = [name for name in STEP_TIMES if getattr(self, name)]
+        if len(given) > 1:
             raise ValueError(
                 f"give one of {', '.join(STEP_TIMES[:-1])} and {STEP_TIMES[-1]}; got"
-                f" {' and '.join(speeds)}"
+                f" {' and '.join(given)}"
             )
         for name in ("fixed_s", "floor_s"):
             if getattr(self, name) and self.per_sample_s is None:
@@ -228,6 +227,10 @@ class WorkerGroup(Strict):
                 )
         if self.batch_size is not None and self.batch_size > (self.max_batch or self.batch_size):
             raise ValueError(f"batch_size: {self.batch_size} is above max_batch: {self.max_batch}")
+        return self
+
+    @model_validator(mode="after")
+    def _devices_are_possible(self) -> WorkerGroup:
         if self.gpus > 1 and self.gpus % 1:
             raise ValueError(f"gpus: must be below 1 or a whole number; got {self.gpus:g}")
         if self.gpus and self.devices_per_worker not in (None, self.devices):
@@ -259,11 +262,9 @@ class WorkerGroup(Strict):
     @property
     def devices(self) -> int:
         """The replicas of each worker."""
-        return (
-            max(1, int(self.gpus))
-            if self.devices_per_worker is None or self.gpus
-            else self.devices_per_worker
-        )
+        if self.gpus or self.devices_per_worker is None:
+            return max(1, int(self.gpus))
+        return self.devices_per_worker
 
 
 BACKOFF_MAX_S = 60.0
@@ -352,7 +353,7 @@ class WireFormat(Strict):
         return self
 
 
-def _short(wire: WireFormat) -> str | dict[str, Any]:
+def _short_form(wire: WireFormat) -> str | dict[str, Any]:
     given = wire.model_dump(exclude_unset=True)
     return wire.name if given.keys() <= {"name"} else {"name": wire.name, **given}
 
@@ -450,7 +451,7 @@ class Cluster(Strict):
             " in shared memory, and the weights, too, if nobody reads them elsewhere"
         ),
     )
-    wire: Annotated[WireFormat, BeforeValidator(by_name), PlainSerializer(_short)] = Field(
+    wire: Annotated[WireFormat, BeforeValidator(by_name), PlainSerializer(_short_form)] = Field(
         WireFormat(),
         description=(
             "format in which pushes travel to the server: `bf16`, `{name: top-k, fraction: 0.01}`;"
@@ -479,7 +480,7 @@ class Cluster(Strict):
     )
 
     @model_validator(mode="after")
-    def _placed(self) -> Cluster:
+    def _labels_fit_placement(self) -> Cluster:
         if self.server_label_selector and self.server_placement != "apart":
             raise ValueError(
                 "server_label_selector: servers that are placed with workers run on their nodes;"
@@ -488,7 +489,7 @@ class Cluster(Strict):
         return self
 
     def hosts(self, workers: int) -> list[int]:
-        """Return the number of each server's worker; none if servers are apart."""
+        """Return the number of the worker beside each server; [] if servers are apart."""
         count = self.server_shards
         if self.server_placement == "apart":
             return []
@@ -504,7 +505,7 @@ def slots_in(groups: Sequence[WorkerGroup]) -> dict[str, WorkerGroup]:
     }
 
 
-def slots_named(groups: Sequence[WorkerGroup], names: Sequence[str]) -> list[str]:
+def select_slots(groups: Sequence[WorkerGroup], names: Sequence[str]) -> list[str]:
     """Return the slots that names of slots or groups select; no name selects all."""
     return [
         slot

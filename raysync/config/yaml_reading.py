@@ -15,7 +15,12 @@ from yaml.resolver import Resolver
 
 from raysync.errors import ConfigError
 
-# Tag, pattern, first characters. `<<` is of YAML 1.1, and the one thing that 1.2 has no other for.
+DEEPEST = 50  # deeper values would meet Python's recursion limit in code that walks them
+# the most characters that all aliases stand for: ten lines of nested ones could be gigabytes
+MOST_ALIASED = 1_000_000
+
+_TAB_INDENT = re.compile(r" *\t")
+# Tag, pattern, first characters. `<<` is of YAML 1.1; version 1.2 has nothing else that merges.
 _CORE_SCHEMA = (
     ("null", r"~|null|Null|NULL|", ["~", "n", "N", ""]),
     ("bool", r"true|True|TRUE|false|False|FALSE", list("tTfF")),
@@ -36,7 +41,7 @@ class _CoreSchema(Resolver):
     yaml_implicit_resolvers: dict[Any, Any] = {}  # noqa: RUF012 - PyYAML's own attribute
 
 
-def _whole(loader: Any, node: yaml.ScalarNode) -> int:
+def _construct_int(loader: Any, node: yaml.ScalarNode) -> int:
     text = loader.construct_scalar(node)
     # Python reads no decimal of thousands of digits
     value = int(text, _BASES.get(text[:2], 10)) if len(text) < _LONGEST_WHOLE else _MOST_WHOLE
@@ -46,22 +51,17 @@ def _whole(loader: Any, node: yaml.ScalarNode) -> int:
     return value
 
 
-# libyaml's are eight times as fast, and a sweep reads its file once for each trial
+# the loader of libyaml is eight times as fast, and a sweep reads its file once for each trial
 _LOADER: Any = type("Loader", (_CoreSchema, getattr(yaml, "CSafeLoader", yaml.SafeLoader)), {})
-_LOADER.add_constructor("tag:yaml.org,2002:int", _whole)
-# it quotes text that either version of YAML would take for something else
+_LOADER.add_constructor("tag:yaml.org,2002:int", _construct_int)
+# the dumper quotes text that either version of YAML reads as something else
 _DUMPER: Any = type("Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
 for _tag, _pattern, _first in _CORE_SCHEMA:
     for _schema in (_CoreSchema, _DUMPER):
         _schema.add_implicit_resolver(
             f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), _first
         )
-DEEPEST = 50  # deeper values would meet Python's recursion limit in code that walks them
-# characters of all aliases: ten lines of nested aliases could be gigabytes
-MOST_REPEATED = 1_000_000
-
 _RESOLVER = _CoreSchema()
-_TAB_INDENT = re.compile(r" *\t")
 
 
 def read_yaml(text: str, source: str) -> Any:
@@ -117,53 +117,44 @@ def _problems(text: str) -> Iterator[tuple[int, str]]:
 
     The parser's events cost little memory, however deep the text is nested.
     """
-    around = [_Collection(None, is_mapping=False)]
-    sizes: dict[str, int] = {}
-    repeated = 0
+    enclosing = [_Collection(None, is_mapping=False)]
+    sizes: dict[str, int] = {}  # anchor -> the size of its value
+    aliased = 0
     for event in yaml.parse(text, Loader=_LOADER):
         assert event.start_mark is not None, "the loaders mark every event"
         line, size = event.start_mark.line + 1, 0
         match event:
             case yaml.SequenceStartEvent() | yaml.MappingStartEvent():
-                around.append(_Collection(event.anchor, isinstance(event, yaml.MappingStartEvent)))
-                if len(around) > DEEPEST:
+                is_mapping = isinstance(event, yaml.MappingStartEvent)
+                enclosing.append(_Collection(event.anchor, is_mapping))
+                if len(enclosing) > DEEPEST:
                     yield line, f"nested deeper than {DEEPEST} levels"
                 continue
             case yaml.SequenceEndEvent() | yaml.MappingEndEvent():
-                ended = around.pop()
+                ended = enclosing.pop()
                 anchor, size = ended.anchor, ended.size
             case yaml.ScalarEvent():
                 anchor, size = event.anchor, 1 + len(event.value)
-                if (before := _given_before(around[-1], event, line)) is not None:
-                    yield (
-                        line,
-                        (
-                            f"the key {event.value!r} is given twice, first in line {before}; "
-                            "leave out one"
-                        ),
-                    )
+                if (before := _line_of_equal_key(enclosing[-1], event, line)) is not None:
+                    twice = f"given twice, first in line {before}; leave out one"
+                    yield line, f"the key {event.value!r} is {twice}"
             case yaml.AliasEvent():
-                if any(collection.anchor == event.anchor for collection in around):
+                if any(collection.anchor == event.anchor for collection in enclosing):
                     yield line, f"the alias *{event.anchor} is inside the value that it stands for"
                 anchor, size = None, sizes.get(str(event.anchor), 0)
-                repeated += size
-                if repeated > MOST_REPEATED:
-                    yield (
-                        line,
-                        (
-                            f"aliases (*{event.anchor}) stand for more than "
-                            f"{MOST_REPEATED:,} characters"
-                        ),
-                    )
+                aliased += size
+                if aliased > MOST_ALIASED:
+                    stand_for = f"stand for more than {MOST_ALIASED:,} characters"
+                    yield line, f"aliases (*{event.anchor}) {stand_for}"
             case _:
                 continue
-        around[-1].items += 1
-        around[-1].size += size
+        enclosing[-1].items += 1
+        enclosing[-1].size += size
         if anchor is not None:
             sizes[anchor] = size
 
 
-def _given_before(mapping: _Collection, event: yaml.ScalarEvent, line: int) -> int | None:
+def _line_of_equal_key(mapping: _Collection, event: yaml.ScalarEvent, line: int) -> int | None:
     """Return the line of an earlier equal key, if any; a text that is no key returns None."""
     if not mapping.is_mapping or mapping.items % 2:
         return None

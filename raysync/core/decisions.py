@@ -15,8 +15,8 @@ from raysync.core.structs import TaggedStruct, Whole
 
 Push = tuple[str, Whole]  # A push's name: (worker, clock).
 
-# For metrics and figures. `stale`: the worker repeats this step; a push that is dropped as stale on
-# arrival adds nothing to its worker's lead.
+# Metrics and figures count drops by reason. After `stale`, the worker repeats the step; a push that
+# is dropped so on arrival adds nothing to its worker's lead.
 DropReason = Literal["late", "stale", "suspended", "restored", "left", "other"]
 
 DROP_REASONS: tuple[DropReason, ...] = get_args(DropReason)
@@ -30,7 +30,7 @@ class Apply(TaggedStruct, frozen=True):
     samples_before: Whole = -1  # stamped: the samples in all pushes applied before this update
     phase: str = ""  # the phase whose `update` settings hold; "" if the paradigm does not switch
     publish: bool = True  # False: later pulls still get the weights published before this update
-    # one per push, normalised (empty: by samples); under `combine: sum` they multiply the pushes
+    # a weight for each push, normalised (empty: by samples); under `combine: sum`, factors as given
     weights: tuple[float, ...] = ()
 
 

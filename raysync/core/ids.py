@@ -7,9 +7,9 @@ import re
 #     gpu-3#2         the second life of the slot gpu-3, worker 3 of the group gpu
 #     m2/gpu-3#1      stage 2 of a network that was cut, placed on that worker: a slot of its own
 #
-# Both may be a plain `str` (slots are made as such, since each step hashes one in a text); the
-# classes give access to its parts. A damaged journal may hold any text for a worker, so the access
-# never fails: a missing part is empty, or 0.
+# Both may be a plain `str` (`worker_slot` returns one: each step formats and hashes a slot, faster
+# than of a subclass); the classes give access to its parts. A damaged journal may hold any text for
+# a worker, so the access never fails: a missing part is empty, or 0.
 
 _STAGE = re.compile(r"m([1-9][0-9]{0,8})/")  # no name of a worker group contains a slash
 

@@ -17,8 +17,8 @@ from raysync.core.structs import (
     Seconds,
     TaggedStruct,
     Whole,
-    decode as decoded,
-    encode as encoded,
+    decode as decode_json,
+    encode as encode_json,
     is_native,
     is_whole,
 )
@@ -42,18 +42,18 @@ JOURNAL_SCHEMA = 1
 class Report(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """The fields of an event that do not influence decisions."""
 
-    loss: float | None = None  # of a push: mean loss of its batch at the weights it was computed on
+    loss: float | None = None  # mean loss of a push's batch at the weights it was computed on
     not_finite: Finding | None = None
-    # of a stage's push: ticks between the batch's forward and backward pass
+    # ticks between forward and backward pass of the batch of a stage's push
     delay_ticks: Whole | None = None
-    # of a stage's push: the version that the forward pass read
+    # version that the forward pass of a stage's push read
     forward_version: Whole | None = None
-    held_back_s: Seconds | None = None  # the release waited so long for enough workers
-    server_s: Seconds | None = None  # from the release until the server had made the weights
+    held_back_s: Seconds | None = None  # time that the release waited for enough workers
+    server_s: Seconds | None = None  # time from the release until the server had made the weights
     why: str = ""  # why a worker left
-    done: bool = False  # it left because no work remained
-    restart_in_s: Seconds | None = None  # until its slot gets a new worker
-    # of a worker that joined: since the previous life of its slot ended
+    done: bool = False  # the worker left because no work remained
+    restart_in_s: Seconds | None = None  # time until the slot of the worker that left has a new one
+    # time since the previous life of the slot ended, of a worker that joined
     away_s: Seconds | None = None
 
 
@@ -72,10 +72,10 @@ class Evaluation(TaggedStruct, frozen=True):
     """One evaluation of the published model."""
 
     mark: float  # the progress at which it was due
-    progress: float  # of the evaluated model
+    progress: float  # the progress of the evaluated model
     version: Whole
     at: Seconds  # when the weights were published, in seconds since the run began
-    # on the test set; `loss`, which training minimises, is one of them
+    # the metrics on the test set; `loss`, which training minimises, is one of them
     metrics: Mapping[str, float]
 
     @property
@@ -92,9 +92,9 @@ class Ended(TaggedStruct, frozen=True):
     """The last line of a run that was closed."""
 
     status: str  # finished, diverged, stopped or failed
-    at: Seconds  # of the last publication; if the run was stopped, of the last event
+    at: Seconds  # the time of the last publication; if the run was stopped, of the last event
     error: str = ""
-    # faults of the experiment that never took effect, as its file has them
+    # the faults that never took effect, as the experiment's file has them
     faults_without_effect: tuple[str, ...] = ()
 
 
@@ -119,10 +119,10 @@ class Resumed(TaggedStruct, frozen=True):
     computed again, on the weights that were published then.
     """
 
-    at: Seconds  # of the checkpoint: the run's clock stood still since then
-    number: Whole  # of the checkpoint
-    away_s: Seconds = 0.0  # from the last sign of life before the loss to the resumption
-    lost_s: Seconds = 0.0  # training after the checkpoint
+    at: Seconds  # the time of the checkpoint: the run's clock stood still since then
+    number: Whole  # the number of the checkpoint
+    away_s: Seconds = 0.0  # time from the last sign of life before the loss to the resumption
+    lost_s: Seconds = 0.0  # time of training after the checkpoint
     lost_pushes: Whole = 0
     exact: bool = False  # in-flight iterations continued instead, which only virtual time can do
 
@@ -144,26 +144,26 @@ def header(
 ) -> str:
     """Encode the first line; `about` is for readers."""
     head = Header(JOURNAL_SCHEMA, describe(paradigm), workload_samples, about or {})
-    return encoded(head).decode()
+    return encode_json(head).decode()
 
 
 def encode(line: Line) -> str:
     """Encode a line as text, without its line break."""
-    return encoded(line).decode()
+    return encode_json(line).decode()
 
 
 def decode(text: str) -> Line:
     """Decode a line that `encode` wrote; a ConfigError shows a damaged one."""
     try:
-        line: Line = decoded(text, Line)  # type: ignore[arg-type]
-        if reason := _refusal(line):
+        line: Line = decode_json(text, Line)  # type: ignore[arg-type]
+        if reason := _why_invalid(line):
             raise ValueError(reason)
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"not a line of a journal: {text[:80]!r} ({error})") from error
     return line
 
 
-def _refusal(line: Line) -> str:
+def _why_invalid(line: Line) -> str:
     if isinstance(line, Entry):
         for decision in line.decisions:
             if type(decision) is Note and not is_native(decision.values):
@@ -177,10 +177,10 @@ class Decoder:
     """Decodes the lines that follow the header, in order."""
 
     def __init__(self) -> None:
-        self.number = 1  # of the latest line; the header is line 1
+        self.number = 1  # the number of the latest line; the header is line 1
         self.ended = False  # the latest line was the closing line
 
-    def take(self, text: str) -> Line:
+    def decode(self, text: str) -> Line:
         """Decode the next line; a ConfigError counts damaged lines, and lines behind the closing
         one.
         """
@@ -203,13 +203,13 @@ def read(lines: Iterable[str]) -> tuple[Header, Iterator[Line]]:
     rest = iter(lines)
     head = read_header(next(rest, "null"))
     decoder = Decoder()
-    return head, (decoder.take(line) for line in rest if line.endswith("\n") or decoder.ended)
+    return head, (decoder.decode(line) for line in rest if line.endswith("\n") or decoder.ended)
 
 
 def read_header(text: str) -> Header:
     """Decode the first line; a ConfigError says what is wrong with it."""
     try:
-        schema = decoded(text, dict[str, Any])["journal"]
+        schema = decode_json(text, dict[str, Any])["journal"]
     except (ValueError, LookupError, RecursionError):
         raise ConfigError("this is not a raysync journal: its first line is no header.") from None
     if schema != JOURNAL_SCHEMA or not is_whole(schema):
@@ -219,7 +219,7 @@ def read_header(text: str) -> Header:
             f" raysync reads schema {JOURNAL_SCHEMA}."
         )
     try:
-        head = decoded(text, Header)
+        head = decode_json(text, Header)
         if not is_native(head.about) or not is_native(head.paradigm.parameters):
             raise ValueError("too deep lists, or too large numbers")
         if head.workload_samples is not None and head.workload_samples < 1:

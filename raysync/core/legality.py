@@ -32,7 +32,7 @@ def _why_not_applied(decision: Apply, roster: Roster) -> str:
         return "applies no push; an Apply takes at least one"
     for push in pushes:
         if not isinstance(push, tuple) or push not in buffered:
-            return f"applies {_absent(push, roster)}"
+            return f"applies {_absent_push(push, roster)}"
     if len(pushes) > 1 and len(set(pushes)) < len(pushes):
         return f"applies a push twice in one update: {pushes!r}"
     if decision.weights != ():
@@ -66,7 +66,7 @@ def _why_not_released(decision: Release, roster: Roster) -> str:
 def _why_not_dropped(decision: Drop, roster: Roster) -> str:
     push = decision.push
     if not isinstance(push, tuple) or push not in roster.buffered:
-        return f"drops {_absent(push, roster)}"
+        return f"drops {_absent_push(push, roster)}"
     if decision.reason not in DROP_REASONS:
         nearest = get_close_matches(str(decision.reason), DROP_REASONS, n=1)
         return (
@@ -132,7 +132,7 @@ CHECKS: dict[type, Callable[[Any, Roster], str]] = {
 }
 
 
-def _absent(push: object, roster: Roster) -> str:
+def _absent_push(push: object, roster: Roster) -> str:
     count = len(roster.buffered)
     which = f": {roster.names(map(repr, roster.buffered), count)}" if count else ""
     return f"the push {push!r}, which is not buffered; {count} pushes are{which}"

@@ -11,7 +11,7 @@ Mode = Literal["max", "min"]
 
 RESERVED = ("mark", "progress", "version", "at")  # A journal's line has these beside the metrics.
 LOSS = "loss"  # every evaluation has it
-LARGEST_EXPONENT = 709.0  # of e in a float; a model with such a loss is about to diverge
+LARGEST_EXPONENT = 709.0  # of e in a float; a model with a larger loss is about to diverge
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +43,7 @@ class PrimaryMetric:
 
 ACCURACY = PrimaryMetric("accuracy", "max")  # a fraction of 1
 PERPLEXITY = PrimaryMetric("perplexity", "min")  # e to the mean cross-entropy: 1 at best
-# Metrics whose name alone says the direction.
+# the metrics whose name alone says the direction
 MODES: dict[str, Mode] = {"accuracy": "max", "loss": "min", "perplexity": "min"}
 
 

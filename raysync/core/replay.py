@@ -25,7 +25,7 @@ class Replayed:
     events: int
     decisions: int
     difference: str | None  # the first event whose decisions differ, for a person
-    ended: bool  # False of a journal without its closing line: a killed run, or a part
+    ended: bool  # the journal has its closing line; without: a killed run, or a part
 
 
 def replay(lines: Iterable[str], rebuild: Rebuild) -> Replayed:

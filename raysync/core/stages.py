@@ -27,7 +27,7 @@ class StageMachines:
     def __init__(
         self, make: Callable[[], Paradigm], stages: int, workload_samples: int | None = None
     ) -> None:
-        self._make = make  # a fresh paradigm for each stage
+        self._make_paradigm = make  # called once for each stage
         self.machines = {stage: Machine(make(), workload_samples) for stage in range(1, stages + 1)}
 
     @property
@@ -79,7 +79,7 @@ class StageMachines:
     def restore(self, text: str) -> None:
         """Load a `snapshot`."""
         self.machines = {
-            stage: Machine.restore(state, self._make())
+            stage: Machine.restore(state, self._make_paradigm())
             for stage, state in enumerate(json.loads(text), start=1)
         }
 

@@ -12,11 +12,11 @@ class Telemetry(msgspec.Struct, forbid_unknown_fields=True, gc=False):
 
     released_at: Seconds | None = None
     pushed_at: Seconds | None = None
-    # between the two latest pushes: computing, transfer and waiting
+    # the time between the two latest pushes: computing, transfer and waiting
     interval_s: Seconds | None = None
-    # from Release to push: the interval without the worker's own waiting
+    # the time from Release to push: the interval without the worker's own waiting
     active_s: Seconds | None = None
-    busy_s: Seconds = 0.0  # computing alone, of the latest push
+    busy_s: Seconds = 0.0  # the time of computing alone, for the latest push
 
     def push(self, at: float, busy_s: float) -> None:
         """Record a push that arrived at that time."""

@@ -16,8 +16,8 @@ from raysync.paradigms.syncswitch import SyncSwitch
 
 __all__ = ["PARADIGMS", "PRESETS", "Preset", "make", "rebuild"]
 
-DEFAULT_PARADIGM = "bsp"  # of an experiment that names none
-# by default, where an experiment names no paradigms to compare
+DEFAULT_PARADIGM = "bsp"  # for an experiment that names none
+# the paradigms that are compared if an experiment names none
 COMPARED: tuple[Spec, ...] = (
     "bsp",
     "asp",

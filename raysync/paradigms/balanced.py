@@ -21,7 +21,7 @@ from raysync.paradigms.batch_shares import DeviceSpeed, divide
 from raysync.paradigms.measuring import Measuring, slot_of, smooth
 
 Quantity = Annotated[int | float, Ge(0), Le(1e15)]
-# The settings of a group in `workers`; batch_size 0: unknown, so its first push tells it.
+# The settings of a group in `workers`; batch_size 0: unknown until a worker pushes.
 GROUP_DEFAULTS: Mapping[str, float] = {
     "batch_size": 0,
     "min_batch": 1,
@@ -64,7 +64,7 @@ class Balanced(Measuring):
     multiple: Annotated[int, Ge(1)] = 1  # in samples, of every batch size
     # group -> the settings of `GROUP_DEFAULTS`; an experiment fills its own in
     workers: dict[str, dict[str, Quantity]] = field(default_factory=dict)
-    # slot -> its own batch size in samples
+    # slot -> its batch size before any division, in samples
     own: dict[str, int] = field(default_factory=dict, init=False)
     # slot -> the present batch size, once set
     sizes: dict[str, int] = field(default_factory=dict, init=False)
@@ -75,10 +75,10 @@ class Balanced(Measuring):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        sized = [what for demand, what in self.inner.demands() if demand is Capability.BATCH_SIZE]
-        if sized:
+        demands = self.inner.demands()
+        if settings := [setting for demand, setting in demands if demand is Capability.BATCH_SIZE]:
             raise ConfigError(
-                f"{self.name}: paradigm: {self.inner.name} sets batch sizes itself ({sized[0]})."
+                f"{self.name}: paradigm: {self.inner.name} sets batch sizes itself ({settings[0]})."
             )
         self._groups = {
             group: {**GROUP_DEFAULTS, **settings} for group, settings in self.workers.items()
@@ -87,11 +87,12 @@ class Balanced(Measuring):
             self._check_group(f"{self.name}: workers: {group}", group)
 
     def _check_group(self, where: str, group: str) -> None:
-        known = self._groups[group]
-        for setting in known.keys() - GROUP_DEFAULTS.keys():
+        settings = self._groups[group]
+        for setting in settings.keys() - GROUP_DEFAULTS.keys():
             raise unknown_name("setting", setting, GROUP_DEFAULTS, where=where)
-        size, smallest, largest = known["batch_size"], self._smallest(group), self._largest(group)
-        if not known["per_sample_s"]:
+        smallest, largest = self._smallest_batch(group), self._largest_batch(group)
+        size = settings["batch_size"]
+        if not settings["per_sample_s"]:
             raise ConfigError(f"{where}: per_sample_s: 0; it must be above 0.")
         if size % self.multiple:
             raise ConfigError(
@@ -111,20 +112,21 @@ class Balanced(Measuring):
     @override
     def measure(self, roster: Roster, push: Push) -> None:
         slot, row, pushed = slot_of(push[0]), roster.telemetry(push[0]), roster.buffered[push]
-        steps, known = pushed.steps, self._described(Slot(slot).group)
+        steps, settings = pushed.steps, self._settings(Slot(slot).group)
         samples = pushed.samples // steps
         if slot not in self.own:
-            self.own[slot] = int(known["batch_size"]) or samples
+            self.own[slot] = int(settings["batch_size"]) or samples
         if row.busy_s <= 0:
             return  # nothing to predict from
         assert row.active_s is not None, "a push without a release"
-        described_s = max(known["floor_s"], known["fixed_s"] + known["per_sample_s"] * samples)
+        growing_s = settings["fixed_s"] + settings["per_sample_s"] * samples
+        described_s = max(settings["floor_s"], growing_s)
         transfer_s = max(0.0, row.active_s - row.busy_s)
         smooth(self.slowness, slot, row.busy_s / steps / described_s, self.smoothing)
         smooth(self.transfer_s, slot, transfer_s / steps, self.smoothing)
 
     @override
-    def adapted(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
+    def adapt(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
         decisions: list[Decision] = []
         for decision in decided:
             if not isinstance(decision, Release):
@@ -170,25 +172,25 @@ class Balanced(Measuring):
 
     def _device(self, slot: str) -> DeviceSpeed:
         group = Slot(slot).group
-        known = self._described(group)
+        settings = self._settings(group)
         return DeviceSpeed(
             slowness=self.slowness[slot],
             transfer_s=self.transfer_s[slot],
-            fixed_s=known["fixed_s"],
-            per_sample_s=known["per_sample_s"],
-            floor_s=known["floor_s"],
-            smallest=min(self._smallest(group), self.own[slot]),
-            largest=max(self._largest(group), self.own[slot]),
+            fixed_s=settings["fixed_s"],
+            per_sample_s=settings["per_sample_s"],
+            floor_s=settings["floor_s"],
+            smallest=min(self._smallest_batch(group), self.own[slot]),
+            largest=max(self._largest_batch(group), self.own[slot]),
         )
 
-    def _described(self, group: str) -> Mapping[str, float]:
+    def _settings(self, group: str) -> Mapping[str, float]:
         return self._groups.get(group, GROUP_DEFAULTS)
 
-    def _smallest(self, group: str) -> int:
-        known = self._described(group)
-        least = int(known["devices"] * known["min_batch"])
-        return -(-least // self.multiple) * self.multiple
+    def _smallest_batch(self, group: str) -> int:
+        settings = self._settings(group)
+        least = int(settings["devices"] * settings["min_batch"])
+        return -(-least // self.multiple) * self.multiple  # rounded up
 
-    def _largest(self, group: str) -> float:
-        largest = self._described(group)["max_batch"]
+    def _largest_batch(self, group: str) -> float:
+        largest = self._settings(group)["max_batch"]
         return largest // self.multiple * self.multiple if largest < inf else inf

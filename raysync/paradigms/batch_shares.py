@@ -17,7 +17,7 @@ class DeviceSpeed:
     """
 
     slowness: float  # above 0
-    transfer_s: float = 0.0  # to the server and back, whatever the batch
+    transfer_s: float = 0.0  # the way to the server and back, whatever the batch
     fixed_s: float = 0.0
     per_sample_s: float = 1.0  # above 0
     floor_s: float = 0.0
@@ -28,7 +28,7 @@ class DeviceSpeed:
         computing_s = max(self.floor_s, self.fixed_s + self.per_sample_s * samples)
         return self.transfer_s + self.slowness * computing_s
 
-    def fitting(self, seconds: float) -> float:
+    def samples_within(self, seconds: float) -> float:
         """Return the most samples that fit into so many seconds, or into the shortest iteration."""
         computing_s = max((seconds - self.transfer_s) / self.slowness, self.floor_s)
         samples = (computing_s - self.fixed_s) / self.per_sample_s
@@ -47,7 +47,7 @@ def divide(devices: Sequence[DeviceSpeed], total: int, multiple: int = 1) -> lis
     least = sum(device.smallest for device in devices)
     most = sum(device.largest for device in devices)
     assert least <= total <= most, f"{total} samples for devices that take {least} to {most}"
-    shares = _fitting(devices, total)
+    shares = _equal_times(devices, total)
     units = [floor(share / multiple + ROUNDING) for share in shares]
     # A device that gets another unit has a remainder, so it stays within its largest share.
     order = sorted(range(len(devices)), key=lambda index: units[index] - shares[index] / multiple)
@@ -56,10 +56,11 @@ def divide(devices: Sequence[DeviceSpeed], total: int, multiple: int = 1) -> lis
     return [unit * multiple for unit in units]
 
 
-def _fitting(devices: Sequence[DeviceSpeed], total: int) -> list[float]:
+def _equal_times(devices: Sequence[DeviceSpeed], total: int) -> list[float]:
     """Return the unrounded shares, whose sum is the total."""
-    free = [device.fitting(0.0) for device in devices]
-    if sum(free) >= total:  # within the shortest times: nothing is gained by equal ones
+    # the most samples that do not lengthen the shortest iterations
+    free = [device.samples_within(0.0) for device in devices]
+    if sum(free) >= total:  # no times are shorter, so nothing is gained by equal ones
         least = sum(device.smallest for device in devices)
         part = (total - least) / (sum(free) - least) if sum(free) > least else 0.0
         return [
@@ -68,8 +69,8 @@ def _fitting(devices: Sequence[DeviceSpeed], total: int) -> list[float]:
         ]
     low, high = 0.0, max(device.seconds(min(device.largest, total)) for device in devices)
     while low < (middle := (low + high) / 2) < high:  # until the two are neighbouring numbers
-        if sum(device.fitting(middle) for device in devices) < total:
+        if sum(device.samples_within(middle) for device in devices) < total:
             low = middle
         else:
             high = middle
-    return [device.fitting(high) for device in devices]
+    return [device.samples_within(high) for device in devices]

@@ -32,7 +32,7 @@ class BSP(Paradigm):
 
     name: ClassVar[str] = "bsp"
 
-    # of a round's gradients; all-reduce: the faster of ring and tree
+    # how a round's gradients are exchanged; all-reduce: by the faster of ring and tree
     exchange: Literal["server", "all-reduce", "ring", "tree"] = "server"
 
     @property

@@ -49,7 +49,7 @@ class Decoupled:
     # stages compute in turn, without delays: plain backpropagation, as a baseline
     locked: bool = False
     sync: Spec = "bsp"  # the paradigm of each stage's replicas
-    # of a backward pass: those of its forward pass, or the present ones
+    # a backward pass is on the weights of its forward pass, or on the present ones
     weights: Literal["stash", "latest"] = "stash"
     # beta, FDG's gradient shrinking: stage k learns from beta^(K - k) times its gradient
     shrink: Annotated[float, Gt(0), Le(1)] = 1.0
@@ -58,7 +58,7 @@ class Decoupled:
     # the K - 1 items that begin a stage, instead of `balance`
     at: list[str] = field(default_factory=list)
     mix: Literal["grad", "weight"] = "grad"
-    # or P, S x S and doubly stochastic: row s has the weights with which replica s mixes
+    # or the matrix P, S x S and doubly stochastic: by the weights in row s, replica s mixes
     topology: Literal["full", "ring"] | Matrix = "full"
     mix_every: Annotated[int, Ge(1)] = 1  # H, in rounds
 
@@ -90,41 +90,39 @@ class Decoupled:
         size = self.groups
         if isinstance(self.topology, list):
             return self.topology
-        reach = range(-1, 2) if self.topology == "ring" and size > 2 else range(size)
+        neighbours = range(-1, 2) if self.topology == "ring" and size > 2 else range(size)
         rows = [[0.0] * size for _ in range(size)]
         for row in range(size):
-            for step in reach:
-                rows[row][(row + step) % size] += 1 / len(reach)
+            for step in neighbours:
+                rows[row][(row + step) % size] += 1 / len(neighbours)
         return rows
 
     def machine(self, workload_samples: int | None) -> StageMachines:
-        return StageMachines(self._sync, self.modules, workload_samples)
+        return StageMachines(self._make_sync, self.modules, workload_samples)
 
     def infeasible_reason(self, workers: int) -> str:
         needed = self.modules * self.groups
+        if workers == needed:
+            return ""
         return (
-            ""
-            if workers == needed
-            else (
-                f"modules: {self.modules} x groups: {self.groups} is for {needed} workers, "
-                f"not for {workers}"
-            )
+            f"modules: {self.modules} x groups: {self.groups} is for {needed} workers, not for"
+            f" {workers}"
         )
 
     def phases(self) -> tuple[str, ...]:
-        return self._sync().phases()
+        return self._make_sync().phases()
 
     def pushes_per_update(self, workers: int, phase: str = "") -> int | None:
-        return self._sync().pushes_per_update(self.groups, phase)
+        return self._make_sync().pushes_per_update(self.groups, phase)
 
     @property
     def phase(self) -> str:
-        return self._sync().phase
+        return self._make_sync().phase
 
     def parameters(self) -> dict[str, Any]:
         return {field.name: getattr(self, field.name) for field in fields(self)}
 
-    def _sync(self) -> Paradigm:
+    def _make_sync(self) -> Paradigm:
         return make_inner(self.sync, self.name)
 
 

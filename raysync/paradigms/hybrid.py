@@ -31,7 +31,7 @@ Tolerance = Annotated[
 #   first among them. The program evaluates those; we evaluate the newest.
 # * A push that is not eligible stays buffered and its worker held; the program puts it back.
 # * `combine` and `lr_scaling` decide whether gradients are summed, as in the program.
-# * The arrived push of a worker that left joins the next update, beyond k.
+# * A push that arrived before its worker left takes part in the next update, beyond k.
 @dataclass
 class Hybrid(Paradigm):
     """An update takes k pushes that are not too far ahead; their workers continue.
@@ -67,7 +67,7 @@ class Hybrid(Paradigm):
 
     @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
-        return self._updates(roster)
+        return self._update(roster)
 
     @override
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
@@ -77,7 +77,7 @@ class Hybrid(Paradigm):
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         self.releases.pop(worker, None)
         self.left_behind += [list(push) for push in roster.buffered if push[0] == worker]
-        return self._updates(roster)
+        return self._update(roster)
 
     @override
     def infeasible_reason(self, workers: int) -> str:
@@ -97,11 +97,12 @@ class Hybrid(Paradigm):
     def pushes_per_update(self, workers: int, phase: str = "") -> int:
         return workers if self.k == "all" else min(self.k, workers)
 
-    def _updates(self, roster: Roster) -> list[Decision]:
-        size = self._size(roster)
-        if self._eligible(roster) < size or not roster.buffered:
+    def _update(self, roster: Roster) -> list[Decision]:
+        """Make as many updates as there are eligible pushes for."""
+        size = self._pushes_needed(roster)
+        if self._count_eligible(roster) < size or not roster.buffered:
             return []
-        eligible = roster.held_within(self._reach(roster))
+        eligible = roster.held_within(self._largest_lead(roster))
         decisions: list[Decision] = []
         for start in range(0, len(eligible) - size + 1, max(1, size)):
             taken = eligible[start : start + size]
@@ -115,29 +116,27 @@ class Hybrid(Paradigm):
             decisions += [Apply(tuple(pushes), publish=publish), *map(self._release, taken)]
         return decisions
 
-    def _size(self, roster: Roster) -> int:
+    def _pushes_needed(self, roster: Roster) -> int:
         members = len(roster.members)
         return members if self.k == "all" else min(self.k, members)
 
-    def _eligible(self, roster: Roster) -> int:
+    def _count_eligible(self, roster: Roster) -> int:
         if self.staleness_tolerance == "inf":
             return len(roster.held)
-        return roster.count_held_within(self._reach(roster))  # bounded leads: few paces to count
+        return roster.count_held_within(self._largest_lead(roster))  # few paces to count
 
-    def _reach(self, roster: Roster) -> int:
+    def _largest_lead(self, roster: Roster) -> int:
         """Return the largest lead, after its push, of a worker with an eligible push."""
-        return (
-            roster.fast - roster.slow
-            if self.staleness_tolerance == "inf"
-            else self.staleness_tolerance + 1
-        )
+        if self.staleness_tolerance == "inf":
+            return roster.fast - roster.slow
+        return self.staleness_tolerance + 1
 
     def _release(self, worker: str) -> Release:
         if self.pull_interval == 1 or self.snapshot == "global":
             return Release(worker)
-        done = self.releases.get(worker, 0)
-        self.releases[worker] = (done + 1) % self.pull_interval
-        return Release(worker, pull=done == 0)
+        since_pull = self.releases.get(worker, 0)
+        self.releases[worker] = (since_pull + 1) % self.pull_interval
+        return Release(worker, pull=since_pull == 0)
 
     @override
     def explain(self, roster: Roster, worker: str) -> str:
@@ -147,8 +146,9 @@ class Hybrid(Paradigm):
                 f"its push is {lead} clocks ahead of the slowest ({roster.slowest_worker()}); "
                 f"the tolerance is {self.staleness_tolerance}"
             )
-        count = self._eligible(roster)
+        count = self._count_eligible(roster)
+        computing = roster.names(roster.computing, len(roster.computing))
         return (
-            f"an update takes {self._size(roster)} pushes, {count} {'are' if count > 1 else 'is'}"
-            f" there; computing: {roster.names(roster.computing, len(roster.computing))}"
+            f"an update takes {self._pushes_needed(roster)} pushes, {count}"
+            f" {'are' if count > 1 else 'is'} there; computing: {computing}"
         )

@@ -52,13 +52,13 @@ class Round(Paradigm):
 
     @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        # Fewer members are waited for. An arrived push of the worker counts beyond the number, so
-        # that no other worker becomes late.
+        # The round waits for fewer members. If the worker has pushed, its push takes part, but is
+        # none of the number, so that no other worker becomes late.
         return self._end_round(roster)
 
     def _end_round(self, roster: Roster) -> list[Decision]:
-        waited_for = self.size(len(roster.members)) if roster.members else 0
-        if len(roster.held) < waited_for or not roster.buffered:
+        size = self.size(len(roster.members)) if roster.members else 0
+        if len(roster.held) < size or not roster.buffered:
             return []
         return [Apply(tuple(roster.buffered)), *(Release(worker) for worker in roster.held)]
 
@@ -75,8 +75,8 @@ class Round(Paradigm):
 class KSync(Round):
     """A round ends with the first k workers; later pushes are dropped.
 
-    Source: Dutta et al. (2018), K-sync SGD. A late worker joins the next round. Of fewer members
-    than k, all are waited for.
+    Source: Dutta et al. (2018), K-sync SGD. A late worker joins the next round. With fewer
+    than k members, a round waits for all of them.
     """
 
     name: ClassVar[str] = "k-sync"

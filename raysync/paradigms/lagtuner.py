@@ -96,37 +96,42 @@ class LagTuner(Paradigm):
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         worker = push[0]
         decisions: list[Decision] = [Apply((push,))]
-        if self._spend(worker):
+        if self._spends_credit(worker):
             decisions.append(Release(worker))
         elif roster.lead(worker) > self.s_lower:
-            decisions += self._ask(roster, worker)
-        return decisions + self._releases(roster, already=decisions)
+            decisions += self._call_controller(roster, worker)
+        return decisions + self._release_within_bound(roster, already=decisions)
 
     @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         self.credit.pop(worker, None)
         self.predicted_s.pop(worker, None)
-        return self._releases(roster, already=[])
+        return self._release_within_bound(roster, already=[])
 
-    def _spend(self, worker: str) -> bool:
+    @override
+    def explain(self, roster: Roster, worker: str) -> str:
+        return (
+            f"{roster.lead(worker)} clocks ahead of the slowest ({roster.slowest_worker()}); "
+            f"waits until that is {self.s_lower}, no extra iterations granted"
+        )
+
+    def _spends_credit(self, worker: str) -> bool:
+        """Spend one of the worker's credit; return whether it had any."""
         credit = self.credit.pop(worker, 0)
         if credit > 1:
             self.credit[worker] = credit - 1
         return credit > 0
 
-    def _ask(self, roster: Roster, worker: str) -> list[Decision]:
-        """Call the controller (Algorithm 1, lines 18 to 23) for a worker beyond s_lower."""
-        decisions: list[Decision] = []
+    def _call_controller(self, roster: Roster, worker: str) -> list[Decision]:
+        """Carry out Algorithm 1, lines 18 to 23, for a worker beyond s_lower."""
         if not roster.is_fastest(worker):
-            return decisions
+            return []
         # The last grant is used up, and p did not wait after it.
-        decisions += self._waited(worker, 0.0)
+        decisions: list[Decision] = [*self._note_wait(worker, 0.0)]
         slowest = roster.slowest_worker()
-        assert slowest is not None, "a worker that asks is a member"
-        interval_s, slowest_interval_s = (
-            self._interval_s(roster, worker),
-            self._interval_s(roster, slowest),
-        )
+        assert slowest is not None, "the worker itself is a member"
+        interval_s = self._interval_s(roster, worker)
+        slowest_interval_s = self._interval_s(roster, slowest)
         forecast = Forecast(extra=0, distance_s=None, wait_s=None)
         if interval_s is not None and slowest_interval_s is not None:
             forecast = self._forecast(roster, worker, slowest, interval_s, slowest_interval_s)
@@ -153,22 +158,19 @@ class LagTuner(Paradigm):
             decisions.append(Release(worker))
         return decisions
 
-    def _releases(self, roster: Roster, already: list[Decision]) -> list[Decision]:
+    def _release_within_bound(self, roster: Roster, already: list[Decision]) -> list[Decision]:
         """Release the workers whose lead is back within s_lower, and note actual waits."""
         released = {decision.worker for decision in already if isinstance(decision, Release)}
         decisions: list[Decision] = []
         for worker in roster.held_within(self.s_lower):
             if worker in released:
                 continue
-            if worker in self.predicted_s:
-                pushed_at = roster.telemetry(worker).pushed_at
-                decisions += self._waited(
-                    worker, roster.now - pushed_at if pushed_at is not None else 0.0
-                )
-            decisions.append(Release(worker))
+            pushed_at = roster.telemetry(worker).pushed_at
+            actual_s = roster.now - pushed_at if pushed_at is not None else 0.0
+            decisions += [*self._note_wait(worker, actual_s), Release(worker)]
         return decisions
 
-    def _waited(self, worker: str, actual_s: float) -> list[Decision]:
+    def _note_wait(self, worker: str, actual_s: float) -> list[Decision]:
         if worker not in self.predicted_s:
             return []
         return [
@@ -188,24 +190,22 @@ class LagTuner(Paradigm):
         slowest_interval_s: float,
     ) -> Forecast:
         """Carry out Algorithm 2, the synchronisation controller."""
-        pushed_at, next_push = (
-            roster.telemetry(worker).pushed_at,
-            roster.telemetry(slowest).pushed_at,
-        )
+        pushed_at = roster.telemetry(worker).pushed_at
+        slowest_pushed_at = roster.telemetry(slowest).pushed_at
         assert pushed_at is not None, "an interval without a push"
-        assert next_push is not None, "an interval without a push"
+        assert slowest_pushed_at is not None, "an interval without a push"
         lead, extra_max = roster.lead(worker), self.s_upper - self.s_lower
-        next_push += slowest_interval_s
-        reach = extra_max
+        next_push_at = slowest_pushed_at + slowest_interval_s  # of n
+        extra_allowed = extra_max
         if self.bound == "hard":
-            reach = max(0, min(extra_max, self.s_upper - lead + 1))
-            next_push = max(next_push, roster.now)
+            extra_allowed = max(0, min(extra_max, self.s_upper - lead + 1))
+            next_push_at = max(next_push_at, roster.now)
         distances_s, waits_s = [], []
-        for extra in range(reach + 1):
-            push = pushed_at + extra * interval_s
+        for extra in range(extra_allowed + 1):
+            push_at = pushed_at + extra * interval_s  # p's extra-th further push
             missing = max(0, lead + extra - self.s_lower - 1)  # pushes of n beyond its next one
-            distances_s.append(_distance_s(push - next_push, slowest_interval_s, extra_max))
-            waits_s.append(max(0.0, next_push + missing * slowest_interval_s - push))
+            distances_s.append(_distance_s(push_at - next_push_at, slowest_interval_s, extra_max))
+            waits_s.append(max(0.0, next_push_at + missing * slowest_interval_s - push_at))
         costs_s = distances_s if self.predict == "align" else waits_s
         least_s = min(costs_s)
         best = next(extra for extra, cost_s in enumerate(costs_s) if cost_s <= least_s + TIE_S)
@@ -216,13 +216,6 @@ class LagTuner(Paradigm):
         if row.interval_s is None:
             return None
         return row.interval_s if self.interval == "push" else row.active_s
-
-    @override
-    def explain(self, roster: Roster, worker: str) -> str:
-        return (
-            f"{roster.lead(worker)} clocks ahead of the slowest ({roster.slowest_worker()}); "
-            f"waits until that is {self.s_lower}, no extra iterations granted"
-        )
 
 
 def _distance_s(after_s: float, interval_s: float, steps_max: int) -> float:

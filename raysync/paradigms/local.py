@@ -46,7 +46,7 @@ class StepsPerPush(Measuring):
 
     name: ClassVar[str] = "local"
 
-    steps: Steps = 8  # H, per iteration; with `by: speed`, of the fastest worker
+    steps: Steps = 8  # H, per iteration; with `by: speed`, the steps of the fastest worker
     by: Literal["fixed", "speed"] = "fixed"
     floor: Steps = 1  # the least steps, with `by: speed`
     # slot -> smoothed seconds of a step; a new life inherits them
@@ -56,10 +56,10 @@ class StepsPerPush(Measuring):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        named = [what for demand, what in self.inner.demands() if demand is Capability.LOCAL_STEPS]
-        if named:
+        demands = self.inner.demands()
+        if settings := [setting for demand, setting in demands if demand is Capability.LOCAL_STEPS]:
             raise ConfigError(
-                f"{self.name}: paradigm: {self.inner.name} sets local steps itself ({named[0]})."
+                f"{self.name}: paradigm: {self.inner.name} sets local steps itself ({settings[0]})."
             )
         if self.floor > self.steps:
             raise ConfigError(
@@ -82,7 +82,7 @@ class StepsPerPush(Measuring):
             self.fastest = slot
 
     @override
-    def adapted(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
+    def adapt(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
         return [
             self._with_steps(roster, decision) if isinstance(decision, Release) else decision
             for decision in decided
@@ -110,10 +110,10 @@ class StepsPerPush(Measuring):
         return max(self.floor, min(self.steps, int(self.steps * share + ROUNDING)))
 
 
-def steps_per_push(paradigm: AnyParadigm, own: int) -> int:
-    """Return the most steps of an iteration: a layer's of the paradigm, or the experiment's own."""
+def steps_per_push(paradigm: AnyParadigm, default: int) -> int:
+    """Return the most steps of an iteration: those of `local`, if the paradigm has such a layer."""
     if isinstance(paradigm, Paradigm):
         for layer in layers(paradigm):
             if isinstance(layer, StepsPerPush):
                 return layer.steps
-    return own
+    return default

@@ -18,7 +18,7 @@ class Measuring(Wrapper):
     """A wrapper that measures each worker at its pushes, and compares the members regularly."""
 
     compared_at: int = field(default=0, init=False)  # pushes received at the latest comparison
-    members_changed: bool = field(default=False, init=False)  # since then
+    members_changed: bool = field(default=False, init=False)  # since that comparison
 
     @abstractmethod
     def measure(self, roster: Roster, push: Push) -> None: ...
@@ -39,7 +39,7 @@ class Measuring(Wrapper):
         return super().on_leave(roster, worker)
 
     def is_time_to_compare(self, roster: Roster) -> bool:
-        """Return whether the members changed, or as many pushes came, since the last comparison."""
+        """Return whether, since the last comparison, members changed or as many pushes came in."""
         return self.members_changed or roster.received - self.compared_at >= len(roster.members)
 
     def note_comparison(self, roster: Roster) -> None:

@@ -15,25 +15,25 @@ class PhaseSchedule:
     """The phases in order, each until its share of the work is applied under it."""
 
     phases: list[str]
-    shares: list[float]  # of the workload, for each phase but the last
-    index: int = 0  # of the phase whose share is being done
+    shares: list[float]  # the share of the workload, for each phase but the last
+    index: int = 0  # the phase whose share is being done
     standing_in: bool = False  # the next phase is in force instead; its updates count for neither
-    samples: int = 0  # applied under this phase since it began
+    samples: int = 0  # the samples applied under the phase since it began
 
     @property
-    def running(self) -> int:
-        return self.following if self.standing_in else self.index
+    def running_index(self) -> int:
+        return self.next_index if self.standing_in else self.index
 
     @property
     def phase(self) -> str:
-        return self.phases[self.running]
+        return self.phases[self.running_index]
 
     @property
     def is_last(self) -> bool:
         return self.index == len(self.shares)
 
     @property
-    def following(self) -> int:
+    def next_index(self) -> int:
         return self.first_from(self.index + 1)
 
     def first_from(self, index: int) -> int:
@@ -42,19 +42,19 @@ class PhaseSchedule:
             index += 1
         return index
 
-    def count(self, samples: int, workload_samples: int | None) -> bool:
-        """Count an update; return whether it completes the share."""
+    def completes_share(self, samples: int, workload_samples: int | None) -> bool:
+        """Count an update of so many samples; return whether it completes the phase's share."""
         if self.standing_in:
             return False
         self.samples += samples
-        ends = sum(self.shares[: self.index + 1]) > 1 - ROUNDING
-        if self.is_last or workload_samples is None or ends:
+        ends_run = sum(self.shares[: self.index + 1]) > 1 - ROUNDING
+        if self.is_last or workload_samples is None or ends_run:
             return False
         return self.samples >= self.shares[self.index] * workload_samples - 0.5  # samples are whole
 
     @property
-    def done(self) -> str:
-        """The reason for the switch that ends this phase, for a person."""
+    def switch_reason(self) -> str:
+        """Why the phase ends, for a person."""
         return f"{self.phase} has done its {100 * self.shares[self.index]:g} % of the work"
 
     def begin(self, index: int, *, stand_in: bool) -> None:

@@ -39,9 +39,9 @@ class Preset:
 PRESETS: dict[str, Preset] = {}
 
 Spec = str | dict[str, Any]  # A nested paradigm: `ssp`, or `{name: ssp, staleness: 3}`.
-# parameters that hold a Spec, or a list of them
-NAMES_A_PARADIGM = ("paradigm", "first", "then", "sync")
-ABOUT_WORKERS = "workers"  # the parameter that an experiment completes with its worker groups
+# the parameters that have a Spec, or a list of them
+SPEC_PARAMETERS = ("paradigm", "first", "then", "sync")
+WORKERS_PARAMETER = "workers"  # an experiment completes it with its worker groups
 
 
 def make(name: str, /, **parameters: Any) -> AnyParadigm:
@@ -79,7 +79,7 @@ def _validated(name: str, cls: type[AnyParadigm], parameters: dict[str, Any]) ->
         ) from error
     if not isinstance(paradigm, Paradigm):
         return paradigm
-    _ = paradigm.phases(), list(paradigm.demands())  # their errors come here, if any
+    _ = paradigm.phases(), list(paradigm.demands())  # a user's code may fail in them
     if what := not_native(paradigm.parameters()) or not_native(paradigm.state()):
         raise ConfigError(
             f"paradigm {name}: it has {what}; parameters and state are {JSON_NATIVE}."
@@ -119,13 +119,13 @@ def make_inner(spec: Spec, where: str) -> Paradigm:
     return paradigm
 
 
-def is_told_of_workers(name: str) -> bool:
-    """Return whether a registered paradigm has the parameter `ABOUT_WORKERS`."""
+def has_workers_parameter(name: str) -> bool:
+    """Return whether a registered paradigm has the parameter `WORKERS_PARAMETER`."""
     cls: Any = PARADIGMS.get(name)
-    return cls is not None and any(field.name == ABOUT_WORKERS for field in fields(cls))
+    return cls is not None and any(field.name == WORKERS_PARAMETER for field in fields(cls))
 
 
-def called(name: str) -> str:
+def short_name(name: str) -> str:
     """Return a paradigm's name in tables: the name itself, or the `name` of a user's class.
 
     A class without its own `name`, or with a registered one, has its class name. Nothing is
@@ -134,11 +134,12 @@ def called(name: str) -> str:
     module, colon, path = name.partition(":")
     if not colon:
         return name
-    thing: Any = sys.modules.get(module)
+    cls: Any = sys.modules.get(module)
     for part in path.split("."):
-        thing = getattr(thing, part, None)
-    own = vars(thing).get("name") if isinstance(thing, type) else None
-    return own if isinstance(own, str) and own and own not in {*PARADIGMS, *PRESETS} else path
+        cls = getattr(cls, part, None)
+    label = vars(cls).get("name") if isinstance(cls, type) else None
+    registered = {*PARADIGMS, *PRESETS}
+    return label if isinstance(label, str) and label and label not in registered else path
 
 
 def _hint(error: ErrorDetails) -> str:

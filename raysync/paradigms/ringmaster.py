@@ -51,10 +51,10 @@ class Ringmaster(Wrapper):
     @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
         base = roster.buffered[push].base
-        # The delay at arrival: a push that the inner paradigm buffers may be older when applied. A
-        # push on the published weights is never dropped: its worker could do no better. (Under
-        # `hybrid` with `snapshot: global` these may be older than `staleness`: no push would be
-        # accepted.)
+        # This is the delay at arrival: a push that the inner paradigm buffers may be older when
+        # applied. A push on the published weights is never dropped: its worker could do no better.
+        # (Under `hybrid` with `snapshot: global` these may be older than `staleness`: no push would
+        # be accepted.)
         behind = roster.version - base
         if behind <= self.staleness or base == roster.published:
             return super().on_push(roster, push)

@@ -28,14 +28,14 @@ class Detector:
     """
 
     window: int  # in steps of the median worker
-    windows: int  # consecutive slow ones that make a straggler
-    margin: float  # by which a slow worker is slower than the others
-    pushes: dict[str, int] = field(default_factory=dict)  # worker -> in this window
+    windows: int  # the consecutive slow windows that make a straggler
+    margin: float  # the share by which a slow worker is slower than the others
+    pushes: dict[str, int] = field(default_factory=dict)  # worker -> its pushes in this window
     # worker -> active seconds of these pushes
     active_s: dict[str, float] = field(default_factory=dict)
     rates: dict[str, float] = field(default_factory=dict)  # worker -> latest known throughput
     slow: dict[str, int] = field(default_factory=dict)  # worker -> consecutive slow windows
-    # at the end of the latest window, the slowest first
+    # the stragglers at the end of the latest window, the slowest first
     stragglers: list[str] = field(default_factory=list)
 
     def pushed(self, worker: str, active_s: float) -> None:
@@ -52,15 +52,12 @@ class Detector:
 
     def close_window(self, roster: Roster) -> list[Note]:
         """End the window; note each new or recovered straggler."""
-        self.rates = self._rates(roster)
+        self.rates = rates = self._throughputs(roster)
         self.pushes, self.active_s = {}, {}
-        self.slow = {worker: self.slow.get(worker, 0) + 1 for worker in self._slow()}
-        before, slow = (
-            self.stragglers,
-            (worker for worker, count in self.slow.items() if count >= self.windows),
-        )
-        self.stragglers = sorted(slow, key=self.rates.__getitem__)
-        rates = self.rates
+        self.slow = {worker: self.slow.get(worker, 0) + 1 for worker in self._slow_workers()}
+        before = self.stragglers
+        stragglers = (worker for worker, count in self.slow.items() if count >= self.windows)
+        self.stragglers = sorted(stragglers, key=rates.__getitem__)
         notes = [
             Note(
                 "straggler",
@@ -84,12 +81,35 @@ class Detector:
         """Return the seconds of the next window; None while no throughput is known."""
         return self.window / median(self.rates.values()) if self.rates else None
 
+    def _throughputs(self, roster: Roster) -> dict[str, float]:
+        """Return each member's throughput; the others' mean for one that has not pushed yet."""
+        measured, bounds = {}, {}  # bounds: if the running step ended now
+        for worker in roster.members:
+            pushes, active_s = self.pushes.get(worker, 0), self.active_s.get(worker, 0.0)
+            if active_s > 0:
+                measured[worker] = pushes / active_s
+            elif worker in self.rates:
+                measured[worker] = self.rates[worker]
+            released_at = roster.telemetry(worker).released_at
+            if (
+                worker in roster.computing
+                and released_at is not None
+                and active_s + roster.now > released_at
+            ):
+                bounds[worker] = (pushes + 1) / (active_s + roster.now - released_at)
+        mean = fmean(measured.values()) if measured else None
+        return {
+            worker: min(rate, bounds.get(worker, rate))
+            for worker in roster.members
+            if (rate := measured.get(worker, mean)) is not None
+        }
+
     # Guard: a slow worker is also below (1 - margin) x the mean of the *others*. Of two workers the
     # slower is never below mean - sigma, of three the slowest always is: with fewer than four only
     # this test counts. From four on both must hold: with normal jitter one healthy worker in six
     # is below mean - sigma. Limit: if half of the workers or more are equally slow, they are at
     # mean - sigma themselves.
-    def _slow(self) -> list[str]:
+    def _slow_workers(self) -> list[str]:
         count, total = len(self.rates), sum(self.rates.values())
         if count < 2:
             return []
@@ -100,25 +120,3 @@ class Detector:
             if rate < (1 - self.margin) * (total - rate) / (count - 1)
             and (count < FEW or rate < floor)
         ]
-
-    def _rates(self, roster: Roster) -> dict[str, float]:
-        known, bounds = {}, {}
-        for worker in roster.members:
-            pushes, active_s = self.pushes.get(worker, 0), self.active_s.get(worker, 0.0)
-            if active_s > 0:
-                known[worker] = pushes / active_s
-            elif worker in self.rates:
-                known[worker] = self.rates[worker]
-            released_at = roster.telemetry(worker).released_at
-            if (
-                worker in roster.computing
-                and released_at is not None
-                and active_s + roster.now > released_at
-            ):
-                bounds[worker] = (pushes + 1) / (active_s + roster.now - released_at)
-        usual = fmean(known.values()) if known else None
-        return {
-            worker: min(rate, bounds.get(worker, rate))
-            for worker in roster.members
-            if (rate := known.get(worker, usual)) is not None
-        }

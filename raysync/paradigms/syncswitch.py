@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
+from itertools import chain
 from typing import Annotated, Any, ClassVar, Literal
 
 from annotated_types import Ge, Le, Lt
@@ -32,7 +33,7 @@ from raysync.paradigms.stragglers import Detector
 from raysync.paradigms.wrapper import layers
 
 DETECT = "sync-switch: detect"  # the timer at the end of a detection window
-STAY = 2  # workers that are never suspended
+STAY = 2  # that many workers are never suspended
 AS_STRAGGLER = "as a straggler"  # the reason of a suspension
 
 Share = Annotated[float, Ge(0), Le(1)]
@@ -72,13 +73,13 @@ class SyncSwitch(Paradigm):
     fraction: Share | list[Share] = 0.5  # of the workload, for each phase but the last
     online: Literal["none", "greedy", "elastic"] = "none"
     window: Annotated[int, Ge(1)] = 5  # in steps
-    windows: Annotated[int, Ge(1)] = 3  # consecutive slow windows that make a straggler
+    windows: Annotated[int, Ge(1)] = 3  # the consecutive slow windows that make a straggler
     # the least share by which a straggler is slower than the others
     margin: Annotated[float, Ge(0), Lt(1)] = 0.2
     # phase -> samples of one worker's iteration, if not the experiment's
     batch_sizes: dict[str, Annotated[int, Ge(1)]] = field(default_factory=dict)
     watching: bool = field(default=False, init=False)  # the detector's timer is set
-    timers: list[str] = field(default_factory=list, init=False)  # set by the current phase
+    timers: list[str] = field(default_factory=list, init=False)  # the current phase has set them
 
     def __post_init__(self) -> None:
         self._specs = [self.first, *(self.then if isinstance(self.then, list) else [self.then])]
@@ -145,8 +146,8 @@ class SyncSwitch(Paradigm):
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
         self.detector.forget(worker)
         decisions = self._carry_out(roster, self._inner.on_leave(roster, worker))
-        switches = any(isinstance(decision, Switch) for decision in decisions)
-        if roster.suspended and len(roster.members) < STAY and not switches:
+        is_switching = any(isinstance(decision, Switch) for decision in decisions)
+        if roster.suspended and len(roster.members) < STAY and not is_switching:
             return self._begin(
                 roster, decisions, self.schedule.index, f"{self.phase} has too few workers left"
             )
@@ -158,11 +159,8 @@ class SyncSwitch(Paradigm):
             self.timers.remove(key)
             return self._carry_out(roster, self._inner.on_timer(roster, key))
         notes = self.detector.close_window(roster)
-        stragglers, index, standing_in = (
-            self.detector.stragglers,
-            self.schedule.index,
-            self.schedule.standing_in,
-        )
+        stragglers = self.detector.stragglers
+        index, standing_in = self.schedule.index, self.schedule.standing_in
         decisions: list[Decision] = [*self._set_timer(roster, self.detector.window_s()), *notes]
         match self.online:
             case "greedy" if stragglers and not standing_in:
@@ -171,19 +169,13 @@ class SyncSwitch(Paradigm):
             case "greedy" if not stragglers and standing_in:
                 return self._begin(roster, decisions, index, "no straggler any more")
             case "elastic":
-                decisions += _suspensions(roster, stragglers[: max(0, len(roster.members) - STAY)])
+                decisions += _suspend(roster, stragglers[: max(0, len(roster.members) - STAY)])
         return decisions
 
     @override
     def on_switch(self, roster: Roster) -> list[Decision]:
-        return self._carry_out(
-            roster,
-            [
-                decision
-                for worker in roster.held
-                for decision in self._inner.on_join(roster, worker)
-            ],
-        )
+        joins = (self._inner.on_join(roster, worker) for worker in roster.held)
+        return self._carry_out(roster, [*chain.from_iterable(joins)])
 
     @override
     def explain(self, roster: Roster, worker: str) -> str:
@@ -196,14 +188,6 @@ class SyncSwitch(Paradigm):
     def phase(self) -> str:
         return self.schedule.phase
 
-    def _make_inner(self) -> Paradigm:
-        return make_inner(self._specs[self.schedule.running], self.name)
-
-    def _share_is_done(self, roster: Roster, pushes: Iterable[Push]) -> bool:
-        # Pushes that are not buffered are ignored here: the machine refuses the Apply.
-        samples = sum(roster.buffered[push].samples for push in pushes if push in roster.buffered)
-        return self.schedule.count(samples, roster.workload_samples)
-
     def _carry_out(
         self, roster: Roster, decided: list[Decision], before: Iterable[Decision] = ()
     ) -> list[Decision]:
@@ -211,17 +195,19 @@ class SyncSwitch(Paradigm):
         decisions = [*before]
         for index, bare in enumerate(decided):
             decision = self._completed(bare)
-            if isinstance(decision, Apply) and self._share_is_done(roster, decision.pushes):
+            if isinstance(decision, Apply) and self._completes_share(roster, decision.pushes):
                 # The next phase begins with the newest weights.
                 decisions.append(replace(decision, publish=True))
                 decisions += [
                     rest for rest in decided[index + 1 :] if isinstance(rest, Drop | Note)
                 ]
-                return self._begin(roster, decisions, self.schedule.following, self.schedule.done)
+                schedule = self.schedule
+                return self._begin(roster, decisions, schedule.next_index, schedule.switch_reason)
             decisions.append(decision)
         return decisions
 
     def _completed(self, decision: Decision) -> Decision:
+        """Fill in the phase and its batch size; remember which timers it has set."""
         match decision:
             case Apply():
                 return replace(decision, phase=self.phase)
@@ -234,6 +220,12 @@ class SyncSwitch(Paradigm):
                 ]
         return decision
 
+    def _completes_share(self, roster: Roster, pushes: Iterable[Push]) -> bool:
+        """Count an update; return whether it completes the phase's share."""
+        # Pushes that are not buffered are ignored here: the machine refuses the Apply.
+        samples = sum(roster.buffered[push].samples for push in pushes if push in roster.buffered)
+        return self.schedule.completes_share(samples, roster.workload_samples)
+
     def _begin(
         self,
         roster: Roster,
@@ -245,10 +237,11 @@ class SyncSwitch(Paradigm):
     ) -> list[Decision]:
         """Switch: one update of the buffered pushes, timers off, all workers restored."""
         decisions = [*before]
-        if left := _unused(roster, decisions):
-            decisions.append(Apply(left, phase=self.phase))
-            if index == self.schedule.index and self._share_is_done(roster, left):
-                index, stand_in, why = self.schedule.following, False, self.schedule.done
+        if pushes := _unused_pushes(roster, decisions):
+            decisions.append(Apply(pushes, phase=self.phase))
+            if index == self.schedule.index and self._completes_share(roster, pushes):
+                index, stand_in = self.schedule.next_index, False
+                why = self.schedule.switch_reason
         decisions += [SetTimer(key, None) for key in self.timers]
         decisions += map(Restore, roster.suspended)
         self.timers = []
@@ -258,6 +251,9 @@ class SyncSwitch(Paradigm):
             self.watching, self.detector.stragglers = False, []
             decisions.append(SetTimer(DETECT, None))
         return [*decisions, Switch(self.phase, why)]
+
+    def _make_inner(self) -> Paradigm:
+        return make_inner(self._specs[self.schedule.running_index], self.name)
 
     def _watch(self, roster: Roster, worker: str) -> list[Decision]:
         """Report a push to the detector; the first push starts it."""
@@ -295,7 +291,7 @@ def _name(spec: Spec) -> str:
     return (spec if isinstance(spec, str) else str(spec.get("name"))).rpartition(":")[2]
 
 
-def _suspensions(roster: Roster, workers: Iterable[str]) -> Iterator[Decision]:
+def _suspend(roster: Roster, workers: Iterable[str]) -> Iterator[Decision]:
     for worker in workers:
         for push in roster.buffered:
             if push[0] == worker:
@@ -303,7 +299,7 @@ def _suspensions(roster: Roster, workers: Iterable[str]) -> Iterator[Decision]:
         yield Suspend(worker, AS_STRAGGLER)
 
 
-def _unused(roster: Roster, decisions: Iterable[Decision]) -> tuple[Push, ...]:
+def _unused_pushes(roster: Roster, decisions: Iterable[Decision]) -> tuple[Push, ...]:
     used: set[Push] = set()
     for decision in decisions:
         match decision:

@@ -25,29 +25,29 @@ class Wrapper(Paradigm):
     def __post_init__(self) -> None:
         self.inner = make_inner(self.paradigm, f"{self.name}: paradigm")
 
-    def adapted(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
+    def adapt(self, roster: Roster, decided: list[Decision]) -> list[Decision]:
         """Change the inner paradigm's decisions, at every event."""
         return decided
 
     @override
     def on_push(self, roster: Roster, push: Push) -> list[Decision]:
-        return self.adapted(roster, self.inner.on_push(roster, push))
+        return self.adapt(roster, self.inner.on_push(roster, push))
 
     @override
     def on_join(self, roster: Roster, worker: str) -> list[Decision]:
-        return self.adapted(roster, self.inner.on_join(roster, worker))
+        return self.adapt(roster, self.inner.on_join(roster, worker))
 
     @override
     def on_leave(self, roster: Roster, worker: str) -> list[Decision]:
-        return self.adapted(roster, self.inner.on_leave(roster, worker))
+        return self.adapt(roster, self.inner.on_leave(roster, worker))
 
     @override
     def on_timer(self, roster: Roster, key: str) -> list[Decision]:
-        return self.adapted(roster, self.inner.on_timer(roster, key))
+        return self.adapt(roster, self.inner.on_timer(roster, key))
 
     @override
     def on_switch(self, roster: Roster) -> list[Decision]:
-        return self.adapted(roster, self.inner.on_switch(roster))
+        return self.adapt(roster, self.inner.on_switch(roster))
 
     @override
     def explain(self, roster: Roster, worker: str) -> str:

@@ -39,7 +39,7 @@ def changes(setting: Setting) -> Iterator[Remedy]:
     hurt = [
         slot
         for fault in setting.experiment.faults
-        for slot in setting.experiment.slots_of(fault.named)
+        for slot in setting.experiment.slots_of(fault.targets)
     ]
     hurt = list(dict.fromkeys(hurt))
     if hurt and hurt != slow and (smaller := without(setting, hurt)) is not None:

@@ -36,7 +36,7 @@ def closed_status(record: RunRecord) -> RunStatus | None:
         left = journal.stat().st_size - len(header)
         for text in file:
             if left < LAST_BYTES or not text.startswith(PUSH) or RARE.search(text):
-                status.feed(decoder.take(text))
+                status.feed(decoder.decode(text))
             left -= len(text.encode())
     return status
 

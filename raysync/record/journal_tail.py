@@ -61,7 +61,7 @@ class JournalTail:
         texts = list(islice(iter(self._next_line, ""), at_most + (self.head is None)))
         if self.head is None and texts:
             self.head = read_header(texts.pop(0))
-        return [self._decoder.take(text) for text in texts]
+        return [self._decoder.decode(text) for text in texts]
 
     def _next_line(self) -> str:
         """Return the next line if it is complete, otherwise an empty text."""

@@ -70,7 +70,7 @@ class Trials:
         experiment = config.parse(
             self.text,
             [*self.overrides, *settings],
-            said="sweep:",
+            prefix="sweep:",
             source=f"{self.source} with {', '.join(settings)}" if settings else self.source,
             folder=Path(self.source).parent,
         )

@@ -66,7 +66,7 @@ class SwitchConformance(Conformance):
 
     def bound_in_force(self):
         paradigm = self.machine.paradigm
-        spec = paradigm._specs[paradigm.schedule.running]
+        spec = paradigm._specs[paradigm.schedule.running_index]
         spec = {"name": spec} if isinstance(spec, str) else spec
         return lead_bound(spec["name"], spec)
 

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from raysync import config
 from raysync.config import Experiment
-from raysync.config.base import OF_SEEDS, Strict
+from raysync.config.base import SEED_SETTINGS, Strict
 from raysync.errors import ConfigError
 
 
@@ -50,7 +50,7 @@ NUMBERS = [
 def test_each_number_has_bounds(model, name, kinds):
     unbounded = [1e300, -1e300, 10**400, float("inf"), float("nan")]
     beyond = 1e31 if float in kinds else 2**62
-    for value in [*unbounded, *([] if name in OF_SEEDS else [beyond])]:
+    for value in [*unbounded, *([] if name in SEED_SETTINGS else [beyond])]:
         with pytest.raises(ValidationError) as refused:
             model.model_validate(REQUIRED.get(model.__name__, {}) | {name: value})
         errors = refused.value.errors()

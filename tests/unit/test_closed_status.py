@@ -88,7 +88,7 @@ def test_few_lines_are_decoded(tmp_path, monkeypatch):
     record = record_of(tmp_path, paradigm="lagtuner", workload={"samples": 32000})
     assert record.summary["pushes"] >= 1000
     decoded = []
-    monkeypatch.setattr(Decoder, "take", lambda _, text: decoded.append(text) or decode(text))
+    monkeypatch.setattr(Decoder, "decode", lambda _, text: decoded.append(text) or decode(text))
     closed_status(record)
     assert 10 < len(decoded) < 40
 

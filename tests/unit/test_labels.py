@@ -9,7 +9,7 @@ import yaml
 from raysync import cli, load
 from raysync.config import ParadigmChoice
 from raysync.config.base import value_text
-from raysync.paradigms.registry import called
+from raysync.paradigms.registry import short_name
 from raysync.results.collection import collect
 from raysync.results.grouping import setting_text
 
@@ -64,13 +64,15 @@ def mine(tmp_path, monkeypatch):
     ],
 )
 def test_a_class_is_called_by_a_name_of_its_own(mine, cls, label):
-    assert called(f"{mine}:{cls}") == cls, "before it is imported, and nothing is imported for that"
+    assert short_name(f"{mine}:{cls}") == cls, (
+        "before it is imported, and nothing is imported for that"
+    )
     assert mine not in sys.modules
     assert ParadigmChoice(name=f"{mine}:{cls}").label == label
 
 
 def test_registered_names_and_parameters_stay_as_they_are(mine):
-    assert [called(name) for name in ("ssp", "k-sync", "hybrid-async")] == [
+    assert [short_name(name) for name in ("ssp", "k-sync", "hybrid-async")] == [
         "ssp",
         "k-sync",
         "hybrid-async",
@@ -106,7 +108,7 @@ def test_tables_folders_and_reports_agree(mine, monkeypatch, capsys):
     )
     del sys.modules[mine]
     # As if it were not imported.
-    monkeypatch.setattr("raysync.config.base.called", lambda name: name.rpartition(":")[2])
+    monkeypatch.setattr("raysync.config.base.short_name", lambda name: name.rpartition(":")[2])
     assert collect([Path("runs/own")]).paradigms == ("psp(share=0.25)", "bsp")
 
 

@@ -14,7 +14,7 @@ from raysync.core.structs import decode, encode
 from raysync.errors import ConfigError
 from raysync.paradigms import PARADIGMS, make, rebuild
 from raysync.paradigms.class_loading import call_checked
-from raysync.paradigms.registry import called, make_inner
+from raysync.paradigms.registry import make_inner, short_name
 from raysync.paradigms.wrapper import Wrapper
 from raysync.testing import Drive
 from tests.builders.messages import naming
@@ -53,7 +53,7 @@ class Noting(Wrapper):
 
     name: ClassVar[str] = "noting"
 
-    def adapted(self, roster, decided):
+    def adapt(self, roster, decided):
         return [NOTE, *decided]
 
 
@@ -120,7 +120,7 @@ def test_ones_own_paradigm_is_made_snapshot_and_rebuilt():
 def test_a_class_is_called_by_a_name_of_its_own():
     """What it inherits, and what cannot be found without an import, is no name of its own."""
     names = ["ssp", f"{HERE}:Mine", f"{HERE}:Undecorated", f"{HERE}:Nothing", "nowhere:Room.Inner"]
-    assert [called(name) for name in names] == [
+    assert [short_name(name) for name in names] == [
         "ssp",
         "mine",
         "Undecorated",

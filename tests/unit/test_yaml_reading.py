@@ -10,7 +10,7 @@ import yaml
 from hypothesis import given, strategies as st
 
 from raysync import config
-from raysync.config.yaml_reading import DEEPEST, MOST_REPEATED, read_yaml, write_yaml
+from raysync.config.yaml_reading import DEEPEST, MOST_ALIASED, read_yaml, write_yaml
 from raysync.errors import ConfigError
 from tests.builders.messages import naming
 
@@ -184,7 +184,7 @@ def test_what_cannot_be_read_is_a_line(text, says):
 def test_the_bound_is_on_what_aliases_repeat_and_not_on_what_a_text_says():
     """A record has its step times in it, however many."""
     text = f"[{', '.join(['0.' + '25' * 500] * 1100)}]"
-    assert len(text) > MOST_REPEATED
+    assert len(text) > MOST_ALIASED
     assert len(read_yaml(text, "x.yaml")) == 1100
     assert (
         read_yaml(f"a: &a {'x' * 1000}\nb: [{', '.join(['*a'] * 900)}]", "x.yaml")["b"][-1]
