@@ -127,7 +127,7 @@ def _single_worker(
     experiment: Experiment, group: WorkerGroup, size: int, iterations: int, folder: str
 ) -> Experiment:
     """Reduce the experiment to one worker of a group that emulates nothing."""
-    measured = {
+    no_emulation = {
         "step_s": None,
         "per_sample_s": None,
         "fixed_s": 0.0,
@@ -137,7 +137,7 @@ def _single_worker(
         "speed": 1.0,
         "jitter": Jitter(),
     }
-    worker = group.model_copy(update={**measured, "count": 1, "batch_size": size})
+    worker = group.model_copy(update={**no_emulation, "count": 1, "batch_size": size})
     changes = {
         "workers": (worker,),
         "paradigm": ParadigmChoice(name="asp"),
