@@ -49,7 +49,7 @@ class Exchange:
         return self.servers[0] if self.servers else 1
 
     def with_rate(self, bytes_per_s: float) -> Exchange:
-        """Return it with links of another rate, except for those of single ranks."""
+        """Return it with links of another rate; links of single ranks stay."""
         link = self.link.model_copy(update={"bandwidth_bytes_per_s": bytes_per_s})
         return replace(self, link=link)
 

@@ -134,11 +134,11 @@ def finalists(timed: Sequence[Timed], most: int) -> list[Timed]:
     that was tried first counts, so the simpler one.
     """
     front: list[Timed] = []
-    for each in sorted(timed, key=lambda one: one.staleness):
-        if not front or each.seconds < (1 - ALIKE) * front[-1].seconds:
-            if front and front[-1].staleness == each.staleness:
+    for one in sorted(timed, key=lambda one: one.staleness):
+        if not front or one.seconds < (1 - ALIKE) * front[-1].seconds:
+            if front and front[-1].staleness == one.staleness:
                 front.pop()
-            front.append(each)
+            front.append(one)
     plain = [each for each in timed if each.candidate == PLAIN]
     places = max(1, most - len([each for each in plain if each not in front]))
     if len(front) > places:
@@ -151,8 +151,8 @@ def finalists(timed: Sequence[Timed], most: int) -> list[Timed]:
 def with_best_servers(timed: Sequence[Timed]) -> list[Timed]:
     """Return each paradigm, since the user has chosen them, with the servers that suit it best."""
     best: dict[str, Timed] = {}
-    for each in timed:
-        label = each.candidate.choice.label
-        if label not in best or each.seconds < (1 - ALIKE) * best[label].seconds:
-            best[label] = each
+    for one in timed:
+        label = one.candidate.choice.label
+        if label not in best or one.seconds < (1 - ALIKE) * best[label].seconds:
+            best[label] = one
     return list(best.values())

@@ -85,7 +85,7 @@ class Setting:
 
     @property
     def is_steady(self) -> bool:
-        """Whether each part of the work takes as long as any other: all faults always last."""
+        """Whether each part of the work takes as long as any other: no fault comes and goes."""
         return all(
             isinstance(fault, WindowedFault)
             and not fault.varies

@@ -33,7 +33,7 @@ class PredictionOptions:
     """Assumptions of a prediction beside the step times."""
 
     batch_size: int | None = None
-    """Samples of a step; None: as the source says; if it does not, only steps are counted."""
+    """The samples of a step; None: as the source says, or unknown: then steps are counted."""
     steps: int | None = None
     """The workload, in steps a rank on average; None: as many as the shortest rank has."""
     price_per_hour: float | None = None
@@ -41,7 +41,7 @@ class PredictionOptions:
     processes: int = 1
     exchange: Exchange | None = None
     axes: tuple[Axis, ...] = ()
-    """What is varied, for the best few."""
+    """The axes of the curves of the best few."""
 
 
 @dataclass(frozen=True)
