@@ -235,7 +235,8 @@ def _plain(advice: Advice) -> dict[str, Any]:
             for each in advice.timed
         ],
         "changes": [
-            {"what": each.change, "best": each.best, "todays_best_s": each.todays_best_s,
+            {"what": each.change, "best": each.standings.first.paradigm,
+             "todays_best_s": each.todays_best_s,
              "time": _plain_standings(each.standings)}
             for each in advice.changed
         ],

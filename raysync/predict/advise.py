@@ -57,10 +57,6 @@ class Changed:
     todays_best_s: float
     """The predicted seconds of what is best today."""
 
-    @property
-    def best(self) -> str:
-        return self.standings.first.paradigm
-
 
 @dataclass(frozen=True)
 class Advice:
