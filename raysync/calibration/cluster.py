@@ -58,13 +58,14 @@ def calibrate(
     for group in experiment.workers:
         notify(f"Measuring {group.name}.")
         steps = None if group.emulates_steps else step_times(engine, training, group)
+        # a group's node is known once it has run: here, if its steps were measured
         node = _node_of(engine, group) if steps is not None else ""
-        if not node or node not in by_node:
+        if node not in by_node:
             links = links_of(engine, experiment, group, training.vector_bytes)
             node = _node_of(engine, group) or group.name
             if node not in by_node:
                 by_node[node] = links, start_s_of(engine, experiment, group)
-                _warn(node, group, notify, busy_cores)
+                _warn_if_busy(node, group, notify, busy_cores)
         groups[group.name] = MeasuredGroup(steps, *by_node[node])
     alone = {name: measured.links for name, measured in groups.items()}
     sharing = sharing_of(engine, experiment, alone, training.vector_bytes)
@@ -77,7 +78,7 @@ def _node_of(engine: Engine, group: WorkerGroup) -> str:
     return "" if place is None else str(place.node_id)
 
 
-def _warn(
+def _warn_if_busy(
     node: str, group: WorkerGroup, notify: Callable[[str], None], busy_cores: BusyCores | None
 ) -> None:
     if busy_cores is None:

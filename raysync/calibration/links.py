@@ -11,7 +11,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from statistics import median
 from tempfile import TemporaryDirectory
-from typing import Any
 
 import numpy as np
 from torch import nn
@@ -36,10 +35,24 @@ FEWEST = 12
 LONGEST_S = 10.0
 """The limit of all iterations together, unless there are only the `FEWEST`."""
 STARTS = 3
+CLASSES = 10
 WARM = 1 / 6
-"""The share of the first pushes that are left out: caches and the object store are cold."""
+"""The share of first pushes that are left out: caches and the object store are cold."""
 ALIKE = 1.1
 """Links are alike if their latencies and bandwidths differ by at most this factor."""
+
+
+# settings that place a group's workers
+PLACE = {
+    "name",
+    "cpus",
+    "gpus",
+    "devices_per_worker",
+    "accelerator_type",
+    "label_selector",
+    "fallback_label_selectors",
+    "resources",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,10 +84,10 @@ def links_of(
     """Measure the link between a group's node and the server, for a gradient of `vector_bytes`."""
     # between Release and Pushed: 2 x (latency + bytes / bandwidth) + update
     large_bytes = max(vector_bytes, LARGE_BYTES)  # differences of smaller ones drown in noise
-    # an object takes Ray longer than a message, so the small vector travels as the model's does
+    # an object takes Ray longer than a message: the small vector travels as the model's does
     small_bytes = MESSAGE_BYTES if vector_bytes <= INLINE_BYTES else OBJECT_BYTES
     small_s, large_s = (
-        _between_s(engine, experiment, group, size) - update_s(size, 1, Update())
+        _iteration_s(engine, experiment, group, size) - update_s(size, 1, Update())
         for size in (small_bytes, large_bytes)
     )
     if large_s <= small_s:
@@ -99,19 +112,20 @@ def start_s_of(engine: Engine, experiment: Experiment, group: WorkerGroup) -> fl
     return median(back - gone for gone, back in zip(left, joined, strict=True))
 
 
-def _between_s(
+def _iteration_s(
     engine: Engine, experiment: Experiment, group: WorkerGroup, vector_bytes: int
 ) -> float:
     """Measure the median seconds of an iteration, from Release to Pushed, without computing."""
-    between_s, iterations = 0.0, FEWEST
-    while iterations:
+
+    def measured_s(iterations: int) -> float:
         with run_of(engine, experiment, [(group, 1)], vector_bytes, iterations) as record:
             pushes = record.pushes
         between = pushes.pushed_at_s - pushes.released_at_s - pushes.busy_s
-        between_s = float(median(between[pushes.clock >= WARM * iterations]))
-        more = int(min(ITERATIONS, LONGEST_S / max(between_s, 1e-9)))
-        iterations = more if iterations == FEWEST <= more / 2 else 0
-    return between_s
+        return float(median(between[pushes.clock >= WARM * iterations]))
+
+    between_s = measured_s(FEWEST)
+    more = int(min(ITERATIONS, LONGEST_S / max(between_s, 1e-9)))
+    return between_s if more < 2 * FEWEST else measured_s(more)
 
 
 @contextmanager
@@ -129,7 +143,8 @@ def run_of(
 
     Each group has the given number of workers; `step_s` None: they compute as fast as they can.
     """
-    features = max(1, vector_bytes // 40 - 1)
+    # a linear layer with biases, of 4 bytes a parameter
+    features = max(1, vector_bytes // (4 * CLASSES) - 1)
     with TemporaryDirectory() as folder:
         described = config.validate(
             {
@@ -137,7 +152,8 @@ def run_of(
                 "output": folder,
                 "paradigm": paradigm,
                 "workers": [
-                    _placed(group) | {"count": count, "batch_size": group.devices, "step_s": step_s}
+                    group.model_dump(mode="json", include=PLACE)
+                    | {"count": count, "batch_size": group.devices, "step_s": step_s}
                     for group, count in workers
                 ],
                 "workload": {"iterations_per_worker": iterations},
@@ -149,27 +165,12 @@ def run_of(
             }
         )
         noise = _noise(features)
-        training = prepare(described, nn.Sequential(nn.Flatten(), nn.Linear(features, 10)), noise)
+        training = prepare(
+            described, nn.Sequential(nn.Flatten(), nn.Linear(features, CLASSES)), noise
+        )
         yield run_in(engine, training, described.paradigm)
 
 
-# settings that place a group's workers
-PLACE = {
-    "name",
-    "cpus",
-    "gpus",
-    "devices_per_worker",
-    "accelerator_type",
-    "label_selector",
-    "fallback_label_selectors",
-    "resources",
-}
-
-
-def _placed(group: WorkerGroup) -> dict[str, Any]:
-    return group.model_dump(mode="json", include=PLACE)
-
-
 def _noise(features: int) -> Labelled:
-    x, y = np.zeros((10, features), np.float32), np.arange(10)
-    return data_set("noise", (x, y), (x, y), classes=10)
+    x, y = np.zeros((CLASSES, features), np.float32), np.arange(CLASSES)
+    return data_set("noise", (x, y), (x, y), classes=CLASSES)

@@ -27,26 +27,25 @@ def profile(experiment: Experiment, measured: Measured, about: str) -> str:
         network["server_bandwidth_bytes_per_s"] = _rounded(sharing.bytes_per_s)
         network["share_sigma"] = _rounded(sharing.sigma)
     workers = [_settings(group, measured.groups[group.name], best) for group in experiment.workers]
-    text = {"about": about, "workers": workers, "network": network}
-    return write_yaml(text, width=120)
+    return write_yaml({"about": about, "workers": workers, "network": network}, width=120)
 
 
 def _settings(group: WorkerGroup, measured: MeasuredGroup, best: Links) -> dict[str, Any]:
     settings = group.model_dump(mode="json", exclude_defaults=True, exclude={"name", "count"})
-    found: dict[str, Any] = {"start_s": _rounded(measured.start_s)}
+    emulated: dict[str, Any] = {"start_s": _rounded(measured.start_s)}
     if measured.steps is not None:
         steps = measured.steps
-        found["per_sample_s"] = _rounded(max(steps.per_sample_s, 1e-12))
+        emulated["per_sample_s"] = _rounded(max(steps.per_sample_s, 1e-12))  # it must be above 0
         for name, value in (("fixed_s", steps.fixed_s), ("floor_s", steps.floor_s)):
             if value:
-                found[name] = _rounded(value)
+                emulated[name] = _rounded(value)
         if steps.max_batch is not None:
-            found["max_batch"] = steps.max_batch
+            emulated["max_batch"] = steps.max_batch
         if group.jitter == Jitter() and steps.sigma:
-            found["jitter"] = {"distribution": "lognormal", "sigma": _rounded(steps.sigma)}
+            emulated["jitter"] = {"distribution": "lognormal", "sigma": _rounded(steps.sigma)}
     if link := _beyond(measured.links, best):
-        found["link"] = link
-    return {"name": group.name, "count": group.count, **found, **settings}
+        emulated["link"] = link
+    return {"name": group.name, "count": group.count, **emulated, **settings}
 
 
 def _beyond(links: Links, best: Links) -> dict[str, float]:

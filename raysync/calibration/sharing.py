@@ -23,7 +23,7 @@ from raysync.running.engines import Engine
 
 ROUNDS = 14
 WARM = 2  # first rounds, left out: connections are new
-PASSES = 50
+PASSES = 50  # until the weights are settled
 FULL = 0.9
 """The server's link binds if it carries less than this share of the workers' links together."""
 
@@ -58,20 +58,19 @@ def sharing_of(
     ]
     if sum(group.count for group in groups) < 2:
         return None
-    size, own = max(vector_bytes, LARGE_BYTES), best.bandwidth_bytes_per_s
-    pulls, pushes = _transfers(engine, experiment, groups, links, size, own)
+    size, link_rate = max(vector_bytes, LARGE_BYTES), best.bandwidth_bytes_per_s
+    pulls, pushes = _transfers(engine, experiment, groups, links, size, link_rate)
     if not pulls:
         return None
-    servers, directions = (
-        experiment.cluster.server_shards,
-        [rounds for rounds in (pulls, pushes) if rounds],
-    )
+    servers = experiment.cluster.server_shards
     rate = max(
-        median(size / servers * _vectors_per_s(spans) for spans in rounds) for rounds in directions
+        median(size / servers * _vectors_per_s(spans) for spans in rounds)
+        for rounds in (pulls, pushes)
+        if rounds
     )
-    if own is not None and rate > FULL * len(pulls[0]) / servers * own:
+    if link_rate is not None and rate > FULL * len(pulls[0]) / servers * link_rate:
         return None
-    if not pushes:  # latencies keep them apart
+    if not pushes:  # with unequal latencies, pushes may not overlap
         return Sharing(rate, experiment.network.share_sigma)
     return Sharing(rate, sqrt(fmean(variance(map(log, weights_of(spans))) for spans in pushes)))
 
@@ -82,17 +81,17 @@ def _transfers(
     groups: Sequence[WorkerGroup],
     links: Mapping[str, Links],
     size: int,
-    own: float | None,
+    link_rate: float | None,
 ) -> tuple[list[list[Span]], list[list[Span]]]:
     """Return the pulls and the pushes of each round, without their latencies."""
     workers = [(group, group.count) for group in groups]
-    # Pulls are over before pushes begin, which their acknowledgements would slow down.
-    step_s = size / own if own is not None else None
+    # A step lasts until the pulls are over: their acknowledgements would slow pushes down.
+    step_s = size / link_rate if link_rate is not None else None
     with run_of(engine, experiment, workers, size, ROUNDS, paradigm="bsp", step_s=step_s) as record:
         pushes, slots = record.pushes, list(record.config.slots())
     pushes = pushes[pushes.clock >= WARM]
-    away = _parts_away(engine, experiment, slots)
-    parts = pushes.worker.map(lambda worker: away[WorkerId(worker).slot])
+    part_of = _travelling_parts(engine, experiment, slots)
+    parts = pushes.worker.map(lambda worker: part_of[WorkerId(worker).slot])
     latency_s = pushes.worker.map(lambda worker: links[WorkerId(worker).slot.group].latency_s)
     computed_s = pushes.computed_at_s
     pulled_s = computed_s - pushes.busy_s - latency_s
@@ -102,14 +101,17 @@ def _transfers(
     )
 
 
-def _parts_away(engine: Engine, experiment: Experiment, slots: Sequence[str]) -> dict[str, float]:
+def _travelling_parts(
+    engine: Engine, experiment: Experiment, slots: Sequence[str]
+) -> dict[str, float]:
     """Return slot -> the part of a vector that travels between its worker and the servers."""
     nodes = {actor: place.node_id for actor, place in engine.places.items()}
     hosts = Counter(slots[host] for host in experiment.cluster.hosts(len(slots)))
     if len({nodes[slot] for slot in slots}) == 1 and hosts:
         return dict.fromkeys(slots, 0.0)
-    servers, home = experiment.cluster.server_shards, nodes["server-0"]
-    return {slot: 1 - hosts[slot] / servers if hosts else nodes[slot] != home for slot in slots}
+    if hosts:  # a part stays on the node of each worker that hosts a server
+        return {slot: 1 - hosts[slot] / experiment.cluster.server_shards for slot in slots}
+    return {slot: float(nodes[slot] != nodes["server-0"]) for slot in slots}
 
 
 def weights_of(spans: Sequence[Span]) -> list[float]:
@@ -125,12 +127,12 @@ def weights_of(spans: Sequence[Span]) -> list[float]:
     for _ in range(PASSES):
         served, served_at = 0.0, {times[0]: 0.0}
         for begin, end in pairwise(times):
-            on = [
+            active = [
                 weight
                 for weight, (_, since, until) in zip(weights, spans, strict=True)
                 if since <= begin and end <= until
             ]
-            served += (end - begin) / sum(on)
+            served += (end - begin) / sum(active)
             served_at[end] = served
         weights = [part / (served_at[end] - served_at[begin]) for part, begin, end in spans]
         mean = exp(fmean(map(log, weights)))

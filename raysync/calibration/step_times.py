@@ -45,6 +45,119 @@ class StepTimes:
         return max(self.floor_s, self.fixed_s + self.per_sample_s * size)
 
 
+def step_times(engine: Engine, training: TrainingPlan, group: WorkerGroup) -> StepTimes:
+    """Measure a group's steps.
+
+    Raises:
+        ConfigError: it has GPUs and this torch sees none, or no batch fits into its memory.
+    """
+    samples = sum(len(shard) for shard in training.shards.values())
+    batch_size = group.batch_size or training.experiment.batch_size
+    sizes = sizes_of(batch_size, group, samples)
+    steps, failed = {}, None
+    for size in sizes:
+        seconds = _steps_s(engine, training.experiment, group, size)
+        if seconds is None:
+            failed = size
+            break
+        steps[size] = seconds
+    if not steps:
+        raise ConfigError(
+            f"workers: {group.name}: a batch of {sizes[0]} does not fit into its memory; give the"
+            " group a smaller batch_size."
+        )
+    max_batch = None
+    if group.gpus or failed is not None:
+        max_batch = _largest_batch(engine, training.experiment, group, max(steps), failed, samples)
+    return fitted(steps, max_batch)
+
+
+def sizes_of(batch_size: int, group: WorkerGroup, train_samples: int) -> list[int]:
+    most = min(train_samples, group.max_batch or train_samples)
+    sizes = {max(group.devices, min(most, round(batch_size * factor))) for factor in FACTORS}
+    return sorted(sizes)
+
+
+def _largest_batch(
+    engine: Engine,
+    experiment: Experiment,
+    group: WorkerGroup,
+    fits: int,
+    failed: int | None,
+    samples: int,
+) -> int:
+    """Find the largest batch that fits, at most the training set, by doubling and bisection."""
+    while fits < samples if failed is None else failed > max(CLOSE * fits, fits + 1):
+        size = min(2 * fits, samples) if failed is None else (fits + failed) // 2
+        if _steps_s(engine, experiment, group, size, count=1) is None:
+            failed = size
+        else:
+            fits = size
+    return fits
+
+
+def _steps_s(
+    engine: Engine, experiment: Experiment, group: WorkerGroup, size: int, count: int = STEPS
+) -> list[float] | None:
+    """Return the seconds of the steps of one worker, or None if its memory is too small."""
+    with TemporaryDirectory() as folder:
+        described = _single_worker(experiment, group, size, WARM + count, folder)
+        try:
+            record = run_in(engine, prepare(described), described.paradigm)
+        except RunFailed as failure:
+            if OUT_OF_MEMORY in str(failure).lower():
+                return None
+            raise
+        pushes = record.pushes
+    _check_device(engine, group)
+    return list(pushes.busy_s[pushes.clock >= WARM])
+
+
+def _check_device(engine: Engine, group: WorkerGroup) -> None:
+    place = engine.places.get(f"{group.name}-0")
+    if group.gpus and place is not None and "cpu" in place.devices:
+        raise ConfigError(
+            f"workers: {group.name}: gpus: {group.gpus:g}, but the torch on its node"
+            f" ({place.address}) sees no GPU: the times would be those of the CPU. Install a build"
+            " of torch for its GPUs there."
+        )
+
+
+def _single_worker(
+    experiment: Experiment, group: WorkerGroup, size: int, iterations: int, folder: str
+) -> Experiment:
+    """Reduce the experiment to one worker of a group that emulates nothing."""
+    no_emulation = {
+        "step_s": None,
+        "per_sample_s": None,
+        "fixed_s": 0.0,
+        "floor_s": 0.0,
+        "flops_per_s": None,
+        "trace": (),
+        "speed": 1.0,
+        "jitter": Jitter(),
+    }
+    worker = group.model_copy(update={**no_emulation, "count": 1, "batch_size": size})
+    changes = {
+        "workers": (worker,),
+        "paradigm": ParadigmChoice(name="asp"),
+        "batch_size": size,
+        "workload": Workload(iterations_per_worker=iterations),
+        "evaluation": EvaluationPlan(marks=1, samples=size),
+        "cluster": experiment.cluster.model_copy(update={"min_workers": 1, "metrics": False}),
+        "faults": (),
+        "target": None,
+        "stop": None,
+        "checkpoint": None,
+        "track": (),
+        "callbacks": (),
+        "keep": "none",
+        "output": folder,
+        "name": "calibration",
+    }
+    return experiment.model_copy(update=changes)
+
+
 def fitted(steps: Mapping[int, Sequence[float]], max_batch: int | None = None) -> StepTimes:
     """Fit `max(floor_s, fixed_s + per_sample_s * batch)` to the seconds of steps, by batch size.
 
@@ -92,125 +205,6 @@ def _error(
         (max(floor_s, fixed_s + per_sample_s * size) / seconds - 1) ** 2
         for size, seconds in medians.items()
     )
-
-
-def sizes_of(batch_size: int, group: WorkerGroup, train_samples: int) -> list[int]:
-    most = min(train_samples, group.max_batch or train_samples)
-    sizes = {max(group.devices, min(most, round(batch_size * factor))) for factor in FACTORS}
-    return sorted(sizes)
-
-
-def step_times(engine: Engine, training: TrainingPlan, group: WorkerGroup) -> StepTimes:
-    """Measure a group's steps.
-
-    Raises:
-        ConfigError: it has GPUs and this torch sees none, or no batch fits into its memory.
-    """
-    samples = sum(len(shard) for shard in training.shards.values())
-    batch_size = group.batch_size or training.experiment.batch_size
-    sizes = sizes_of(batch_size, group, samples)
-    steps, failed = {}, None
-    for size in sizes:
-        seconds = _steps(engine, training.experiment, group, size)
-        if seconds is None:
-            failed = size
-            break
-        steps[size] = seconds
-    if not steps:
-        raise ConfigError(
-            f"workers: {group.name}: a batch of {sizes[0]} does not fit into its memory; give the"
-            " group a smaller batch_size."
-        )
-    most = None
-    if group.gpus or failed is not None:
-        most = _most(engine, training.experiment, group, max(steps), failed, samples)
-    return fitted(steps, most)
-
-
-def _most(
-    engine: Engine,
-    experiment: Experiment,
-    group: WorkerGroup,
-    fits: int,
-    failed: int | None,
-    samples: int,
-) -> int:
-    """Find the largest batch that fits, at most the training set, by doubling and bisection."""
-    while failed is None and fits < samples:
-        size = min(2 * fits, samples)
-        if _steps(engine, experiment, group, size, count=1) is None:
-            failed = size
-        else:
-            fits = size
-    while failed is not None and failed > CLOSE * fits and failed - fits > 1:
-        size = (fits + failed) // 2
-        if _steps(engine, experiment, group, size, count=1) is None:
-            failed = size
-        else:
-            fits = size
-    return fits
-
-
-def _steps(
-    engine: Engine, experiment: Experiment, group: WorkerGroup, size: int, count: int = STEPS
-) -> list[float] | None:
-    """Return the seconds of the steps of one worker, or None if its memory is too small."""
-    with TemporaryDirectory() as folder:
-        described = _alone(experiment, group, size, WARM + count, folder)
-        try:
-            record = run_in(engine, prepare(described), described.paradigm)
-        except RunFailed as failure:
-            if OUT_OF_MEMORY in str(failure).lower():
-                return None
-            raise
-        pushes = record.pushes
-    _check_device(engine, group)
-    return list(pushes.busy_s[pushes.clock >= WARM])
-
-
-def _check_device(engine: Engine, group: WorkerGroup) -> None:
-    place = engine.places.get(f"{group.name}-0")
-    if group.gpus and place is not None and "cpu" in place.devices:
-        raise ConfigError(
-            f"workers: {group.name}: gpus: {group.gpus:g}, but the torch on its node"
-            f" ({place.address}) sees no GPU: the times would be those of the CPU. Install a build"
-            " of torch for its GPUs there."
-        )
-
-
-def _alone(
-    experiment: Experiment, group: WorkerGroup, size: int, iterations: int, folder: str
-) -> Experiment:
-    """Reduce the experiment to one worker of a group that emulates nothing."""
-    silent = {
-        "step_s": None,
-        "per_sample_s": None,
-        "fixed_s": 0.0,
-        "floor_s": 0.0,
-        "flops_per_s": None,
-        "trace": (),
-        "speed": 1.0,
-        "jitter": Jitter(),
-    }
-    worker = group.model_copy(update={**silent, "count": 1, "batch_size": size})
-    plain = {
-        "workers": (worker,),
-        "paradigm": ParadigmChoice(name="asp"),
-        "batch_size": size,
-        "workload": Workload(iterations_per_worker=iterations),
-        "evaluation": EvaluationPlan(marks=1, samples=size),
-        "cluster": experiment.cluster.model_copy(update={"min_workers": 1, "metrics": False}),
-        "faults": (),
-        "target": None,
-        "stop": None,
-        "checkpoint": None,
-        "track": (),
-        "callbacks": (),
-        "keep": "none",
-        "output": folder,
-        "name": "calibration",
-    }
-    return experiment.model_copy(update=plain)
 
 
 def describe(name: str, times: StepTimes) -> Iterator[str]:

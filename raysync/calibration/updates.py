@@ -12,7 +12,7 @@ from raysync.core.ids import worker_id, worker_slot
 from raysync.training.server.apply_plan import ApplyPlan
 from raysync.training.server.parameter_store import ParameterStore
 
-GRADIENTS = 8
+GRADIENTS = 8  # of the update that is compared with one of a single gradient
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,8 +24,8 @@ class UpdateTimes:
 
 
 def update_times(vector_bytes: int, update: Update) -> UpdateTimes:
-    one_s, eight_s = (update_s(vector_bytes, count, update) for count in (1, GRADIENTS))
-    reading_s = max(1e-9, (eight_s - one_s) / (GRADIENTS - 1))
+    one_s, all_s = (update_s(vector_bytes, count, update) for count in (1, GRADIENTS))
+    reading_s = max(1e-9, (all_s - one_s) / (GRADIENTS - 1))
     return UpdateTimes(max(0.0, one_s - reading_s), vector_bytes / reading_s)
 
 

@@ -85,9 +85,9 @@ def advise(
     from raysync.predict.advise import SearchOptions, advise
     from raysync.predict.candidates import paradigms_in
     from raysync.predict.exchange import exchange_of
-    from raysync.predict.search import optuna_library
+    from raysync.predict.search import check_optuna
 
-    optuna_library()
+    check_optuna()
     processes = processes or os.cpu_count() or 1
     options = SearchOptions(60 * budget_minutes, seeds, processes, paradigms_in(paradigm))
     if output.exists() and not output.is_dir():
@@ -127,11 +127,11 @@ def advise(
 def _world(experiment: Experiment, steps: list[str], exchange: Exchange | None) -> World:
     """Return the world to simulate; unknown step times are measured."""
     from raysync.predict.step_times.rank_step_times import read
-    from raysync.predict.world import needs_calibration, world_of
+    from raysync.predict.world import uncalibrated_groups, world_of
 
     if steps:
         return world_of(experiment, steps=read(steps), exchange=exchange)
-    if groups := needs_calibration(experiment):
+    if groups := uncalibrated_groups(experiment):
         say(f"Measuring {', '.join(groups)}, since nothing says how long a step takes ...")
         return world_of(experiment, profile=_measured(experiment), exchange=exchange)
     return world_of(experiment, exchange=exchange)

@@ -52,7 +52,7 @@ def answer_of(advice: Advice) -> Answer:
         title=f"{experiment.subject}, {experiment.worker_count} workers",
         question="What to run",
         sentences=sentences(advice),
-        tables=[_of_candidates(advice), *([_of_changes(advice)] if advice.changed else [])],
+        tables=[_candidate_table(advice), *([_change_table(advice)] if advice.changed else [])],
         legend=LEGEND,
         labels=list(advice.contenders),
         figures=figures_of_advice(advice),
@@ -60,28 +60,28 @@ def answer_of(advice: Advice) -> Answer:
     )
 
 
-def _of_candidates(advice: Advice) -> Table:
+def _candidate_table(advice: Advice) -> Table:
     columns = []
     for standings in (advice.time, advice.final):
         if standings is not None:
-            columns += [_value_of(standings), behind(standings)]
+            columns += [_value_column(standings), behind(standings)]
     columns += [
         Column("wait share", "of the workers' time, between push and release",
-               lambda label: _mean(advice, label, "wait_fraction", share_form)),
+               lambda label: _mean_text(advice, label, "wait_fraction", share_form)),
         Column("staleness", "versions between the one a gradient was computed on and its own, mean",
-               lambda label: _mean(advice, label, "staleness_mean", plain_form)),
+               lambda label: _mean_text(advice, label, "staleness_mean", plain_form)),
         Column("max", "the largest staleness",
-               lambda label: _mean(advice, label, "staleness_max", count_form)),
+               lambda label: _mean_text(advice, label, "staleness_max", count_form)),
         Column("lead max", "the largest lead at a release, in clocks",
-               lambda label: _mean(advice, label, "lead_max", count_form)),
+               lambda label: _mean_text(advice, label, "lead_max", count_form)),
     ]  # fmt: skip
     if any(advice.mean(label, "dropped") for label in advice.contenders):
         columns.append(
             Column("dropped", "pushes that were computed and not applied",
-                   lambda label: _mean(advice, label, "dropped", count_form))
+                   lambda label: _mean_text(advice, label, "dropped", count_form))
         )  # fmt: skip
-    own = advice.world.plan.experiment.batch_sizes
-    if any(advice.shares(label) != own for label in advice.contenders):
+    given = advice.world.plan.experiment.batch_sizes
+    if any(advice.shares(label) != given for label in advice.contenders):
         columns.append(
             Column("batches", "samples of an iteration at the end, of the workers in their order",
                    lambda label: _batches(advice.shares(label)))
@@ -90,7 +90,7 @@ def _of_candidates(advice: Advice) -> Table:
     return Table("candidate", columns, dict(zip(labels, labels, strict=True)))
 
 
-def _value_of(standings: Standings) -> Column:
+def _value_column(standings: Standings) -> Column:
     measure = standings.measure
     values = {each.paradigm: each.value for each in standings.ranked}
 
@@ -101,7 +101,7 @@ def _value_of(standings: Standings) -> Column:
     return Column(measure.heading, measure.about, show)
 
 
-def _mean(advice: Advice, label: str, key: str, form: Callable[[float], str]) -> str:
+def _mean_text(advice: Advice, label: str, key: str, form: Callable[[float], str]) -> str:
     value = advice.mean(label, key)
     return "-" if value is None else format(value, form(value))
 
@@ -111,7 +111,7 @@ def _batches(shares: Mapping[str, int]) -> str:
     return " ".join(sizes[:MOST_BATCHES]) + (" ..." if len(sizes) > MOST_BATCHES else "")
 
 
-def _of_changes(advice: Advice) -> Table:
+def _change_table(advice: Advice) -> Table:
     best, show = advice.best.label, advice.time.measure.show
     now_s = advice.time.first.value.mean or 0.0
 
@@ -124,18 +124,18 @@ def _of_changes(advice: Advice) -> Table:
         Column(
             advice.time.measure.heading,
             "its predicted seconds",
-            lambda changed: show(_mean_of(changed.standings, then(changed))),
+            lambda changed: show(_predicted_s(changed.standings, then(changed))),
         ),
         Column(
             "× as fast",
             "how many times as fast today's best would be as now",
-            lambda changed: ratio_text(now_s / changed.now_s),
+            lambda changed: ratio_text(now_s / changed.todays_best_s),
         ),
     ]
     return Table("change", columns, {each.change: each for each in advice.changed})
 
 
-def _mean_of(standings: Standings, label: str) -> float:
+def _predicted_s(standings: Standings, label: str) -> float:
     return next(each.value.mean or 0.0 for each in standings.ranked if each.paradigm == label)
 
 
@@ -235,7 +235,8 @@ def _plain(advice: Advice) -> dict[str, Any]:
             for each in advice.timed
         ],
         "changes": [
-            {"what": each.change, "best": each.best, "todays_best_s": each.now_s,
+            {"what": each.change, "best": each.standings.first.paradigm,
+             "todays_best_s": each.todays_best_s,
              "time": _plain_standings(each.standings)}
             for each in advice.changed
         ],
@@ -269,7 +270,7 @@ def _plain_standings(standings: Standings) -> dict[str, Any]:
 def files_of(advice: Advice) -> dict[str, str]:
     """Return the name of each file of an answer -> its text.
 
-    The model of a second one is advised where the best for the final metric is surely better than
+    A second experiment is advised where the best for the final metric is surely better in it than
     the best for the time.
     """
     best, answer = advice.best, answer_of(advice)
@@ -289,7 +290,7 @@ def files_of(advice: Advice) -> dict[str, str]:
 
 
 def write(advice: Advice, folder: Path) -> list[Path]:
-    """Write the files of an answer; those of an earlier one that this one does not have go."""
+    """Write the files of an answer, and remove what an earlier one had beside them."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / ADVISED_MODEL).unlink(missing_ok=True)
     for old in folder.glob("advised_*.py"):

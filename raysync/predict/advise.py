@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from statistics import fmean
 
 from raysync.config import ParadigmChoice
@@ -13,7 +13,7 @@ from raysync.predict.finalists import Goal, Tuning, compare, tune
 from raysync.predict.remedies import growth
 from raysync.predict.runner import Budget, Runner, Show, runner_for
 from raysync.predict.runs import Now, Outcome, PlannedRun
-from raysync.predict.search import Timed, finalists, named, optuna_library, search
+from raysync.predict.search import Timed, check_optuna, finalists, search, with_best_servers
 from raysync.predict.setting import Setting
 from raysync.predict.world import World
 from raysync.results.collection import Success
@@ -49,16 +49,13 @@ class SearchOptions:
 
 @dataclass(frozen=True)
 class Changed:
-    change: str
-    """Its name in a sentence: with what, or without which worker."""
-    standings: Standings
-    now_s: float
-    """The predicted seconds of what is best today, on the changed cluster."""
+    """The contenders on a changed cluster."""
 
-    @property
-    def best(self) -> str:
-        """The best there; today's best unless another is clearly better."""
-        return self.standings.first.paradigm
+    change: str
+    """The name of the change in a sentence: with what, or without which worker."""
+    standings: Standings
+    todays_best_s: float
+    """The predicted seconds of what is best today."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +79,7 @@ class Advice:
     changed: tuple[Changed, ...]
     remarks: tuple[str, ...]
     used_s: float
-    trained: bool = field(default=True)
+    trained: bool = True
 
     @property
     def best(self) -> Candidate:
@@ -112,15 +109,15 @@ def advise(
 
     Args:
         world: the experiment, as it is simulated.
-        options: what is asked.
+        options: the budget, the seeds, the paradigms.
         now: a clock in seconds that all processes share; picklable.
-        show: receives what is under way.
+        show: see `Show`.
 
     Raises:
         ConfigError: Optuna is not installed, or the budget did not even allow to time BSP.
         RunFailed: no candidate finishes.
     """
-    optuna_library()
+    check_optuna()
     budget = Budget(options.budget_s, now)
     with runner_for(world.plan, budget, options.processes, show) as runner:
         return _advise(world, options, runner)
@@ -133,13 +130,8 @@ def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
     space = Space(experiment, options.choices, *world.exchanges)
     timed = search(space, runner, seeds, TIMED if trains else TIMED_ALONE)
     if not timed:
-        if budget.is_used(TIMED):
-            raise ConfigError(
-                f"--budget-minutes {options.budget_s / 60:g}: it was used up before any candidate"
-                " had been timed; give more."
-            )
-        raise RunFailed("\n".join(["No candidate finishes its work.", *_failed(runner)]))
-    best = named(timed) if options.choices else finalists(timed, FINALISTS)
+        raise _untimed_error(options, runner)
+    best = with_best_servers(timed) if options.choices else finalists(timed, FINALISTS)
     remarks = list(world.remarks)
     contenders = {each.candidate.label: each.candidate for each in best}
     outcomes: dict[str, dict[int, Outcome]] = {
@@ -156,7 +148,7 @@ def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
         else:
             tuning, outcomes = trained
             contenders = {each.label: each for each in tuning.contenders}
-            remarks += _of_training(tuning, outcomes, seeds)
+            remarks += _training_remarks(tuning, outcomes, seeds)
     success = Success(world.plan.primary if tuning else None, experiment.target if tuning else None)
     measure, final = time_measure(success), final_measure(success)
     standings = _standings(measure, outcomes)
@@ -168,9 +160,13 @@ def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
         measure = WHOLE_WORK
         standings = _standings(measure, outcomes)
         if standings.first.value.count == 0:
-            raise RunFailed("\n".join(["No candidate finishes its training.", *_failed(runner)]))
-    changed = _change(world, list(contenders.values()), outcomes, measure, standings, seeds, runner)
-    remarks += _failed(runner)
+            raise RunFailed(
+                "\n".join(["No candidate finishes its training.", *_failure_lines(runner)])
+            )
+    changed = _time_changes(
+        world, list(contenders.values()), outcomes, measure, standings, seeds, runner
+    )
+    remarks += _failure_lines(runner)
     return Advice(
         world=world,
         options=options,
@@ -187,9 +183,18 @@ def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
     )
 
 
-def _seeds(own: Sequence[int], count: int) -> tuple[int, ...]:
-    more = range(max(own) + 1, max(own) + 1 + count)
-    return (*own, *more)[:count]
+def _seeds(given: Sequence[int], count: int) -> tuple[int, ...]:
+    more = range(max(given) + 1, max(given) + 1 + count)
+    return (*given, *more)[:count]
+
+
+def _untimed_error(options: SearchOptions, runner: Runner) -> ConfigError | RunFailed:
+    if runner.budget.is_used(TIMED):
+        return ConfigError(
+            f"--budget-minutes {options.budget_s / 60:g}: it was used up before any candidate had"
+            " been timed; give more."
+        )
+    return RunFailed("\n".join(["No candidate finishes its work.", *_failure_lines(runner)]))
 
 
 def _train(
@@ -205,7 +210,7 @@ def _train(
     return (tuning, compared) if all(compared.values()) else None
 
 
-def _of_training(
+def _training_remarks(
     tuning: Tuning, outcomes: Mapping[str, Mapping[int, Outcome]], seeds: Sequence[int]
 ) -> list[str]:
     remarks = []
@@ -217,12 +222,12 @@ def _of_training(
     return remarks
 
 
-def _failed(runner: Runner) -> list[str]:
+def _failure_lines(runner: Runner) -> list[str]:
     """Say why candidates failed, a line for each reason."""
     labels: dict[str, list[str]] = {}
     for label, reason in runner.failures.items():
         labels.setdefault(reason, []).append(label)
-    return [f"Failed: {'; '.join(own)}: {reason}" for reason, own in labels.items()]
+    return [f"Failed: {'; '.join(alike)}: {reason}" for reason, alike in labels.items()]
 
 
 def _standings(measure: Measure, outcomes: Mapping[str, Mapping[int, Outcome]]) -> Standings:
@@ -244,7 +249,7 @@ def _ranked(measure: Measure, values: Mapping[str, dict[int, float | None]]) -> 
     return Standings(measure, tuple(ranked))
 
 
-def _change(
+def _time_changes(
     world: World,
     contenders: Sequence[Candidate],
     outcomes: Mapping[str, Mapping[int, Outcome]],
@@ -253,36 +258,35 @@ def _change(
     seeds: Sequence[int],
     runner: Runner,
 ) -> tuple[Changed, ...]:
-    """Time the contenders on clusters that are changed.
+    """Time the contenders on changed clusters.
 
-    A time to the target is predicted: the measured one, times the ratio of the two clusters' times
-    for the same work. So the number of samples until then is taken to stay.
+    A predicted time to the target is the measured one, times the ratio of the two clusters' times
+    for the same work: the number of samples until the target is taken to stay.
     """
     seeds = [seed for seed in seeds if seed in next(iter(outcomes.values()))]
     found = []
-    today = _times(contenders, "", seeds, runner)
+    before = _whole_work_s(contenders, "", seeds, runner)
+    if before is None:
+        return ()
     setting = Setting(world.plan, world.plan.experiment.paradigm)
-    for change, _ in growth(setting) if today is not None else ():
-        then = _times(contenders, change, seeds, runner)
-        if then is None:
+    for change, _ in growth(setting):
+        after = _whole_work_s(contenders, change, seeds, runner)
+        if after is None:
             break
-        predicted: dict[str, dict[int, float | None]] = {}
-        for candidate in contenders:
-            label = candidate.label
-            predicted[label] = {}
+        predicted: dict[str, dict[int, float | None]] = {each.label: {} for each in contenders}
+        for label, by_seed in predicted.items():
             for seed in seeds:
-                value = outcomes[label][seed].value(measure.key)
-                before, after = (times.get((label, seed)) for times in (today or {}, then))
-                known = value is not None and before and after
-                predicted[label][seed] = value * after / before if known else None  # type: ignore[operator]
-        best = predicted[standings.first.paradigm].values()
-        now = [value for value in best if value is not None]
-        if now:
-            found.append(Changed(change, _ranked(measure, predicted), fmean(now)))
+                value, run = outcomes[label][seed].value(measure.key), (label, seed)
+                is_known = value is not None and run in before and run in after
+                by_seed[seed] = value * after[run] / before[run] if is_known else None  # type: ignore[operator]
+        todays_best = predicted[standings.first.paradigm].values()
+        finished = [value for value in todays_best if value is not None]
+        if finished:
+            found.append(Changed(change, _ranked(measure, predicted), fmean(finished)))
     return tuple(found)
 
 
-def _times(
+def _whole_work_s(
     contenders: Sequence[Candidate], change: str, seeds: Sequence[int], runner: Runner
 ) -> dict[tuple[str, int], float] | None:
     """Return (label, seed) -> the seconds of the whole work; None: the time was up."""

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 SYNCHRONOUS = "bsp"
 """What most trainers do: it is always among the candidates."""
+SWITCH_FRACTION = 0.0625
+"""The share of the work under BSP in the first setup of Sync-Switch's paper."""
 FAMILIES = ("bsp", "asp", "ssp", "lagtuner", "k-sync", "backup-workers", "hybrid", "sync-switch")
 
 
@@ -72,11 +74,10 @@ class Candidate:
 
 
 def standard_paradigms(workers: int) -> tuple[ParadigmChoice, ...]:
-    """Return the paradigms that are tried unless others are named, with usual parameters.
+    """Return the paradigms that are tried unless others are given.
 
-    SSP at the bounds that papers compare; K-sync and Hybrid wait for half of the workers; backup
-    workers are one in twenty, as Chen et al. (2016) have it (4 of 100); Sync-Switch's share is that
-    of its paper's first setup.
+    SSP has the bounds that papers compare; K-sync and Hybrid wait for half of the workers; one
+    worker in twenty is a backup, as in Chen et al. (2016), 4 of 100.
     """
     half = max(1, workers // 2)
     specs: list[dict[str, Any]] = [
@@ -90,7 +91,7 @@ def standard_paradigms(workers: int) -> tuple[ParadigmChoice, ...]:
         {"name": "k-sync", "k": half},
         {"name": "backup-workers", "backups": max(1, round(workers / 20))},
         {"name": "hybrid", "k": half, "staleness_tolerance": 3},
-        {"name": "sync-switch", "fraction": 0.0625},
+        {"name": "sync-switch", "fraction": SWITCH_FRACTION},
         {"name": "asp"},
     ]
     choices = map(ParadigmChoice.model_validate, specs)
@@ -114,12 +115,12 @@ def paradigms_in(texts: Sequence[str]) -> tuple[ParadigmChoice, ...]:
         except ValidationError as error:
             raise ConfigError(f"{where}: {error.errors()[0]['ctx']['error']}") from error
     labels = [choice.label for choice in choices]
-    if twice := next((label for label in labels if labels.count(label) > 1), None):
-        raise ConfigError(f"--paradigm {twice}: it is named twice.")
+    if repeated := next((label for label in labels if labels.count(label) > 1), None):
+        raise ConfigError(f"--paradigm {repeated}: it is named twice.")
     return tuple(choices)
 
 
-def compared(choices: Sequence[ParadigmChoice], exchange: Exchange | None) -> list[Candidate]:
+def candidates_of(choices: Sequence[ParadigmChoice], exchange: Exchange | None) -> list[Candidate]:
     """Return the paradigms with every way of exchanging gradients that they go with.
 
     Raises:
@@ -167,8 +168,9 @@ class Space:
         self._exchanges = ["server", *collectives]
 
     def standard(self) -> Iterator[dict[str, Any]]:
-        """Yield the parameters of the candidates that are tried first: each family with usual
-        parameters, on the experiment's own servers, with equal batches and with balanced ones.
+        """Yield the parameters of the candidates that are tried first.
+
+        Each family is tried on the experiment's own servers, with equal and with balanced batches.
         """
         if self._choices:
             for label in self._choices:
@@ -177,29 +179,23 @@ class Space:
         half = max(1, self._workers // 2)
         for exchange in self._exchanges[1:]:
             yield {"paradigm": SYNCHRONOUS, "balanced": False, "servers": 0, "exchange": exchange}
-        usual: dict[str, dict[str, Any]] = {
+        of_family: dict[str, dict[str, Any]] = {
             "ssp": {"ssp.staleness": 3},
             "lagtuner": {"lagtuner.s_lower": 3, "lagtuner.slack": 12},
             "k-sync": {"k-sync.k": half},
             "backup-workers": {"backup-workers.backups": 1},
             "hybrid": {"hybrid.k": half, "hybrid.staleness_tolerance": 3},
-            "sync-switch": {"sync-switch.fraction": 0.0625},
+            "sync-switch": {"sync-switch.fraction": SWITCH_FRACTION},
             SYNCHRONOUS: {"exchange": "server"},
         }
         for balanced in (False, True):
             for family in self._families:
-                yield {
-                    "paradigm": family,
-                    "balanced": balanced,
-                    "servers": 0,
-                    **usual.get(family, {}),
-                }
+                common = {"paradigm": family, "balanced": balanced, "servers": 0}
+                yield common | of_family.get(family, {})
 
     @property
     def _families(self) -> list[str]:
-        alone = ("bsp",)
-        several = [each for each in FAMILIES if each != "backup-workers" or self._workers > 1]
-        return several if self._workers > 1 else list(alone)
+        return list(FAMILIES) if self._workers > 1 else [SYNCHRONOUS]
 
     def suggest(self, trial: optuna.Trial) -> Candidate | None:
         """Return the candidate of a trial; None: the workers cannot have it."""

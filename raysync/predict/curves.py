@@ -34,13 +34,15 @@ EXAMPLES = {
 }
 RANGE = re.compile(r"(.+?)\.\.(.+)")
 MOST = {"workers": 10_000, "batch": 2**20, "steps": 100_000}
-"""Bounds of what is counted."""
+"""The largest values on the axes that count something."""
 WARM, PUSHES = 20, 3_000
 """The pushes of each worker that do not count, and of all workers together that do, at most."""
 LITTLE = 0.1
 """The share of a worker's computing, or of the speed, that makes a knee."""
 FINE = 1.05
 """A knee between two rates of links is found to within this factor."""
+MBIT = 8e-6
+"""The Mbit in a byte."""
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,7 @@ class Axis:
 
     @property
     def points(self) -> list[float]:
-        """Its ends, and between them each twice the one before."""
+        """Both ends, and values between them, each twice the one before."""
         points = [self.low]
         while 2 * points[-1] < self.high:
             points.append(2 * points[-1])
@@ -75,7 +77,7 @@ class Axis:
     def label(self, value: float) -> str:
         if self.name != "link":
             return f"{value:,.0f}"
-        mbit = 8e-6 * value
+        mbit = MBIT * value
         return f"{mbit:.3g} Mbit/s" if mbit < 1000 else f"{mbit / 1000:.3g} Gbit/s"
 
 
@@ -95,9 +97,121 @@ class Curve:
     candidate: Candidate
     points: tuple[CurvePoint, ...]
     knee: float | None
-    """Where it bends; None: nowhere."""
+    """The value at which it bends; None: it does not."""
     limit: str
-    """What limits it there; on the other axes, at the lowest value. "": nothing that is known."""
+    """The limit at the knee of workers, or at the lowest value of another axis; "": unknown."""
+
+
+def curves(
+    ranks: MeasuredRanks, candidates: Sequence[Candidate], axes: Sequence[Axis], processes: int
+) -> tuple[Curve, ...]:
+    """Follow a few candidates along axes, for which `check_axes` has been called."""
+    tasks = [(ranks, candidate, axis) for axis in axes for candidate in candidates]
+    if processes < 2 or len(tasks) < 2:
+        return tuple(curve for task in tasks if (curve := _curve(*task)) is not None)
+    with pool(min(processes, len(tasks))) as executor:
+        found = executor.map(_curve, *zip(*tasks, strict=True))
+        return tuple(curve for curve in found if curve is not None)
+
+
+def _curve(ranks: MeasuredRanks, candidate: Candidate, axis: Axis) -> Curve | None:
+    """Return the curve; None: the candidate works nowhere on the axis."""
+    varied = _variation(ranks, candidate, axis.name)
+    fitting = [at for at in axis.points if MeasuredRanks.can_run(*varied(at))]
+    if not fitting:
+        return None
+    work = ranks.samples * ranks.steps_each * len(ranks.steps)
+
+    @cache
+    def point(at: float) -> CurvePoint:
+        changed, variant = varied(at)
+        rate = _rate(changed, variant)
+        efficiency = rate / changed.computed_per_s
+        return CurvePoint(at=at, samples_per_s=rate, efficiency=efficiency, seconds=work / rate)
+
+    @cache
+    def free_rate(at: float) -> float:
+        changed, variant = varied(at)
+        return _rate(replace(changed, exchange=None), variant)
+
+    def is_past(at: float) -> bool:
+        """Return whether the curve bends before a value, or there."""
+        if axis.name != "workers":
+            free = free_rate(axis.low if axis.name == "link" else at)
+            return point(at).samples_per_s >= (1 - LITTLE) * free
+        gain = point(2 * at).samples_per_s - point(at).samples_per_s
+        return gain < LITTLE * varied(at)[0].computed_per_s
+
+    knee = _knee(fitting, is_past, whole=axis.name != "link")
+    hardest = knee if axis.name == "workers" else fitting[0]
+    limit = None
+    if hardest is not None and (axis.name == "workers" or not is_past(hardest)):
+        limit = network_limit(_warm_up(*varied(hardest)))
+    return Curve(
+        axis=axis,
+        candidate=candidate,
+        points=tuple(map(point, fitting)),
+        knee=knee,
+        limit="" if limit is None else limit.what,
+    )
+
+
+def _knee(
+    values: Sequence[float], is_past: Callable[[float], bool], *, whole: bool
+) -> float | None:
+    """Return the least value from which on the curve has bent; None: it has not."""
+    past = [is_past(at) for at in values]
+    if all(past):
+        return values[0]
+    if not past[-1]:
+        return None
+    last = max(number for number, bent in enumerate(past) if not bent)
+    low, high = values[last], values[last + 1]
+    while high - low > 1 if whole else high > FINE * low:
+        middle = (low + high) // 2 if whole else sqrt(low * high)
+        low, high = (low, middle) if is_past(middle) else (middle, high)
+    return high
+
+
+Variation = Callable[[float], tuple[MeasuredRanks, Candidate]]
+
+
+def _variation(ranks: MeasuredRanks, candidate: Candidate, name: AxisName) -> Variation:
+    """Return a function from a value of the axis to the ranks and the candidate there."""
+    if name == "workers":
+        return lambda at: (ranks.resized(int(at)), candidate)
+    if name == "batch":
+        return lambda at: (ranks.with_batch(int(at)), candidate)
+    if name == "steps":
+        return lambda at: (ranks, _with_local_steps(candidate, int(at)))
+    exchange = ranks.exchange
+    assert exchange is not None, "a link that carries nothing"
+    return lambda at: (replace(ranks, exchange=exchange.with_rate(at)), candidate)
+
+
+def _with_local_steps(candidate: Candidate, steps: int) -> Candidate:
+    choice = candidate.choice
+    inner = {"name": choice.name, **choice.parameters}
+    local = {"name": "local", "paradigm": inner, "steps": steps}
+    return replace(candidate, choice=ParadigmChoice.model_validate(local))
+
+
+def _warm_up(ranks: MeasuredRanks, candidate: Candidate) -> Setting:
+    return ranks.setting(candidate).sized(WARM * len(ranks.steps))
+
+
+def _rate(ranks: MeasuredRanks, candidate: Candidate) -> float:
+    """Return the samples per second of a short run, without its beginning."""
+    count, longest = len(ranks.steps), max(map(len, ranks.steps.values()))
+    warm_up = _warm_up(ranks, candidate)
+    whole = warm_up.sized(count * (WARM + max(WARM, min(longest, PUSHES // count))))
+    warm_up_s, whole_s = warm_up.seconds(), whole.seconds()
+    assert warm_up_s, "a run in time only that does not finish"
+    assert whole_s, "the same, of more work"
+    return (whole.samples - warm_up.samples) / (whole_s - warm_up_s)
+
+
+# ---- the option --curve ----
 
 
 def axis_of(text: str) -> Axis:
@@ -131,18 +245,6 @@ def _value(name: str, text: str, where: str) -> float:
     return value
 
 
-def curves(
-    ranks: MeasuredRanks, candidates: Sequence[Candidate], axes: Sequence[Axis], processes: int
-) -> tuple[Curve, ...]:
-    """Follow a few candidates along axes, for which `check_axes` has been called."""
-    tasks = [(ranks, candidate, axis) for axis in axes for candidate in candidates]
-    if processes < 2 or len(tasks) < 2:
-        return tuple(curve for task in tasks if (curve := _curve(*task)) is not None)
-    with pool(min(processes, len(tasks))) as executor:
-        found = executor.map(_curve, *zip(*tasks, strict=True))
-        return tuple(curve for curve in found if curve is not None)
-
-
 def check_axes(ranks: MeasuredRanks, axes: Sequence[Axis]) -> None:
     """Refuse an axis that needs an exchange or a batch size where there is none.
 
@@ -157,108 +259,3 @@ def check_axes(ranks: MeasuredRanks, axes: Sequence[Axis]) -> None:
             )
         if axis.name == "batch" and ranks.batch_size is None:
             raise ConfigError("--curve batch: what is measured? --batch-size says it.")
-
-
-def _curve(ranks: MeasuredRanks, candidate: Candidate, axis: Axis) -> Curve | None:
-    """Return the curve; None: the candidate works nowhere on the axis."""
-    varied = _variation(ranks, candidate, axis.name)
-    fitting = [at for at in axis.points if _fits(*varied(at))]
-    if not fitting:
-        return None
-
-    @cache
-    def point(at: float) -> CurvePoint:
-        return _point(*varied(at), at, ranks.samples * ranks.steps_each * len(ranks.steps))
-
-    @cache
-    def free_rate(at: float) -> float:
-        own, which = varied(at)
-        return _rate(replace(own, exchange=None), which)
-
-    def is_past(at: float) -> bool:
-        """Say whether the curve bends before a value, or there."""
-        if axis.name != "workers":
-            free = free_rate(axis.low if axis.name == "link" else at)
-            return point(at).samples_per_s >= (1 - LITTLE) * free
-        gain = point(2 * at).samples_per_s - point(at).samples_per_s
-        return gain < LITTLE * varied(at)[0].computed_per_s
-
-    knee = _knee(fitting, is_past, whole=axis.name != "link")
-    hardest = knee if axis.name == "workers" else fitting[0]
-    limit = None
-    if hardest is not None and (axis.name == "workers" or not is_past(hardest)):
-        limit = network_limit(_begin(*varied(hardest)))
-    points = tuple(map(point, fitting))
-    return Curve(
-        axis=axis,
-        candidate=candidate,
-        points=points,
-        knee=knee,
-        limit="" if limit is None else limit.what,
-    )
-
-
-def _knee(
-    values: Sequence[float], is_past: Callable[[float], bool], *, whole: bool
-) -> float | None:
-    """Return the least value from which on the curve has bent; None: it has not."""
-    past = [is_past(at) for at in values]
-    if all(past):
-        return values[0]
-    if not past[-1]:
-        return None
-    last = max(number for number, bent in enumerate(past) if not bent)
-    low, high = values[last], values[last + 1]
-    while high - low > 1 if whole else high > FINE * low:
-        middle = (low + high) // 2 if whole else sqrt(low * high)
-        low, high = (low, middle) if is_past(middle) else (middle, high)
-    return high
-
-
-Variation = Callable[[float], tuple[MeasuredRanks, Candidate]]
-
-
-def _variation(ranks: MeasuredRanks, candidate: Candidate, name: AxisName) -> Variation:
-    """Return a function from a value of the axis to what is then simulated."""
-    if name == "workers":
-        return lambda at: (ranks.resized(int(at)), candidate)
-    if name == "batch":
-        return lambda at: (ranks.with_batch(int(at)), candidate)
-    if name == "steps":
-        return lambda at: (ranks, _with_local_steps(candidate, int(at)))
-    exchange = ranks.exchange
-    assert exchange is not None, "a link that carries nothing"
-    return lambda at: (replace(ranks, exchange=exchange.with_rate(at)), candidate)
-
-
-def _with_local_steps(candidate: Candidate, steps: int) -> Candidate:
-    choice = candidate.choice
-    inner = {"name": choice.name, **choice.parameters}
-    local = {"name": "local", "paradigm": inner, "steps": steps}
-    return replace(candidate, choice=ParadigmChoice.model_validate(local))
-
-
-def _fits(ranks: MeasuredRanks, candidate: Candidate) -> bool:
-    return not candidate.choice.make().infeasible_reason(len(ranks.steps))
-
-
-def _begin(ranks: MeasuredRanks, candidate: Candidate) -> Setting:
-    return ranks.setting(candidate).sized(WARM * len(ranks.steps))
-
-
-def _rate(ranks: MeasuredRanks, candidate: Candidate) -> float:
-    """Return the samples per second of a short run, without its beginning."""
-    count, longest = len(ranks.steps), max(map(len, ranks.steps.values()))
-    begin = _begin(ranks, candidate)
-    whole = begin.sized(count * (WARM + max(WARM, min(longest, PUSHES // count))))
-    begin_s, whole_s = begin.seconds(), whole.seconds()
-    assert begin_s, "a run in time only that does not finish"
-    assert whole_s, "the same, of more work"
-    return (whole.samples - begin.samples) / (whole_s - begin_s)
-
-
-def _point(ranks: MeasuredRanks, candidate: Candidate, at: float, work: int) -> CurvePoint:
-    rate = _rate(ranks, candidate)
-    return CurvePoint(
-        at=at, samples_per_s=rate, efficiency=rate / ranks.computed_per_s, seconds=work / rate
-    )

@@ -1,9 +1,9 @@
 """Find the bottleneck of a run, and the change that helps most, within a bounded time.
 
 Each limit and each change is one simulation. Together these carry at most `PUSHES` pushes, and
-`SHARE` of those of the run itself; of a run that is longer, so many iterations are simulated as
-that leaves, and what they take is scaled. Faults that come and go have their times, so with any
-the whole run is simulated. Where there is no time for that, nothing is said.
+`SHARE` of those of the run itself. If the run is longer, only its first iterations are simulated,
+and their time is scaled. Faults that come and go have their times: with them the whole run is
+simulated. Where the bound does not allow that, there is no diagnosis.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ than that the simplest is named."""
 PUSHES = 2_500
 """The pushes that all simulations of a short run may have together: a tenth of a second at most."""
 SHARE, TRAINED_SHARE = 0.06, 3.0
-"""What they may have beside these, as a share of the run's pushes: of one in time only, and of one
-with gradients, whose pushes take a hundred times as long as simulated ones. So a diagnosis makes a
-run longer by some percent."""
+"""The pushes that all simulations may have beside these, as a share of the run's: for a run in time
+only, and for one with gradients, whose pushes take a hundred times as long as simulated ones. So a
+diagnosis makes a run longer by some percent."""
 ITERATIONS = 5
 """The iterations of each worker that show the pace of a run at least."""
 MOST_ITERATIONS = 24
@@ -41,7 +41,9 @@ FAULTS_PUSHES = 2 * PUSHES
 
 
 @dataclass(frozen=True)
-class Found:
+class Effect:
+    """A limit or a change, and the predicted seconds without the limit, or with the change."""
+
     what: str
     seconds: float
 
@@ -51,9 +53,9 @@ class Diagnosis:
     kind: Kind | Literal["computing"]
     seconds: float
     """The predicted seconds of the work as it is."""
-    bottleneck: Found | None
+    bottleneck: Effect | None
     """The limit without which the work takes the least time; None: computing takes it."""
-    change: Found | None
+    change: Effect | None
     """The change with which it takes the least time; None: none of those tried helps."""
 
     def plain(self) -> dict[str, Any]:
@@ -76,7 +78,7 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
         seconds: what its work took, if that is known; None: as much as the simulation says.
 
     Returns:
-        None if nothing is described that could be a bottleneck, there is no time to look for one,
+        None if nothing is described that could be a bottleneck, there is no time to find one,
         or the simulated run takes no time or does not finish.
     """
     if pushes_each(setting, FEWEST) is None:
@@ -106,19 +108,17 @@ def diagnose(setting: Setting, seconds: float | None = None) -> Diagnosis | None
     bottleneck = _best(timed(limits), now, MATTERS) or _best(timed(together), now, MATTERS)
     change = _best(timed(tried), now, HELPS)
     if bottleneck is None:
-        return Diagnosis("computing", now, None, _found(change))
-    return Diagnosis(bottleneck[0].kind, now, _found(bottleneck), _found(change))
+        return Diagnosis("computing", now, None, _effect(change))
+    return Diagnosis(bottleneck[0].kind, now, _effect(bottleneck), _effect(change))
 
 
 def network_limit(setting: Setting) -> Limit | None:
-    """Return the limit of a run in its network and servers, simulated as a whole; None: none of
-    them matters.
-    """
+    """Return the limit of a whole run in its network and servers; None: none of them matters."""
     now = setting.seconds()
     for limits in (single_limits, whole_network):
-        own = (limit for limit in limits(setting) if limit.kind in NETWORK)
-        timed = ((limit, limit.setting.seconds()) for limit in own)
-        found = _best([(c, s) for c, s in timed if s is not None], now or 0.0, MATTERS)
+        of_network = (limit for limit in limits(setting) if limit.kind in NETWORK)
+        timed = ((limit, limit.setting.seconds()) for limit in of_network)
+        found = _best([(each, s) for each, s in timed if s is not None], now or 0.0, MATTERS)
         if found is not None:
             return found[0]
     return None
@@ -153,14 +153,14 @@ def _settled_s(setting: Setting, pushes: int) -> float | None:
     return all_s * part.samples / setting.samples
 
 
-def _found(varied: tuple[Limit | Remedy, float] | None) -> Found | None:
-    return None if varied is None else Found(varied[0].what, varied[1])
+def _effect(varied: tuple[Limit | Remedy, float] | None) -> Effect | None:
+    return None if varied is None else Effect(varied[0].what, varied[1])
 
 
 def _best(
     variations: Iterable[tuple[Varied, float]], now: float, saves: float
 ) -> tuple[Varied, float] | None:
-    """Return the first of those that are about as good as the best, if that saves enough."""
+    """Return the first variation that is about as good as the best, if that saves enough."""
     timed = list(variations)
     least = min((seconds for _, seconds in timed), default=now)
     if least > (1 - saves) * now:

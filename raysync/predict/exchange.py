@@ -44,8 +44,12 @@ class Exchange:
     collectives: tuple[str, ...] = ("ring",)
     """The all-reduces to compare with them."""
 
+    @property
+    def first_servers(self) -> int:
+        return self.servers[0] if self.servers else 1
+
     def with_rate(self, bytes_per_s: float) -> Exchange:
-        """Return it with links of another rate; single ranks keep their own."""
+        """Return it with links of another rate; links of single ranks stay."""
         link = self.link.model_copy(update={"bandwidth_bytes_per_s": bytes_per_s})
         return replace(self, link=link)
 
@@ -107,7 +111,7 @@ def collective_of(choice: ParadigmChoice, collective: str) -> ParadigmChoice | N
 
 
 def is_collective(choice: ParadigmChoice) -> bool:
-    """Say whether workers exchange gradients among themselves."""
+    """Return whether workers exchange gradients among themselves."""
     paradigm = choice.make()
     return isinstance(paradigm, Paradigm) and bool(paradigm.collective)
 
@@ -120,8 +124,8 @@ def exchange_of(
     exchanges: Sequence[str],
     ranks: Sequence[str],
 ) -> Exchange | None:
-    """Return what the options `--model-bytes`, `--link`, `--nodes` and `--exchange` say together;
-    None: nothing, so that an exchange takes no time.
+    """Combine the options `--model-bytes`, `--link`, `--nodes` and `--exchange`; None: there is no
+    link, so an exchange takes no time.
 
     Args:
         model_bytes: the size of a gradient, from whatever source; None: it is not known.
@@ -142,29 +146,29 @@ def exchange_of(
         raise ConfigError(
             "--link: how many bytes are a gradient? --model-bytes 98MB; the sources do not say."
         )
-    common, own = None, {}
+    common, of_ranks = None, {}
     for text in links:
-        rank, given, link = text.rpartition("=")
-        if not given:
+        rank, equals, link = text.rpartition("=")
+        if not equals:
             common = _link(link, text)
         elif rank not in ranks:
             raise unknown_name("rank", rank, ranks, where=f"--link {text}")
         else:
-            own[rank] = _link(link, text)
+            of_ranks[rank] = _link(link, text)
     if common is None:
         raise ConfigError(f"--link {links[0]}: say what all others have, too: --link 1gbit.")
-    servers, collectives = _ways(exchanges)
+    servers, collectives = _servers_and_collectives(exchanges)
     return Exchange(
         vector_bytes=model_bytes,
         link=common,
-        of_ranks=own,
+        of_ranks=of_ranks,
         nodes=nodes,
         servers=servers,
         collectives=collectives,
     )
 
 
-def _ways(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _servers_and_collectives(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
     if not exchanges:
         return (1,), ("ring",)
     servers, collectives = [], []
@@ -230,10 +234,11 @@ def model_bytes_of(name: str) -> int:
             f"--model {name}: allowed: torchvision:NAME, timm:NAME, or the experiment file (.yaml)"
             " that has the model and its data."
         )
+    # two images with the shape and the classes of ImageNet: a model's size depends on these
     images = np.zeros((2, 3, 224, 224), np.float32), np.array([0, 1])
-    alone = {"model": name, "batch_size": 1, "workers": [{"count": 1}]}
     data = data_set("images", images, images, classes=1000)
-    return prepare(config.validate(alone, source="--model"), data=data).vector_bytes
+    settings = {"model": name, "batch_size": 1, "workers": [{"count": 1}]}
+    return prepare(config.validate(settings, source="--model"), data=data).vector_bytes
 
 
 def _bytes(text: str) -> int:

@@ -31,7 +31,7 @@ class Goal:
 @dataclass(frozen=True)
 class Tuning:
     contenders: tuple[Candidate, ...]
-    """Every finalist at its best rate for time, then at that for the final metric, if another."""
+    """Every finalist at its best rate for time and, if another, its best for the final metric."""
     rates: tuple[float, ...]
     """The rates that all of them were trained with."""
 
@@ -39,11 +39,12 @@ class Tuning:
 def tune(
     finalists: Sequence[Candidate], lr: float, goal: Goal, runner: Runner, seed: int, until: float
 ) -> Tuning:
-    """Choose the learning rates of all finalists by one rule: each is trained with the same rates
-    on one seed, which the comparison does not use; the rate whose model meets the target first is
-    best for the time, the one whose last model is best on the validation set for the final metric.
+    """Choose the learning rates of all finalists by one rule.
 
-    A rate that the time did not allow for all of them counts for none.
+    Each finalist is trained with the same rates on one seed, which the comparison does not use. The
+    rate whose model meets the target first is best for the time, the rate whose last model is best
+    on the validation set for the final metric. A rate that the time did not allow for all finalists
+    counts for none.
     """
     trained: dict[float, list[Outcome | None]] = {}
     for factor in FACTORS:
@@ -57,13 +58,13 @@ def tune(
     contenders: dict[str, Candidate] = {}
     for index, finalist in enumerate(finalists):
         of_rates = {rate: outcomes[index] for rate, outcomes in trained.items()}
-        for rate in _best(of_rates, goal) or (lr,):
+        for rate in _best_rates(of_rates, goal) or (lr,):
             contender = finalist.with_lr(None if rate == lr else rate)
             contenders[contender.label] = contender
     return Tuning(tuple(contenders.values()), tuple(trained))
 
 
-def _best(outcomes: dict[float, Outcome | None], goal: Goal) -> tuple[float, ...]:
+def _best_rates(outcomes: dict[float, Outcome | None], goal: Goal) -> tuple[float, ...]:
     sign = -1.0 if goal.primary.rises else 1.0
     best = []
     for key, direction in (("time_to_target_s", 1.0), (goal.final_key, sign)):
@@ -83,16 +84,16 @@ def compare(
     """Train all contenders with every seed, one seed after the other.
 
     Returns:
-        Label -> seed -> what the run came to. A seed that the time did not allow for all of them
-        counts for none, so that they have the same seeds.
+        Label -> seed -> the outcome. A seed that the time did not allow for all contenders counts
+        for none, so that they have the same seeds.
     """
     compared: dict[str, dict[int, Outcome]] = {each.label: {} for each in contenders}
     for seed in seeds:
         tasks = [PlannedRun(each, seed, trains=True) for each in contenders]
         outcomes = runner.all(tasks, until, f"Training with seed {seed}")
-        for candidate, outcome in zip(contenders, outcomes, strict=True):
-            if None not in outcomes and outcome is not None:
-                compared[candidate.label][seed] = outcome
         if None in outcomes:
             break
+        for candidate, outcome in zip(contenders, outcomes, strict=True):
+            assert outcome is not None, "an outcome that is missing"
+            compared[candidate.label][seed] = outcome
     return compared

@@ -32,6 +32,7 @@ from raysync.predict.simulation import Blocks
 CONFIDENCE = 0.95
 RESAMPLES = 2_000
 FEWEST = 5
+"""Fewer blocks have no interval."""
 
 
 @dataclass(frozen=True)
@@ -48,20 +49,12 @@ class Interval:
         return Interval(self.value * factor, low, high)
 
 
-def expanded(count: int) -> float:
-    """Return the level of percentiles that makes an interval of so many values one of
-    `CONFIDENCE`.
-    """
-    wide = sqrt(count / (count - 1)) * stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
-    return float(2 * stats.norm.cdf(wide) - 1)
-
-
 def ratio(value: float, blocks: Blocks | None, above: str, below: str) -> Interval:
     """Return the expanded percentile interval (95 %) of a ratio of two sums over the blocks.
 
     Args:
         value: the ratio of the whole run.
-        blocks: of the run.
+        blocks: the sums of the run.
         above: the field of `Blocks` that is the numerator.
         below: the field that is the denominator.
     """
@@ -78,9 +71,17 @@ def ratio(value: float, blocks: Blocks | None, above: str, below: str) -> Interv
         [phase if len(phase) > 1 else np.repeat(phase, 2) for phase in phases],
         of_sample,
         n_resamples=RESAMPLES,
-        confidence_level=expanded(len(numerators)),
+        confidence_level=_expanded_level(len(numerators)),
         method="percentile",
         vectorized=True,
         rng=np.random.default_rng(0),
     ).confidence_interval
     return Interval(value, min(float(drawn.low), value), max(float(drawn.high), value))
+
+
+def _expanded_level(count: int) -> float:
+    """Return the level of percentiles that makes an interval of so many values one of
+    `CONFIDENCE`.
+    """
+    wide = sqrt(count / (count - 1)) * stats.t.ppf((1 + CONFIDENCE) / 2, count - 1)
+    return float(2 * stats.norm.cdf(wide) - 1)

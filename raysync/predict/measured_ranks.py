@@ -58,7 +58,7 @@ class MeasuredRanks:
         network = {"vector_bytes": NO_BYTES}
         if self.exchange is not None:
             network = self.exchange.network(dict(zip(self.steps, slots, strict=True)))
-            settings["cluster"] = {"server_shards": (*self.exchange.servers, 1)[0]}
+            settings["cluster"] = {"server_shards": self.exchange.first_servers}
         return config.validate({**settings, "network": network})
 
     @cached_property
@@ -89,6 +89,9 @@ class MeasuredRanks:
             raise ConfigError(f"--paradigm {choice.label}: {why}.")
         return setting
 
+    def can_run(self, candidate: Candidate) -> bool:
+        return not candidate.choice.make().infeasible_reason(len(self.steps))
+
     @property
     def computed_per_s(self) -> float:
         """The samples per second of ranks that never wait for anything."""
@@ -111,18 +114,19 @@ class MeasuredRanks:
     def resized(self, count: int) -> MeasuredRanks:
         """Return so many ranks on the same work: measured ones, evenly many of each speed.
 
-        A rank that is there again takes its own steps from another one on.
+        A rank that is chosen several times begins at another one of its steps each time.
         """
         by_speed = sorted(self.steps, key=lambda rank: fmean(self.steps[rank]))
+        # the middle of each of `count` equal parts
         chosen = [by_speed[(2 * i + 1) * len(by_speed) // (2 * count)] for i in range(count)]
         steps: Steps = {}
         links = {}
         for number, rank in enumerate(chosen):
-            again, times = chosen[:number].count(rank), chosen.count(rank)
-            own = self.steps[rank]
-            begin = again * len(own) // times
-            name = rank if times == 1 else f"{rank} ({again + 1})"
-            steps[name] = own[begin:] + own[:begin]
+            before, times = chosen[:number].count(rank), chosen.count(rank)
+            seconds = self.steps[rank]
+            begin = before * len(seconds) // times
+            name = rank if times == 1 else f"{rank} ({before + 1})"
+            steps[name] = seconds[begin:] + seconds[:begin]
             if self.exchange is not None and rank in self.exchange.of_ranks:
                 links[name] = self.exchange.of_ranks[rank]
         steps_each = max(1, round(self.steps_each * len(self.steps) / count))
@@ -130,11 +134,9 @@ class MeasuredRanks:
         return replace(self, steps=steps, steps_each=steps_each, exchange=exchange)
 
     def with_batch(self, size: int) -> MeasuredRanks:
-        """Return them with batches of another size, on the same work; a step then takes as much
-        longer as its batch is larger.
-        """
+        """Return them with other batches, on the same work; the time of a step is proportional."""
         factor = size / self.samples
-        steps = {rank: tuple(s * factor for s in own) for rank, own in self.steps.items()}
+        steps = {rank: tuple(s * factor for s in each) for rank, each in self.steps.items()}
         steps_each = max(1, round(self.steps_each / factor))
         return replace(self, steps=steps, batch_size=size, steps_each=steps_each)
 

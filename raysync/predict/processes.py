@@ -15,21 +15,20 @@ from raysync.errors import RunFailed
 
 @contextmanager
 def pool(
-    processes: int, begin: Callable[..., None] | None = None, *arguments: Any
+    processes: int, prepare: Callable[..., None] | None = None, *arguments: Any
 ) -> Iterator[ProcessPoolExecutor]:
-    """Start processes; those that still work when the block is left end with what they do.
+    """Start processes; after the block each one ends once its current task is done.
 
     Args:
         processes: their number.
-        begin: is called with the arguments in each of them first.
-        arguments: of `begin`.
+        prepare: called with the arguments in each process first.
 
     Raises:
         RunFailed: a process was lost, by want of memory for example.
     """
     # fresh processes: a fork of one with threads (pyarrow has some) can hang
     context = get_context("spawn")
-    with ProcessPoolExecutor(processes, context, _begin, (begin, arguments)) as executor:
+    with ProcessPoolExecutor(processes, context, _begin, (prepare, arguments)) as executor:
         try:
             yield executor
         except BrokenProcessPool as error:
@@ -38,9 +37,9 @@ def pool(
             executor.shutdown(wait=False, cancel_futures=True)
 
 
-def _begin(begin: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
-    """Let Ctrl-C end a process of the pool without a traceback."""
-    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # as the command itself ignores it
+def _begin(prepare: Callable[..., None] | None, arguments: tuple[Any, ...]) -> None:
+    """Let Ctrl-C end a process of the pool without a traceback, and prepare it."""
+    if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # unless the command ignores it
         signal.signal(signal.SIGINT, signal.SIG_DFL)
-    if begin is not None:
-        begin(*arguments)
+    if prepare is not None:
+        prepare(*arguments)

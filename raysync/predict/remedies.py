@@ -25,7 +25,7 @@ class Remedy(NamedTuple):
     what: str
     setting: Setting
     settles: bool = False
-    """Whether the run begins as without the change, and only then gets its pace."""
+    """Whether the run begins at the pace without the change."""
 
 
 def changes(setting: Setting) -> Iterator[Remedy]:
@@ -34,30 +34,14 @@ def changes(setting: Setting) -> Iterator[Remedy]:
     yield from _of_exchange(setting)
     yield from _of_batches(setting)
     slow = slow_slots(setting)
-    if slow and (smaller := without(setting, slow)) is not None:
-        yield Remedy(f"leaving out {name_slots(setting, slow)}", smaller)
-    hurt = [
+    hurt = dict.fromkeys(
         slot
         for fault in setting.experiment.faults
         for slot in setting.experiment.slots_of(fault.targets)
-    ]
-    hurt = list(dict.fromkeys(hurt))
-    if hurt and hurt != slow and (smaller := without(setting, hurt)) is not None:
-        yield Remedy(f"leaving out {name_slots(setting, hurt)}", smaller)
-
-
-def server_choices(experiment: Experiment, counts: Iterable[int]) -> Iterator[tuple[int, str]]:
-    """Yield other numbers of servers, with their placement; none where servers take no time."""
-    cluster = experiment.cluster
-    is_free = experiment.network == Network() and not experiment.has_links
-    if is_free or experiment.update.project_radius is not None:
-        return
-    own = (cluster.server_shards, cluster.server_placement)
-    for placement in ("apart", "with-workers"):
-        if placement == "apart" or not cluster.server_label_selector:
-            for count in sorted(counts):
-                if count <= experiment.worker_count and (count, placement) != own:
-                    yield count, placement
+    )
+    for slots in (slow, list(hurt) if list(hurt) != slow else []):
+        if slots and (smaller := without(setting, slots)) is not None:
+            yield Remedy(f"leaving out {name_slots(setting, slots)}", smaller)
 
 
 def _of_servers(setting: Setting) -> Iterator[Remedy]:
@@ -73,35 +57,18 @@ def _of_servers(setting: Setting) -> Iterator[Remedy]:
             yield Remedy(what, changed)
 
 
-def _of_batches(setting: Setting) -> Iterator[Remedy]:
-    """Yield the batches that suit unequal workers: the updates stay those of the same samples."""
-    experiment, choice, steps_s = setting.experiment, setting.choice, setting.steps_s.values()
-    if max(steps_s) <= SLOWER * min(steps_s) or experiment.global_batch <= len(steps_s):
+def server_choices(experiment: Experiment, counts: Iterable[int]) -> Iterator[tuple[int, str]]:
+    """Yield other numbers of servers, with their placement; none where servers take no time."""
+    cluster = experiment.cluster
+    is_free = experiment.network == Network() and not experiment.has_links
+    if is_free or experiment.update.project_radius is not None:
         return
-    paradigm = setting.training.make(choice)
-    assert isinstance(paradigm, Paradigm), "a setting of a network in stages"
-    if any(what is Capability.BATCH_SIZE for what, _ in paradigm.demands()):
-        return
-    spec = balanced_spec(choice.name, choice.parameters, experiment.micro_batch)
-    try:
-        balanced = ParadigmChoice.model_validate(spec)
-        setting.training.make(balanced)
-    except ConfigError:  # a batch of the file's is no multiple of the micro-batch
-        return
-    what = f"batches that suit the speeds of the workers ({balanced.label})"
-    yield Remedy(what, replace(setting, choice=balanced), settles=True)
-
-
-def balanced_spec(
-    name: str, parameters: Mapping[str, Any], micro_batch: int | None
-) -> dict[str, Any]:
-    """Return `balanced` around a paradigm, as an experiment file has it; with micro-batches it
-    divides whole ones.
-    """
-    spec: dict[str, Any] = {"name": Balanced.name}
-    if name != Balanced.paradigm or parameters:
-        spec["paradigm"] = {"name": name, **parameters}
-    return spec if micro_batch is None else {**spec, "multiple": micro_batch}
+    current = (cluster.server_shards, cluster.server_placement)
+    for placement in ("apart", "with-workers"):
+        if placement == "apart" or not cluster.server_label_selector:
+            for count in sorted(counts):
+                if count <= experiment.worker_count and (count, placement) != current:
+                    yield count, placement
 
 
 def _of_exchange(setting: Setting) -> Iterator[Remedy]:
@@ -121,7 +88,38 @@ def _of_exchange(setting: Setting) -> Iterator[Remedy]:
     )
 
 
-# ---- what money buys ----
+def _of_batches(setting: Setting) -> Iterator[Remedy]:
+    """Yield the batches that suit unequal workers; each update is still made of as many samples."""
+    experiment, choice, steps_s = setting.experiment, setting.choice, setting.steps_s.values()
+    if max(steps_s) <= SLOWER * min(steps_s) or experiment.global_batch <= len(steps_s):
+        return
+    paradigm = setting.training.make(choice)
+    assert isinstance(paradigm, Paradigm), "a setting of a network in stages"
+    if any(demand is Capability.BATCH_SIZE for demand, _ in paradigm.demands()):
+        return
+    spec = balanced_spec(choice.name, choice.parameters, experiment.micro_batch)
+    try:
+        balanced = ParadigmChoice.model_validate(spec)
+        setting.training.make(balanced)
+    except ConfigError:  # a batch in the file is no multiple of the micro-batch
+        return
+    what = f"batches that suit the speeds of the workers ({balanced.label})"
+    yield Remedy(what, replace(setting, choice=balanced), settles=True)
+
+
+def balanced_spec(
+    name: str, parameters: Mapping[str, Any], micro_batch: int | None
+) -> dict[str, Any]:
+    """Return `balanced` around a paradigm, as an experiment file has it."""
+    spec: dict[str, Any] = {"name": Balanced.name}
+    if name != Balanced.paradigm or parameters:
+        spec["paradigm"] = {"name": name, **parameters}
+    if micro_batch is not None:  # no micro-batch is divided
+        spec["multiple"] = micro_batch
+    return spec
+
+
+# ---- other clusters ----
 
 
 def growth(setting: Setting) -> Iterator[tuple[str, Setting | None]]:
@@ -151,15 +149,17 @@ def _with_another_server(setting: Setting) -> Setting | None:
 
 def _with_twice_the_bandwidth(setting: Setting) -> Setting:
     network = setting.experiment.network
-    rate = network.server_bandwidth_bytes_per_s
+
+    def twice(rate: float | None) -> float | None:
+        return None if rate is None else 2 * rate
 
     def doubled(link: Link) -> dict[str, Link]:
-        rate = link.bandwidth_bytes_per_s
-        twice = None if rate is None else 2 * rate
-        return {"link": link.model_copy(update={"bandwidth_bytes_per_s": twice})}
+        rate = twice(link.bandwidth_bytes_per_s)
+        return {"link": link.model_copy(update={"bandwidth_bytes_per_s": rate})}
 
     changed = setting.change_network(
-        **doubled(network.link), server_bandwidth_bytes_per_s=None if rate is None else 2 * rate
+        **doubled(network.link),
+        server_bandwidth_bytes_per_s=twice(network.server_bandwidth_bytes_per_s),
     )
     groups = {
         slot: group.model_copy(update=doubled(group.link)) for slot, group in setting.groups.items()

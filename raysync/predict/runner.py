@@ -13,33 +13,33 @@ from raysync.predict.runs import Now, Outcome, PlannedRun, perform
 from raysync.training.preparation import TrainingPlan, prepare
 
 Show = Callable[[str, float], None]
-"""Receives what is under way, and the share of the budget that is used."""
+"""Receives the name of a stage, and the share of the budget that is used."""
 
 
 class Budget:
-    """The time that an answer may take. Stages have shares of what is left when all is loaded."""
+    """The time that an answer may take. Stages have shares of what is left once all is loaded."""
 
     def __init__(self, seconds: float, now: Now) -> None:
         self.now = now
         self._begin = self._loaded = now()
         self._end = self._begin + seconds
 
-    def load(self) -> None:
+    def mark_loaded(self) -> None:
         self._loaded = min(self.now(), self._end)
 
     @property
     def spent_s(self) -> float:
         return self.now() - self._begin
 
-    def until(self, share: float) -> float:
-        """Return when a share is used, by the clock."""
+    def end_of(self, share: float) -> float:
+        """Return the time of the clock at which a share is used."""
         return self._loaded + share * (self._end - self._loaded)
 
     def is_used(self, share: float) -> bool:
-        return self.now() >= self.until(share)
+        return self.now() >= self.end_of(share)
 
     @property
-    def used(self) -> float:
+    def used_share(self) -> float:
         return min(1.0, self.spent_s / (self._end - self._begin))
 
 
@@ -55,8 +55,7 @@ class Runner:
         self.plan, self.budget, self.width = plan, budget, width
         self._executor, self._show = executor, show
         self.failures: dict[str, str] = {}
-        """Label of a candidate of which a run failed -> the reason of the first one, in one
-        line."""
+        """Label of a candidate -> why the first of its failed runs failed, in one line."""
 
     def all(self, tasks: Sequence[PlannedRun], until: float, what: str) -> list[Outcome | None]:
         """Make runs, and return what they came to, in their order; None: see `perform`.
@@ -64,24 +63,24 @@ class Runner:
         Args:
             tasks: the runs.
             until: the share of the budget at which runs are given up.
-            what: is under way, for the user.
+            what: names the stage, for the user.
         """
-        limited = [replace(task, stop_at=self.budget.until(until)) for task in tasks]
+        limited = [replace(task, stop_at=self.budget.end_of(until)) for task in tasks]
         outcomes = []
-        for task, outcome in zip(tasks, self._each(limited), strict=True):
+        for task, outcome in zip(tasks, self._outcomes(limited), strict=True):
             outcomes.append(outcome)
             if outcome is not None and outcome.status == "failed":
                 label = task.candidate.with_lr(None).label
                 self.failures.setdefault(label, outcome.error)
-            self._show(what, self.budget.used)
+            self._show(what, self.budget.used_share)
         return outcomes
 
-    def _each(self, tasks: Sequence[PlannedRun]) -> Iterator[Outcome | None]:
+    def _outcomes(self, tasks: Sequence[PlannedRun]) -> Iterator[Outcome | None]:
         now = self.budget.now
         if self._executor is None:
             yield from (perform(self.plan, task, now) for task in tasks)
             return
-        for future in [self._executor.submit(_perform, task, now) for task in tasks]:
+        for future in [self._executor.submit(_perform_in_pool, task, now) for task in tasks]:
             yield future.result()
 
 
@@ -90,18 +89,18 @@ def runner_for(plan: TrainingPlan, budget: Budget, processes: int, show: Show) -
     """Start a runner.
 
     Args:
-        plan: what is run; several processes load it again, so it must be what its experiment names.
-        budget: the time of it all.
-        processes: one: this process.
+        plan: the training; several processes load it again, from its experiment alone.
+        budget: the time of all runs together.
+        processes: their number; with one, runs are made in this process.
         show: see `Show`.
     """
     if processes < 2:
         yield Runner(plan=plan, budget=budget, executor=None, width=1, show=show)
         return
     with pool(processes, _load, plan.experiment) as executor:
-        for future in [executor.submit(_loaded) for _ in range(processes)]:
+        for future in [executor.submit(_wait_until_loaded) for _ in range(processes)]:
             future.result()
-        budget.load()
+        budget.mark_loaded()
         yield Runner(plan=plan, budget=budget, executor=executor, width=processes, show=show)
 
 
@@ -117,9 +116,9 @@ def _load(experiment: Experiment) -> None:
     _plans.append(prepare(experiment, for_balanced=True))
 
 
-def _loaded() -> None:
+def _wait_until_loaded() -> None:
     """Return once the process has loaded the training."""
 
 
-def _perform(task: PlannedRun, now: Now) -> Outcome | None:
+def _perform_in_pool(task: PlannedRun, now: Now) -> Outcome | None:
     return perform(_plans[0], task, now)

@@ -28,7 +28,7 @@ class PlannedRun:
     seed: int
     trains: bool = False
     change: str = ""
-    """The cluster, of those that `growth` names; "": as it is."""
+    """The name of the changed cluster in `growth`; "": the cluster as it is."""
     stop_at: float = float("inf")
     """The time of the clock at which the run is given up."""
 
@@ -39,25 +39,13 @@ class Outcome:
     values: dict[str, float | None]
     """The measures, under the keys of `summary.json`; `seconds` is that of the whole workload."""
     shares: dict[str, int]
+    """Slot -> the samples of its last iteration."""
     error: str = ""
     """The reason in one line, if it failed."""
 
     def value(self, key: str) -> float | None:
         """Return a measure; None: the run has none, or did not end as it should."""
         return self.values.get(key) if self.status == "finished" else None
-
-
-def timed_plan(plan: TrainingPlan, choice: ParadigmChoice) -> TrainingPlan:
-    """Return the part of a training that shows its pace, in time only."""
-    experiment = plan.experiment
-    pushes = max(PUSHES, ITERATIONS * experiment.worker_count)
-    samples = plan.workload_samples
-    if not experiment.faults:  # they have their times
-        samples = min(samples, round(pushes * plan.push_samples(choice)))
-    only = {"timing": "only", "target": None, "stop": None}
-    return replace(
-        plan, experiment=experiment.model_copy(update=only), shards={}, workload_samples=samples
-    )
 
 
 def perform(plan: TrainingPlan, task: PlannedRun, now: Now) -> Outcome | None:
@@ -79,7 +67,7 @@ def perform(plan: TrainingPlan, task: PlannedRun, now: Now) -> Outcome | None:
             return None
         plan = changed.training
     if not task.trains:
-        plan = timed_plan(plan, task.candidate.choice)
+        plan = _timed_plan(plan, task.candidate.choice)
     plan = plan.with_seed(task.seed)
     paradigm = plan.make(task.candidate.choice)
     if not isinstance(paradigm, Paradigm) or paradigm.infeasible_reason(
@@ -90,12 +78,25 @@ def perform(plan: TrainingPlan, task: PlannedRun, now: Now) -> Outcome | None:
     return None if found is None else _outcome(plan, found, whole / plan.workload_samples)
 
 
-def _outcome(plan: TrainingPlan, found: Simulation, longer: float) -> Outcome:
+def _timed_plan(plan: TrainingPlan, choice: ParadigmChoice) -> TrainingPlan:
+    """Return the part of a training that shows its pace, in time only."""
+    experiment = plan.experiment
+    pushes = max(PUSHES, ITERATIONS * experiment.worker_count)
+    samples = plan.workload_samples
+    if not experiment.faults:  # faults have their times
+        samples = min(samples, round(pushes * plan.push_samples(choice)))
+    only = {"timing": "only", "target": None, "stop": None}
+    return replace(
+        plan, experiment=experiment.model_copy(update=only), shards={}, workload_samples=samples
+    )
+
+
+def _outcome(plan: TrainingPlan, found: Simulation, scale: float) -> Outcome:
     """
     Args:
         plan: what ran.
         found: what came out.
-        longer: the whole workload / the part of it that ran.
+        scale: the whole workload / the part of it that ran.
     """
     values = {
         key: None if value is None else float(value)
@@ -103,7 +104,7 @@ def _outcome(plan: TrainingPlan, found: Simulation, longer: float) -> Outcome:
         if value is None or (isinstance(value, int | float) and not isinstance(value, bool))
     }
     if values["seconds"] is not None:
-        values["seconds"] *= longer
+        values["seconds"] *= scale
     if found.last_metrics:
         last = found.last_metrics
         tested = f"{OF_THE_TEST_SET}{plan.primary.name}"

@@ -21,13 +21,16 @@ CANDIDATES = 96
 """The candidates that are timed at most."""
 IN_VAIN = 24
 """After so many trials in a row without a new candidate the search is over."""
-Outcomes = Mapping[int, Outcome]
+STARTUP_TRIALS = 20
+"""The trials until TPE has a model; it draws these at random, beside the enqueued ones."""
+PLAIN = Candidate(ParadigmChoice(name=SYNCHRONOUS))
 
 
 @dataclass(frozen=True)
 class Timed:
     candidate: Candidate
-    outcomes: Outcomes
+    outcomes: Mapping[int, Outcome]
+    """Seed -> its run."""
 
     @property
     def seconds(self) -> float:
@@ -41,8 +44,8 @@ class Timed:
         return fmean(each.value(key) or 0.0 for each in self.outcomes.values())
 
 
-def optuna_library() -> None:
-    """Check that Optuna is installed.
+def check_optuna() -> None:
+    """Check that Optuna is installed, and silence it.
 
     Raises:
         ConfigError: it is not; the message says how to install it.
@@ -58,9 +61,10 @@ def optuna_library() -> None:
 
 
 def search(space: Space, runner: Runner, seeds: Sequence[int], until: float) -> list[Timed]:
-    """Time candidates: the usual ones first, then those that Optuna's multi-objective TPE
-    (Ozaki et al. 2020) takes for fast, or for fresh: it minimises the seconds of the workload and
-    the staleness of its gradients together, since timing cannot say what staleness costs.
+    """Time candidates: the standard ones, then those that Optuna suggests.
+
+    Its multi-objective TPE (Ozaki et al. 2020) minimises the seconds of the workload and the
+    staleness of its gradients together, since timing cannot say what staleness costs.
 
     Args:
         space: the candidates.
@@ -73,7 +77,7 @@ def search(space: Space, runner: Runner, seeds: Sequence[int], until: float) -> 
     """
     import optuna
 
-    sampler = optuna.samplers.TPESampler(seed=seeds[0] % 2**32, n_startup_trials=20)
+    sampler = optuna.samplers.TPESampler(seed=seeds[0] % 2**32, n_startup_trials=STARTUP_TRIALS)
     study = optuna.create_study(directions=["minimize", "minimize"], sampler=sampler)
     for parameters in space.standard():
         study.enqueue_trial(parameters)
@@ -82,19 +86,19 @@ def search(space: Space, runner: Runner, seeds: Sequence[int], until: float) -> 
     while len(timed) < CANDIDATES and in_vain < IN_VAIN:
         trials = [study.ask() for _ in range(runner.width)]
         candidates = [space.suggest(trial) for trial in trials]
-        fresh = {
+        new = {
             each.label: each for each in candidates if each is not None and each.label not in timed
         }
-        in_vain = 0 if fresh else in_vain + len(trials)
-        timed |= _timed(list(fresh.values()), runner, seeds, until)
+        in_vain = 0 if new else in_vain + len(trials)
+        timed |= _time(list(new.values()), runner, seeds, until)
         if runner.budget.is_used(until):
             break
         for trial, candidate in zip(trials, candidates, strict=True):
-            _tell(study, trial, None if candidate is None else timed[candidate.label])
+            _report(study, trial, None if candidate is None else timed[candidate.label])
     return [each for each in timed.values() if each is not None]
 
 
-def _timed(
+def _time(
     candidates: Sequence[Candidate], runner: Runner, seeds: Sequence[int], until: float
 ) -> dict[str, Timed | None]:
     """Return label -> the timed candidate; None where a run did not finish."""
@@ -102,18 +106,18 @@ def _timed(
     outcomes = runner.all(tasks, until, "Timing candidates")
     found: dict[str, Timed | None] = {}
     for index, candidate in enumerate(candidates):
-        own = outcomes[index * len(seeds) : (index + 1) * len(seeds)]
+        of_candidate = outcomes[index * len(seeds) : (index + 1) * len(seeds)]
         by_seed = {
             seed: outcome
-            for seed, outcome in zip(seeds, own, strict=True)
+            for seed, outcome in zip(seeds, of_candidate, strict=True)
             if outcome is not None and outcome.status == "finished"
         }
-        whole = len(by_seed) == len(seeds)
-        found[candidate.label] = Timed(candidate, by_seed) if whole else None
+        all_finished = len(by_seed) == len(seeds)
+        found[candidate.label] = Timed(candidate, by_seed) if all_finished else None
     return found
 
 
-def _tell(study: optuna.Study, trial: optuna.Trial, timed: Timed | None) -> None:
+def _report(study: optuna.Study, trial: optuna.Trial, timed: Timed | None) -> None:
     from optuna.trial import TrialState
 
     if timed is None:
@@ -123,37 +127,32 @@ def _tell(study: optuna.Study, trial: optuna.Trial, timed: Timed | None) -> None
 
 
 def finalists(timed: Sequence[Timed], most: int) -> list[Timed]:
-    """Return the few that are worth training: of those that no other one beats both in time and in
-    staleness the fastest, the freshest, and some between; and BSP as it is, which all others are
-    compared with.
+    """Return the few that are worth training.
 
-    Of candidates that take the same time the one that was tried first counts, so the simpler one.
+    They are the fastest, the freshest and some between, of the Pareto front of time and staleness;
+    and plain BSP, which all others are compared with. Of candidates that take the same time the one
+    that was tried first counts, so the simpler one.
     """
     front: list[Timed] = []
-    for candidate in sorted(timed, key=lambda one: one.staleness):
-        if not front or candidate.seconds < (1 - ALIKE) * front[-1].seconds:
-            if front and front[-1].staleness == candidate.staleness:
+    for one in sorted(timed, key=lambda one: one.staleness):
+        if not front or one.seconds < (1 - ALIKE) * front[-1].seconds:
+            if front and front[-1].staleness == one.staleness:
                 front.pop()
-            front.append(candidate)
-    plain = [candidate for candidate in timed if candidate.candidate == Candidate(_SYNCHRONOUS)]
-    places = max(1, most - len([candidate for candidate in plain if candidate not in front]))
+            front.append(one)
+    plain = [each for each in timed if each.candidate == PLAIN]
+    places = max(1, most - len([each for each in plain if each not in front]))
     if len(front) > places:
         last = len(front) - 1
         chosen = {round(place * last / max(1, places - 1)) for place in range(places)}
         front = [front[index] for index in sorted(chosen)] if places > 1 else [front[-1]]
-    return [*(candidate for candidate in plain if candidate not in front), *front]
+    return [*(each for each in plain if each not in front), *front]
 
 
-def named(timed: Sequence[Timed]) -> list[Timed]:
-    """Return each paradigm with the servers that suit it best: where the user has named them, all
-    are compared.
-    """
+def with_best_servers(timed: Sequence[Timed]) -> list[Timed]:
+    """Return each paradigm, since the user has chosen them, with the servers that suit it best."""
     best: dict[str, Timed] = {}
-    for candidate in timed:
-        label = candidate.candidate.choice.label
-        if label not in best or candidate.seconds < (1 - ALIKE) * best[label].seconds:
-            best[label] = candidate
+    for one in timed:
+        label = one.candidate.choice.label
+        if label not in best or one.seconds < (1 - ALIKE) * best[label].seconds:
+            best[label] = one
     return list(best.values())
-
-
-_SYNCHRONOUS = ParadigmChoice(name=SYNCHRONOUS)

@@ -22,11 +22,10 @@ from raysync.virtual.engine import driver_of
 
 @dataclass(frozen=True)
 class Setting:
-    """An experiment under one paradigm; nothing is trained."""
-
     training: TrainingPlan
     choice: ParadigmChoice
     trained: bool = False
+    """Whether the run itself, which is only simulated here, has gradients."""
 
     @classmethod
     def of(cls, training: TrainingPlan, choice: ParadigmChoice) -> Setting | None:
@@ -86,9 +85,7 @@ class Setting:
 
     @property
     def is_steady(self) -> bool:
-        """Whether each part of the work takes as long as any other: faults come at their times,
-        but for those that are always there.
-        """
+        """Whether each part of the work takes as long as any other: no fault comes and goes."""
         return all(
             isinstance(fault, WindowedFault)
             and not fault.varies
@@ -97,7 +94,7 @@ class Setting:
         )
 
     def change(self, **settings: Any) -> Setting:
-        """Return it with other settings of the experiment, which hold together."""
+        """Return it with other settings of the experiment, which are not validated."""
         experiment = self.experiment.model_copy(update=settings)
         return replace(self, training=replace(self.training, experiment=experiment))
 

@@ -55,6 +55,7 @@ class Simulation:
     last_metrics: dict[str, float]
     """The metrics of the last evaluation; none if nothing was trained."""
     shares: dict[str, int]
+    """Slot -> the samples of its last iteration."""
     lead_mean: float
     """The mean lead at a release, in clocks."""
     lost_s: float
@@ -65,33 +66,33 @@ class Simulation:
 
 
 def simulate(
-    training: TrainingPlan, choice: ParadigmChoice, given_up: Callable[[], bool] = lambda: False
+    training: TrainingPlan, choice: ParadigmChoice, is_over: Callable[[], bool] = lambda: False
 ) -> Simulation | None:
-    """Run a paradigm to the end of the workload; None: it was given up.
+    """Run a paradigm to the end of the workload; None: its time was over before.
 
     Args:
         training: in time only, or with gradients.
         choice: a paradigm for workers that have the whole model.
-        given_up: is asked after each event.
+        is_over: called after each event.
     """
     experiment = training.experiment
     measures = Measures(
         training.workload_samples, experiment.target, training.primary, training.chance_accuracy
     )
-    log, shares = _Log(), experiment.batch_sizes
+    log = _Log(experiment.batch_sizes)
     driver = driver_of(training, training.make(choice))
     measures.share(rosters_by_stage(driver.topology))
     for lines in driver.run():
         for line in lines:
-            log.see(line, shares)
+            log.add_line(line)
         for row in measures.take(lines):
-            log.add(row)
-        if given_up():
+            log.add_row(row)
+        if is_over():
             return None
     return Simulation(
         summary=measures.summary(),
         last_metrics=dict(measures.evaluations[-1].metrics) if measures.evaluations else {},
-        shares=shares,
+        shares=log.shares,
         lead_mean=float(np.mean(log.leads)) if log.leads else 0.0,
         lost_s=sum(log.lost_s),
         waiting={
@@ -107,23 +108,25 @@ def _doubles() -> array[float]:
 
 @dataclass
 class _Log:
+    """What happened when, as parallel arrays."""
+
+    shares: dict[str, int]
     pushed_at: array[float] = field(default_factory=_doubles)
-    """When each push arrived; the next three are of pushes, too."""
+    """When each push arrived; the next three arrays are of these pushes, too."""
     leads: array[float] = field(default_factory=_doubles)
     wait_s: array[float] = field(default_factory=_doubles)
     lost_s: array[float] = field(default_factory=_doubles)
     """The wait of a push and, if it was dropped, its computing."""
     applied_at: array[float] = field(default_factory=_doubles)
-    """When each push was applied; the next two are of applied pushes, too."""
+    """When each push was applied; the next two arrays are of applied pushes, too."""
     samples: array[float] = field(default_factory=_doubles)
     staleness: array[float] = field(default_factory=_doubles)
     updated_at: array[float] = field(default_factory=_doubles)
-    """When each update was made; the next is of updates, too."""
+    """When each update was made; the next array is of updates, too."""
     samples_before: array[float] = field(default_factory=_doubles)
     switched_at: array[float] = field(default_factory=_doubles)
 
-    def see(self, line: Line, shares: dict[str, int]) -> None:
-        """Count a line of the journal; keep the batch size of each slot."""
+    def add_line(self, line: Line) -> None:
         if isinstance(line, Entry):
             for decision in line.decisions:
                 if isinstance(decision, Apply):
@@ -132,9 +135,9 @@ class _Log:
                 elif isinstance(decision, Switch):
                     self.switched_at.append(line.event.at)
                 elif isinstance(decision, Release) and decision.batch_size is not None:
-                    shares[str(WorkerId(decision.worker).slot)] = decision.batch_size
+                    self.shares[str(WorkerId(decision.worker).slot)] = decision.batch_size
 
-    def add(self, row: PushRow) -> None:
+    def add_row(self, row: PushRow) -> None:
         self.pushed_at.append(row.pushed_at_s)
         self.leads.append(row.lead)
         self.wait_s.append(row.wait_s)
@@ -158,10 +161,10 @@ class _Log:
         marks = np.searchsorted(self.samples_before, np.arange(1, count) * samples / count)
         cuts = {self.updated_at[min(int(mark), updates) - 1] for mark in marks}
         inner = (cuts | set(self.switched_at)) - {started_at, self.updated_at[-1]}
-        return self._summed(np.array([started_at, *sorted(inner), self.updated_at[-1]]))
+        return self._blocks_between(np.array([started_at, *sorted(inner), self.updated_at[-1]]))
 
-    def _summed(self, edges: Floats) -> Blocks:
-        """Sum up what happened between two edges each; what happens at an edge ends a block."""
+    def _blocks_between(self, edges: Floats) -> Blocks:
+        """Sum up the blocks from an edge to the next; what happens at an edge ends a block."""
         last = len(edges) - 2
 
         def summed(times: array[float], values: Any = None) -> Floats:

@@ -8,7 +8,7 @@ from statistics import fmean, median_low
 
 from raysync.config import ParadigmChoice
 from raysync.errors import ConfigError
-from raysync.predict.candidates import Candidate, compared, standard_paradigms
+from raysync.predict.candidates import Candidate, candidates_of, standard_paradigms
 from raysync.predict.curves import Axis, Curve, check_axes, curves
 from raysync.predict.diagnosis import Diagnosis, diagnose
 from raysync.predict.exchange import Exchange
@@ -33,7 +33,7 @@ class PredictionOptions:
     """Assumptions of a prediction beside the step times."""
 
     batch_size: int | None = None
-    """Samples of a step; None: as the source says; if it does not, only steps are counted."""
+    """The samples of a step; None: as the source says, or unknown: then steps are counted."""
     steps: int | None = None
     """The workload, in steps a rank on average; None: as many as the shortest rank has."""
     price_per_hour: float | None = None
@@ -41,7 +41,7 @@ class PredictionOptions:
     processes: int = 1
     exchange: Exchange | None = None
     axes: tuple[Axis, ...] = ()
-    """What is varied, for the best few."""
+    """The axes of the curves of the best few."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ def predict(
 
     Args:
         times: of all ranks.
-        options: what is asked.
+        options: the workload, the exchange, the axes.
         choices: the paradigms; none: the standard ones.
         show: see `Show`.
 
@@ -147,11 +147,11 @@ def predict(
     )
     check_axes(ranks, options.axes)
     choices = choices or standard_paradigms(len(times.steps))
-    candidates = compared(choices, options.exchange)
+    candidates = candidates_of(choices, options.exchange)
     predictions = _predicted(ranks, candidates, options, show)
     with_another = []
     for group, more in ranks.with_another():
-        fitting = [each.candidate for each in _best(predictions) if _fits(each.candidate, more)]
+        fitting = [each.candidate for each in _best(predictions) if more.can_run(each.candidate)]
         if fitting:
             with_another.append(WithAnotherRank(group, _predicted(more, fitting, options)))
     return WhatIf(
@@ -179,10 +179,6 @@ def _followed(predictions: Sequence[Prediction]) -> list[Candidate]:
     plain = [each for each in predictions if each.candidate.is_synchronous]
     followed = {each.label: each.candidate for each in (*_best(predictions), *plain[:1])}
     return list(followed.values())
-
-
-def _fits(candidate: Candidate, ranks: MeasuredRanks) -> bool:
-    return not candidate.choice.make().infeasible_reason(len(ranks.steps))
 
 
 def _predicted(

@@ -40,7 +40,7 @@ def answer_of(answer: WhatIf) -> Answer:
         sentences=sentences(answer),
         tables=[
             Table("paradigm", columns_of(answer), rows),
-            *([_with_another(answer)] if answer.with_another else []),
+            *([_another_rank_table(answer)] if answer.with_another else []),
             *curve_tables(answer),
         ],
         legend=LEGEND,
@@ -51,7 +51,7 @@ def answer_of(answer: WhatIf) -> Answer:
 
 
 def columns_of(answer: WhatIf) -> list[Column]:
-    """Return the columns that have something to say."""
+    """Return the columns that apply to the answer."""
     baseline = _baseline(answer)
     unit = unit_of(answer)
     columns = [Column(f"{unit} per s", f"{unit} applied per second", _rate)]
@@ -77,13 +77,13 @@ def columns_of(answer: WhatIf) -> list[Column]:
             "wait share",
             "of the workers' time, between push and release",
             lambda p: _with_interval(p.wait_fraction, share_form),
-            lambda p: _alone(p.wait_fraction, share_form),
+            lambda p: _without_interval(p.wait_fraction, share_form),
         ),
         Column(
             "staleness",
             "versions between the one a gradient was computed on and its own, mean",
             lambda p: _with_interval(p.staleness_mean, plain_form),
-            lambda p: _alone(p.staleness_mean, plain_form),
+            lambda p: _without_interval(p.staleness_mean, plain_form),
         ),
         Column("max", "the largest staleness", lambda p: f"{p.staleness_max:,}"),
         Column(
@@ -103,7 +103,7 @@ def columns_of(answer: WhatIf) -> list[Column]:
             "lost worker-hours",
             "waiting, and computing what was dropped, of all workers in the whole workload",
             lambda p: _with_interval(p.lost_worker_hours, seconds_form),
-            lambda p: _alone(p.lost_worker_hours, seconds_form),
+            lambda p: _without_interval(p.lost_worker_hours, seconds_form),
             only_in_pages=answer.options.price_per_hour is not None,
         )
     )
@@ -115,7 +115,9 @@ def columns_of(answer: WhatIf) -> list[Column]:
                 lambda p: (
                     "-" if p.lost_money is None else _with_interval(p.lost_money, seconds_form)
                 ),
-                lambda p: "-" if p.lost_money is None else _alone(p.lost_money, seconds_form),
+                lambda p: (
+                    "-" if p.lost_money is None else _without_interval(p.lost_money, seconds_form)
+                ),
             )
         )
     return columns
@@ -134,7 +136,7 @@ def _with_interval(interval: Interval, form: Callable[[float], str]) -> str:
     return with_interval(interval.value, interval.low, interval.high, 1, 1, form)
 
 
-def _alone(interval: Interval, form: Callable[[float], str]) -> str:
+def _without_interval(interval: Interval, form: Callable[[float], str]) -> str:
     return format(interval.value, form(interval.value))
 
 
@@ -175,7 +177,7 @@ def _bottlenecks(answer: WhatIf) -> list[str]:
     return [re.sub(r"[\w.+-]+-\d+", lambda m: slots.get(m[0], m[0]), text) for text in said]
 
 
-def _with_another(answer: WhatIf) -> Table:
+def _another_rank_table(answer: WhatIf) -> Table:
     before = {each.label: each.steps_per_s.value for each in answer.predictions}
     unit = unit_of(answer)
     columns = [
@@ -198,22 +200,18 @@ def curve_tables(answer: WhatIf) -> Iterator[Table]:
     would compute if they never waited.
     """
     scale = 1 if answer.ranks.batch_size is not None else 1 / answer.ranks.samples
-    for axis, own in groupby(answer.curves, key=lambda curve: curve.axis):
-        of_axis = list(own)
-        rows: dict[str, float] = {}
-        for at in axis.points:
-            rows[axis.label(at)] = at
+    about = f"{unit_of(answer)} per second, and the share of what its ranks can compute"
 
-        def cell(curve: Curve, at: float) -> str:
-            point = next((each for each in curve.points if each.at == at), None)
-            if point is None:
-                return "-"
-            rate = scale * point.samples_per_s
-            return f"{format(rate, seconds_form(rate))}\N{NO-BREAK SPACE}({point.efficiency:.0%})"
+    def cell(curve: Curve, at: float) -> str:
+        point = next((each for each in curve.points if each.at == at), None)
+        if point is None:
+            return "-"
+        rate = scale * point.samples_per_s
+        return f"{format(rate, seconds_form(rate))}\N{NO-BREAK SPACE}({point.efficiency:.0%})"
 
-        about = f"{unit_of(answer)} per second, and the share of what its ranks can compute"
+    for axis, of_axis in groupby(answer.curves, key=lambda curve: curve.axis):
         columns = [Column(curve.candidate.label, about, partial(cell, curve)) for curve in of_axis]
-        yield Table(axis.noun, columns, rows)
+        yield Table(axis.noun, columns, {axis.label(at): at for at in axis.points})
 
 
 def knee_sentence(curve: Curve) -> str:

@@ -15,8 +15,8 @@ from raysync.predict.setting import Setting
 def with_another(setting: Setting, name: str) -> Setting | None:
     """Return a setting with one more worker of that group, on the same work; None: infeasible.
 
-    It has the group's device, link and faults; of step times of each worker's own, those of the
-    middle one. It is on no node that names its workers one by one.
+    It has the group's device, link and faults and, where each worker has its own step times, those
+    of the middle one. It is on no node that names its workers one by one.
     """
     before = setting.experiment
     larger = setting.change(
@@ -47,8 +47,7 @@ def without(setting: Setting, slots: Collection[str]) -> Setting | None:
     The others are renumbered, as in a file with a smaller `count`, and so draw other jitter; their
     faults, traces and places on nodes stay with them.
     """
-    names: dict[str, str] = {}
-    """Slot of a worker that is left -> its new slot."""
+    names: dict[str, str] = {}  # slot of a worker that is left -> its new slot
     counts: dict[str, int] = {}
     for slot in setting.groups:
         if slot not in slots:
@@ -61,24 +60,26 @@ def without(setting: Setting, slots: Collection[str]) -> Setting | None:
     if len(names) < max(1, cluster.min_workers, servers):
         return None
     smaller = setting.change(
-        workers=tuple(_left(group, names) for group in before.workers if group.name in counts),
+        workers=tuple(_shrunk(group, names) for group in before.workers if group.name in counts),
         faults=tuple(_faults(before, names)),
     )
     nodes = tuple(
-        node.model_copy(update={"workers": still})
+        node.model_copy(update={"workers": remaining})
         for node in before.network.nodes
-        if (still := _renamed(before, node.workers, names))
+        if (remaining := _renamed(before, node.workers, names))
     )
     smaller = smaller.change_network(nodes=nodes)
     if smaller.experiment.make(smaller.choice).infeasible_reason(len(names)):
         return None
     groups = {
-        names[slot]: _left(group, names) for slot, group in setting.groups.items() if slot in names
+        names[slot]: _shrunk(group, names)
+        for slot, group in setting.groups.items()
+        if slot in names
     }
     return replace(smaller, training=replace(smaller.training, groups=groups, shards={}))
 
 
-def _left(group: WorkerGroup, names: Mapping[str, str]) -> WorkerGroup:
+def _shrunk(group: WorkerGroup, names: Mapping[str, str]) -> WorkerGroup:
     """Return a group with its remaining workers."""
     numbers = [number for number in range(group.count) if worker_slot(group.name, number) in names]
     trace = group.trace
@@ -95,8 +96,8 @@ def _faults(before: Experiment, names: Mapping[str, str]) -> Iterator[Fault]:
                 yield fault.model_copy(update={"worker": names[fault.worker]})
         elif not fault.workers:
             yield fault
-        elif still := _renamed(before, fault.workers, names):
-            yield fault.model_copy(update={"workers": still})
+        elif remaining := _renamed(before, fault.workers, names):
+            yield fault.model_copy(update={"workers": remaining})
 
 
 def _renamed(

@@ -51,11 +51,11 @@ class World:
 
         On Ray there is no all-reduce, so none can be advised there.
         """
-        own, virtual = self.exchange, self.experiment.engine == "virtual"
-        if own is None:
-            has_ring = virtual and self.plan.experiment.describes_all_reduce
+        exchange, is_virtual = self.exchange, self.experiment.engine == "virtual"
+        if exchange is None:
+            has_ring = is_virtual and self.plan.experiment.describes_all_reduce
             return SHARDS, ("ring",) if has_ring else ()
-        return own.servers, own.collectives if virtual else ()
+        return exchange.servers, exchange.collectives if is_virtual else ()
 
     def advised(self, candidate: Candidate) -> Experiment:
         """Return the user's experiment with what is advised; it trains on all of its data.
@@ -63,7 +63,7 @@ class World:
         Raises:
             ConfigError: the file's own settings do not go with it.
         """
-        trained = {"update": self.plan.experiment.update}  # also what the task brings
+        trained = {"update": self.plan.experiment.update}  # with the settings that the task brings
         changed = candidate.applied_to(self.experiment.model_copy(update=trained))
         settings = changed.model_dump(mode="json", exclude={"profile", "sweep", "switch_search"})
         return config.validate(settings, source="advised.yaml")
@@ -81,8 +81,8 @@ def world_of(
     Args:
         experiment: the user's experiment.
         steps: the workers' measured step times, in place of those that it gives.
-        profile: the workers and the network as they were measured, likewise.
-        exchange: links and servers, in place of its own.
+        profile: the measured workers and network, in place of those that it gives.
+        exchange: the links and servers, in place of those that it gives.
 
     Raises:
         ConfigError: there is no target or no validation set, or the step times are of other
@@ -96,7 +96,7 @@ def world_of(
         )
     remarks: list[str] = []
     settings = experiment.model_dump(mode="json", exclude={"profile"}) | SIMULATED
-    # what was not given is for the task to bring
+    # the task brings the settings that the file does not give
     settings["update"] = experiment.update.model_dump(mode="json", exclude_unset=True)
     if profile is not None:
         settings |= profile
@@ -105,9 +105,9 @@ def world_of(
         remarks += [f"Step times: {steps.source}.", *steps.remarks]
     if exchange is not None:
         size = settings["network"]["vector_bytes"]
-        own = exchange.network({slot: slot for slot in experiment.slots()})
-        settings["network"] |= {"link": {}, "nodes": []} | own | {"vector_bytes": size}
-        settings["cluster"]["server_shards"] = (*exchange.servers, 1)[0]
+        links = exchange.network({slot: slot for slot in experiment.slots()})
+        settings["network"] |= {"link": {}, "nodes": []} | links | {"vector_bytes": size}
+        settings["cluster"]["server_shards"] = exchange.first_servers
     plan = prepare(config.validate(settings), for_balanced=True)
     check_metrics(plan.experiment, plan.metrics, plan.primary)
     if plan.estimated_s:
@@ -134,18 +134,14 @@ def _with_validation(settings: Mapping[str, Any], plan: TrainingPlan) -> tuple[T
         )
     count = len(plan.model.train_set)  # type: ignore[arg-type]
     held_out = max(1, count // HELD_OUT)
-    data = {**settings["data"], "validation_samples": held_out}
-    if data.get("train_samples") is None:
-        data["train_samples"] = None
+    data = {"train_samples": None, **settings["data"], "validation_samples": held_out}
     work = {"samples": plan.workload_samples}
     changed = config.validate({**settings, "data": data, "workload": work})
     return prepare(changed, for_balanced=True), held_out
 
 
 def _traced(experiment: Experiment, steps: RankStepTimes) -> list[dict[str, Any]]:
-    """Return the worker groups with measured step times: by the names of their workers, else in
-    their order.
-    """
+    """Return the worker groups with the step times of ranks, by name or else in their order."""
     slots = list(experiment.slots())
     if len(steps.steps) != len(slots):
         raise ConfigError(
@@ -156,7 +152,7 @@ def _traced(experiment: Experiment, steps: RankStepTimes) -> list[dict[str, Any]
     seconds = steps.steps if by_name else dict(zip(slots, steps.steps.values(), strict=True))
     groups = []
     for group in experiment.workers:
-        own = [slot for slot, each in experiment.slots().items() if each.name == group.name]
+        members = [slot for slot, each in experiment.slots().items() if each.name == group.name]
         described = group.model_dump(mode="json", exclude_defaults=True)
         for setting in ("step_s", "flops_per_s", "jitter", "speed"):
             described.pop(setting, None)
@@ -164,19 +160,19 @@ def _traced(experiment: Experiment, steps: RankStepTimes) -> list[dict[str, Any]
             # the form stays, so that other batches can be predicted; its scale is the measured one
             size = group.batch_size or experiment.batch_size
             predicted_s = max(group.floor_s, group.fixed_s + group.per_sample_s * size)
-            measured_s = fmean(fmean(seconds[slot]) for slot in own)
-            drawn = [value for slot in own for value in seconds[slot]]
+            measured_s = fmean(fmean(seconds[slot]) for slot in members)
+            drawn = [value for slot in members for value in seconds[slot]]
             described |= {
                 "speed": predicted_s / measured_s,
                 "jitter": {"distribution": "empirical", "samples": drawn},
             }
         else:
-            described["trace"] = [list(seconds[slot]) for slot in own]
+            described["trace"] = [list(seconds[slot]) for slot in members]
         groups.append(described)
     return groups
 
 
-def needs_calibration(experiment: Experiment) -> Sequence[str]:
+def uncalibrated_groups(experiment: Experiment) -> Sequence[str]:
     """Return the groups of an experiment for Ray that do not say how long their steps take."""
     if experiment.engine == "virtual":
         return ()

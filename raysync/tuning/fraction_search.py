@@ -15,8 +15,8 @@ from statistics import fmean as mean
 from raysync.config import Known, SwitchSearch
 from raysync.errors import RunFailed
 
-FIRST_ALONE = 1.0  # the first phase alone
-ROUNDING = 1e-12  # of a mean: a candidate exactly the threshold below passes
+FIRST_ALONE = 1.0  # the fraction of the first phase alone
+ROUNDING = 1e-12  # the error of a mean: a candidate exactly the threshold below passes
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class Training:
     value: float | None
     """The search's target: an accuracy is a fraction of 1."""
     seconds: float
-    """To its end, or until it diverged."""
+    """The time to its end, or until it diverged."""
     why: str = ""
     """Why it has no value: "diverged", "never converged"."""
 
 
 Train = Callable[[float, int], Sequence[Training]]
-"""Trains a fraction under `first` so many times; an empty result: it diverged at no cost."""
+"""Trains with a fraction under `first` so many times; no trainings: it diverged at no cost."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +127,8 @@ def search(
     first = FractionTrial(FIRST_ALONE, trainings, passes=True)
     value = known.value if known else first.value
     if value is None:
-        whys = Counter(training.why for training in trainings)
-        outcomes = " and ".join(f"{count} {why}" for why, count in whys.items())
+        reasons = Counter(training.why for training in trainings)
+        outcomes = " and ".join(f"{count} {reason}" for reason, count in reasons.items())
         raise RunFailed(
             f"of {len(trainings)} runs of `first` alone, {outcomes}: there is no {settings.target}"
             " to keep"

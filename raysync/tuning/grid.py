@@ -74,7 +74,7 @@ def points(sweep: Sweep, seed: int, source: str) -> list[Point]:
         if not any(_matches(combination, exclusion) for combination in combinations):
             raise ConfigError(
                 f"{source}: sweep.exclude[{index}]: no combination of the grid matches"
-                f" {_text_of(exclusion)}."
+                f" {_exclusion_text(exclusion)}."
             )
     remaining = [
         combination
@@ -130,29 +130,29 @@ def space(sweep: Sweep, source: str) -> dict[str, Any]:
 def domain(key: str, distribution: Distribution, source: str) -> Any:
     """Create Ray Tune's distribution; raise `ConfigError` for arguments that it refuses."""
     try:
-        domain = getattr(tune, distribution.name)(*distribution.arguments)
-        domain.sample(random_state=np.random.RandomState(0))
+        created = getattr(tune, distribution.name)(*distribution.arguments)
+        created.sample(random_state=np.random.RandomState(0))  # raises, too
     except Exception as error:  # Tune, NumPy or Python refuse the arguments
         call = f"{distribution.name}({', '.join(map(str, distribution.arguments))})"
         raise ConfigError(
             f"{source}: sweep.sample.{key}: {call} cannot be drawn from: {error}."
         ) from error
-    return domain
+    return created
 
 
 def plain(value: Any) -> Any:
     """Return numbers, and text that YAML reads as itself, unchanged; others as one line of YAML."""
     if isinstance(value, np.generic):
         value = value.item()
-    if isinstance(value, str) and _is_read(value):
+    if isinstance(value, str) and _reads_as_itself(value):
         return value
     if value is None or isinstance(value, str | list | tuple | dict):
-        return _text(list(value) if isinstance(value, tuple) else value)
+        return _yaml_line(list(value) if isinstance(value, tuple) else value)
     return value
 
 
-def _is_read(text: str) -> bool:
-    # not 1e-3, which YAML reads as a number: it must be quoted
+def _reads_as_itself(text: str) -> bool:
+    # 1e-3 does not: YAML reads it as a number unless it is quoted
     try:
         return bool(read_yaml(text, "a value") == text)
     except ConfigError:
@@ -160,25 +160,27 @@ def _is_read(text: str) -> bool:
 
 
 def override(key: str, value: Any) -> str:
-    return f"{key}={value if isinstance(value, str) else _text(value)}"
+    return f"{key}={value if isinstance(value, str) else _yaml_line(value)}"
 
 
-def _text(value: Any) -> str:
+def _yaml_line(value: Any) -> str:
     text = write_yaml(value, width=UNFOLDED, flow=True)
     return text.removesuffix("\n").removesuffix("\n...")
 
 
 def _matches(combination: dict[str, Any], exclusion: Exclusion) -> bool:
     return all(
-        any(_is(combination[key], value) for value in values) for key, values in exclusion.items()
+        any(_has_value(combination[key], value) for value in values)
+        for key, values in exclusion.items()
     )
 
 
-def _is(value: Any, expected: Any) -> bool:
+def _has_value(value: Any, expected: Any) -> bool:
+    # a name alone excludes the choice with whatever parameters
     return bool(value == expected or (isinstance(value, dict) and value.get("name") == expected))
 
 
-def _text_of(exclusion: Exclusion) -> str:
+def _exclusion_text(exclusion: Exclusion) -> str:
     return ", ".join(
         f"{key}: {' or '.join(str(plain(value)) for value in values)}"
         for key, values in exclusion.items()

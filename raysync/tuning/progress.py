@@ -32,11 +32,11 @@ class SweepProgress:
     def of(cls, trials: Sequence[Trial]) -> SweepProgress:
         counts = Counter(trial.status for trial in trials)
         done = counts[Trial.TERMINATED] + counts[Trial.ERROR]
-        under_way = sum(_progress(trial) for trial in trials if trial.status == Trial.RUNNING)
+        under_way = sum(_progress_of(trial) for trial in trials if trial.status == Trial.RUNNING)
         return cls(counts[Trial.RUNNING], done, counts[Trial.ERROR], done + under_way)
 
 
-def _progress(trial: Trial) -> float:
+def _progress_of(trial: Trial) -> float:
     return min(1.0, float((trial.last_result or {}).get("progress", 0.0)))
 
 
@@ -66,13 +66,13 @@ class TuneCallback(tune.Callback):
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
-        self._write(trial, ended=False)
+        self._write_note(trial, ended=False)
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         self.done += 1
-        self._write(trial, ended=True)
+        self._write_note(trial, ended=True)
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
@@ -82,22 +82,22 @@ class TuneCallback(tune.Callback):
         if isinstance(cause, ConfigError):
             self.mistakes.append(str(cause))
         error = " ".join(str(cause).split())
-        self._write(trial, ended=True, error=error)
+        self._write_note(trial, ended=True, error=error)
         texts = {key: value_text(value) for key, value in settings_of(trial.config).items()}
         settings = ", ".join(f"{key}={text}" for key, text in texts.items())
         self._notify(f"The trial with {settings} failed: {error}")
 
-    def _write(self, trial: Trial, *, ended: bool, error: str = "") -> None:
+    def _write_note(self, trial: Trial, *, ended: bool, error: str = "") -> None:
         name = str(trial)  # `folder_of`
         try:
             write_note(self._folder, TrialNote(name, settings_of(trial.config), ended, error))
         except ConfigError as unreachable:
-            # The trials go on: the table at the end is made of the notes in the local copy.
+            # The trials continue: the table at the end is made of the notes in the local copy.
             self._notify(str(unreachable))
 
 
 def _cause_of_failure(trial: Trial) -> BaseException | str:
-    # not trial.get_error(), which finds it only some time later
+    # not by trial.get_error(), which finds the cause only some time later
     if trial.pickled_error_file is None:
         return Path(trial.error_file).read_text(encoding="utf-8").strip().splitlines()[-1]
     error: BaseException = cloudpickle.loads(Path(trial.pickled_error_file).read_bytes())

@@ -8,7 +8,7 @@ from its record and repeats its earlier reports for Tune; a searcher's begun tri
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from math import isfinite
@@ -62,7 +62,7 @@ from raysync.running.engines import Notify
 from raysync.training.tasks.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, check_keys, count, examples, points, space
 from raysync.tuning.progress import Show, TuneCallback
-from raysync.tuning.trial import Trials, as_placed, folder_of, settings_of, train
+from raysync.tuning.trial import Trials, adapted, folder_of, settings_of, train
 from raysync.tuning.tune_library import (
     aimed,
     check_metrics,
@@ -141,7 +141,8 @@ def plan(
         raise ConfigError(
             f"{source}: sweep: {count(sweep):,} trials; more than {MOST_UNASKED:,} need --yes."
         )
-    grid_points = [] if sweep.search is not None else points(sweep, experiment.seed, source)
+    listed = points if sweep.search is None else examples
+    checked = listed(sweep, experiment.seed, source)
     folder = _new_folder(experiment) if former is None else former.absolute()
     trials = Trials(
         folder=folder,
@@ -152,56 +153,12 @@ def plan(
         uri=str(location_of(folder)) if is_copy(folder) else None,
         resume=former is not None,
     )
-    checked = grid_points if sweep.search is None else examples(sweep, experiment.seed, source)
     for point in checked:
         trials.check(point)
-    begun = {note.name: note for note in notes(trials.folder)}
-    done = {name for name, note in begun.items() if note.ended and not note.error}
-    left = tuple(
-        {"trial": number} | point
-        for number, point in enumerate(grid_points)
-        if trial_name(number) not in done
-    )
-    if sweep.search is None:
-        checked_plan = SweepPlan(
-            experiment=experiment,
-            sweep=sweep,
-            trials=trials,
-            points=left,
-            examples=left,
-            count=len(left),
-            done=len(grid_points) - len(left),
-        )
-    else:
-        under_way = tuple(
-            {"trial": name} | note.settings for name, note in begun.items() if not note.ended
-        )
-        found = tuple(_found(trials.folder, begun.values(), sweep.metric))
-        count_left = sweep.samples - len(done)
-        checked_plan = SweepPlan(
-            experiment=experiment,
-            sweep=sweep,
-            trials=trials,
-            points=under_way,
-            examples=tuple(checked),
-            count=count_left,
-            done=len(done),
-            found=found,
-        )
+    with_points = _with_grid if sweep.search is None else _with_search
+    checked_plan = with_points(experiment, sweep, trials, checked)
     _tune_config(checked_plan)  # raises if Tune has no such searcher or scheduler
     return checked_plan
-
-
-def _found(
-    folder: Path, begun: Iterable[TrialNote], metric: str | None
-) -> Iterator[tuple[Point, float | None]]:
-    """Yield the points of ended trials, and their last metric; None: failed, or not finite."""
-    for note in begun:
-        record = newest_record(folder, note.name) if note.ended and not note.error else None
-        summary = {} if record is None else record.summary
-        value = summary.get(f"final_{metric}", summary.get(str(metric)))
-        if note.ended:
-            yield note.settings, value if value is not None and isfinite(value) else None
 
 
 def origin_of(
@@ -209,7 +166,7 @@ def origin_of(
 ) -> Origin:
     """Return the source of a sweep's trials; raise `ConfigError` if secrets were not recorded."""
     if file is not None:
-        config.load(file, settings := tuple(settings))  # says what is wrong with the file
+        config.load(file, settings := tuple(settings))  # raises the mistakes of the file
         return Origin(str(file), file.read_text(encoding="utf-8"), settings)
     if former is None:
         raise ConfigError(
@@ -244,6 +201,56 @@ def _check_former(former: Path, experiment: Experiment, *, moves: bool) -> None:
             write_note(former, replace(note, ended=True))
         elif not record.ended:
             check_gone(record)
+
+
+def _with_grid(
+    experiment: Experiment, sweep: Sweep, trials: Trials, grid_points: Sequence[Point]
+) -> SweepPlan:
+    begun = notes(trials.folder)
+    done = {note.name for note in begun if note.ended and not note.error}
+    left = tuple(
+        {"trial": number} | point
+        for number, point in enumerate(grid_points)
+        if trial_name(number) not in done
+    )
+    return SweepPlan(
+        experiment=experiment,
+        sweep=sweep,
+        trials=trials,
+        points=left,
+        examples=left,
+        count=len(left),
+        done=len(grid_points) - len(left),
+    )
+
+
+def _with_search(
+    experiment: Experiment, sweep: Sweep, trials: Trials, choices: Sequence[Point]
+) -> SweepPlan:
+    begun = notes(trials.folder)
+    done = sum(note.ended and not note.error for note in begun)
+    return SweepPlan(
+        experiment=experiment,
+        sweep=sweep,
+        trials=trials,
+        points=tuple({"trial": note.name} | note.settings for note in begun if not note.ended),
+        examples=tuple(choices),
+        count=sweep.samples - done,
+        done=done,
+        found=tuple(_results(trials.folder, begun, sweep.metric)),
+    )
+
+
+def _results(
+    folder: Path, begun: Iterable[TrialNote], metric: str | None
+) -> Iterator[tuple[Point, float | None]]:
+    """Yield the points of ended trials, and their last metric; None: failed, or not finite."""
+    for note in begun:
+        if note.ended:
+            record = None if note.error else newest_record(folder, note.name)
+            summary = {} if record is None else record.summary
+            value = summary.get(f"final_{metric}", summary.get(str(metric)))
+            yield note.settings, value if value is not None and isfinite(value) else None
 
 
 def run(
@@ -319,7 +326,7 @@ def _write_file(plan: SweepPlan) -> None:
 def cpus_of(plan: SweepPlan) -> float:
     """Return the CPUs of the largest trial."""
     experiments = [plan.trials.experiment(point) for point in plan.examples]
-    return max(cpus(as_placed(trial)) if trial.engine == "ray" else 1 for trial in experiments)
+    return max(cpus(adapted(trial)) if trial.engine == "ray" else 1 for trial in experiments)
 
 
 def _tuner(plan: SweepPlan, callback: TuneCallback, verbose: bool) -> tune.Tuner:
@@ -372,8 +379,8 @@ def _tune_config(plan: SweepPlan) -> tune.TuneConfig:
     else:
         options["max_concurrent_trials"] = sweep.concurrent
         if plan.trials.resume:
-            lost = [settings_of(point) for point in plan.points]
-            search = searcher_again(sweep, plan.found, lost, source)
+            in_flight = [settings_of(point) for point in plan.points]
+            search = searcher_again(sweep, plan.found, in_flight, source)
         else:
             search = searcher(sweep, source)
     return tune.TuneConfig(

@@ -70,7 +70,7 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
     Args:
         file: an experiment file with a `switch_search:` block and `paradigm: sync-switch`.
         settings: overrides, `key=value`.
-        recurring: take the target of `first` alone from the block's `known`.
+        recurring: read the target of `first` alone from the block's `known`.
 
     Raises:
         ConfigError: the file has no such block or paradigm, its paradigm switches several times, it
@@ -84,8 +84,8 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
             f"{source}: no `switch_search:` block in it; write switch_search: {{target:"
             " final_accuracy}."
         )
-    _check(experiment, source)
-    rises = _rises(experiment, search, source)
+    _check_trainable(experiment, source)
+    rises = _target_rises(experiment, search, source)
     if recurring and search.known is None:
         raise ConfigError(
             f"{source}: switch_search.known: --recurring needs the target of earlier runs; write "
@@ -104,6 +104,66 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
     return SearchPlan(
         experiment=experiment, search=search, known=known, trials=trials, remark=remark, rises=rises
     )
+
+
+def _check_trainable(experiment: Experiment, source: str) -> None:
+    choice = experiment.paradigm
+    if choice.name != SyncSwitch.name:
+        raise ConfigError(
+            f"{source}: paradigm: {choice.label}; the search is for the fraction of a switch: "
+            f"{{name: {SyncSwitch.name}, first: bsp, then: asp}}."
+        )
+    then = choice.parameters.get("then")
+    if isinstance(then, list) and len(then) > 1:
+        raise ConfigError(
+            f"{source}: paradigm.then: {len(then)} switches; the search is for one switch, so give"
+            " one paradigm."
+        )
+    if experiment.timing == "only":
+        raise ConfigError(
+            f"{source}: timing: only trains nothing, so there is no model to keep as good."
+        )
+
+
+def _target_rises(experiment: Experiment, search: SwitchSearch, source: str) -> bool:
+    metric, metrics, primary = search.metric, metrics_of(experiment), primary_of(experiment)
+    where = f"{source}: switch_search.target"
+    if metrics is not None and metric not in known_names(metrics):
+        raise unknown_name("metric", metric, known_names(metrics), where=where)
+    mode = (MODES | {primary.name: primary.mode}).get(metric)
+    if mode is None:
+        raise ConfigError(
+            f"{where}: {search.target}: it is not known which direction of {metric!r} is better;"
+            f" the primary metric is {primary.name}."
+        )
+    return mode == "max"
+
+
+def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
+    """Find the latest search with the same trainings, or a new folder; with a remark."""
+    if is_uri(experiment.output):
+        raise ConfigError(
+            f"{source}: output: {masked(str(experiment.output))}: a search needs a folder, because"
+            " it goes on from the trainings in it; on a cluster, one that all nodes share."
+        )
+    output = Path(experiment.output)
+    parent = output.expanduser() / experiment.name
+    folders = sorted((file.parent for file in parent.glob(f"*-{KIND}-*/{FILE}")), reverse=True)
+    for folder in folders:
+        with suppress(ConfigError):  # for a file that cannot be read
+            before = config.load(folder / FILE, recorded=True)
+            if _common(before) == _common(experiment):
+                changed = before.switch_search != experiment.switch_search
+                what = " with another switch_search block" * changed
+                remark = f"This search began in {folder}{what}; its trainings there are used."
+                return folder.absolute(), remark
+    remark = f"A new search: {source} trains something else than {folders[0]}." if folders else ""
+    return folder_name(output, experiment.name, KIND).absolute(), remark
+
+
+def _common(experiment: Experiment) -> str:
+    """Return what all trainings of a search share, in the form of their records."""
+    return chosen(experiment.recorded, FIRST_ALONE).to_yaml()
 
 
 def run(
@@ -125,22 +185,22 @@ def run(
     settings, folder = plan.search, plan.trials.folder
     if plan.remark:
         notify(plan.remark)
-    # remove an earlier call's results: this one can be stopped, and can have other settings
+    # an earlier call's results go: this one can be stopped, and can have other settings
     for name in (RESULT, CHOSEN):
         (folder / name).unlink(missing_ok=True)
     connection = Connection(notify, address)
 
     def train(stage: SweepPlan) -> int:
-        begin(_text_of(stage.points), stage.count)
+        begin(_stage_text(stage.points), stage.count)
         connection.open(stage.experiment.cluster, cpus_of(stage))
         return train_all(stage, notify=notify, show=show, verbose=verbose)
 
     try:
         of_first = {} if plan.known else {FIRST_ALONE: settings.first_repeats}
-        _trained(plan, of_first | {BEGIN_WITH: settings.candidate_repeats}, train)
+        _trainings(plan, of_first | {BEGIN_WITH: settings.candidate_repeats}, train)
         result = search(
             settings,
-            lambda fraction, repeats: _trained(plan, {fraction: repeats}, train),
+            lambda fraction, repeats: _trainings(plan, {fraction: repeats}, train),
             plan.known,
             rises=plan.rises,
         )
@@ -155,17 +215,7 @@ def run(
     return result
 
 
-def chosen(experiment: Experiment, fraction: float) -> Experiment:
-    choice = experiment.paradigm
-    paradigm = ParadigmChoice.model_validate(
-        {"name": choice.name, **choice.parameters, "fraction": fraction}
-    )
-    return experiment.model_copy(
-        update={"paradigm": paradigm, "switch_search": None, "sweep": None}
-    )
-
-
-def _trained(
+def _trainings(
     plan: SearchPlan, repeats: dict[float, int], train: Callable[[SweepPlan], int]
 ) -> list[Training]:
     """Return the trainings of fractions, with their repeats; missing ones run first, side by side.
@@ -200,13 +250,13 @@ def _existing(plan: SearchPlan) -> dict[Key, Training]:
     write_table(folder)
     rows: list[Any] = load_sweep(folder).table.to_dict("records")
     return {
-        (row[VARIED + FRACTION], row[VARIED + SEED]): _training(row, plan.search.target)
+        (row[VARIED + FRACTION], row[VARIED + SEED]): _training_of(row, plan.search.target)
         for row in rows
         if row["status"] in ("finished", "diverged")
     }
 
 
-def _training(row: dict[str, Any], target: str) -> Training:
+def _training_of(row: dict[str, Any], target: str) -> Training:
     if row["status"] == "diverged":
         return Training(None, row["seconds"], "diverged")
     if pd.isna(row.get(target)):
@@ -231,78 +281,28 @@ def _stage(plan: SearchPlan, missing: list[Key]) -> SweepPlan:
     )
 
 
-def _text_of(points: Iterable[Point]) -> str:
+def _stage_text(points: Iterable[Point]) -> str:
     return f"fraction {', '.join(dict.fromkeys(f'{point[FRACTION]:g}' for point in points))}"
 
 
-def _check(experiment: Experiment, source: str) -> None:
+def chosen(experiment: Experiment, fraction: float) -> Experiment:
     choice = experiment.paradigm
-    if choice.name != SyncSwitch.name:
-        raise ConfigError(
-            f"{source}: paradigm: {choice.label}; the search is for the fraction of a switch: "
-            f"{{name: {SyncSwitch.name}, first: bsp, then: asp}}."
-        )
-    then = choice.parameters.get("then")
-    if isinstance(then, list) and len(then) > 1:
-        raise ConfigError(
-            f"{source}: paradigm.then: {len(then)} switches; the search is for one switch, so give"
-            " one paradigm."
-        )
-    if experiment.timing == "only":
-        raise ConfigError(
-            f"{source}: timing: only trains nothing, so there is no model to keep as good."
-        )
-
-
-def _rises(experiment: Experiment, search: SwitchSearch, source: str) -> bool:
-    metric, metrics, primary = search.metric, metrics_of(experiment), primary_of(experiment)
-    where = f"{source}: switch_search.target"
-    if metrics is not None and metric not in known_names(metrics):
-        raise unknown_name("metric", metric, known_names(metrics), where=where)
-    mode = (MODES | {primary.name: primary.mode}).get(metric)
-    if mode is None:
-        raise ConfigError(
-            f"{where}: {search.target}: it is not known which direction of {metric!r} is better;"
-            f" the primary metric is {primary.name}."
-        )
-    return mode == "max"
-
-
-def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
-    """Find the latest search with the same trainings, or a new folder; with a remark."""
-    if is_uri(experiment.output):
-        raise ConfigError(
-            f"{source}: output: {masked(str(experiment.output))}: a search needs a folder, because"
-            " it goes on from the trainings in it; on a cluster, one that all nodes share."
-        )
-    output = Path(experiment.output)
-    parent = output.expanduser() / experiment.name
-    folders = sorted((file.parent for file in parent.glob(f"*-{KIND}-*/{FILE}")), reverse=True)
-    for folder in folders:
-        with suppress(ConfigError):  # one that cannot be read
-            before = config.load(folder / FILE, recorded=True)
-            if _common(before) == _common(experiment):
-                changed = before.switch_search != experiment.switch_search
-                what = " with another switch_search block" * changed
-                remark = f"This search began in {folder}{what}; its trainings there are used."
-                return folder.absolute(), remark
-    remark = f"A new search: {source} trains something else than {folders[0]}." if folders else ""
-    return folder_name(output, experiment.name, KIND).absolute(), remark
-
-
-def _common(experiment: Experiment) -> str:
-    """Return what all trainings of a search share, in the form of their records."""
-    return chosen(experiment.recorded, FIRST_ALONE).to_yaml()
+    paradigm = ParadigmChoice.model_validate(
+        {"name": choice.name, **choice.parameters, "fraction": fraction}
+    )
+    return experiment.model_copy(
+        update={"paradigm": paradigm, "switch_search": None, "sweep": None}
+    )
 
 
 def _result_json(plan: SearchPlan, result: SearchResult) -> dict[str, Any]:
     """Return the contents of `search.json`: seconds, and costs in trainings of `first`."""
 
-    def of(candidate: FractionTrial) -> dict[str, Any]:
-        known = asdict(candidate)
-        runs = known.pop("trainings")
+    def candidate_json(candidate: FractionTrial) -> dict[str, Any]:
+        fields = asdict(candidate)
+        runs = fields.pop("trainings")
         values = {"value": candidate.value, "seconds": candidate.seconds}
-        return known | values | {"ratio": result.ratio(candidate), "runs": runs}
+        return fields | values | {"ratio": result.ratio(candidate), "runs": runs}
 
     names = ("value", "fraction", "cost", "amortisation", "effective", "seconds", "first_seconds")
     return {
@@ -310,6 +310,6 @@ def _result_json(plan: SearchPlan, result: SearchResult) -> dict[str, Any]:
         "threshold": plan.search.threshold,
         "recurring": plan.known is not None,
         **{name: getattr(result, name) for name in names},
-        "first": of(result.first),
-        "candidates": list(map(of, result.candidates)),
+        "first": candidate_json(result.first),
+        "candidates": list(map(candidate_json, result.candidates)),
     }

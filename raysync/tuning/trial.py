@@ -36,8 +36,7 @@ from raysync.training.tasks.task_loading import metrics_of, primary_of
 from raysync.tuning.grid import Point, override
 from raysync.tuning.trial_reports import TuneReports
 
-# each has a context and a model on the GPU, which mostly waits for its process
-VIRTUAL_GPU_SHARE = 0.25
+VIRTUAL_GPU_SHARE = 0.25  # of a virtual trial: its GPU mostly waits for its process
 
 
 @dataclass(frozen=True)
@@ -47,7 +46,7 @@ class Trials:
     folder: Path
     """The folder of the sweep, absolute; behind a URI, the copy of the process that began it."""
     home: Path
-    """The start of relative paths in the file, instead of Tune's folder of the trial."""
+    """The folder in which relative paths of the file begin, instead of Tune's."""
     source: str  # the path of the experiment file, for errors
     text: str  # of the experiment file
     overrides: tuple[str, ...]
@@ -74,7 +73,7 @@ class Trials:
             source=f"{self.source} with {', '.join(settings)}" if settings else self.source,
             folder=Path(self.source).parent,
         )
-        # the cluster that Tune runs on
+        # a trial joins the cluster that Tune runs on
         cluster = experiment.cluster.model_copy(update={"address": "auto"})
         output = join(self.uri or self.folder, RECORDS)
         return experiment.model_copy(
@@ -91,7 +90,7 @@ class Trials:
         """Find the checkpoint of a trial that began before; None: it begins."""
         name = training.experiment.name
         record = newest_record(self.uri or self.folder, name) if self.resume else None
-        if record is None or is_over(record):  # it failed after its end
+        if record is None or is_over(record):  # is over: it failed after its end
             return None
         return resumption_of(record, training, print, is_gone=True)
 
@@ -109,7 +108,7 @@ class Trials:
             experiment = self.experiment(point)
             with suppress(ConfigError):  # `train` raises it again
                 if experiment.engine == "ray":
-                    placement = placed(as_placed(experiment))
+                    placement = placed(adapted(experiment))
                     placements[repr(placement)] = placement
         for text, placement in placements.items():
             if why := infeasible_together(placement):
@@ -117,7 +116,7 @@ class Trials:
 
     def place(self, experiment: Experiment) -> Plan:
         """Place a trial's actors; raise `ConfigError` if the cluster cannot hold them."""
-        placement = placed(as_placed(experiment))
+        placement = placed(adapted(experiment))
         if why := self.impossible.get(repr(placement)):
             raise ConfigError(why)
         return placement
@@ -129,15 +128,12 @@ class Trials:
             if experiment.engine == "ray":
                 request = asked_of_ray(self.place(experiment))
                 return tune.PlacementGroupFactory([{}, *request.pop("bundles")], **request)
-            if any(group.gpus for group in experiment.workers) and _has_gpus():
+            uses_gpus = any(group.gpus for group in experiment.workers)
+            if uses_gpus and ray.cluster_resources().get("GPU"):
                 return tune.PlacementGroupFactory([{"CPU": 1, "GPU": VIRTUAL_GPU_SHARE}])
         except ConfigError:
             pass  # the trial gets one CPU, and fails at its start with the reason
         return tune.PlacementGroupFactory([{"CPU": 1}])
-
-
-def _has_gpus() -> bool:
-    return bool(ray.cluster_resources().get("GPU"))
 
 
 def train(point: Point, trials: Trials) -> None:
@@ -147,7 +143,7 @@ def train(point: Point, trials: Trials) -> None:
     with chdir(trials.home) if trials.home.is_dir() else nullcontext():
         experiment = trials.experiment(point, tune.get_context().get_trial_name())
         if experiment.engine == "virtual":
-            torch.set_num_threads(1)  # it has one CPU
+            torch.set_num_threads(1)  # a virtual trial has one CPU
         training = prepare(experiment)
         for remark in training.remarks:
             print(remark)
@@ -169,7 +165,7 @@ def train(point: Point, trials: Trials) -> None:
             clean()  # the process can be killed, or serve many trials
 
 
-def as_placed(experiment: Experiment) -> Experiment:
+def adapted(experiment: Experiment) -> Experiment:
     """Adapt an experiment to its placement, which also depends on its paradigm."""
     return placed_as(experiment, experiment.make(experiment.paradigm))
 

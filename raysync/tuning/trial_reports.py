@@ -38,15 +38,7 @@ class TuneReports:
 
 
 def report_of(measures: Measures) -> dict[str, float]:
-    return {
-        "progress": measures.progress,
-        "seconds": measures.seconds,
-        "samples": measures.samples,
-        "throughput_samples_per_s": measures.throughput_samples_per_s,
-        "wait_fraction": measures.wait_fraction,
-        "staleness_max": measures.staleness_max,
-        "lead_max": measures.lead_max,
-    }
+    return {name: getattr(measures, name) for name in REPORTED}
 
 
 def report_of_evaluation(evaluation: Evaluation, measures: Measures) -> dict[str, float]:

@@ -17,7 +17,7 @@ from raysync.errors import ConfigError, unknown_name
 from raysync.tuning.grid import Point, space
 from raysync.tuning.trial_reports import REPORTED
 
-# these only let a trial run, or stop it
+# the schedulers that only let a trial run, or stop it
 SCHEDULERS: dict[str, Callable[..., TrialScheduler]] = {
     "asha": ASHAScheduler,
     "fifo": FIFOScheduler,
@@ -89,27 +89,30 @@ def searcher(sweep: Sweep, source: str) -> Searcher | None:
 
 
 def searcher_again(
-    sweep: Sweep, found: Sequence[tuple[Point, float | None]], lost: Sequence[Point], source: str
+    sweep: Sweep,
+    found: Sequence[tuple[Point, float | None]],
+    in_flight: Sequence[Point],
+    source: str,
 ) -> Searcher:
     """Create the searcher of a resumed sweep, and give it the earlier trials.
 
     Args:
         found: the points of ended trials, with their metric; None: it failed, or has none.
-        lost: the points of trials in flight, which it suggests first.
+        in_flight: the points of unfinished trials, which it suggests first.
         source: the file, for errors.
 
     Raises:
         ConfigError: see `searcher`; or it accepts no earlier results.
     """
-    choice, known = sweep.search, [point for point, _ in found]
+    choice, tried = sweep.search, [*(point for point, _ in found), *in_flight]
     assert choice is not None, "a sweep without a searcher"
     parameters = dict(choice.parameters)
-    if "evaluated_rewards" not in parameters:  # the rewards of its given points
-        given = [point for point in parameters.get(POINTS, ()) if point not in [*known, *lost]]
-        parameters[POINTS] = [*lost, *given]
+    if "evaluated_rewards" not in parameters:  # which would be the rewards of POINTS as given
+        untried = [point for point in parameters.get(POINTS, ()) if point not in tried]
+        parameters[POINTS] = [*in_flight, *untried]
     if isinstance(seed := parameters.get("seed"), int):
         # with the same seed, its first draws would repeat the earlier trials
-        parameters["seed"] = seed + len(found) + len(lost)
+        parameters["seed"] = seed + len(tried)
     again = Named(name=choice.name, **parameters)
     search = searcher(sweep.model_copy(update={"search": again}), source)
     assert search is not None, "a sweep without a searcher"

@@ -335,7 +335,7 @@ def test_without_the_slowest_worker():
     [changed, *_] = answer.changed
     assert tells(changed.change, "slow-0")
     assert answer.time.first.value.mean == 400
-    assert changed.now_s == 150
+    assert changed.todays_best_s == 150
     [_, table] = report.answer_of(answer).tables
     assert table.frame().loc[changed.change].tolist() == ["bsp", "150", "2.67"]
 
@@ -362,7 +362,7 @@ def test_one_more_worker_of_each_group():
     workers = [{"name": "fast", "count": 2, "step_s": 1}, {"name": "slow", "step_s": 4}]
     settings = {"workers": workers, "workload": {"iterations_per_worker": 100}}
     answer = advise(world(**settings), asked(BSP), Clock())
-    more = [each.now_s for each in answer.changed if "one more" in each.change]
+    more = [each.todays_best_s for each in answer.changed if "one more" in each.change]
     assert more == [300, 300]
 
 

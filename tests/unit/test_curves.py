@@ -7,7 +7,7 @@ from hypothesis import given, settings, strategies as st
 
 from raysync.config import Link, ParadigmChoice
 from raysync.errors import ConfigError
-from raysync.predict.candidates import Candidate, compared
+from raysync.predict.candidates import Candidate, candidates_of
 from raysync.predict.curves import Axis, axis_of, curves
 from raysync.predict.exchange import Exchange, bytes_per_s, exchange_of, size_of
 from raysync.predict.measured_ranks import MeasuredRanks
@@ -140,7 +140,7 @@ def test_more_or_fewer_ranks_take_measured_steps_evenly_often(measured, count):
 
 def test_each_paradigm_meets_each_exchange_that_it_goes_with():
     both = exchange(servers=(1, 2), collectives=("ring", "tree"))
-    labels = [each.label for each in compared([ASP, BSP, RING], both)]
+    labels = [each.label for each in candidates_of([ASP, BSP, RING], both)]
     assert labels == [
         "asp, 1 server apart",
         "asp, 2 servers apart",
@@ -150,7 +150,7 @@ def test_each_paradigm_meets_each_exchange_that_it_goes_with():
         "bsp(exchange=tree)",
     ]
     with pytest.raises(ConfigError, match=naming("--exchange: asp server")):
-        compared([ASP], exchange(servers=()))
+        candidates_of([ASP], exchange(servers=()))
 
 
 def test_a_rank_that_is_there_twice_has_its_own_link_twice():

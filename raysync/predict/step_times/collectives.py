@@ -5,8 +5,8 @@ that of the slowest. What a rank computes is the rest: without the time in which
 and no other work does. Work is what the GPU computes and copies; in a trace without GPU, the
 operators of ATen.
 
-What a collective is: what torch marks as one (it writes the collective's name, whatever the
-backend), or what is called after a library of collectives, or after a collective.
+An event is a collective if torch marks it as one (it writes the collective's name, whatever the
+backend), or if its name has that of a library of collectives, or of a collective.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from raysync.predict.step_times.trace_files import TraceEvent
 NAME = "Collective name"
 """What torch writes among the `args` of a collective, with its size."""
 LIBRARY = (
-    # NCCL, and those called after it (RCCL, HCCL, XCCL, oneCCL, ncclx), but not: occlusion
+    # NCCL, and libraries with names like it (RCCL, HCCL, XCCL, oneCCL, ncclx), but not: occlusion
     r"(?<![a-z])_?(?:[a-z]{0,3}ccl(?!u)"
     r"|(?:gloo|mpi|ucc|c10d|horovod|userbuffers)(?![a-z])|hcom_|nvshmem|cross_device_reduce)"
 )
@@ -33,15 +33,15 @@ COLLECTIVES = (
     r"(?<!warp)(?<!block)(?:all[-_ ]?(?:reduce|gather|to[-_ ]?all)|reduce[-_ ]?scatter)"
 )
 KERNEL = re.compile(f"{LIBRARY}|{COLLECTIVES}", re.IGNORECASE)
-"""In the names of kernels: `ncclDevKernel_AllReduce...`, `hcom_allReduce__1`."""
+"""A collective in the name of a kernel: `ncclDevKernel_AllReduce...`, `hcom_allReduce__1`."""
 RANGE = re.compile(
     rf"{LIBRARY}|{COLLECTIVES}"
     r"|^[\w.-]+:_?(?:broadcast|reduce|gather|scatter|send|recv|barrier)(?![a-z])",
     re.IGNORECASE,
 )
-"""In the names of other events: `gloo:all_reduce`, `c10d::allreduce_`, `mine:broadcast`."""
+"""A collective in the name of another event: `gloo:all_reduce`, `mine:broadcast`."""
 CALLS = ("python_function", "cuda_runtime", "cuda_driver")
-"""What is called after that which it calls, but lasts longer or shorter."""
+"""Categories of events that have the name of what they call, but last longer or shorter."""
 ON_GPU = ("kernel", "gpu_memcpy", "gpu_memset")
 ON_CPU = "aten::"
 BYTES = {
@@ -50,7 +50,7 @@ BYTES = {
     **dict.fromkeys(("float", "float32", "int", "int32"), 4),
     **dict.fromkeys(("double", "float64", "long", "int64"), 8),
 }
-"""What an element takes, by both names that torch has for its type."""
+"""The bytes of an element, by both names that torch has for its type."""
 
 
 class DeviceActivity:
@@ -81,11 +81,11 @@ class Communication:
 
     def exposed_us(self, begins: Numbers, ends: Numbers) -> Numbers:
         """Return for how long a rank only communicated within each span."""
-        # what the CPU does of a collective on the GPU only starts it, and so it is with operators
+        # where there is a GPU, the CPU only starts its collectives and operators
         work = self._gpu.work or self._cpu.work
         both = work | (self._gpu.collectives or self._cpu.collectives)
         exposed: Numbers = both.within(begins, ends) - work.within(begins, ends)
-        return exposed.round(3)  # nanoseconds: sums differ a little
+        return exposed.round(3)  # to nanoseconds, since sums differ a little
 
     def reduced_after(self, begins: Numbers) -> Numbers | None:
         """Return the bytes that are reduced after each time, until the next; None: unknown."""

@@ -36,16 +36,16 @@ class HorovodTimeline:
     def add(self, event: TraceEvent) -> None:
         """Add an event, in the order in which Horovod wrote them."""
         tensor, name = str(event.get("pid")), str(event.get("name"))
-        within = self._open[tensor]
+        open_events = self._open[tensor]
         if event["ph"] == "B":
-            within.append(name)
+            open_events.append(name)
             if name == NEGOTIATION:
                 self.tensors[tensor].append(_Exchange())
-        elif event["ph"] == "E" and within:
-            ended = within.pop()
-            if not within and ended != NEGOTIATION and self.tensors[tensor]:
+        elif event["ph"] == "E" and open_events:
+            ended = open_events.pop()
+            if not open_events and ended != NEGOTIATION and self.tensors[tensor]:
                 self.tensors[tensor][-1].ended_us = event["ts"]
-        elif within[-1:] == [NEGOTIATION] and name.isdecimal() and len(name) < 10:
+        elif open_events[-1:] == [NEGOTIATION] and name.isdecimal() and len(name) < 10:
             self.tensors[tensor][-1].ready_us[int(name)] = event["ts"]
 
     def read(self, path: Path) -> tuple[Steps, dict[str, float]]:
@@ -77,19 +77,19 @@ class HorovodTimeline:
         )
 
     def _gradients(self, path: Path) -> tuple[list[list[_Exchange]], int]:
-        """Return the whole exchanges of each gradient, and how many it has."""
-        tensors = [[each for each in its if each.ended_us] for its in self.tensors.values()]
+        """Return the whole exchanges of each gradient, and how many each of them has."""
+        tensors = [[each for each in every if each.ended_us] for every in self.tensors.values()]
         tensors = [whole for whole in tensors if whole]
         if not tensors:
             raise ConfigError(f"{path}: a Horovod timeline without a whole exchange.")
-        # what is exchanged more or less often than most tensors, as a measure, is no gradient
-        usual, _ = Counter(map(len, tensors)).most_common(1)[0]
-        if usual < 2:
+        # a tensor that is exchanged more or less often than most, as a measure is, is no gradient
+        count, _ = Counter(map(len, tensors)).most_common(1)[0]
+        if count < 2:
             raise ConfigError(
                 f"{path}: a Horovod timeline, but no gradient has two {NEGOTIATION}: Horovod's"
                 " cache of responses may leave them out (HOROVOD_CACHE_CAPACITY=0)."
             )
-        return [each for each in tensors if len(each) == usual], usual
+        return [each for each in tensors if len(each) == count], count
 
 
 def _ready_us(exchange: _Exchange, rank: int, number: int, path: Path) -> float:

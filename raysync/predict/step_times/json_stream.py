@@ -10,7 +10,7 @@ from typing import Any
 LARGEST_VALUE = 1 << 24
 """The most characters of a value."""
 SPACE = re.compile(r"[\s,:]*")
-# a whole number as a float has a bound
+# whole numbers become floats: an int can have any number of digits
 DECODE = json.JSONDecoder(strict=False, parse_int=float).raw_decode
 
 
@@ -24,13 +24,13 @@ class JsonStream:
     def __init__(self, blocks: Iterator[str]) -> None:
         self._blocks, self._text, self._at = blocks, "", 0
         self.line = 1
-        """The line in which the text that is held begins."""
+        """The line in which the buffered text begins."""
 
     def peek(self) -> str:
-        """Return the first character of what comes next; empty: the end."""
+        """Return the first character of the next value or bracket; empty: the end."""
         while True:
             self._at = SPACE.match(self._text, self._at).end()  # type: ignore[union-attr]
-            if self._at < len(self._text) or not self._more():
+            if self._at < len(self._text) or not self._read_more():
                 return self._text[self._at : self._at + 1]
 
     def skip(self) -> None:
@@ -47,17 +47,18 @@ class JsonStream:
                 value, self._at = DECODE(self._text, self._at)
                 return value
             except json.JSONDecodeError:
-                if len(self._text) - self._at > LARGEST_VALUE or not self._more():
+                if len(self._text) - self._at > LARGEST_VALUE or not self._read_more():
                     raise
 
     def items(self) -> Iterator[Any]:
-        """Decode the list that comes next, item by item; its `]` may be missing."""
+        """Decode the list that begins here, item by item; its `]` may be missing."""
         self.skip()
         while self.peek() not in ("]", ""):
             yield self.value()
         self.skip()
 
-    def _more(self) -> bool:
+    def _read_more(self) -> bool:
+        """Buffer another block; return whether there was one."""
         block = next(self._blocks, "")
         if block:
             self.line += self._text.count("\n", 0, self._at)

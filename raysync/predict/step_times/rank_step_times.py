@@ -34,7 +34,7 @@ FORMATS = (
     " folder of a run"
 )
 LONG_S = 100.0
-"""A mean step of so many seconds, with no unit named, may have another one."""
+"""Numbers without a unit whose mean is larger may not be seconds."""
 JOURNAL = "journal.jsonl"
 
 Show = Callable[[int, int], object]
@@ -77,14 +77,14 @@ def read(
         names: paths; several are tables, or traces of torch's profiler. A folder is that of a run,
             which can also be a URI, or one of the profiler's traces.
         event: of a Ray timeline, the method whose calls are the steps: `Trainer.step`.
-        show: is called while traces are read, with the bytes that are done, and all of them.
+        show: called while traces are read, with the bytes read so far, and all bytes.
 
     Raises:
         ConfigError: there is no such file, its format is not known, or a step in it is missing,
             given twice or no duration; the message names file and line.
     """
     try:
-        times = _read(names, event, show)
+        times = _read_any(names, event, show)
     except ConfigError:
         raise
     except ValueError as error:
@@ -92,7 +92,7 @@ def read(
     return replace(times, remarks=(*times.remarks, *_remarks(times.steps)))
 
 
-def _read(names: Sequence[str], event: str | None, show: Show) -> RankStepTimes:
+def _read_any(names: Sequence[str], event: str | None, show: Show) -> RankStepTimes:
     first = names[0]
     if len(names) == 1 and is_uri(first):
         return _of_record(first)
@@ -114,8 +114,8 @@ def _read(names: Sequence[str], event: str | None, show: Show) -> RankStepTimes:
         return _of_tables(paths)
     for path in paths:
         if not is_trace(path):
-            one = "" if len(paths) == 1 else " Several files must all be tables, or all traces."
-            raise ConfigError(f"{path}: its format is not known.{one}\nAllowed: {FORMATS}.")
+            hint = "" if len(paths) == 1 else " Several files must all be tables, or all traces."
+            raise ConfigError(f"{path}: its format is not known.{hint}\nAllowed: {FORMATS}.")
     return _of_traces(paths, event, show)
 
 
@@ -124,8 +124,8 @@ def _of_tables(paths: Sequence[Path]) -> RankStepTimes:
     remarks = []
     for path in paths:
         table = read_table(path)
-        if twice := steps.keys() & table.steps.keys():
-            raise ConfigError(f"{path}: worker {min(twice)!r} is in another table, too.")
+        if repeated := steps.keys() & table.steps.keys():
+            raise ConfigError(f"{path}: worker {min(repeated)!r} is in another table, too.")
         steps.update(table.steps)
         if table.left_out:
             remarks.append(
@@ -175,6 +175,8 @@ def _of_traces(paths: Sequence[Path], event: str | None, show: Show) -> RankStep
 
 
 class AnyTrace:
+    """The readers of a trace, whose program is known once all of its events are read."""
+
     def __init__(self) -> None:
         self.torch, self.ray, self.horovod = TorchTrace(), RayTimeline(), HorovodTimeline()
 

@@ -18,7 +18,7 @@ from raysync.predict.step_times.trace_files import TraceEvent, seconds_of
 TASK, EXECUTION = "task::", "task:execute"
 RankProcess = tuple[str, str]
 """A node, and the process of a worker on it."""
-KEPT = ("ts", "dur")
+FIELDS = ("ts", "dur")
 
 
 class RayTimeline:
@@ -31,7 +31,7 @@ class RayTimeline:
 
     def add(self, event: TraceEvent) -> None:
         category, process = str(event["cat"]), (str(event.get("pid")), str(event.get("tid")))
-        fields = {key: event.get(key) for key in KEPT}
+        fields = {key: event.get(key) for key in FIELDS}
         if category == EXECUTION:
             self._executions[process].append(fields)
         elif category.startswith(TASK):
@@ -49,7 +49,7 @@ class RayTimeline:
             ConfigError: there is no such method, or several could be meant.
         """
         if method is None:
-            method = self._only_repeated()
+            method = self._only_repeated_method()
         elif method not in self.calls:
             counts = {name: len(calls) for name, calls in self.calls.items()}
             raise unknown_name("method", method, counts, where=f"{path}: --event")
@@ -66,7 +66,7 @@ class RayTimeline:
             for number, ((node, worker), tasks) in enumerate(ordered)
         }, method
 
-    def _only_repeated(self) -> str:
+    def _only_repeated_method(self) -> str:
         counts = {name: sum(map(len, calls.values())) for name, calls in self.calls.items()}
         repeated = [name for name, count in counts.items() if count > len(self.calls[name])]
         if len(repeated) == 1:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 Numbers = NDArray[np.float64]
 AT_ONCE = 100_000
+"""The spans that are added to a union before the next one is formed."""
 
 
 class TimeSpans:
@@ -42,8 +43,8 @@ class TimeSpans:
             return np.zeros(len(begins))
         edges = np.column_stack(self._union())
         covered = np.cumsum(edges[:, 1] - edges[:, 0])
-        until = np.column_stack((np.r_[0.0, covered[:-1]], covered)).ravel()
-        after, before = (np.interp(at, edges.ravel(), until) for at in (ends, begins))
+        covered_until = np.column_stack((np.r_[0.0, covered[:-1]], covered)).ravel()
+        after, before = (np.interp(at, edges.ravel(), covered_until) for at in (ends, begins))
         covered_within: Numbers = after - before
         return covered_within
 

@@ -24,7 +24,7 @@ NO_STEPS = (
     " loop"
 )
 LITTLE = 0.01
-"""So small a share of the time taken off a step says that communication was not recognised."""
+"""If communication has a smaller share of a step, it was hardly recognised."""
 
 
 @dataclass(frozen=True)
@@ -32,15 +32,15 @@ class ProfiledStep:
     path: Path
     seconds: float
     exposed_s: float
-    exchanged: float | None
-    """The bytes that were reduced in it; None: unknown."""
+    exchanged_bytes: float | None
+    """The bytes of its reductions; None: unknown."""
 
 
 @dataclass
 class ProfiledRank:
     steps: dict[int, ProfiledStep] = field(default_factory=dict)
     spans_us: list[tuple[float, float]] = field(default_factory=list)
-    """From the first begin to the last end of a trace's steps, since 1970, where it says that."""
+    """The begin of the first and the end of the last step of each trace, since 1970, if known."""
 
     @property
     def exposed_s(self) -> float:
@@ -90,14 +90,14 @@ class TorchTrace:
         ends = begins + np.array(seconds) / US
         exposed = self._communication.exposed_us(begins, ends) * US
         sizes = self._communication.reduced_after(begins)
-        for at, (number, _) in enumerate(self.steps):
+        for index, (number, _) in enumerate(self.steps):
             if number in rank.steps:
-                raise ConfigError(_twice(number, path, rank.steps[number].path, name))
-            only_s = float(exposed[at])
-            if seconds[at] <= only_s:
+                raise ConfigError(_duplicate_text(number, path, rank.steps[number].path, name))
+            exposed_s = float(exposed[index])
+            if seconds[index] <= exposed_s:
                 raise ConfigError(f"{path}: ProfilerStep#{number} does nothing but communicate.")
-            size = None if sizes is None else float(sizes[at])
-            rank.steps[number] = ProfiledStep(path, seconds[at] - only_s, only_s, size)
+            size = None if sizes is None else float(sizes[index])
+            rank.steps[number] = ProfiledStep(path, seconds[index] - exposed_s, exposed_s, size)
         base_us = trace.base_us(begins[0])
         if base_us is not None:
             rank.spans_us.append((base_us + begins[0], base_us + ends[-1]))
@@ -124,7 +124,7 @@ def read_profiles(
         name = names[trace.path] if trace.rank is None else f"rank{trace.rank}"
         reader.add_to(found[name], name, trace)
     ranks = {name: found[name] for name in sorted(found, key=by_number)}
-    numbers = _common(ranks)
+    numbers = _common_steps(ranks)
     remarks = [*_early(ranks, numbers), *_gaps(numbers), *_apart(ranks)]
     shares = [rank.exposed_share for rank in ranks.values()]
     if max(shares) > 0:
@@ -133,7 +133,7 @@ def read_profiles(
             f"Ranks did nothing but communicate for {span} of their time, mostly waiting for"
             " others: that is not in the step times."
         )
-    sizes = [step.exchanged for rank in ranks.values() for step in rank.steps.values()]
+    sizes = [step.exchanged_bytes for rank in ranks.values() for step in rank.steps.values()]
     known = [size for size in sizes if size is not None]
     return Profiles(
         steps={name: tuple(rank.steps[n].seconds for n in numbers) for name, rank in ranks.items()},
@@ -144,7 +144,7 @@ def read_profiles(
     )
 
 
-def _twice(number: int, path: Path, first: Path, name: str) -> str:
+def _duplicate_text(number: int, path: Path, first: Path, name: str) -> str:
     if path == first:
         return f"{path}: ProfilerStep#{number} is there twice."
     return (
@@ -153,14 +153,14 @@ def _twice(number: int, path: Path, first: Path, name: str) -> str:
     )
 
 
-def _common(ranks: Mapping[str, ProfiledRank]) -> list[int]:
+def _common_steps(ranks: Mapping[str, ProfiledRank]) -> list[int]:
     """Return the numbers of the steps until the first rank stops; all ranks must have these."""
     end = min(max(rank.steps) for rank in ranks.values())
     numbers = sorted({n for rank in ranks.values() for n in rank.steps if n <= end})
     for name, rank in ranks.items():
         for number in numbers:
             if number not in rank.steps:
-                other = next(each for each, its in ranks.items() if number in its.steps)
+                other = next(each for each in ranks if number in ranks[each].steps)
                 raise ConfigError(
                     f"{name}: ProfilerStep#{number} is missing, which {other} has; profile all"
                     " ranks with the same schedule."
@@ -178,6 +178,15 @@ def _early(ranks: Mapping[str, ProfiledRank], numbers: Sequence[int]) -> Iterato
         )
 
 
+def _gaps(numbers: Sequence[int]) -> Iterator[str]:
+    gaps = sum(after != before + 1 for before, after in pairwise(numbers))
+    if gaps:
+        yield (
+            f"The profiler paused {gaps} time{'s' * (gaps > 1)} between steps {numbers[0]} and"
+            f" {numbers[-1]}: the steps around a pause are taken to follow each other."
+        )
+
+
 def _apart(ranks: Mapping[str, ProfiledRank]) -> Iterator[str]:
     """Say which two ranks are furthest from running at the same time."""
     if not all(rank.spans_us for rank in ranks.values()):
@@ -189,13 +198,4 @@ def _apart(ranks: Mapping[str, ProfiledRank]) -> Iterator[str]:
         yield (
             f"Ranks {early} and {late} did not run at the same time: {late} began its first step"
             f" {(begins[late] - ends[early]) * US:.3g} s after the last one of {early} had ended."
-        )
-
-
-def _gaps(numbers: Sequence[int]) -> Iterator[str]:
-    gaps = sum(after != before + 1 for before, after in pairwise(numbers))
-    if gaps:
-        yield (
-            f"The profiler paused {gaps} time{'s' * (gaps > 1)} between steps {numbers[0]} and"
-            f" {numbers[-1]}: the steps around a pause are taken to follow each other."
         )

@@ -18,11 +18,11 @@ PACKED = {".gz": "gzip", ".zst": "zstd"}
 SUFFIXES = (".json", *(f".json{suffix}" for suffix in PACKED))
 BLOCK_BYTES = 1 << 20
 DEEPEST = 4
-"""The levels of folders in which traces are looked for."""
+"""The levels of folders that are searched for traces."""
 MOST_FILES = 10_000
 ESCAPE = re.compile(r'(\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4}))|\\')
 SINCE_EPOCH_US = 1e15
-"""Larger times count from 1970; smaller ones are of September 2001, or of another clock."""
+"""Larger times count from 1970; smaller ones would be before September 2001."""
 
 US = 1e-6
 TraceEvent = dict[str, Any]
@@ -33,7 +33,7 @@ class TraceFile:
 
     Args:
         path: of the file.
-        show: is called with the bytes of the file that are read.
+        show: called with the bytes of the file read so far.
     """
 
     def __init__(self, path: Path, show: Callable[[int], object] = lambda done: None) -> None:
@@ -48,8 +48,8 @@ class TraceFile:
         Raises:
             ConfigError: the file cannot be read, or is no trace.
         """
-        for event in self._values():
-            # Chrome shows none without a time, either
+        for event in self._items():
+            # Chrome shows no event without a time, either
             if isinstance(event, dict) and event.get("ph") in ("X", "B", "E") and "ts" in event:
                 at = event["ts"]
                 if not isinstance(at, float) or not isfinite(at):
@@ -81,12 +81,12 @@ class TraceFile:
             return base_ns / 1000
         return 0.0 if at_us > SINCE_EPOCH_US else None
 
-    def _values(self) -> Iterator[Any]:
+    def _items(self) -> Iterator[Any]:
         stream = json_stream.JsonStream(iter(()))
         try:
             with open_plain(self.path) as file:
                 stream = json_stream.JsonStream(self._blocks(file))
-                yield from self._list(stream)
+                yield from self._parsed(stream)
         except json.JSONDecodeError as error:
             if self._has_list and _is_cut_off(error):
                 return
@@ -96,12 +96,12 @@ class TraceFile:
             raise ConfigError(
                 f"{self.path}: cannot be read ({error.strerror or error})."
             ) from error
-        except ConfigError:
+        except ConfigError:  # a ValueError, too
             raise
         except (ValueError, RecursionError) as error:
             raise ConfigError(f"{self.path}: it is no trace ({error}).") from error
 
-    def _list(self, stream: json_stream.JsonStream) -> Iterator[Any]:
+    def _parsed(self, stream: json_stream.JsonStream) -> Iterator[Any]:
         opening = stream.peek()
         self._has_list = opening == "["
         if self._has_list:
@@ -122,7 +122,7 @@ class TraceFile:
             raise ValueError("it has no list traceEvents")
 
     def _blocks(self, file: BinaryIO) -> Iterator[str]:
-        # names of kernels have bytes of any encoding, and the names are all that is text in it
+        # names, the only text in a trace, have bytes of any encoding where they are of kernels
         decode = codecs.getincrementaldecoder("utf-8-sig")(errors="replace").decode
         packing, unpacked, rest = PACKED.get(self.path.suffix.lower()), file, ""
         if packing is not None:
@@ -140,7 +140,7 @@ class TraceFile:
 
 
 def _is_cut_off(error: json.JSONDecodeError) -> bool:
-    """Say whether a value was not written to its end, as where the program was stopped."""
+    """Return whether a value was not written to its end, as where the program was stopped."""
     in_text = error.msg.startswith("Unterminated string")
     return len(error.doc) <= json_stream.LARGEST_VALUE and (
         in_text or "}" not in error.doc[error.pos :]
@@ -193,7 +193,7 @@ three digits at most), and what it is."""
 RANK = re.compile(r"(?:trace[_.-]?)?rank[_.-]?(\d+)(?:[_.-]?trace)?", re.I)
 PLACE = re.compile(r"(rank|node|host|worker|machine|gpu|pod)[_.-]?\w*\d+", re.I)
 """A folder that is called after a rank or a part of a cluster; others are times of profiling."""
-NOTHING = ("trace", "profile", "timeline", "")
+NO_RANK = ("trace", "profile", "timeline", "")
 
 
 def ranks_of(traces: Iterable[Path]) -> dict[Path, str]:
@@ -204,14 +204,14 @@ def ranks_of(traces: Iterable[Path]) -> dict[Path, str]:
     """
     paths = list(traces)
     above = set(paths[0].absolute().parents).intersection(*(p.absolute().parents for p in paths))
-    return {path: _named(path, above) for path in paths}
+    return {path: _rank_in_name(path, above) for path in paths}
 
 
-def _named(path: Path, above: set[Path]) -> str:
+def _rank_in_name(path: Path, above: set[Path]) -> str:
     folders = [each.name for each in reversed(path.absolute().parents) if each not in above]
     name = re.sub(r"\.(gz|zst)$", "", path.name, flags=re.I)
     name = WRITTEN_AT.sub("", re.sub(r"\.json$", "", name, flags=re.I))
     parts = [each for each in folders if PLACE.fullmatch(each)]
-    if name.lower() not in NOTHING or not parts:
+    if name.lower() not in NO_RANK or not parts:
         parts.append(name)
     return " ".join(f"rank{int(m[1])}" if (m := RANK.fullmatch(each)) else each for each in parts)
