@@ -78,8 +78,8 @@ def local_rate(local: Local) -> str:
     return f"local: {steps} of {local.optimizer.name} at lr {local.lr:g}{schedule}"
 
 
-# pushes of an update; None: their number varies
 def _scaled_rate(update: Update, pushes: int | None, workers: int) -> str:
+    """Describe a learning rate; `pushes` of an update: None if their number varies."""
     if update.lr_scaling == "inverse-root" and workers > 1:
         rate = update.lr * rate_factor(update, pushes or 1, workers)
         return f"{update.lr:g} / sqrt({workers}) = {rate:g} (lr_scaling: inverse-root)"

@@ -12,7 +12,7 @@ EPSILON = 1e-7  # of DC-ASGD-a
 
 
 def divisor(scaling: StalenessScaling, staleness: int, members: int) -> float:
-    """Return the divisor of a push of that staleness among that many workers, at least 1."""
+    """Return the divisor of a push among so many workers, at least 1."""
     match scaling.name:
         case "none":
             return 1
@@ -39,7 +39,7 @@ class StalenessCorrection:
         self._scaling = update.staleness_scaling
         self._compensation = update.delay_compensation
         adapts = self._compensation is not None and self._compensation.name == "adaptive"
-        # of past gradients, (P,); all of the state
+        # the mean square of past gradients, (P,): all of the state
         self.mean_square = torch.zeros(size, device=device) if adapts else None
         self._scratch = torch.empty(size, device=device) if adapts else None  # (P,)
 
@@ -67,9 +67,8 @@ class StalenessCorrection:
             )
             self._compensate(gradient, weights, base[: len(weights)], out)
             gradient = out
-        if (by := divisor(self._scaling, staleness, members)) > 1:
-            torch.div(gradient, by, out=out)
-            gradient = out
+        if (scale := divisor(self._scaling, staleness, members)) > 1:
+            gradient = torch.div(gradient, scale, out=out)
         return gradient
 
     def _compensate(self, gradient: Tensor, weights: Tensor, base: Tensor, out: Tensor) -> None:
