@@ -177,7 +177,7 @@ class ParameterStore:
             yield from decoded
             return
         bases_or_none: Sequence[Tensor | None] = bases or [None] * len(vectors)
-        out = self._combined  # the others are added to the first one, so it is written there
+        out = self._combined  # the first one is written where the others are added to it
         for gradient, age, base in zip(decoded, staleness, bases_or_none, strict=True):
             yield correction.correct(
                 gradient, staleness=age, members=members, weights=self._weights, base=base, out=out

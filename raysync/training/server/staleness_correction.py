@@ -11,19 +11,6 @@ from raysync.config.update import StalenessScaling
 EPSILON = 1e-7  # of DC-ASGD-a
 
 
-def divisor(scaling: StalenessScaling, staleness: int, members: int) -> float:
-    """Return the divisor of a push among so many workers, at least 1."""
-    match scaling.name:
-        case "none":
-            return 1
-        case "inverse":
-            return max(1, staleness)
-        case "power":
-            return float((1 + staleness) ** scaling.exponent)
-        case "delay-adaptive":
-            return max(1, staleness / members)
-
-
 class StalenessCorrection:
     """Delay compensation (Zheng et al. 2017, DC-ASGD-c and -a), then division by staleness.
 
@@ -82,3 +69,16 @@ class StalenessCorrection:
             )
             out.mul_(torch.add(mean_square, EPSILON, out=scratch).rsqrt_())
         torch.addcmul(gradient, gradient, out, value=self._compensation.strength, out=out)
+
+
+def divisor(scaling: StalenessScaling, staleness: int, members: int) -> float:
+    """Return the divisor of a push among so many workers, at least 1."""
+    match scaling.name:
+        case "none":
+            return 1
+        case "inverse":
+            return max(1, staleness)
+        case "power":
+            return float((1 + staleness) ** scaling.exponent)
+        case "delay-adaptive":
+            return max(1, staleness / members)
