@@ -14,8 +14,8 @@ from raysync.training.evaluation import batch_values, over_batches
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.tasks.task import Average
 from raysync.training.tasks.task_checks import (
+    count_evaluated,
     evaluated_batches,
-    evaluated_count,
     reset_torchmetrics,
 )
 
@@ -27,7 +27,7 @@ def batch_metrics(model: InitialModel, module: nn.Module, size: int) -> tuple[st
 
     It measures at most `size` samples in one batch, and in parts of different sizes.
     """
-    size = min(size, evaluated_count(model))
+    size = min(size, count_evaluated(model))
     if size < 2:
         return ()
     was_training = module.training
