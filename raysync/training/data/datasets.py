@@ -20,7 +20,6 @@ from raysync.training.data.data_set import DataSet, Labelled, LazyDataSet, data_
 from raysync.training.tasks.text import read_text, split, synthetic_text, token_ids
 from raysync.users_code import users_code
 
-
 DRAWN_AT_ONCE = 1000  # random images: the float64 noise of all would take 8 times their memory
 
 
