@@ -38,9 +38,7 @@ class ModelEvaluation:
             metric.to(self.model.weights.device)
 
     def measure(self, weights: Tensor, is_last: bool) -> dict[str, float]:
-        """Return the metrics of weights (P + Q,); the last time on all samples, and on the test
-        set, too.
-        """
+        """Return the metrics of weights (P + Q,); the last ones on all samples and the test set."""
         limit = None if is_last else self._settings.samples
         if self._validation is None:
             return self._evaluate_on(weights, self._test, limit)

@@ -191,7 +191,7 @@ def prepare(
     experiment, remarks = _add_task_settings(task, module, experiment, count)
     remarks += _batch_norm_remarks(experiment, module)
     flat = FlatModel(module)
-    _check_settings(experiment, module, flat, initial.name)
+    _check_settings(experiment, flat, initial.name)
     smallest = 1
     if experiment.trains:
         smallest = smallest_batch(experiment, initial, module, count, for_balanced=for_balanced)
@@ -313,7 +313,7 @@ def _batch_norm_remarks(experiment: Experiment, module: nn.Module) -> tuple[str,
 def _check_settings(experiment: Experiment, module: nn.Module, flat: FlatModel, name: str) -> None:
     """Refuse settings that do not fit the model."""
     if experiment.keep != "none":
-        check_savable(module, name)
+        check_savable(flat.module, name)
     blocks = {"update": experiment.update}
     if experiment.local is not None:
         blocks["local"] = experiment.local.update

@@ -90,9 +90,7 @@ class ArraySamples(Dataset[tuple[Tensor, Tensor]]):
         return x[0], y[0]
 
     def read_batch(self, indices: Array, seed: int | None) -> tuple[Tensor, Tensor]:
-        """Return samples (n, C, ...) with labels (n,), or tokens with labels (n, T); None as the
-        seed: without augmentation.
-        """
+        """Return samples (n, C, ...) with labels; without a seed they are not augmented."""
         x = self._x[indices]
         if self._augment == "crop-flip" and seed is not None:
             x = crop_and_flip(torch.from_numpy(x), seed).numpy()

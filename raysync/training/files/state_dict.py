@@ -33,7 +33,7 @@ _UNREADABLE = (
     ArithmeticError,
     MemoryError,
 )
-MOST_NAMES = 5  # of a kind in a message
+LISTED = 5  # most names of a kind in a message
 
 
 def read(file: Path, where: str) -> StateDict:
@@ -97,8 +97,8 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Mod
 
 
 def _listed(names: Sequence[str]) -> str:
-    more = len(names) - MOST_NAMES
-    return ", ".join(names[:MOST_NAMES]) + (f" and {more} more" if more > 0 else "")
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 @contextmanager

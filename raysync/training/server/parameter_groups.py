@@ -20,7 +20,7 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
-MOST_NAMES = 12  # an error lists no more
+LISTED = 12  # most names that an error lists
 
 
 @dataclass(frozen=True)
@@ -144,9 +144,7 @@ def check_groups(
 ) -> None:
     """Refuse patterns without a parameter, and groups whose parameters earlier ones have."""
     names = [parameter.name for parameter in parameters]
-    allowed = (
-        [*names[:MOST_NAMES], f"... ({len(names)} in all)"] if len(names) > MOST_NAMES else names
-    )
+    allowed = [*names[:LISTED], f"... ({len(names)} in all)"] if len(names) > LISTED else names
     used = {_group_of(update, name) for name in names}
     for index, group in enumerate(update.groups):
         where = f"{block}.groups[{index}]"

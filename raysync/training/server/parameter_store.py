@@ -114,9 +114,7 @@ class ParameterStore:
         self._project()
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> None:
-        """Make an update of pushes' vectors; after `combine`, of its results on all stores of the
-        model.
-        """
+        """Make an update of vectors; after `combine`, of its results on all the model's stores."""
         self._step(plan.progress, vectors if plan.combined else [self.combine(plan, vectors)])
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:

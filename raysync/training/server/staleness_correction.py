@@ -72,7 +72,7 @@ class StalenessCorrection:
 
 
 def divisor(scaling: StalenessScaling, staleness: int, members: int) -> float:
-    """Return the divisor of a push among so many workers, at least 1."""
+    """Return the divisor of a push of that staleness among that many workers, at least 1."""
     match scaling.name:
         case "none":
             return 1

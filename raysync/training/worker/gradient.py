@@ -122,7 +122,7 @@ class GradientComputation:
         # clock and sizes of a batch drawn ahead, and its parts, or the error of reading it
         self._batch_ahead: tuple[tuple[int, list[int]], Future[list[Any]]] | None = None
         self.not_finite: Finding | None = None  # in the last batch
-        self._host_vector: Tensor | None = None  # of `write_into`
+        self._host_vector: Tensor | None = None  # the vector of `write_into`
         # replicas on one device draw from one generator, so they run in turn
         is_parallel = len(devices) > 1 and len(self._devices) == len(devices)
         self._threads = ThreadPoolExecutor(len(devices)) if is_parallel else None

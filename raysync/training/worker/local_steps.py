@@ -29,7 +29,7 @@ class LocalSteps:
         self._weights_before = torch.empty_like(model.weights)  # (P,)
         self._optimizer: FlatOptimizer | None = None
         self._saved_state: State | None = None  # a checkpoint's, for the next optimizer
-        self._steps_done = 0  # by the optimizer
+        self._steps_done = 0  # steps of the optimizer
 
     def compute(
         self, reader: BatchReader, batch: int, steps: int, batch_size: int, progress: float
