@@ -310,7 +310,7 @@ def _batch_norm_remarks(experiment: Experiment, module: nn.Module) -> tuple[str,
     )
 
 
-def _check_settings(experiment: Experiment, module: nn.Module, flat: FlatModel, name: str) -> None:
+def _check_settings(experiment: Experiment, flat: FlatModel, name: str) -> None:
     """Refuse settings that do not fit the model."""
     if experiment.keep != "none":
         check_savable(flat.module, name)

@@ -71,7 +71,7 @@ class ModelServer:
             self.store.forget(worker)
 
     def statistics(self, worker: str) -> Tensor:
-        """Return (P + Q,): zeros, and the buffers of a worker's latest push, or initial ones."""
+        """Return zeros (P,) and the buffers of a worker's latest applied push, or initial ones."""
         with self._at_version(self.version):
             return self.store.statistics(worker)
 
