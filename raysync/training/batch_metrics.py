@@ -10,12 +10,12 @@ import torch
 from torch import nn
 
 from raysync.training.data.batch_reader import generators_restored, seed_generators
-from raysync.training.evaluation import joined, measured
+from raysync.training.evaluation import batch_values, over_batches
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.tasks.task import Average
 from raysync.training.tasks.task_checks import (
+    count_evaluated,
     evaluated_batches,
-    evaluated_count,
     reset_torchmetrics,
 )
 
@@ -27,7 +27,7 @@ def batch_metrics(model: InitialModel, module: nn.Module, size: int) -> tuple[st
 
     It measures at most `size` samples in one batch, and in parts of different sizes.
     """
-    size = min(size, evaluated_count(model))
+    size = min(size, count_evaluated(model))
     if size < 2:
         return ()
     was_training = module.training
@@ -36,10 +36,10 @@ def batch_metrics(model: InitialModel, module: nn.Module, size: int) -> tuple[st
         try:
             whole = _means(model, module, [size])
             parts = _means_of_parts(model, module, size)
-            names = [name for name in parts if not _alike(whole[name], parts[name])]
-            if names:  # unless they are drawn at random
-                again = _means(model, module, [size], seed=2)
-                names = [name for name in names if _alike(whole[name], again[name])]
+            names = [name for name in parts if not _are_close(whole[name], parts[name])]
+            if names:  # a metric that differs by the seed is random, so the batch may not matter
+                reseeded = _means(model, module, [size], seed=2)
+                names = [name for name in names if _are_close(whole[name], reseeded[name])]
         finally:
             reset_torchmetrics(model.task, module)
             module.train(was_training)
@@ -48,13 +48,13 @@ def batch_metrics(model: InitialModel, module: nn.Module, size: int) -> tuple[st
 
 def _means_of_parts(model: InitialModel, module: nn.Module, size: int) -> dict[str, float]:
     """Return the means over parts; none if a metric cannot be measured on so few samples."""
-    for sizes in (_halved(size), [size - size // 2, size // 2]):
+    for sizes in (_halving_sizes(size), [size - size // 2, size // 2]):
         with suppress(Exception):  # anything that the user's code raises
             return _means(model, module, sizes)
     return {}
 
 
-def _halved(size: int) -> list[int]:
+def _halving_sizes(size: int) -> list[int]:
     """Return the sizes of a half, a quarter, an eighth, ...; the last two are small."""
     sizes = []  # a recall among few is far higher than among many
     while size > 3:
@@ -68,10 +68,11 @@ def _means(
 ) -> dict[str, float]:
     batches = zip(evaluated_batches(model, sizes), sizes, strict=True)
     seed_generators(seed)
-    parts = measured(model.task, module, batches)
-    means = {name: values for name, values in parts.items() if isinstance(values[0], Average)}
-    return {key: value for name, values in means.items() for key, value in joined(name, values)}
+    values = batch_values(model.task, module, batches)
+    return over_batches(
+        {name: part for name, part in values.items() if isinstance(part[0], Average)}
+    )
 
 
-def _alike(one: float, other: float) -> bool:
+def _are_close(one: float, other: float) -> bool:
     return isclose(one, other, rel_tol=NOISE, abs_tol=1e-6) or (isnan(one) and isnan(other))

@@ -18,8 +18,6 @@ from raysync.training.worker.device import use_tf32
 from raysync.training.worker.flat import FlatModel
 
 OF_THE_TEST_SET = "test_"  # prefix of metrics on the test set if there is a validation set
-
-
 WARM_UP_SAMPLES = 64
 
 
@@ -40,25 +38,17 @@ class ModelEvaluation:
             metric.to(self.model.weights.device)
 
     def measure(self, weights: Tensor, is_last: bool) -> dict[str, float]:
-        """Return the metrics of weights (P + Q,); the last time on all samples, and the
-        test set.
-        """
+        """Return the metrics of weights (P + Q,); the last ones on all samples and the test set."""
         limit = None if is_last else self._settings.samples
         if self._validation is None:
-            return self._measured(weights, self._test, limit)
-        metrics = self._measured(weights, self._validation, limit)
+            return self._evaluate_on(weights, self._test, limit)
+        metrics = self._evaluate_on(weights, self._validation, limit)
         if is_last:
-            last = self._measured(weights, self._test, None)
-            metrics |= {f"{OF_THE_TEST_SET}{name}": value for name, value in last.items()}
+            tested = self._evaluate_on(weights, self._test, None)
+            metrics |= {f"{OF_THE_TEST_SET}{name}": value for name, value in tested.items()}
         return metrics
 
-    def warm_up(self) -> None:
-        """Measure the first samples, so that kernels are loaded; it changes no later result."""
-        samples = self._test if self._validation is None else self._validation
-        batch = min(self._settings.batch_size, WARM_UP_SAMPLES)
-        self._measured(self.model.initial(), samples, batch)
-
-    def _measured(
+    def _evaluate_on(
         self, weights: Tensor, samples: Dataset[Any], limit: int | None
     ) -> dict[str, float]:
         if samples is self._test and self._test_samples is not None:
@@ -66,6 +56,12 @@ class ModelEvaluation:
         return evaluate(
             self.model, weights, self.task, samples, self._settings.batch_size, limit, self._workers
         )
+
+    def warm_up(self) -> None:
+        """Measure the first samples, so that kernels are loaded; it changes no later result."""
+        samples = self._test if self._validation is None else self._validation
+        batch = min(self._settings.batch_size, WARM_UP_SAMPLES)
+        self._evaluate_on(self.model.initial(), samples, batch)
 
 
 @torch.no_grad()
@@ -93,15 +89,11 @@ def evaluate(
     device = model.weights.device
     size = len(samples)  # type: ignore[arg-type]
     batches = read_in_order(samples, task.collate, batch_size, min(size, limit or size), workers)
-    parts = measured(
-        task,
-        model.module,
-        ((batch_to(batch, lambda tensor: tensor.to(device)), count) for batch, count in batches),
-    )
-    return {key: value for name, values in parts.items() for key, value in joined(name, values)}
+    moved = ((batch_to(batch, lambda tensor: tensor.to(device)), count) for batch, count in batches)
+    return over_batches(batch_values(task, model.module, moved))
 
 
-def measured(
+def batch_values(
     task: Task, module: nn.Module, batches: Iterable[tuple[Any, int]]
 ) -> dict[str, list[Any]]:
     """Map names to an `Average`, or an object of torchmetrics, for each batch."""
@@ -121,12 +113,17 @@ def _weighted(value: Any, count: int) -> Any:
     return Average(float(value) * count, count)
 
 
-def joined(name: str, parts: list[Any]) -> list[tuple[str, float]]:
-    """Return a metric over all batches; torchmetrics may compute several values."""
-    if not isinstance(parts[0], Average):
+def over_batches(values: Mapping[str, list[Any]]) -> dict[str, float]:
+    """Return the metrics over all batches; torchmetrics may compute several values."""
+    results: dict[str, float] = {}
+    for name, parts in values.items():
+        if isinstance(parts[0], Average):
+            count = sum(part.count for part in parts)
+            results[name] = sum(part.total for part in parts) / count if count else float("nan")
+            continue
         value = parts[0].compute()
         if isinstance(value, Mapping):
-            return [(str(key), float(number)) for key, number in value.items()]
-        return [(name, float(value))]
-    count = sum(part.count for part in parts)
-    return [(name, sum(part.total for part in parts) / count if count else float("nan"))]
+            results |= {str(key): float(number) for key, number in value.items()}
+        else:
+            results[name] = float(value)
+    return results

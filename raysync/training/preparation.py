@@ -15,7 +15,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 
 from raysync.config import Data, Experiment, Local, ParadigmChoice, Update, WorkerGroup
 from raysync.config.durations import is_shared
-from raysync.core.capability import Capability, Demand
+from raysync.core.capability import Capability
 from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError
@@ -31,7 +31,7 @@ from raysync.training.models.builtin import MODELS, ModelSource
 from raysync.training.models.cost import step_flops
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.models.smallest_batch import smallest_batch
-from raysync.training.server.flat_optimizer import numbers_kept
+from raysync.training.server.flat_optimizer import count_state_numbers
 from raysync.training.server.lr_schedule import local_rate, rate_in_force
 from raysync.training.server.optimizers import check_optimizer
 from raysync.training.server.outer_optimizers import OUTER
@@ -57,14 +57,14 @@ class TrainingPlan:
     experiment: Experiment
     model: InitialModel  # actors share it
     parameters: int  # trainable ones
-    vector_bytes: int  # of a pull: parameters and buffers
+    vector_bytes: int  # the bytes of a pull: parameters and buffers
     groups: dict[str, WorkerGroup]  # by worker slot, with `flops_per_s` converted to `step_s`
     shards: dict[str, Array]  # worker slot -> indices of its samples; empty without training
     workload_samples: int
     metrics: tuple[str, ...] | None
     """The names of the task's metrics; None: not known before the first evaluation."""
-    remarks: tuple[str, ...] = ()  # for the user before a run: which settings come from the task
-    batch_metrics: tuple[str, ...] = ()  # depend on `evaluation.batch_size`
+    remarks: tuple[str, ...] = ()  # sentences for the user before a run
+    batch_metrics: tuple[str, ...] = ()  # names of metrics that depend on `evaluation.batch_size`
     smallest_batch: int = 1  # fewest samples that a device can compute at once
 
     def make(self, choice: ParadigmChoice) -> AnyParadigm:
@@ -154,11 +154,11 @@ class TrainingPlan:
     @property
     def estimated_s(self) -> dict[str, float]:
         """Group -> seconds of its step, where the settings do not give them."""
-        silent = {group.name for group in self.experiment.workers if not group.emulates_steps}
+        given = {group.name for group in self.experiment.workers if group.emulates_steps}
         return {
             group.name: group.step_s
             for group in self.groups.values()
-            if group.name in silent and group.step_s
+            if group.name not in given and group.step_s
         }
 
 
@@ -188,92 +188,36 @@ def prepare(
     count = _train_count(experiment.data, initial)
     _check_batches(experiment, task, count)
     module = initial.build(experiment.seed)
-    experiment, remarks = _with_settings_of(task, module, experiment, count)
+    experiment, remarks = _add_task_settings(task, module, experiment, count)
     remarks += _batch_norm_remarks(experiment, module)
-    flat = _checked(experiment, module, initial.name)
+    flat = FlatModel(module)
+    _check_settings(experiment, flat, initial.name)
     smallest = 1
     if experiment.trains:
         smallest = smallest_batch(experiment, initial, module, count, for_balanced=for_balanced)
     metrics = _tried_metrics(experiment, initial, module, count)
     flat.check_buffers()
-    of_batches = _batch_metrics(experiment, initial, module)
-    if of_batches:
-        remarks += (_on_batch_metrics(of_batches, experiment.evaluation.batch_size),)
+    batch_dependent = _batch_dependent_metrics(experiment, initial, module)
+    if batch_dependent:
+        remarks += (_batch_metrics_remark(batch_dependent, experiment.evaluation.batch_size),)
     return TrainingPlan(
         experiment=experiment,
         model=initial,
         parameters=flat.size,
         vector_bytes=FLOAT_BYTES * (flat.size + flat.buffer_size),
-        groups=_timed(experiment, initial),
+        groups=_groups_with_step_times(experiment, initial),
         shards=_deal(experiment, initial, list(experiment.slots())),
         workload_samples=experiment.workload_samples(count),
         metrics=metrics,
         remarks=(
             *remarks,
-            *_shared_traces(experiment),
-            *_kept_by_workers(experiment, flat.size),
-            *_on_outer_steps(experiment),
+            *_shared_trace_remarks(experiment),
+            *_worker_state_remarks(experiment, flat.size),
+            *_outer_optimizer_remarks(experiment),
         ),
-        batch_metrics=of_batches,
+        batch_metrics=batch_dependent,
         smallest_batch=smallest,
     )
-
-
-def _batch_metrics(
-    experiment: Experiment, model: InitialModel, module: nn.Module
-) -> tuple[str, ...]:
-    """Name the metrics that depend on the batch: none of raysync's own tasks and models."""
-    task = model.task
-    source = task.plan.source if isinstance(task, Supervised) else None
-    is_ours = isinstance(source, str) and source in MODELS
-    if is_ours or not experiment.trains:
-        return ()
-    with users_code(f"task {task.name}: metrics"):
-        return batch_metrics(model, module, min(experiment.evaluation.batch_size, TRIED))
-
-
-def _on_batch_metrics(names: tuple[str, ...], size: int) -> str:
-    verb = "depend" if len(names) > 1 else "depends"
-    return (
-        f"{', '.join(names)} {verb} on which samples are in one batch, so on"
-        f" evaluation.batch_size: {size}. Compare it between runs of the same size only."
-    )
-
-
-def _shared_traces(experiment: Experiment) -> Iterator[str]:
-    for group in experiment.workers:
-        # slow workers of the measured ones are then no slower than the others
-        if is_shared(group.trace, group.count):
-            yield (
-                f"The {group.count} workers of {group.name!r} share one list of"
-                f" {len(group.trace)} step times, and each begins at another place in it. A list or"
-                " a column for each worker keeps them apart."
-            )
-
-
-def _kept_by_workers(experiment: Experiment, parameters: int) -> Iterator[str]:
-    """Warn of the size that worker state adds to checkpoints."""
-    if not experiment.worker_state or experiment.checkpoint is None or not experiment.trains:
-        return
-    local = experiment.local
-    vectors = int(experiment.cluster.wire.feeds_back)
-    if local is not None and local.keeps_state:
-        vectors += numbers_kept(local.update)
-    size_mb = FLOAT_BYTES * vectors * parameters / 1e6
-    yield (
-        f"Each checkpoint has {' and '.join(experiment.worker_state)} of"
-        f" {experiment.worker_count} workers: {experiment.worker_count} x {size_mb:.3g} MB at most."
-    )
-
-
-def _on_outer_steps(experiment: Experiment) -> Iterator[str]:
-    """Warn of an optimizer for outer steps without local steps."""
-    name = experiment.update.optimizer.name
-    if name in OUTER and experiment.local is None:
-        yield (
-            f"update.optimizer: {name} is for what local steps have changed. Without `local` it"
-            " steps along gradients, as momentum of another kind."
-        )
 
 
 def _without_model(experiment: Experiment, model: InitialModel, vector_bytes: int) -> TrainingPlan:
@@ -284,84 +228,11 @@ def _without_model(experiment: Experiment, model: InitialModel, vector_bytes: in
         model=model,
         parameters=-(-vector_bytes // FLOAT_BYTES),
         vector_bytes=vector_bytes,
-        groups=_timed(experiment, model),
+        groups=_groups_with_step_times(experiment, model),
         shards={},
         workload_samples=experiment.workload_samples(count),
         metrics=None,
     )
-
-
-def _checked(experiment: Experiment, module: nn.Module, name: str) -> FlatModel:
-    """Return the flat model after checking the experiment's settings against it."""
-    flat = FlatModel(module)
-    if experiment.keep != "none":
-        check_savable(module, name)
-    blocks = {"update": experiment.update}
-    if experiment.local is not None:
-        blocks["local"] = experiment.local.update
-    for block, settings in blocks.items():
-        check_optimizer(settings, block)
-        check_groups(settings, flat.parameters, block)
-    if experiment.cluster.server_shards > flat.most_servers:
-        raise ConfigError(
-            f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the"
-            f" {flat.size} parameters that {name} has; at most {flat.most_servers} can."
-        )
-    return flat
-
-
-def _with_settings_of(
-    task: Task, module: nn.Module, experiment: Experiment, count: int
-) -> tuple[Experiment, tuple[str, ...]]:
-    """Add the task's optimizer settings to `update` (or `local`); return remarks, too."""
-    local, epochs = experiment.local, experiment.workload_samples(count) / count
-    block: Update | Local = experiment.update if local is None else local
-    file, where = (experiment.update, "update") if local is None else (local.update, "local")
-    with users_code(f"task {task.name}: remarks"):
-        remarks = list(task.remarks(module))
-    with users_code(f"task {task.name}: update"):
-        settings = dict(task.update(module, file, epochs))
-    if not settings.keys().isdisjoint(("optimizer", "lr")):
-        settings.setdefault("lr_scaling", "none")  # a rate of the task's own stays as it is
-    brought = {
-        name: value
-        for name, value in settings.items()
-        if name in type(block).model_fields and name not in block.model_fields_set
-    }
-    if not brought:
-        return experiment, tuple(remarks)
-    text = ", ".join(f"{name}: {value}" for name, value in brought.items())
-    try:
-        block = type(block).model_validate(block.model_dump(exclude_unset=True) | brought)
-    except ValidationError as error:
-        first = error.errors()[0]
-        reason = first.get("ctx", {}).get("error", first["msg"])
-        raise ConfigError(f"task {task.name}: its {where} ({text}): {reason}.") from error
-    if brought.keys() != {"lr_scaling"} or settings["lr_scaling"] != file.lr_scaling:
-        remarks.append(f"Taken over from {task.name} into {where}: {text}.")
-    return experiment.model_copy(update={where: block}), tuple(remarks)
-
-
-def _batch_norm_remarks(experiment: Experiment, module: nn.Module) -> tuple[str, ...]:
-    """Warn of batch norm over batches of unequal sizes."""
-    choices = (experiment.paradigm, *experiment.paradigms)
-    demands = [demand for choice in choices for demand in _demands(experiment.make(choice))]
-    is_unequal = len({group.batch_size for group in experiment.workers}) > 1
-    if experiment.micro_batch is not None or not (
-        is_unequal or any(capability is Capability.BATCH_SIZE for capability, _ in demands)
-    ):
-        return ()
-    if not any(isinstance(part, _BatchNorm) for part in module.modules()):
-        return ()
-    return (
-        "Batch norm normalises each worker's batch by itself: with batches of unequal sizes the"
-        " small ones have noisier statistics. With micro_batch: 16, and sizes that are multiples of"
-        " it (`balanced` has `multiple: 16`), every worker normalises over 16 samples at a time.",
-    )
-
-
-def _demands(paradigm: AnyParadigm) -> list[Demand]:
-    return list(paradigm.demands()) if isinstance(paradigm, Paradigm) else []
 
 
 def _train_count(data: Data, model: InitialModel) -> int:
@@ -385,6 +256,77 @@ def _check_batches(experiment: Experiment, task: Task, limit: int) -> None:
             )
 
 
+def _add_task_settings(
+    task: Task, module: nn.Module, experiment: Experiment, count: int
+) -> tuple[Experiment, tuple[str, ...]]:
+    """Add the task's optimizer settings to `update` (or `local`); return remarks, too."""
+    local, epochs = experiment.local, experiment.workload_samples(count) / count
+    block: Update | Local = experiment.update if local is None else local
+    file, where = (experiment.update, "update") if local is None else (local.update, "local")
+    with users_code(f"task {task.name}: remarks"):
+        remarks = list(task.remarks(module))
+    with users_code(f"task {task.name}: update"):
+        settings = dict(task.update(module, file, epochs))
+    if not settings.keys().isdisjoint(("optimizer", "lr")):
+        settings.setdefault("lr_scaling", "none")  # a rate of the task's own stays as it is
+    added = {
+        name: value
+        for name, value in settings.items()
+        if name in type(block).model_fields and name not in block.model_fields_set
+    }
+    if not added:
+        return experiment, tuple(remarks)
+    text = ", ".join(f"{name}: {value}" for name, value in added.items())
+    try:
+        block = type(block).model_validate(block.model_dump(exclude_unset=True) | added)
+    except ValidationError as error:
+        first = error.errors()[0]
+        reason = first.get("ctx", {}).get("error", first["msg"])
+        raise ConfigError(f"task {task.name}: its {where} ({text}): {reason}.") from error
+    # a scaling that is in force anyhow needs no remark
+    if added.keys() != {"lr_scaling"} or settings["lr_scaling"] != file.lr_scaling:
+        remarks.append(f"Taken over from {task.name} into {where}: {text}.")
+    return experiment.model_copy(update={where: block}), tuple(remarks)
+
+
+def _batch_norm_remarks(experiment: Experiment, module: nn.Module) -> tuple[str, ...]:
+    """Warn of batch norm over batches of unequal sizes."""
+    choices = (experiment.paradigm, *experiment.paradigms)
+    paradigms = [experiment.make(choice) for choice in choices]
+    is_unequal = len({group.batch_size for group in experiment.workers}) > 1 or any(
+        capability is Capability.BATCH_SIZE
+        for paradigm in paradigms
+        if isinstance(paradigm, Paradigm)
+        for capability, _ in paradigm.demands()
+    )
+    if experiment.micro_batch is not None or not is_unequal:
+        return ()
+    if not any(isinstance(part, _BatchNorm) for part in module.modules()):
+        return ()
+    return (
+        "Batch norm normalises each worker's batch by itself: with batches of unequal sizes the"
+        " small ones have noisier statistics. With micro_batch: 16, and sizes that are multiples of"
+        " it (`balanced` has `multiple: 16`), every worker normalises over 16 samples at a time.",
+    )
+
+
+def _check_settings(experiment: Experiment, flat: FlatModel, name: str) -> None:
+    """Refuse settings that do not fit the model."""
+    if experiment.keep != "none":
+        check_savable(flat.module, name)
+    blocks = {"update": experiment.update}
+    if experiment.local is not None:
+        blocks["local"] = experiment.local.update
+    for block, settings in blocks.items():
+        check_optimizer(settings, block)
+        check_groups(settings, flat.parameters, block)
+    if experiment.cluster.server_shards > flat.most_servers:
+        raise ConfigError(
+            f"cluster.server_shards: {experiment.cluster.server_shards} servers cannot share the"
+            f" {flat.size} parameters that {name} has; at most {flat.most_servers} can."
+        )
+
+
 def _tried_metrics(
     experiment: Experiment, model: InitialModel, module: nn.Module, count: int
 ) -> tuple[str, ...] | None:
@@ -400,6 +342,46 @@ def _tried_metrics(
     return (*names, *(f"{OF_THE_TEST_SET}{name}" for name in names))
 
 
+def _batch_dependent_metrics(
+    experiment: Experiment, model: InitialModel, module: nn.Module
+) -> tuple[str, ...]:
+    """Name the metrics that depend on the batch; raysync's own tasks and models have none."""
+    task = model.task
+    source = task.plan.source if isinstance(task, Supervised) else None
+    is_ours = isinstance(source, str) and source in MODELS
+    if is_ours or not experiment.trains:
+        return ()
+    with users_code(f"task {task.name}: metrics"):
+        return batch_metrics(model, module, min(experiment.evaluation.batch_size, TRIED))
+
+
+def _batch_metrics_remark(names: tuple[str, ...], size: int) -> str:
+    verb = "depend" if len(names) > 1 else "depends"
+    return (
+        f"{', '.join(names)} {verb} on which samples are in one batch, so on"
+        f" evaluation.batch_size: {size}. Compare it between runs of the same size only."
+    )
+
+
+def _groups_with_step_times(experiment: Experiment, model: InitialModel) -> dict[str, WorkerGroup]:
+    """Return the group of each slot, with step times from rates; on the virtual engine for all."""
+    default = CORE_FLOPS_PER_S if experiment.engine == "virtual" else None
+    rates = {
+        group.name: group.flops_per_s or (None if group.emulates_steps else default)
+        for group in experiment.workers
+    }
+    with users_code(f"task {model.task.name}: loss"):
+        flops = max(1.0, step_flops(model, experiment.batch_size)) if any(rates.values()) else 0.0
+    timed = {}
+    for group in experiment.workers:
+        step_s, rate = group.step_s, rates[group.name]
+        if rate:
+            size = group.batch_size or experiment.batch_size
+            step_s = flops * (size / experiment.batch_size) / rate
+        timed[group.name] = group.model_copy(update={"step_s": step_s, "flops_per_s": None})
+    return {slot: timed[group.name] for slot, group in experiment.slots().items()}
+
+
 def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict[str, Array]:
     if not experiment.trains:
         return {}
@@ -409,9 +391,9 @@ def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict
     def labels() -> Array:
         with users_code(f"task {task.name}: labels"):
             values = np.asarray(task.labels(samples))[:count]
-        numbers = isinstance(task, Supervised) and task.data.regression
-        if numbers or values.ndim > 1:
-            what = "numbers to predict" if numbers else "a label for each token"
+        is_regression = isinstance(task, Supervised) and task.data.regression
+        if is_regression or values.ndim > 1:
+            what = "numbers to predict" if is_regression else "a label for each token"
             raise ConfigError(
                 f"data.partition: dirichlet deals samples out by their class; these have {what}.\n"
                 "Allowed: iid, shared."
@@ -424,25 +406,37 @@ def _deal(experiment: Experiment, model: InitialModel, slots: list[str]) -> dict
     )
 
 
-def _timed(experiment: Experiment, model: InitialModel) -> dict[str, WorkerGroup]:
-    """Return the group of each slot, with step times from rates; on the virtual engine for all."""
-    silent = CORE_FLOPS_PER_S if experiment.engine == "virtual" else None
-    rates = {
-        group.name: group.flops_per_s or (None if group.emulates_steps else silent)
-        for group in experiment.workers
-    }
-    with users_code(f"task {model.task.name}: loss"):
-        flops = max(1.0, step_flops(model, experiment.batch_size)) if any(rates.values()) else 0.0
-    sizes = {group.name: group.batch_size or experiment.batch_size for group in experiment.workers}
-    steps_s = {
-        name: flops * (sizes[name] / experiment.batch_size) / rate
-        for name, rate in rates.items()
-        if rate
-    }
-    timed = {
-        group.name: group.model_copy(
-            update={"step_s": steps_s.get(group.name, group.step_s), "flops_per_s": None}
+def _shared_trace_remarks(experiment: Experiment) -> Iterator[str]:
+    for group in experiment.workers:
+        # with one list, a worker that was measured as slow is no slower than the others
+        if is_shared(group.trace, group.count):
+            yield (
+                f"The {group.count} workers of {group.name!r} share one list of"
+                f" {len(group.trace)} step times, and each begins at another place in it. A list or"
+                " a column for each worker keeps them apart."
+            )
+
+
+def _worker_state_remarks(experiment: Experiment, parameters: int) -> Iterator[str]:
+    """Name the size that worker state adds to checkpoints."""
+    if not experiment.worker_state or experiment.checkpoint is None or not experiment.trains:
+        return
+    local = experiment.local
+    vectors = int(experiment.cluster.wire.feeds_back)
+    if local is not None and local.keeps_state:
+        vectors += count_state_numbers(local.update)
+    size_mb = FLOAT_BYTES * vectors * parameters / 1e6
+    yield (
+        f"Each checkpoint has {' and '.join(experiment.worker_state)} of"
+        f" {experiment.worker_count} workers: {experiment.worker_count} x {size_mb:.3g} MB at most."
+    )
+
+
+def _outer_optimizer_remarks(experiment: Experiment) -> Iterator[str]:
+    """Warn of an optimizer for outer steps without local steps."""
+    name = experiment.update.optimizer.name
+    if name in OUTER and experiment.local is None:
+        yield (
+            f"update.optimizer: {name} is for what local steps have changed. Without `local` it"
+            " steps along gradients, as momentum of another kind."
         )
-        for group in experiment.workers
-    }
-    return {slot: timed[group.name] for slot, group in experiment.slots().items()}

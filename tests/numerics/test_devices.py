@@ -59,18 +59,18 @@ def test_two_devices_average_to_the_gradient_of_the_whole_batch(batch_size):
     assert vector.abs().max() > 1e-3
 
 
-@pytest.mark.parametrize("copies", [False, True])
+@pytest.mark.parametrize("is_gpu", [False, True])
 @pytest.mark.parametrize("devices", [["cpu"], ["cpu", "cpu"]])
-def test_a_gradient_comes_into_the_vector_that_is_given(monkeypatch, devices, copies):
+def test_a_gradient_comes_into_the_vector_that_is_given(monkeypatch, devices, is_gpu):
     """In place, or, from a device with memory of its own, by a copy."""
-    monkeypatch.setattr(Device, "copies", copies)
+    monkeypatch.setattr(Device, "is_gpu", is_gpu)
     _, expected, computation = gradient(devices, model=batch_normed())
     given = torch.full_like(expected, float("nan"))
     _, vector, computation = gradient(devices, model=batch_normed(), into=given)
     assert torch.equal(given, expected)
     assert torch.equal(vector, expected)
     is_in_place = computation.model.outgoing.data_ptr() == given.data_ptr()
-    assert is_in_place == (not copies)
+    assert is_in_place == (not is_gpu)
 
 
 def batch_normed():
@@ -214,7 +214,7 @@ def test_copies_arrive_whole():
     hosts = [torch.full((1_000_003,), float(number)) for number in range(20)]
     doubled = []
     for host in hosts:
-        with torch.cuda.stream(device._copies):
+        with torch.cuda.stream(device._copy_stream):
             torch.cuda._sleep(held_cycles)
         doubled.append(device.upload(host) * 2)
     for host, there in zip(hosts, doubled, strict=True):

@@ -27,9 +27,7 @@ def collator(head: str, tokenizer: Any) -> Collate:
 
 
 class NextTokens:
-    """Makes samples without `labels` their own; the loss leaves out padding, not all equal
-    tokens.
-    """
+    """Labels samples with their own tokens; the loss leaves out padding, not all tokens like it."""
 
     def __init__(self, padded: Collate) -> None:
         self._padded = padded

@@ -243,7 +243,7 @@ class HuggingFaceTask(Task):
     def labels(self, samples: Dataset[Any]) -> Sequence[int]:
         if not self._classifies or self._head == "token-classification":
             return super().labels(samples)
-        # reads all samples
+        # this reads all samples
         ordered = (samples[index] for index in range(len(samples)))  # type: ignore[arg-type]
         return [int(sample["labels"]) for sample in ordered]
 
@@ -259,11 +259,13 @@ class HuggingFaceTask(Task):
         loss, labels = float(_loss_of(output)), batch.get("labels")
         if not isinstance(labels, Tensor):
             return {"loss": loss}
-        counts = labels[..., 1:] != IGNORED if self._head == "causal-lm" else labels != IGNORED
-        count = int(counts.sum())
+        if self._head == "causal-lm":
+            labels = labels[..., 1:]  # nothing predicts the first token
+        is_counted = labels != IGNORED
+        count = int(is_counted.sum())
         values = {"loss": Average(loss * count if count else 0.0, count)}
         if self._classifies:
-            correct = int((output.logits.argmax(-1) == labels)[counts].sum())
+            correct = int((output.logits.argmax(-1) == labels)[is_counted].sum())
             values["accuracy"] = Average(correct, count)
         return values
 

@@ -86,8 +86,8 @@ def targets_of(samples: Any) -> Any:
 
 def has_hook(thing: object, hook: str) -> bool:
     """Whether a module or a data module defines a hook, and not only lightning for it."""
-    own = getattr(type(thing), hook, None)
-    return callable(own) and not own.__module__.startswith(PACKAGES)
+    method = getattr(type(thing), hook, None)
+    return callable(method) and not method.__module__.startswith(PACKAGES)
 
 
 def refuse_hooks(hooks: Sequence[str], thing: object, where: str) -> None:

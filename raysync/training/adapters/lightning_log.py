@@ -33,20 +33,20 @@ def logged_values(module: nn.Module) -> Iterator[dict[str, Any]]:
         if on_epoch is not False:
             values[name] = _metric(name, value, reduce_fx, batch_size)
 
-    with _logging_to(module, log):
+    with _replaced_log(module, log):
         yield values
 
 
 @contextmanager
 def nothing_logged(module: nn.Module) -> Iterator[None]:
-    with _logging_to(module, lambda *_, **__: None):
+    with _replaced_log(module, lambda *_, **__: None):
         yield
 
 
 @contextmanager
-def _logging_to(module: nn.Module, log: Callable[..., None]) -> Iterator[None]:
+def _replaced_log(module: nn.Module, log: Callable[..., None]) -> Iterator[None]:
     """Give a module, and those inside it, another `log` within the block."""
-    # their own would warn, and do nothing, without a Trainer; `log_dict` calls it
+    # lightning's `log` would warn, and do nothing, without a Trainer; `log_dict` calls `log`
     loggers = [part for part in module.modules() if hasattr(part, "log_dict")]
     for logger in loggers:
         logger.__dict__["log"] = log
@@ -73,7 +73,7 @@ def _metric(name: str, value: Any, reduction: Any, batch_size: int | None) -> An
 @contextmanager
 def metrics_untouched(module: nn.Module) -> Iterator[None]:
     """Restore the torchmetrics objects of a module after the block."""
-    # the additions of `training_step` would grow without end, and get into evaluations
+    # the values that `training_step` adds would grow without end, and count in evaluations
     metrics = [part for part in module.modules() if hasattr(part, "metric_state")]
     before = [_copied(metric.metric_state) for metric in metrics]
     try:

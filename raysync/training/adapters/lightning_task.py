@@ -32,7 +32,7 @@ from raysync.training.evaluation import OF_THE_TEST_SET
 from raysync.training.tasks.task import Task, is_torchmetric
 from raysync.users_code import users_code
 
-# They change a batch, a gradient or an update: without them another model is trained.
+# hooks that change a batch, a gradient or an update: without them another model is trained
 REFUSED_HOOKS = (
     "backward",
     "clip_gradients",
@@ -44,7 +44,7 @@ REFUSED_HOOKS = (
     "optimizer_zero_grad",
     *BATCH_HOOKS,
 )
-# usual names of the loss of an evaluation, if a step does not return it
+# names under which the loss of an evaluation is logged, if a step does not return it
 LOSSES = ("val_loss", "valid_loss", "validation_loss", "val/loss", "test_loss", "test/loss")
 MODES = {"min": False, "max": True}  # `metric.mode` -> whether higher is better
 
@@ -107,12 +107,33 @@ class LightningTask(Task):
     @property
     @override
     def primary(self) -> str:  # type: ignore[override]
-        return self._metric[0] if self._metric else "loss"  # before anything was logged
+        return self._metric[0] if self._metric else "loss"  # nothing has been logged yet
 
     @property
     @override
     def higher_is_better(self) -> bool:  # type: ignore[override]
         return self._metric[1] if self._metric else False
+
+    @override
+    def build_model(self) -> nn.Module:
+        """Build the LightningModule itself; refuse manual optimization and hooks that change
+        updates.
+        """
+        module: Any = self._create(self._module_class(), self._arguments, "module")
+        if not has_hook(module, "training_step"):
+            raise ConfigError(f"{self._where}: the module has no training_step.")
+        if not module.automatic_optimization:
+            raise ConfigError(
+                f"{self._where}: it optimizes manually (automatic_optimization is False); updates"
+                " are the server's here."
+            )
+        refuse_hooks(REFUSED_HOOKS, module, self._where)
+        with users_code(f"{self._where}: configure_model"):
+            module.configure_model()
+        if has_hook(module, "setup"):
+            with users_code(f"{self._where}: setup"):
+                module.setup("fit")
+        return module  # type: ignore[no-any-return]
 
     def _module_class(self) -> type[Any]:
         return self._class_of(self._reference, "LightningModule")
@@ -132,26 +153,10 @@ class LightningTask(Task):
             )
         return found  # type: ignore[no-any-return]
 
-    @override
-    def build_model(self) -> nn.Module:
-        """Build the LightningModule itself; refuse manual optimization and hooks that change
-        updates.
-        """
-        module: Any = self._make(self._module_class(), self._arguments, "module")
-        if not has_hook(module, "training_step"):
-            raise ConfigError(f"{self._where}: the module has no training_step.")
-        if not module.automatic_optimization:
-            raise ConfigError(
-                f"{self._where}: it optimizes manually (automatic_optimization is False); updates"
-                " are the server's here."
-            )
-        refuse_hooks(REFUSED_HOOKS, module, self._where)
-        with users_code(f"{self._where}: configure_model"):
-            module.configure_model()
-        if has_hook(module, "setup"):
-            with users_code(f"{self._where}: setup"):
-                module.setup("fit")
-        return module  # type: ignore[no-any-return]
+    def _create(self, kind: type[Any], arguments: Mapping[str, Any], what: str) -> Any:
+        where = f"{self._where}: {what}"
+        with users_code(where):
+            return call_checked(kind, where, arguments, {})
 
     @override
     def remarks(self, model: nn.Module) -> Sequence[str]:
@@ -169,49 +174,49 @@ class LightningTask(Task):
     @override
     def update(self, model: nn.Module, file: Update, epochs: float) -> Mapping[str, Any]:
         """Translate `configure_optimizers`; as under Lightning's Trainer, rates are not scaled."""
-        named, scaling = file.model_fields_set, {"lr_scaling": "none"}
-        if {"optimizer", "schedule"} <= named or not has_hook(model, "configure_optimizers"):
+        given, scaling = file.model_fields_set, {"lr_scaling": "none"}
+        if {"optimizer", "schedule"} <= given or not has_hook(model, "configure_optimizers"):
             return scaling
         with users_code(f"{self._where}: configure_optimizers (without a Trainer)"):
             configured = model.configure_optimizers()  # type: ignore[operator]
-        return update_of(self._where, configured, model, named, epochs) | scaling
+        return update_of(self._where, configured, model, given, epochs) | scaling
+
+    @override
+    def train_set(self) -> Dataset[Any]:
+        return self._first_part("train")
+
+    @override
+    def test_set(self) -> Dataset[Any]:
+        """Return the test data, else the data for validation."""
+        return self._first_part("test", "validation")
+
+    @override
+    def validation_set(self) -> Dataset[Any] | None:
+        return self._parts.get("validation") if "test" in self._parts else None
+
+    def _first_part(self, *names: str) -> TaggedSamples:
+        for name in names:
+            if name in self._parts:
+                return self._parts[name]
+        hooks = " or ".join(LOADERS[name] for name in names)
+        raise ConfigError(
+            f"{self._where}: there is no {hooks}; name a LightningDataModule: data:"
+            " package.module:Class."
+        )
 
     @cached_property
     def _parts(self) -> dict[str, TaggedSamples]:
         with alike_in_all_processes():
             source = (
-                self._make(self._data_class(), _without_name(self._data), "data")
+                self._create(self._data_class(), _without_name(self._data), "data")
                 if self._data
-                else self._make(self._module_class(), self._arguments, "module")
+                else self._create(self._module_class(), self._arguments, "module")
             )
             if not self._prepared:
                 with users_code(f"{self._where}: prepare_data"):
                     source.prepare_data()
                 self._prepared = True  # the other processes have its downloads, too
             return parts_of(source, self._where)
-
-    def _part(self, part: str, *others: str) -> TaggedSamples:
-        for name in (part, *others):
-            if name in self._parts:
-                return self._parts[name]
-        hooks = " or ".join(LOADERS[name] for name in (part, *others))
-        raise ConfigError(
-            f"{self._where}: there is no {hooks}; name a LightningDataModule: data:"
-            " package.module:Class."
-        )
-
-    @override
-    def train_set(self) -> Dataset[Any]:
-        return self._part("train")
-
-    @override
-    def test_set(self) -> Dataset[Any]:
-        """Return the test data, else the data for validation."""
-        return self._part("test", "validation")
-
-    @override
-    def validation_set(self) -> Dataset[Any] | None:
-        return self._parts.get("validation") if "test" in self._parts else None
 
     @override
     def collate(self, samples: list[Tagged]) -> Tagged:
@@ -227,7 +232,7 @@ class LightningTask(Task):
     def loss(self, model: nn.Module, batch: Tagged) -> Tensor:
         """Return the loss of `training_step`, and discard its logged values."""
         with nothing_logged(model), metrics_untouched(model):
-            returned = _step(model, "training_step", batch)
+            returned = _call_step(model, "training_step", batch)
         loss = _loss_in(returned)
         if loss is None:
             raise TypeError(
@@ -244,23 +249,18 @@ class LightningTask(Task):
         if not has_hook(model, step):
             return {}
         with logged_values(model) as values:
-            returned = _step(model, step, batch)
+            returned = _call_step(model, step, batch)
         if self._metric is None:
-            self._metric = _first_known(values)
+            self._metric = _first_directed(values)
         if "loss" not in values and (loss := _evaluated_loss(values, returned)) is not None:
             values["loss"] = loss
         if batch.part == "test" and "validation" in self._parts:
             return {name.removeprefix(OF_THE_TEST_SET): value for name, value in values.items()}
         return values
 
-    def _make(self, kind: type[Any], arguments: Mapping[str, Any], what: str) -> Any:
-        where = f"{self._where}: {what}"
-        with users_code(where):
-            return call_checked(kind, where, arguments, {})
 
-
-def _step(model: nn.Module, name: str, batch: Tagged) -> Any:
-    """Call a step, with 0 for the number of the batch if it takes one."""
+def _call_step(model: nn.Module, name: str, batch: Tagged) -> Any:
+    """Call a step, with 0 for the number of the batch if it has that parameter."""
     step: Callable[..., Any] = getattr(model, name)
     count = step.__code__.co_argcount - 1 if hasattr(step, "__code__") else 2
     return step(batch.content) if count == 1 else step(batch.content, 0)
@@ -271,12 +271,12 @@ def _loss_in(returned: Any) -> Any:
 
 
 def _evaluated_loss(values: Mapping[str, Any], returned: Any) -> Any:
-    named = (values[name] for name in LOSSES if name in values)
+    logged = (values[name] for name in LOSSES if name in values)
     loss = _loss_in(returned)
-    return next(named, None) if loss is None else loss
+    return next(logged, None) if loss is None else loss
 
 
-def _first_known(values: Mapping[str, Any]) -> tuple[str, bool] | None:
+def _first_directed(values: Mapping[str, Any]) -> tuple[str, bool] | None:
     """Return the first metric with a known direction, from torchmetrics or of a loss."""
     for name, value in values.items():
         direction = getattr(value, "higher_is_better", None) if is_torchmetric(value) else None

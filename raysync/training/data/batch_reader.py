@@ -60,11 +60,11 @@ class BatchReader:
         workers: int = 0,  # processes that read ahead; 0: this process reads
     ) -> None:
         self._collate, self._batches = collate, batches
-        self._seeded, self._workers = SeededSamples(samples), workers
+        self._seeded_samples, self._workers = SeededSamples(samples), workers
         self._read_batch = getattr(samples, "read_batch", None)
         self._ahead: Iterator[Any] | None = None
         # clock and sizes of the batch that `_ahead` yields next
-        self._next: tuple[int, tuple[int, ...]] | None = None
+        self._next_ahead: tuple[int, tuple[int, ...]] | None = None
 
     @property
     def is_in_memory(self) -> bool:
@@ -88,28 +88,28 @@ class BatchReader:
             return self._read_ahead(clock, tuple(sizes))
         with generators_restored():
             return [
-                self._collate([self._seeded[key] for key in keys])
+                self._collate([self._seeded_samples[key] for key in keys])
                 for keys in keys_of(self._batches, clock, sizes)
             ]
 
     def _read_ahead(self, clock: int, sizes: tuple[int, ...]) -> list[Any]:
-        # another step, after a restart or with a new batch size, restarts the processes
-        if self._ahead is None or self._next != (clock, sizes):
+        # any other step, after a restart or with a new batch size, restarts the processes
+        if self._ahead is None or self._next_ahead != (clock, sizes):
             self._ahead = iter(
                 DataLoader(
-                    self._seeded,
-                    batch_sampler=_Following(self._batches, clock, sizes),
+                    self._seeded_samples,
+                    batch_sampler=_BatchKeys(self._batches, clock, sizes),
                     num_workers=self._workers,
                     collate_fn=self._collate,
-                    generator=torch.Generator(),  # else it draws from the one that the model uses
+                    generator=torch.Generator(),  # by default it draws from the model's generator
                 )
             )
         parts = [next(self._ahead) for _ in sizes]
-        self._next = clock + 1, sizes
+        self._next_ahead = clock + 1, sizes
         return parts
 
 
-class _Following:
+class _BatchKeys:
     """An endless batch sampler: the keys of all batches from a clock on, part by part."""
 
     def __init__(self, batches: Batches, clock: int, sizes: Sequence[int]) -> None:

@@ -15,7 +15,7 @@ def batch_to(batch: Any, move: Callable[[Tensor], Tensor]) -> Any:
         return move(batch)
     if isinstance(batch, Mapping):
         moved = {key: batch_to(value, move) for key, value in batch.items()}
-        return moved if type(batch) is dict else _like(batch, moved)
+        return moved if type(batch) is dict else _as_type_of(batch, moved)
     if isinstance(batch, tuple) and hasattr(batch, "_fields"):
         return type(batch)(*(batch_to(value, move) for value in batch))
     if isinstance(batch, tuple | list):
@@ -23,7 +23,7 @@ def batch_to(batch: Any, move: Callable[[Tensor], Tensor]) -> Any:
     return batch
 
 
-def _like(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
+def _as_type_of(batch: Mapping[Any, Any], moved: dict[Any, Any]) -> Any:
     """Convert to the batch's own type, such as transformers' BatchEncoding, if a dict suffices."""
     try:
         return type(batch)(moved)  # type: ignore[call-arg]

@@ -14,6 +14,7 @@ from raysync.errors import ConfigError
 from raysync.randomness import hashed_seed
 
 Array = npt.NDArray[Any]
+MOST_DRAWS = 100  # draws of shares until each worker has a sample
 
 
 def shards(
@@ -28,8 +29,8 @@ def shards(
         slots: slot -> batch size, in the order of the experiment.
 
     Raises:
-        ConfigError: there are more slots than samples, alpha is so small that in each of 100 draws
-            a slot gets no sample, or `dirichlet` meets samples with more than one label.
+        ConfigError: there are more slots than samples, alpha is so small that in each of several
+            draws a slot gets no sample, or `dirichlet` meets samples with more than one label.
     """
     rng = default_rng(hashed_seed(seed, "partition"))
     if count < len(slots):
@@ -39,13 +40,13 @@ def shards(
     if data.partition == "shared":
         return {slot: np.arange(count) for slot in slots}
     if data.partition == "iid":
-        order, owners = rng.permutation(count), _turns(list(slots.values()), count)
+        order, owners = rng.permutation(count), _owners(list(slots.values()), count)
         return {slot: order[owners == index] for index, slot in enumerate(slots)}
     classes = labels()
     # Each class has shares from Dir(alpha) (Hsu et al. 2019, "Measuring the effects of
     # non-identical data distribution"), with batch sizes b from Dir(n alpha b / sum of b).
     alphas = [data.alpha * (len(slots) * size / sum(slots.values())) for size in slots.values()]
-    for _ in range(100):
+    for _ in range(MOST_DRAWS):
         parts: list[list[Array]] = [[] for _ in slots]
         for label in np.unique(classes):
             members = rng.permutation(np.flatnonzero(classes == label))
@@ -56,13 +57,13 @@ def shards(
         if all(len(part) for part in dealt):
             return dict(zip(slots, dealt, strict=True))
     raise ConfigError(
-        f"data.alpha: {data.alpha} leaves a worker without samples in each of 100 draws; use a"
-        " larger one."
+        f"data.alpha: {data.alpha} leaves a worker without samples in each of {MOST_DRAWS} draws;"
+        " use a larger one."
     )
 
 
-def _turns(sizes: Sequence[int], count: int) -> Array:
-    """Return each sample's slot number, (count,): the k-th turn of a slot of size b comes at k / b.
+def _owners(sizes: Sequence[int], count: int) -> Array:
+    """Return each sample's slot number, (count,): the k-th turn of a slot of size b is at k / b.
 
     So every slot has a sample before one has two, and shares are proportional to within a sample or
     two.
@@ -85,7 +86,7 @@ class Batches:
         self._shard = shard
         self._seed = seed
         self._slot = slot
-        self._pass = -1
+        self._pass_number = -1
         self._order = shard
 
     def seed(self, clock: int) -> int:
@@ -100,14 +101,14 @@ class Batches:
         start, pieces, missing = clock * size, [], size
         while missing:
             number, offset = divmod(start, len(self._shard))
-            piece = self._passed(number)[offset : offset + missing]
+            piece = self._order_of_pass(number)[offset : offset + missing]
             pieces.append(piece)
             start += len(piece)
             missing -= len(piece)
         return np.concatenate(pieces)
 
-    def _passed(self, number: int) -> Array:
-        if number != self._pass:
+    def _order_of_pass(self, number: int) -> Array:
+        if number != self._pass_number:
             rng = default_rng(hashed_seed(self._seed, "batch", self._slot, number))
-            self._pass, self._order = number, rng.permutation(self._shard)
+            self._pass_number, self._order = number, rng.permutation(self._shard)
         return self._order

@@ -60,7 +60,7 @@ class DataSet:
     @property
     def kind(self) -> str:
         """The built-in task that suits the labels."""
-        return _kind(self.tokens, self.regression)
+        return _task_kind(self.tokens, self.regression)
 
     def part(self, part: str, augment: str = "none") -> ArraySamples | None:
         """Return `train`, `validation` (None if there is none) or `test` as a torch data set."""
@@ -89,9 +89,8 @@ class ArraySamples(Dataset[tuple[Tensor, Tensor]]):
         x, y = self.read_batch(np.array([index]), None)
         return x[0], y[0]
 
-    # seed: of the augmentation; None: there is none
     def read_batch(self, indices: Array, seed: int | None) -> tuple[Tensor, Tensor]:
-        """Return samples (n, C, ...) with labels (n,), or tokens with labels (n, T)."""
+        """Return samples (n, C, ...) with labels; without a seed they are not augmented."""
         x = self._x[indices]
         if self._augment == "crop-flip" and seed is not None:
             x = crop_and_flip(torch.from_numpy(x), seed).numpy()
@@ -113,10 +112,10 @@ class LazyDataSet:
 
     @property
     def kind(self) -> str:
-        return _kind(self.tokens, self.regression)
+        return _task_kind(self.tokens, self.regression)
 
     def part(self, part: str, augment: str = "none") -> Dataset[Any] | None:
-        assert augment == "none", "augmentation of what is read lazily"
+        assert augment == "none", "samples that are read one by one are not augmented"
         samples: Dataset[Any] | None = getattr(self, part)
         return samples
 
@@ -133,7 +132,7 @@ class LazyDataSet:
 Labelled = DataSet | LazyDataSet
 
 
-def _kind(tokens: bool, regression: bool) -> str:
+def _task_kind(tokens: bool, regression: bool) -> str:
     if regression:
         return "regression"
     return "language-model" if tokens else "classification"
@@ -189,8 +188,8 @@ def data_set(
 def _in_memory(
     name: str, parts: dict[str, Any], classes: int | None, tokens: bool, regression: bool
 ) -> DataSet:
-    checked = _tokens if tokens else _samples
-    arrays = {part: _pair(name, part, pair, checked) for part, pair in parts.items()}
+    convert = _as_tokens if tokens else _as_samples
+    arrays = {part: _as_arrays(name, part, pair, convert) for part, pair in parts.items()}
     train_x, _ = arrays["train"]
     for part, (x, y) in arrays.items():
         if y.ndim == 0 or len(x) != len(y) or len(x) == 0:
@@ -213,8 +212,8 @@ def _in_memory(
                 f"data {name}: train samples are {train_x.shape[1:]}, {part} samples {x.shape[1:]}."
             )
     if regression:
-        arrays = {part: (x, _numbers(name, part, y)) for part, (x, y) in arrays.items()}
-        count = _same_width(name, arrays, classes)
+        arrays = {part: (x, _as_targets(name, part, y)) for part, (x, y) in arrays.items()}
+        count = _target_count(name, arrays, classes)
     else:
         count = _class_count(name, arrays, classes, tokens)
         arrays = {part: (x, y.astype(np.int64)) for part, (x, y) in arrays.items()}
@@ -223,6 +222,73 @@ def _in_memory(
         f"{part}_{axis}": z for part in arrays for axis, z in zip("xy", arrays[part], strict=True)
     }
     return DataSet(name=name, classes=count, mean=mean, std=std, tokens=tokens, **vectors)
+
+
+def _as_arrays(
+    name: str, part: str, pair: object, convert: Callable[[str, Array], Array]
+) -> tuple[Array, Array]:
+    if not isinstance(pair, tuple | list) or len(pair) != 2:
+        what = f"{len(pair)} things" if isinstance(pair, tuple | list) else type(pair).__name__
+        raise ConfigError(
+            f"data {name}: {part} must be a pair (samples, labels) of arrays or tensors, or a torch"
+            f" Dataset of such pairs; got {what}."
+        )
+    x = _as_array(f"data {name}: samples of {part}", pair[0])
+    return convert(f"data {name}: {part}", x), _as_array(f"data {name}: labels of {part}", pair[1])
+
+
+def _as_array(where: str, value: object) -> Array:
+    required = f"{where} must be numbers in an array, a tensor or lists of equal length"
+    if not isinstance(value, list | tuple) and not hasattr(value, "__array__"):
+        raise ConfigError(f"{required}, got {type(value).__name__}.")
+    try:
+        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
+    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, sparse tensors, bfloat16
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise ConfigError(f"{required}, got {type(value).__name__} ({reason:.150}).") from error
+    if array.dtype.kind not in "biuf":
+        raise ConfigError(f"{required}, got {type(value).__name__} of {array.dtype}.")
+    return array
+
+
+def _as_samples(where: str, x: Array) -> Array:
+    if x.ndim < 2:
+        raise ConfigError(
+            f"{where}: samples need at least one dimension each, got an array of shape {x.shape}."
+        )
+    return np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32))
+
+
+def _as_tokens(where: str, x: Array) -> Array:
+    if x.ndim != 2 or not _counts_from_0(x):
+        raise ConfigError(
+            f"{where}: tokens must be whole numbers from 0 in an array (N, T), got "
+            f"{x.dtype} {x.shape}."
+        )
+    return np.ascontiguousarray(x, np.int64)
+
+
+def _counts_from_0(values: Array) -> bool:
+    return np.issubdtype(values.dtype, np.integer) and values.size > 0 and int(values.min()) >= 0
+
+
+def _as_targets(name: str, part: str, y: Array) -> Array:
+    """Return the labels of a regression as (N, K) float32."""
+    if y.ndim > 2 or not np.isfinite(y).all():
+        raise ConfigError(
+            f"data {name}: labels of {part} must be finite numbers (N,) or (N, K), got {y.shape}."
+        )
+    return np.ascontiguousarray(y.reshape(len(y), -1), np.float32)
+
+
+def _target_count(name: str, arrays: dict[str, tuple[Array, Array]], classes: int | None) -> int:
+    widths = {part: int(y.shape[1]) for part, (_, y) in arrays.items()}
+    if len(set(widths.values())) > 1 or classes not in (None, widths["train"]):
+        raise ConfigError(
+            f"data {name}: a regression has equally many numbers to predict in each part, and"
+            f" `classes`, if it is given, says how many; got {widths} and classes: {classes}."
+        )
+    return widths["train"]
 
 
 def _class_count(
@@ -238,23 +304,19 @@ def _class_count(
     return classes or largest + 1
 
 
-def _numbers(name: str, part: str, y: Array) -> Array:
-    """Return the labels of a regression as (N, K) float32."""
-    if y.ndim > 2 or not np.isfinite(y).all():
-        raise ConfigError(
-            f"data {name}: labels of {part} must be finite numbers (N,) or (N, K), got {y.shape}."
-        )
-    return np.ascontiguousarray(y.reshape(len(y), -1), np.float32)
-
-
-def _same_width(name: str, arrays: dict[str, tuple[Array, Array]], classes: int | None) -> int:
-    widths = {part: int(y.shape[1]) for part, (_, y) in arrays.items()}
-    if len(set(widths.values())) > 1 or classes not in (None, widths["train"]):
-        raise ConfigError(
-            f"data {name}: a regression has equally many numbers to predict in each part, and"
-            f" `classes`, if it is given, says how many; got {widths} and classes: {classes}."
-        )
-    return widths["train"]
+def _channel_moments(x: Array) -> tuple[Array, Array]:
+    """Return mean and standard deviation of each channel, exactly, from the counts of its bytes."""
+    if x.dtype != np.uint8:
+        return np.zeros(1, np.float32), np.ones(1, np.float32)
+    values = np.arange(256)
+    moments = []
+    for channel in range(x.shape[1]) if x.ndim > 2 else [slice(None)]:
+        counts = np.bincount(x[:, channel].reshape(-1), minlength=len(values))
+        mean = counts @ values / counts.sum()
+        variance = counts @ (values - mean) ** 2 / counts.sum()
+        moments.append((mean, variance**0.5 or 1.0))
+    mean, std = np.array(moments, np.float32).T
+    return mean, std
 
 
 def _lazy(
@@ -293,75 +355,11 @@ def _lazy(
     )
 
 
-def _pair(
-    name: str, part: str, pair: object, checked: Callable[[str, Array], Array]
-) -> tuple[Array, Array]:
-    if not isinstance(pair, tuple | list) or len(pair) != 2:
-        what = f"{len(pair)} things" if isinstance(pair, tuple | list) else type(pair).__name__
-        raise ConfigError(
-            f"data {name}: {part} must be a pair (samples, labels) of arrays or tensors, or a torch"
-            f" Dataset of such pairs; got {what}."
-        )
-    x = _array(f"data {name}: samples of {part}", pair[0])
-    return checked(f"data {name}: {part}", x), _array(f"data {name}: labels of {part}", pair[1])
-
-
-def _array(where: str, value: object) -> Array:
-    required = f"{where} must be numbers in an array, a tensor or lists of equal length"
-    if not isinstance(value, list | tuple) and not hasattr(value, "__array__"):
-        raise ConfigError(f"{required}, got {type(value).__name__}.")
-    try:
-        array = value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-    except (TypeError, ValueError, RuntimeError) as error:  # ragged lists, sparse tensors, bfloat16
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise ConfigError(f"{required}, got {type(value).__name__} ({reason:.150}).") from error
-    if array.dtype.kind not in "biuf":
-        raise ConfigError(f"{required}, got {type(value).__name__} of {array.dtype}.")
-    return array
-
-
-def _samples(where: str, x: Array) -> Array:
-    if x.ndim < 2:
-        raise ConfigError(
-            f"{where}: samples need at least one dimension each, got an array of shape {x.shape}."
-        )
-    return np.ascontiguousarray(x if x.dtype == np.uint8 else x.astype(np.float32))
-
-
-def _tokens(where: str, x: Array) -> Array:
-    if x.ndim != 2 or not _counts_from_0(x):
-        raise ConfigError(
-            f"{where}: tokens must be whole numbers from 0 in an array (N, T), got "
-            f"{x.dtype} {x.shape}."
-        )
-    return np.ascontiguousarray(x, np.int64)
-
-
-def _counts_from_0(values: Array) -> bool:
-    return np.issubdtype(values.dtype, np.integer) and values.size > 0 and int(values.min()) >= 0
-
-
-# exact, from the counts of the 256 values of a byte
-def _channel_moments(x: Array) -> tuple[Array, Array]:
-    """Return mean and standard deviation of each channel."""
-    if x.dtype != np.uint8:
-        return np.zeros(1, np.float32), np.ones(1, np.float32)
-    values = np.arange(256)
-    moments = []
-    for channel in range(x.shape[1]) if x.ndim > 2 else [slice(None)]:
-        counts = np.bincount(x[:, channel].reshape(-1), minlength=256)
-        mean = counts @ values / counts.sum()
-        variance = counts @ (values - mean) ** 2 / counts.sum()
-        moments.append((mean, variance**0.5 or 1.0))
-    mean, std = np.array(moments, np.float32).T
-    return mean, std
-
-
 def subset(whole: Labelled, data: Data) -> Labelled:
     """Limit a data set to its first samples, and split off a validation set, as `data` says.
 
     Raises:
-        ConfigError: it has a validation set already, too few samples, or is read one by one.
+        ConfigError: the set has a validation set already, too few samples, or is read one by one.
     """
     train, test = data.train_samples, data.test_samples
     if isinstance(whole, LazyDataSet):
@@ -378,10 +376,14 @@ def subset(whole: Labelled, data: Data) -> Labelled:
         test_x=whole.test_x[:test],
         test_y=whole.test_y[:test],
     )
-    return part if data.validation_samples is None else _validated(part, data.validation_samples)
+    return (
+        part
+        if data.validation_samples is None
+        else _split_off_validation(part, data.validation_samples)
+    )
 
 
-def _validated(whole: DataSet, count: int) -> DataSet:
+def _split_off_validation(whole: DataSet, count: int) -> DataSet:
     """Move some training samples, always the same ones, to the validation set."""
     if whole.validation_x is not None:
         raise ConfigError(f"data.validation_samples: {whole.name} has a validation set already.")
@@ -391,13 +393,13 @@ def _validated(whole: DataSet, count: int) -> DataSet:
             f" {whole.name} leave none to train on."
         )
     order = default_rng(hashed_seed(0, "validation")).permutation(len(whole.train_x))
-    taken, left = np.sort(order[:count]), np.sort(order[count:])
+    validation, train = np.sort(order[:count]), np.sort(order[count:])
     return replace(
         whole,
-        train_x=whole.train_x[left],
-        train_y=whole.train_y[left],
-        validation_x=whole.train_x[taken],
-        validation_y=whole.train_y[taken],
+        train_x=whole.train_x[train],
+        train_y=whole.train_y[train],
+        validation_x=whole.train_x[validation],
+        validation_y=whole.train_y[validation],
     )
 
 

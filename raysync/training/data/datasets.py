@@ -20,6 +20,8 @@ from raysync.training.data.data_set import DataSet, Labelled, LazyDataSet, data_
 from raysync.training.tasks.text import read_text, split, synthetic_text, token_ids
 from raysync.users_code import users_code
 
+DRAWN_AT_ONCE = 1000  # random images: the float64 noise of all would take 8 times their memory
+
 
 def digits() -> Labelled:
     """scikit-learn's 8x8 digits: 1,797 images, the last 360 for testing. Comes with raysync."""
@@ -69,9 +71,10 @@ def synthetic(
     def draw(count: int) -> tuple[Array, Array]:
         y = rng.integers(classes, size=count)
         x = np.empty((count, *shape), np.uint8)
-        for start in range(0, count, 1000):
-            part = centres[y[start : start + 1000]]
-            x[start : start + 1000] = np.clip(part + rng.normal(0, noise, part.shape), 0, 255)
+        for start in range(0, count, DRAWN_AT_ONCE):
+            rows = slice(start, start + DRAWN_AT_ONCE)
+            images = centres[y[rows]]
+            x[rows] = np.clip(images + rng.normal(0, noise, images.shape), 0, 255)
         return x, y
 
     return data_set("synthetic", draw(train), draw(test), classes)
@@ -96,28 +99,28 @@ def text(*, file: str | None = None, context: int = 64, test_share: float = 0.1)
     return data_set("text", *split(ids, context, test_share), classes=len(vocabulary), tokens=True)
 
 
-_IDX = tuple(
+_IDX_FILES = tuple(
     f"{part}-{what}-ubyte" for part in ("train", "t10k") for what in ("images-idx3", "labels-idx1")
 )
-_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
+_CIFAR10_BATCHES = tuple(f"data_batch_{number}" for number in range(1, 6))
 # torchvision's folder below `data_dir`, and the files in it
 FILES = {
-    "MNIST": ("MNIST/raw", _IDX),
-    "FashionMNIST": ("FashionMNIST/raw", _IDX),
-    "CIFAR10": ("cifar-10-batches-py", (*_BATCHES, "test_batch", "batches.meta")),
+    "MNIST": ("MNIST/raw", _IDX_FILES),
+    "FashionMNIST": ("FashionMNIST/raw", _IDX_FILES),
+    "CIFAR10": ("cifar-10-batches-py", (*_CIFAR10_BATCHES, "test_batch", "batches.meta")),
     "CIFAR100": ("cifar-100-python", ("train", "test", "meta")),
 }
 
 
 def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | None], Labelled]:
-    def load(data_dir: Path | None) -> Labelled:
+    def read(data_dir: Path | None) -> Labelled:
         if data_dir is None:
             raise ConfigError(
                 f"data {name}: needs data.data_dir, the folder that holds it or that it is"
                 " downloaded to."
             )
-        root, (below, files) = data_dir.expanduser(), FILES[cls]
-        folder = root / below
+        root, (subfolder, files) = data_dir.expanduser(), FILES[cls]
+        folder = root / subfolder
         missing = [file for file in files if not (folder / file).exists()]
         if missing:
             _download(name, cls, root, missing)
@@ -133,12 +136,12 @@ def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | Non
             ) from error
         return data_set(name, _arrays_of(train), _arrays_of(test), classes)
 
-    load.__doc__ = f"torchvision's {cls}."
-    return load
+    read.__doc__ = f"torchvision's {cls}."
+    return read
 
 
 def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
-    kind, (below, files) = getattr(import_module("torchvision.datasets"), cls), FILES[cls]
+    kind, (subfolder, files) = getattr(import_module("torchvision.datasets"), cls), FILES[cls]
     folders = [*reversed(root.absolute().parents), root]
     new = next((folder for folder in folders if not folder.exists()), None)
     try:
@@ -148,12 +151,12 @@ def _download(name: str, cls: str, root: Path, missing: Sequence[str]) -> None:
             # torchvision creates the folder before the download
             shutil.rmtree(new, ignore_errors=True)
         reason = (str(error) or type(error).__name__).splitlines()[0]
-        lacks = f"{root / below} lacks {', '.join(missing)}"
+        lacks = f"{root / subfolder} lacks {', '.join(missing)}"
         if len(missing) == len(files):
             lacks = f"not in {root}"
         raise ConfigError(
             f"data {name}: {lacks}, and it cannot be downloaded here ({reason}).\n"
-            f"Put the official files into {root / below}/: {', '.join(files)}."
+            f"Put the official files into {root / subfolder}/: {', '.join(files)}."
         ) from error
 
 

@@ -94,7 +94,7 @@ def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:
     if experiment.task is not None and experiment.names_a_task:
         name = experiment.task.name
         if not name.startswith(GIVEN):
-            with _trusted(), seeded(experiment.seed):
+            with _trust_required(), seeded(experiment.seed):
                 return load_task(experiment.task).build_model()
     with legible(where):
         with safe_open(file, "pt") as opened:
@@ -116,14 +116,14 @@ def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:
         tokens=bool(tokens),
     )
     try:
-        with _trusted(), seeded(experiment.seed):
+        with _trust_required(), seeded(experiment.seed):
             return plan.build()
     except RuntimeError as error:  # no memory, for a shape that no data ever had
         raise ConfigError(f"{where}: the model {name} cannot be built ({error}).") from error
 
 
 @contextmanager
-def _trusted() -> Iterator[None]:
+def _trust_required() -> Iterator[None]:
     """Raise a `ConfigError` that a record must be trusted before its references are imported."""
     try:
         yield

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from pickle import UnpicklingError
@@ -33,7 +33,7 @@ _UNREADABLE = (
     ArithmeticError,
     MemoryError,
 )
-NAMED = 5  # most names of a kind in a message
+LISTED = 5  # most names of a kind in a message
 
 
 def read(file: Path, where: str) -> StateDict:
@@ -75,17 +75,17 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Mod
     """Load tensors into a module that has just these, and return it; else raise a ConfigError."""
     if not isinstance(module, nn.Module):
         raise ConfigError(f"{where}: fills an nn.Module, not {type(module).__name__}.")
-    own = module.state_dict()
+    expected = module.state_dict()
     differ = [
         f"{name} {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"
-        for name, tensor in own.items()
+        for name, tensor in expected.items()
         if name in tensors and not is_lazy(tensor) and tensors[name].shape != tensor.shape
     ]
     reasons = [
         f"{what} {_listed(names)}"
         for what, names in (
-            ("it lacks", [name for name in own if name not in tensors]),
-            ("the model has no", [name for name in tensors if name not in own]),
+            ("it lacks", [name for name in expected if name not in tensors]),
+            ("the model has no", [name for name in tensors if name not in expected]),
             ("it has", differ),
         )
         if names
@@ -96,15 +96,14 @@ def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Mod
     return module
 
 
-def _listed(all_names: Iterable[str]) -> str:
-    first, *others = all_names
-    names = [first, *others[: NAMED - 1]]
-    more = len(others) + 1 - len(names)
-    return ", ".join(names) + (f" and {more} more" if more else "")
+def _listed(names: Sequence[str]) -> str:
+    more = len(names) - LISTED
+    return ", ".join(names[:LISTED]) + (f" and {more} more" if more > 0 else "")
 
 
 @contextmanager
 def legible(where: str) -> Iterator[None]:
+    """Raise a ConfigError for a file that the block cannot read."""
     try:
         yield
     except _UNREADABLE as error:

@@ -33,7 +33,7 @@ def encode(state: Mapping[str, Any]) -> bytes:
     """Encode a state; a tensor that occurs several times is written once.
 
     Raises:
-        ConfigError: something is neither a tensor nor JSON-native; it is named.
+        ConfigError: a value, whose path it names, is neither a tensor nor JSON-native.
     """
     tensors: dict[str, Tensor] = {}
     written = _Writer(tensors).to_json(state, "")
@@ -83,19 +83,19 @@ class _Writer:
         )
 
     def _register(self, tensor: Tensor, path: str) -> str:
-        seen = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
-        if seen not in self._names:
-            self._names[seen] = path
+        identity = tensor.data_ptr(), tensor.dtype, tensor.shape, tensor.stride()
+        if identity not in self._names:
+            self._names[identity] = path
             storage = tensor.untyped_storage().data_ptr()
-            # safetensors refuses tensors that overlap
-            own = tensor.clone() if storage in self._storages else tensor
+            if storage in self._storages:  # safetensors refuses tensors that overlap
+                tensor = tensor.clone()
             self._storages.add(storage)
-            self._tensors[path] = own.detach().contiguous()
-        return self._names[seen]
+            self._tensors[path] = tensor.detach().contiguous()
+        return self._names[identity]
 
 
 def _read(value: Any, tensors: Mapping[str, Tensor]) -> Any:
-    match value:
+    match value:  # a pattern cannot contain the constants of these keys
         case {"$tensor": name, "$strides": strides} if all(strides):
             return _strided(tensors[name], strides)
         case {"$tensor": name}:

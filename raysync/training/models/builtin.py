@@ -162,7 +162,7 @@ FOR_TOKENS = {"char-lm"}  # models whose samples are rows of tokens
 class ModelPlan:
     """Builds a module for the samples of a data set; a module as an object keeps its weights."""
 
-    source: ModelSource  # a function gets `input_shape` and `classes` if it has such parameters
+    source: ModelSource  # a function receives `input_shape` and `classes` if it has such parameters
     parameters: dict[str, Any]
     input_shape: Shape  # of one sample
     classes: int  # logits for each label
@@ -180,7 +180,7 @@ class ModelPlan:
         module = (
             copy.deepcopy(self.source)
             if isinstance(self.source, nn.Module)
-            else self._call(self.source)
+            else self._call_source(self.source)
         )
         if not isinstance(module, nn.Module):
             raise ConfigError(
@@ -189,13 +189,7 @@ class ModelPlan:
         self._check(module)
         return module
 
-    @property
-    def example(self) -> Tensor:
-        """Two samples: zeros, or the vocabulary's last token."""
-        shape = (2, *self.input_shape)
-        return torch.full(shape, self.classes - 1) if self.tokens else torch.zeros(shape)
-
-    def _call(self, source: str | Callable[..., nn.Module]) -> Any:
+    def _call_source(self, source: str | Callable[..., nn.Module]) -> Any:
         where = f"model {self.name}"
         if not isinstance(source, str):
             if not callable(source):
@@ -239,6 +233,12 @@ class ModelPlan:
             f"{f'tokens from 0 to {self.classes - 1}' if self.tokens else 'samples'} of shape"
             f" {self.input_shape}"
         )
+
+    @property
+    def example(self) -> Tensor:
+        """Two samples: zeros, or the vocabulary's last token."""
+        shape = (2, *self.input_shape)
+        return torch.full(shape, self.classes - 1) if self.tokens else torch.zeros(shape)
 
 
 def listed(name: str) -> ModelPlan:

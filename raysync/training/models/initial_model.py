@@ -28,10 +28,10 @@ class InitialModel:
     """The task and its model's start; the actors of a node share one copy of its arrays."""
 
     task: Task
-    state: StateDict | None = None  # to begin with; None: the task's own
+    state: StateDict | None = None  # the initial weights; None: as the task builds them
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return InitialModel, (self.task, self.state)  # no data sets: each process makes its own
+        return InitialModel, (self.task, self.state)  # without the cached data sets
 
     # each process makes the sets when needed: this may read the names of all files in a folder
     @cached_property
@@ -57,10 +57,10 @@ class InitialModel:
     def build(self, seed: int) -> nn.Module:
         """Build the module with the initial weights of a run, on the CPU."""
         with seeded(seed):
-            module = self._built()
+            module = self._build_module()
         return module if self.state is None else fill(module, self.state, "init_from")
 
-    def _built(self) -> nn.Module:
+    def _build_module(self) -> nn.Module:
         where = f"task {self.task.name}: build_model"
         with users_code(where):
             module = self.task.build_model()

@@ -16,7 +16,7 @@ from raysync.training.models.initial_model import InitialModel
 from raysync.training.tasks.task_checks import TRIED, tried_indices, why_too_few
 from raysync.training.worker.gradient import cut_batch
 
-SMALL = 4  # batches of fewer samples are tried even if all are as small
+SMALL = 4  # batches of fewer samples are tried even if all batches are as small
 
 
 def smallest_batch(
@@ -40,23 +40,23 @@ def smallest_batch(
     is_divided = bool(balanced) or for_balanced
     least = 1 if is_divided else min(size for size, _ in pieces)
     most = min(TRIED, count)
-    if least >= min(max(experiment.batch_size, SMALL), most):  # it is tried anyhow
+    if least >= min(max(experiment.batch_size, SMALL), most):  # the task is tried on as many anyhow
         return 1
 
-    def why(size: int) -> str:
+    def failure(size: int) -> str:
         return why_too_few(model, module, tried_indices(experiment, count, size))
 
-    reason = why(least)
-    if not reason or why(most):  # what fails at every size is no matter of the size
+    reason = failure(least)
+    if not reason or failure(most):  # a task that fails at every size does not fail for its size
         return 1
-    found = least + bisect_left(range(least, most), True, key=lambda size: not why(size))
-    needs = f"{model.task.name} needs at least {found} samples at once, with fewer: {reason}"
+    fewest = least + bisect_left(range(least, most), True, key=lambda size: not failure(size))
+    needs = f"{model.task.name} needs at least {fewest} samples at once, with fewer: {reason}"
     for size, where in pieces:
-        if size < found:
+        if size < fewest:
             raise ConfigError(f"{where}: a device would compute {size} at once; {needs}.")
     for paradigm in balanced:
-        _check_shares(experiment, paradigm, found, needs)
-    return found if is_divided else 1
+        _check_shares(experiment, paradigm, fewest, needs)
+    return fewest if is_divided else 1
 
 
 def _pieces(experiment: Experiment) -> Iterator[tuple[int, str]]:

@@ -31,21 +31,21 @@ class FlatOptimizer:
     ) -> None:
         self._groups = groups
         longest = max(1, len(weights)) if is_fused(update) else PIECE
-        # of each group, as slices of (P,)
+        # the pieces of each group, as slices of (P,)
         self.pieces = [list(group.pieces(longest)) for group in groups]
         parameters = [
             [torch.nn.Parameter(weights[piece].view(group.matrix or -1)) for piece in pieces]
             for group, pieces in zip(groups, self.pieces, strict=True)
         ]
         self._optimizer = optimizer_of(update, [{"params": views} for views in parameters])
-        # for each piece a view of the weights, and its place in (P,)
+        # each piece as a view of the weights, and as a slice of (P,)
         self._parameters = [
             pair
             for views, pieces in zip(parameters, self.pieces, strict=True)
             for pair in zip(views, pieces, strict=True)
         ]
-        own = is_torchs_own(update)
-        self._advance = _bare_step(self._optimizer) if own else self._optimizer.step
+        is_torchs = is_torchs_own(update)
+        self._advance = _bare_step(self._optimizer) if is_torchs else self._optimizer.step
 
     @property
     def kind(self) -> str:
@@ -60,9 +60,9 @@ class FlatOptimizer:
             gradient: (P,), which is only read.
             momentum: None: the optimizer has none.
         """
-        for group, own in zip(self._optimizer.param_groups, self._groups, strict=True):
-            group["lr"] = lr * own.lr_factor
-            group["weight_decay"] = weight_decay if own.weight_decay is None else own.weight_decay
+        for group, flat in zip(self._optimizer.param_groups, self._groups, strict=True):
+            group["lr"] = lr * flat.lr_factor
+            group["weight_decay"] = weight_decay if flat.weight_decay is None else flat.weight_decay
             if momentum is not None:
                 group["momentum"] = momentum
         for parameter, piece in self._parameters:
@@ -85,21 +85,6 @@ class FlatOptimizer:
         _restore(self._optimizer, {**saved, "state": states})
 
 
-def numbers_kept(update: Update) -> int:
-    """Count an optimizer's numbers for each parameter between steps (for Muon at most)."""
-    size = 8
-    optimizer = FlatOptimizer(update, torch.zeros(size), [FlatParameterGroup((slice(0, size),))])
-    momentum = update.momentum or None
-    optimizer.step(torch.ones(size), update.lr, update.weight_decay, momentum)
-    states = optimizer.state()["state"]
-    return sum(
-        value.numel() == size
-        for values in states.values()
-        for value in values.values()
-        if isinstance(value, Tensor)
-    )
-
-
 def _bare_step(optimizer: Optimizer) -> Callable[[], None]:
     """Return the step of a torch class without its profiler range, hooks and compiler marks."""
     # between two updates their code leaves the caches, and costs a small model a fifth of an update
@@ -113,18 +98,33 @@ def _bare_step(optimizer: Optimizer) -> Callable[[], None]:
 
 
 def _restore(optimizer: Optimizer, saved: State) -> None:
-    own = [
+    settings = [
         {name: group[name] for name in SETTINGS if name in group}
         for group in optimizer.param_groups
     ]
     optimizer.load_state_dict(saved)
-    for group, settings in zip(optimizer.param_groups, own, strict=True):
-        group.update(settings)
+    for group, present in zip(optimizer.param_groups, settings, strict=True):
+        group.update(present)
     parameters = [p for group in optimizer.param_groups for p in group["params"]]
     for key, values in saved["state"].items():
-        if isinstance(key, int):  # as they were: torch has cast them to the parameter's type
+        if isinstance(key, int):  # torch has cast these values to the parameter's type
             cast = optimizer.state[parameters[key]]
             optimizer.state[parameters[key]] = {
                 name: value.to(cast[name].device) if isinstance(value, Tensor) else value
                 for name, value in values.items()
             }
+
+
+def count_state_numbers(update: Update) -> int:
+    """Count an optimizer's numbers for each parameter between steps (for Muon at most)."""
+    size = 8
+    optimizer = FlatOptimizer(update, torch.zeros(size), [FlatParameterGroup((slice(0, size),))])
+    momentum = update.momentum or None
+    optimizer.step(torch.ones(size), update.lr, update.weight_decay, momentum)
+    states = optimizer.state()["state"]
+    return sum(
+        value.numel() == size
+        for values in states.values()
+        for value in values.values()
+        if isinstance(value, Tensor)
+    )

@@ -71,15 +71,8 @@ def rate_in_force(update: Update, paradigm: AnyParadigm, workers: int) -> str:
     return ", ".join(parts)
 
 
-def local_rate(local: Local) -> str:
-    """Describe local steps: `local: 8 steps of sgd at lr 0.1`."""
-    steps = f"{local.steps} steps" if local.steps > 1 else "steps"
-    schedule = "" if local.schedule.name == "constant" else f", schedule: {local.schedule.name}"
-    return f"local: {steps} of {local.optimizer.name} at lr {local.lr:g}{schedule}"
-
-
-# pushes of an update; None: their number varies
 def _scaled_rate(update: Update, pushes: int | None, workers: int) -> str:
+    """Describe a learning rate; `pushes` of an update: None if their number varies."""
     if update.lr_scaling == "inverse-root" and workers > 1:
         rate = update.lr * rate_factor(update, pushes or 1, workers)
         return f"{update.lr:g} / sqrt({workers}) = {rate:g} (lr_scaling: inverse-root)"
@@ -88,3 +81,10 @@ def _scaled_rate(update: Update, pushes: int | None, workers: int) -> str:
     if pushes is None:
         return f"{update.lr:g} x the pushes of each update, which vary (lr_scaling: linear)"
     return f"{update.lr:g} x {pushes} = {pushes * update.lr:g} (lr_scaling: linear)"
+
+
+def local_rate(local: Local) -> str:
+    """Describe local steps: `local: 8 steps of sgd at lr 0.1`."""
+    steps = f"{local.steps} steps" if local.steps > 1 else "steps"
+    schedule = "" if local.schedule.name == "constant" else f", schedule: {local.schedule.name}"
+    return f"local: {steps} of {local.optimizer.name} at lr {local.lr:g}{schedule}"

@@ -46,35 +46,33 @@ class ModelServer:
     def __init__(self, store: Store) -> None:
         self.store = store
         self.version = 0
-        self._broken: Exception | None = None
+        self._first_error: Exception | None = None
         self._saved: dict[str, Tensor] = {}  # vectors of a snapshot that have not been read yet
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         assert isinstance(self.store, ParameterStore), "replicas have no shards"
-        with self._sound(plan.version - 1):
+        with self._at_version(plan.version - 1):
             return self.store.combine(plan, vectors)
 
     def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> int:
         """Apply one update and return its version, or raise MissedUpdate after a gap."""
-        with self._sound(plan.version - 1):
+        with self._at_version(plan.version - 1):
             self.store.apply(plan, vectors)
             self.version += 1
         return self.version
 
     def publish(self, version: int, replica: int) -> Tensor:
         """Return a replica's weights or their `MEAN`, (P + Q,), valid until the next update."""
-        with self._sound(version):
+        with self._at_version(version):
             return self.store.publish(replica)
 
     def forget(self, worker: str) -> None:
-        with self._sound(self.version):
+        with self._at_version(self.version):
             self.store.forget(worker)
 
     def statistics(self, worker: str) -> Tensor:
-        """Return the buffers of a worker's latest applied push, or initial ones, behind zeros (P +
-        Q,).
-        """
-        with self._sound(self.version):
+        """Return zeros (P,) and the buffers of a worker's latest applied push, or initial ones."""
+        with self._at_version(self.version):
             return self.store.statistics(worker)
 
     def snapshot(
@@ -105,7 +103,7 @@ class ModelServer:
 
     def state(self, version: int | None = None) -> State:
         """Return the state of later calls, at `version` if given; valid until the next update."""
-        with self._sound(self.version if version is None else version):
+        with self._at_version(self.version if version is None else version):
             return {"version": self.version, "store": self.store.state()}
 
     def load_state(self, state: State) -> None:
@@ -117,16 +115,16 @@ class ModelServer:
         return self._saved.pop(name)
 
     @contextmanager
-    def _sound(self, version: int) -> Iterator[None]:
+    def _at_version(self, version: int) -> Iterator[None]:
         """Check the version, and raise the error of a failed update again at every later call."""
-        # So no published model misses an update unnoticed. The version is wrong if the call for an
+        # No published model may miss an update unnoticed. The version is wrong if the call for an
         # update never began, because one of its arguments was lost.
-        if self._broken is not None:
-            raise self._broken
+        if self._first_error is not None:
+            raise self._first_error
         try:
             if self.version != version:
                 raise MissedUpdate(f"the model is at version {self.version}, not at {version}")
             yield
         except Exception as error:
-            self._broken = error
+            self._first_error = error
             raise

@@ -39,25 +39,25 @@ class MuonWithAdamW(Optimizer):
         groups = [group | {"lr": lr, "weight_decay": weight_decay} for group in params]
         matrices = [group for group in groups if _has_matrices(group)]
         others = [group for group in groups if not _has_matrices(group)]
-        self._parts: list[Optimizer] = []
+        self._optimizers: list[Optimizer] = []
         if matrices:
             options: dict[str, Any] = {"adjust_lr_fn": adjust_lr_fn, "ns_steps": ns_steps}
-            self._parts += [
+            self._optimizers += [
                 torch.optim.Muon(matrices, momentum=momentum, nesterov=nesterov, **options)
             ]
         if others:
-            self._parts += [AdamW(others, betas=betas, fused=True)]
-        # the parts have filled in these groups, and step on the very same ones
+            self._optimizers += [AdamW(others, betas=betas, fused=True)]
+        # both optimizers have filled in these groups, and step on the very same ones
         super().__init__(groups, {})
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
         assert closure is None, "gradients are given"
-        for part in self._parts:
-            # a state that was loaded has replaced both
-            part.state, matrices = self.state, isinstance(part, torch.optim.Muon)
-            part.param_groups = [g for g in self.param_groups if _has_matrices(g) == matrices]
-            part.step()
+        for optimizer in self._optimizers:
+            # `load_state_dict` replaces `state` and `param_groups` of this object only
+            optimizer.state, is_muon = self.state, isinstance(optimizer, torch.optim.Muon)
+            optimizer.param_groups = [g for g in self.param_groups if _has_matrices(g) == is_muon]
+            optimizer.step()
 
 
 def _has_matrices(group: dict[str, Any]) -> bool:

@@ -32,13 +32,22 @@ COUPLED = {
 OURS: dict[str, type[Optimizer]] = OUTER | {MUON: MuonWithAdamW}
 
 SETTINGS = ("lr", "weight_decay", "momentum", "nesterov", "betas")
-"""Arguments with settings of their own. (A user's class with more than two betas takes these as a
+"""Arguments with settings in `update`. (A user's class with more than two betas takes these as a
 parameter.)"""
 
 CHANGING = ("lr", "weight_decay", "momentum")  # may change from one update to the next
 
 # arguments that choose another implementation than the fused one
-UNFUSED = ("fused", "foreach", "differentiable", "capturable")
+UNFUSED = {"fused", "foreach", "differentiable", "capturable"}
+
+# classes whose steps are not tried: torch's first step imports its compiler, which is slow
+UNTRIED = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
+
+# the elements of a trial, as one matrix, and as two vectors
+ELEMENTS, SHAPE = 24, (4, 6)
+WHOLE, PARTS = (slice(0, ELEMENTS),), (slice(0, 10), slice(10, ELEMENTS))
+
+EVEN, RISING = (0.1, 0.1, 0.1), (0.1, 0.2, 0.2)  # learning rates of a trial's steps
 
 Groups = Sequence[dict[str, Any]]  # as torch.optim takes them
 
@@ -60,7 +69,7 @@ def class_of(name: str, block: str = "update") -> type[Optimizer]:
         if not (isinstance(found, type) and issubclass(found, Optimizer)):
             raise ConfigError(f"{where}: it is no class that extends torch.optim.Optimizer.")
         return found
-    torchs = {kind.__name__: kind for kind in _of_torch()}
+    torchs = {kind.__name__: kind for kind in _torch_classes()}
     known = {name.lower(): kind for name, kind in torchs.items()} | OURS
     found = known.get(name.lower())
     elementwise = [*sorted(torchs.keys() - COUPLED - {"Muon"}), *OURS]
@@ -77,7 +86,7 @@ def class_of(name: str, block: str = "update") -> type[Optimizer]:
     return found
 
 
-def _of_torch() -> list[type[Optimizer]]:
+def _torch_classes() -> list[type[Optimizer]]:
     return [
         each
         for each in vars(torch.optim).values()
@@ -92,22 +101,20 @@ def arguments_of(kind: type[Optimizer]) -> list[str]:
         if "__init__" not in vars(cls):
             continue
         _, *parameters = inspect.signature(vars(cls)["__init__"]).parameters.values()  # _: self
-        named = [each.name for each in parameters if each.kind not in _VARIADIC]
-        names |= dict.fromkeys(named)
+        names |= dict.fromkeys(each.name for each in parameters if each.kind not in _VARIADIC)
         if not any(each.kind is inspect.Parameter.VAR_KEYWORD for each in parameters):
             break
     return [name for name in names if name not in ("params", "defaults")]
 
 
 def is_torchs_own(update: Update) -> bool:
-    return class_of(update.optimizer.name) in _of_torch()
+    return class_of(update.optimizer.name) in _torch_classes()
 
 
 def is_fused(update: Update) -> bool:
     """Whether torch has a kernel that makes the optimizer's step in one pass."""
-    kind, given = class_of(update.optimizer.name), update.optimizer.parameters
-    fuses = is_torchs_own(update) and "fused" in arguments_of(kind)
-    return fuses and not any(name in given for name in UNFUSED)
+    has_kernel = is_torchs_own(update) and "fused" in arguments_of(class_of(update.optimizer.name))
+    return has_kernel and UNFUSED.isdisjoint(update.optimizer.parameters)
 
 
 def optimizer_of(update: Update, groups: Groups) -> Optimizer:
@@ -129,32 +136,28 @@ def check_optimizer(update: Update, block: str = "update") -> None:
     """Refuse an optimizer that is not elementwise, and settings that it does not have."""
     kind, parameters = class_of(update.optimizer.name, block), update.optimizer.parameters
     accepted, where = arguments_of(kind), f"{block}.optimizer {update.optimizer.name}"
-    own = sorted({*accepted} - {*SETTINGS[:-1]})
+    allowed = sorted({*accepted} - ({*SETTINGS} - {"betas"}))
     for name in parameters:
         if name in SETTINGS and (name != "betas" or update.betas is not None):
             raise ConfigError(f"{where}: give {name} as {block}.{name}.")
-        if name not in own:
-            raise unknown_name("argument", name, own, where)
+        if name not in allowed:
+            raise unknown_name("argument", name, allowed, where)
     if "lr" not in accepted:
         raise ConfigError(f"{where}: it has no argument lr, which {block}.lr sets.")
-    for path, name in _asked_for(update):
+    for path, name in _arguments_in_use(update):
         if name not in accepted:
             raise ConfigError(f"{block}.{path}: {kind.__name__} has no argument {name}.")
-    if parameters or kind not in PROVEN:
-        _try_out(update, accepted, block)
+    if parameters or kind not in UNTRIED:
+        _try_steps(update, accepted, block)
 
 
-PROVEN = (torch.optim.SGD, torch.optim.Adam, torch.optim.AdamW)
-"""Not tried out: torch's first step imports its compiler, which is slow."""
-
-
-def _asked_for(update: Update) -> Iterator[tuple[str, str]]:
-    """Yield the path and the argument of every setting that needs one beside lr."""
+def _arguments_in_use(update: Update) -> Iterator[tuple[str, str]]:
+    """Yield the path of every setting that needs an argument beside lr, and the argument."""
     for phase in ("", *update.phases):
         settings = update.in_phase(phase)
         changed = update.phases[phase].model_fields_set if phase else {*SETTINGS}
-        for name in SETTINGS[1:]:
-            if name in changed and getattr(settings, name):
+        for name in SETTINGS:
+            if name != "lr" and name in changed and getattr(settings, name):
                 yield (f"phases.{phase}.{name}" if phase else name), name
     if update.no_decay is not None:
         yield "no_decay", "weight_decay"
@@ -163,23 +166,18 @@ def _asked_for(update: Update) -> Iterator[tuple[str, str]]:
             yield f"groups[{index}].weight_decay", "weight_decay"
 
 
-ELEMENTS, SHAPE = 24, (4, 6)
-# the elements of a trial, as one matrix, and as two vectors
-WHOLE, PARTS = (slice(0, ELEMENTS),), (slice(0, 10), slice(10, ELEMENTS))
-
-EVEN, RISING = (0.1, 0.1, 0.1), (0.1, 0.2, 0.2)  # learning rates of a trial's steps
-
-
-def _try_out(update: Update, accepted: Collection[str], block: str) -> None:
+def _try_steps(update: Update, accepted: Collection[str], block: str) -> None:
     """Refuse an optimizer whose steps on a matrix and on its elements in two vectors differ."""
     kind, strictest = update.optimizer.name, _strictest(update)
     where = f"{block}.optimizer {kind}"
     with torch.random.fork_rng(devices=[]):
         try:
-            whole = _trained(strictest, WHOLE, SHAPE, EVEN, where)
+            whole = _trial_weights(strictest, WHOLE, SHAPE, EVEN, where)
             # Muon's matrices are never cut
-            parts = whole if update.is_muon else _trained(strictest, PARTS, (-1,), EVEN, where)
-            rising = _trained(strictest, WHOLE, SHAPE, RISING, where)
+            parts = (
+                whole if update.is_muon else _trial_weights(strictest, PARTS, (-1,), EVEN, where)
+            )
+            rising = _trial_weights(strictest, WHOLE, SHAPE, RISING, where)
             fresh = optimizer_of(strictest, [{"params": [nn.Parameter(torch.ones(SHAPE))]}])
         except ConfigError:
             raise
@@ -191,13 +189,12 @@ def _try_out(update: Update, accepted: Collection[str], block: str) -> None:
             f"{where}: it is not elementwise, as an optimizer of a flat vector must be: steps on a"
             " matrix differ from those on its elements in two vectors."
         )
-    if lost := [
-        name for name in CHANGING if name in accepted and name not in fresh.param_groups[0]
-    ]:
-        raise ConfigError(
-            f"{where}: it does not keep {lost[0]} in its param_groups, where a run changes it."
-        )
-    if torch.equal(whole, rising) and (path := _changes_lr(update)):
+    for name in CHANGING:
+        if name in accepted and name not in fresh.param_groups[0]:
+            raise ConfigError(
+                f"{where}: it does not keep {name} in its param_groups, where a run changes it."
+            )
+    if torch.equal(whole, rising) and (path := _lr_changing_setting(update)):
         raise ConfigError(
             f"{block}.{path}: {kind} reads lr at its first step only, so no setting may change it."
         )
@@ -205,7 +202,7 @@ def _try_out(update: Update, accepted: Collection[str], block: str) -> None:
 
 def _strictest(update: Update) -> Update:
     """Return the update with its largest weight decay and momentum of any phase or group."""
-    # some optimizers are elementwise only without them
+    # some optimizers are elementwise only without weight decay or momentum
     phases = [update.in_phase(name) for name in ("", *update.phases)]
     decays = [phase.weight_decay for phase in phases]
     decays += [group.weight_decay or 0.0 for group in update.groups]
@@ -213,7 +210,7 @@ def _strictest(update: Update) -> Update:
     return update.model_copy(update=largest)
 
 
-def _changes_lr(update: Update) -> str:
+def _lr_changing_setting(update: Update) -> str:
     """Return the path of a setting that may change lr in a run, or ""."""
     if update.schedule.name != "constant" or update.schedule.warmup:
         return f"schedule: {update.schedule.name}"
@@ -226,7 +223,7 @@ def _changes_lr(update: Update) -> str:
     return ""
 
 
-def _trained(
+def _trial_weights(
     update: Update, pieces: Sequence[slice], shape: Sequence[int], lrs: Sequence[float], where: str
 ) -> Tensor:
     """Return the elements after a step with each lr, by an optimizer for each piece."""
@@ -237,11 +234,11 @@ def _trained(
         parameter = nn.Parameter(weights[piece].view(*shape))
         optimizer = optimizer_of(update, [{"params": [parameter]}])
         for lr, gradient in zip(lrs, gradients, strict=True):
-            given = gradient.clone()
-            parameter.grad = given[piece].view(*shape)
+            copy = gradient.clone()
+            parameter.grad = copy[piece].view(*shape)
             optimizer.param_groups[0]["lr"] = lr
             optimizer.step()
-            if not torch.equal(given, gradient):
+            if not torch.equal(copy, gradient):
                 raise ConfigError(f"{where}: it writes into the gradient, which it must only read.")
     if torch.equal(weights, before):
         raise ConfigError(f"{where}: its steps do not change the parameters in place.")

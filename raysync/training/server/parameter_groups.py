@@ -20,7 +20,7 @@ NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
 
 EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 
-SHOWN = 12  # names that an error lists
+LISTED = 12  # most names that an error lists
 
 
 @dataclass(frozen=True)
@@ -38,15 +38,15 @@ def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list
     """Describe the trainable parameters of a module.
 
     Args:
-        names: of its trainable parameters in the whole network; default: as in the module.
+        names: the names of these parameters in the whole network; default: as in the module.
     """
     trainable = [pair for pair in module.named_parameters() if pair[1].requires_grad]
     # A norm or bias has at most one dimension or is called `bias` (timm's
     # param_groups_weight_decay), or belongs to a normalisation layer (Hugging Face's Trainer),
     # such as a LayerNorm over several dimensions.
-    norms, embeddings = _within(module, NORMS), _within(module, EMBEDDINGS)
-    called = [name for name, _ in trainable] if names is None else names
-    spared = [
+    norms, embeddings = _parameter_ids(module, NORMS), _parameter_ids(module, EMBEDDINGS)
+    full_names = [name for name, _ in trainable] if names is None else names
+    are_norm_or_bias = [
         parameter.ndim <= 1 or name.split(".")[-1] == "bias" or id(parameter) in norms
         for name, parameter in trainable
     ]
@@ -54,22 +54,24 @@ def parameters_of(module: nn.Module, names: Sequence[str] | None = None) -> list
     # a row for each output channel) but embeddings and the output layer, taken to be the last one.
     matrices = [
         parameter
-        for (_, parameter), without in zip(trainable, spared, strict=True)
-        if not without and id(parameter) not in embeddings
+        for (_, parameter), is_norm_or_bias in zip(trainable, are_norm_or_bias, strict=True)
+        if not is_norm_or_bias and id(parameter) not in embeddings
     ]
     hidden = {id(parameter) for parameter in matrices[:-1]}
     return [
         NamedParameter(
             name=name,
             size=parameter.numel(),
-            is_norm_or_bias=without,
+            is_norm_or_bias=is_norm_or_bias,
             matrix=(len(parameter), parameter[0].numel()) if id(parameter) in hidden else None,
         )
-        for name, (_, parameter), without in zip(called, trainable, spared, strict=True)
+        for name, (_, parameter), is_norm_or_bias in zip(
+            full_names, trainable, are_norm_or_bias, strict=True
+        )
     ]
 
 
-def _within(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> set[int]:
+def _parameter_ids(module: nn.Module, kinds: tuple[type[nn.Module], ...]) -> set[int]:
     return {
         id(parameter)
         for layer in module.modules()
@@ -110,17 +112,16 @@ def parameter_groups(
     """Group a vector (P,) by settings, in as few and as long slices as possible."""
     ends = [*accumulate((parameter.size for parameter in parameters), initial=0)]
     spans = [slice(*ends) for ends in pairwise(ends)]
-    settings = [_settings(update, parameter) for parameter in parameters]
-    found: dict[tuple[Any, ...], list[slice]] = {}
-    for setting, run in groupby(zip(settings, spans, strict=True), key=lambda pair: pair[0]):
-        first, *others = [span for _, span in run]
-        end = others[-1].stop if others else first.stop
-        found.setdefault(setting, []).append(slice(first.start, end))
-    return [FlatParameterGroup(tuple(spans), *setting) for setting, spans in found.items()]
+    fields = [_group_fields(update, parameter) for parameter in parameters]
+    grouped: dict[tuple[Any, ...], list[slice]] = {}
+    for group, neighbours in groupby(zip(fields, spans, strict=True), key=lambda pair: pair[0]):
+        joined = [span for _, span in neighbours]
+        grouped.setdefault(group, []).append(slice(joined[0].start, joined[-1].stop))
+    return [FlatParameterGroup(tuple(spans), *group) for group, spans in grouped.items()]
 
 
-def _settings(update: Update, parameter: NamedParameter) -> tuple[Any, ...]:
-    """Return the fields of its group after the spans."""
+def _group_fields(update: Update, parameter: NamedParameter) -> tuple[Any, ...]:
+    """Return the fields of a parameter's group, without the spans."""
     spared = update.no_decay is not None and parameter.is_norm_or_bias
     index = _group_of(update, parameter.name)
     decay = None if index is None else update.groups[index].weight_decay
@@ -143,14 +144,14 @@ def check_groups(
 ) -> None:
     """Refuse patterns without a parameter, and groups whose parameters earlier ones have."""
     names = [parameter.name for parameter in parameters]
-    allowed = [*names[:SHOWN], f"... ({len(names)} in all)"] if len(names) > SHOWN else names
-    groups = {_group_of(update, name) for name in names}  # the first match counts
+    allowed = [*names[:LISTED], f"... ({len(names)} in all)"] if len(names) > LISTED else names
+    used = {_group_of(update, name) for name in names}
     for index, group in enumerate(update.groups):
         where = f"{block}.groups[{index}]"
         for pattern in group.match:
             if not any(fnmatchcase(name, pattern) for name in names):
                 raise unknown_name("parameter", pattern, names, f"{where}.match", allowed)
-        if index not in groups:
+        if index not in used:
             raise ConfigError(
                 f"{where}: an earlier group has every parameter that it matches; the first match"
                 " counts."
@@ -158,7 +159,7 @@ def check_groups(
 
 
 def check_named(update: Update, names: Iterable[str]) -> None:
-    """Refuse groups for a stage with parameters that the whole network does not name."""
+    """Refuse groups for a stage with nameless parameters."""
     if update.groups and "" in names:
         raise ConfigError(
             "update.groups: the model's `sequence` has parameters that are not in its"

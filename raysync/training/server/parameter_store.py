@@ -93,25 +93,29 @@ class ParameterStore:
         self._initial_buffers = initial[size:].clone()  # (Q,)
         self._slots = slots or BufferSlots(len(self._initial_buffers))
         assert sum(self._slots) == len(self._initial_buffers), "the slots of other buffers"
-        self._gradient: Tensor | None = None  # (P,), from `combine` to `step`
+        self._gradient: Tensor | None = None  # (P,), from `combine` to `_step`
         device = initial.device
-        self._combined = torch.empty(size, device=device)  # (P,)
-        # (P,), takes no memory until it is written
+        self._combined = torch.empty(size, device=device)  # (P,), the mean or sum of gradients
+        # (P,), a corrected gradient after the first; takes no memory until it is written
         self._corrected = torch.empty(size, device=device)
         self._wire = wire
-        # 2 of (P,): the first gradient of an update in float32, and the one behind it
-        self._arrived = [
+        # two vectors (P,): the first gradient of an update in float32, and the current later one
+        self._decoded = [
             torch.empty(size, device=device) for _ in range(0 if wire == "float32" else 2)
         ]
-        self._pushes, self._members = 0, 1
-        self._phase, self._began = "", 0.0
-        self._settings = update.in_phase("")  # of the phase
+        self._pushes, self._members = 0, 1  # of the present update
+        self._phase, self._phase_began = "", 0.0  # with the progress at its beginning
+        self._settings = update.in_phase("")  # in the present phase
         self._has_momentum = any(update.in_phase(name).momentum for name in ("", *update.phases))
         corrects = update.staleness_scaling.name != "none" or update.delay_compensation is not None
         self._staleness_correction = StalenessCorrection(update, size, device) if corrects else None
         self._buffers: dict[str, Tensor] = {}
         self._optimizer = FlatOptimizer(update, self._weights, groups or whole(size))
-        self._project()  # requires a store of the whole model
+        self._project()
+
+    def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> None:
+        """Make an update of vectors; after `combine`, of its results on all the model's stores."""
+        self._step(plan.progress, vectors if plan.combined else [self.combine(plan, vectors)])
 
     def combine(self, plan: ApplyPlan, vectors: Sequence[Tensor]) -> float:
         """Do the first half of an update; return the gradient's norm if it is to be clipped.
@@ -121,69 +125,44 @@ class ParameterStore:
                 half; then, if delays are compensated, the weights (P + Q,) of each gradient.
         """
         if plan.phase != self._phase:
-            self._phase, self._began = plan.phase, plan.progress
+            self._phase, self._phase_began = plan.phase, plan.progress
             self._settings = self.update.in_phase(plan.phase)
         buffers, count = len(self._initial_buffers), len(plan.samples)
-        arrived, bases = vectors[:count], vectors[count:]
-        gradient, self._members = self._combine(plan, arrived, bases), plan.members
-        for vector, worker in zip(arrived, plan.workers, strict=True):
+        pushes, bases = vectors[:count], vectors[count:]
+        gradient, self._members = self._weighted_gradient(plan, pushes, bases), plan.members
+        for vector, worker in zip(pushes, plan.workers, strict=True):
             if buffers and worker is not None:
                 self._buffers[worker] = vector[-buffers:].clone()
         self._gradient = gradient
         return 0.0 if self._settings.clip_norm is None else float(norm_of(gradient))
 
-    def apply(self, plan: ApplyPlan, vectors: Sequence[Any]) -> None:
-        """Make an update, with vectors or, after `combine`, its results on all stores of
-        the model.
-        """
-        self._step(plan.progress, vectors if plan.combined else [self.combine(plan, vectors)])
-
-    def _combine(
+    def _weighted_gradient(
         self, plan: ApplyPlan, vectors: Sequence[Tensor], bases: Sequence[Tensor]
     ) -> Tensor:
         sums = self._settings.combine == "sum"
         weights = plan.weights or ([1] * len(vectors) if sums else plan.samples)
-        # without the pushes of weight 0, whose gradients need not be finite
+        # pushes of weight 0 are left out: their gradients need not be finite
         first, *others = compress(weights, weights)
         self._pushes = 1 + len(others)
-        gradients = self._gradients(
+        gradients = self._corrected_gradients(
             list(compress(vectors, weights)),
             list(compress(plan.staleness, weights)),
             list(compress(bases, weights)),
             plan.members,
         )
-        gradient, seen, out = next(gradients), first, self._combined
+        result, total, out = next(gradients), first, self._combined
         if sums and first != 1:
-            gradient = torch.mul(gradient, first, out=out)
-        for following, weight in zip(gradients, others, strict=True):
-            seen += weight
+            result = torch.mul(result, first, out=out)
+        for gradient, weight in zip(gradients, others, strict=True):
+            total += weight
             if sums:
-                torch.add(gradient, following, alpha=weight, out=out)
-            else:  # the mean so far moves towards the next one: one pass over memory
-                torch.lerp(gradient, following, weight / seen, out=out)
-            gradient = out
-        return gradient
+                torch.add(result, gradient, alpha=weight, out=out)
+            else:  # the mean so far moves towards the next gradient: one pass over memory
+                torch.lerp(result, gradient, weight / total, out=out)
+            result = out
+        return result
 
-    def _step(self, progress: float, norms: Sequence[float]) -> None:
-        settings, gradient = self._settings, self._gradient
-        assert gradient is not None, "step before combine"
-        if settings.clip_norm is not None:
-            whole = torch.tensor(norms, device=self._weights.device)
-            norm = torch.linalg.vector_norm(whole)
-            gradient = clipped(gradient, settings.clip_norm, norm, out=self._combined)
-        lr = learning_rate(settings, progress, self.version)
-        lr *= rate_factor(settings, self._pushes, self._members)
-        risen = (
-            max(NEXT_TO_0, momentum(settings, progress - self._began))
-            if self._has_momentum
-            else None
-        )
-        self._optimizer.step(gradient, lr, settings.weight_decay, risen)
-        self._project()
-        self._gradient = None  # lets the vectors that arrived be freed
-        self.version += 1
-
-    def _gradients(
+    def _corrected_gradients(
         self,
         vectors: Sequence[Tensor],
         staleness: Sequence[int],
@@ -191,30 +170,45 @@ class ParameterStore:
         members: int,
     ) -> Iterator[Tensor]:
         """Yield K gradients (P,), corrected one by one; each is valid until the next."""
-        weights, correction = self._weights, self._staleness_correction
-        plain = self._in_float32(vectors)
+        correction, decoded = self._staleness_correction, self._decoded_gradients(vectors)
         if correction is None:
-            yield from plain
+            yield from decoded
             return
-        known: Sequence[Tensor | None] = bases or [None] * len(vectors)
-        out = self._combined  # for the first one, which the others are added to
-        for gradient, behind, base in zip(plain, staleness, known, strict=True):
+        bases_or_none: Sequence[Tensor | None] = bases or [None] * len(vectors)
+        out = self._combined  # the first one is written where the others are added to it
+        for gradient, age, base in zip(decoded, staleness, bases_or_none, strict=True):
             yield correction.correct(
-                gradient, staleness=behind, members=members, weights=weights, base=base, out=out
+                gradient, staleness=age, members=members, weights=self._weights, base=base, out=out
             )
             out = self._corrected
 
-    def _in_float32(self, vectors: Sequence[Tensor]) -> Iterator[Tensor]:
+    def _decoded_gradients(self, vectors: Sequence[Tensor]) -> Iterator[Tensor]:
         """Yield the K gradients (P,) of vectors; the first one stays valid."""
         buffers = len(self._initial_buffers)
         for index, vector in enumerate(vectors):
             gradient = gradient_of(self._wire, vector, len(self._weights), buffers)
-            if self._arrived:
-                gradient = self._arrived[min(index, 1)].copy_(gradient)
+            if self._decoded:
+                gradient = self._decoded[min(index, 1)].copy_(gradient)
             yield gradient
 
+    def _step(self, progress: float, norms: Sequence[float]) -> None:
+        settings, gradient = self._settings, self._gradient
+        assert gradient is not None, "step before combine"
+        if settings.clip_norm is not None:
+            norm = torch.linalg.vector_norm(torch.tensor(norms, device=self._weights.device))
+            gradient = clipped(gradient, settings.clip_norm, norm, out=self._combined)
+        lr = learning_rate(settings, progress, self.version)
+        lr *= rate_factor(settings, self._pushes, self._members)
+        in_force = None
+        if self._has_momentum:
+            in_force = max(NEXT_TO_0, momentum(settings, progress - self._phase_began))
+        self._optimizer.step(gradient, lr, settings.weight_decay, in_force)
+        self._project()
+        self._gradient = None  # lets the vectors that arrived be freed
+        self.version += 1
+
     def _project(self) -> None:
-        """Project parameters onto the ball around 0 (projected SGD, Zinkevich 2003)."""
+        """Project the whole model's parameters onto the ball around 0 (Zinkevich 2003)."""
         if self.update.project_radius is not None:
             norm = torch.linalg.vector_norm(self._weights)
             self._weights.mul_((self.update.project_radius / norm).clamp(max=1.0))
@@ -234,7 +228,7 @@ class ParameterStore:
         return self._published
 
     def knows(self, worker: str) -> bool:
-        """Whether it has buffers of that worker."""
+        """Whether the store has buffers of a worker."""
         return worker in self._buffers
 
     def statistics(self, worker: str) -> Tensor:
@@ -250,7 +244,7 @@ class ParameterStore:
             "fixed": self._fixed,
             "version": self.version,
             "phase": self._phase,
-            "began": self._began,
+            "began": self._phase_began,
             "published": self._published,
             "buffers": self._buffers,
             "mean_square": correction and correction.mean_square,
@@ -262,7 +256,7 @@ class ParameterStore:
 
         Raises:
             ConfigError: it is the state of another model, or of other settings.
-            ValueError: it is none.
+            ValueError: it is no state of a store.
         """
         _SAVED.validate_python(saved)
         for what, own in self._fixed.items():
@@ -277,7 +271,8 @@ class ParameterStore:
                 None if mean_square is None else mean_square.to(self._weights.device)
             )
         self._settings = self.update.in_phase(saved["phase"])
-        self._phase, self._began, self.version = saved["phase"], saved["began"], saved["version"]
+        self._phase, self._phase_began = saved["phase"], saved["began"]
+        self.version = saved["version"]
         self._published.copy_(saved["published"])
         self._buffers = {
             worker: buffers.to(self._weights.device) for worker, buffers in saved["buffers"].items()
@@ -285,7 +280,7 @@ class ParameterStore:
 
     @property
     def _fixed(self) -> State:
-        """Properties that no update changes, by their names in messages."""
+        """The properties that no update changes, by their names in messages."""
         compensation = self.update.delay_compensation
         return {
             "parameters": len(self._weights),

@@ -11,19 +11,6 @@ from raysync.config.update import StalenessScaling
 EPSILON = 1e-7  # of DC-ASGD-a
 
 
-def divisor(scaling: StalenessScaling, staleness: int, members: int) -> float:
-    """Return the divisor of a push of that staleness among that many workers, at least 1."""
-    match scaling.name:
-        case "none":
-            return 1
-        case "inverse":
-            return max(1, staleness)
-        case "power":
-            return float((1 + staleness) ** scaling.exponent)
-        case "delay-adaptive":
-            return max(1, staleness / members)
-
-
 class StalenessCorrection:
     """Delay compensation (Zheng et al. 2017, DC-ASGD-c and -a), then division by staleness.
 
@@ -39,7 +26,7 @@ class StalenessCorrection:
         self._scaling = update.staleness_scaling
         self._compensation = update.delay_compensation
         adapts = self._compensation is not None and self._compensation.name == "adaptive"
-        # of past gradients, (P,); all of the state
+        # the mean square of past gradients, (P,): all of the state
         self.mean_square = torch.zeros(size, device=device) if adapts else None
         self._scratch = torch.empty(size, device=device) if adapts else None  # (P,)
 
@@ -67,9 +54,8 @@ class StalenessCorrection:
             )
             self._compensate(gradient, weights, base[: len(weights)], out)
             gradient = out
-        if (by := divisor(self._scaling, staleness, members)) > 1:
-            torch.div(gradient, by, out=out)
-            gradient = out
+        if (scale := divisor(self._scaling, staleness, members)) > 1:
+            gradient = torch.div(gradient, scale, out=out)
         return gradient
 
     def _compensate(self, gradient: Tensor, weights: Tensor, base: Tensor, out: Tensor) -> None:
@@ -83,3 +69,16 @@ class StalenessCorrection:
             )
             out.mul_(torch.add(mean_square, EPSILON, out=scratch).rsqrt_())
         torch.addcmul(gradient, gradient, out, value=self._compensation.strength, out=out)
+
+
+def divisor(scaling: StalenessScaling, staleness: int, members: int) -> float:
+    """Return the divisor of a push of that staleness among that many workers, at least 1."""
+    match scaling.name:
+        case "none":
+            return 1
+        case "inverse":
+            return max(1, staleness)
+        case "power":
+            return float((1 + staleness) ** scaling.exponent)
+        case "delay-adaptive":
+            return max(1, staleness / members)

@@ -19,7 +19,7 @@ class Average:
     """A mean over something other than samples, such as the tokens of a batch."""
 
     total: float  # the sum over the batch
-    count: float  # its terms
+    count: float  # the number of its terms
 
 
 class Task(ABC):

@@ -39,12 +39,59 @@ def try_task(
     with generators_restored():
         _try_loss(task, module.train(), first_batch(model, indices))
         with torch.no_grad():
-            size = min(len(indices), evaluated_count(model))
+            size = min(len(indices), count_evaluated(model))
             [evaluated] = evaluated_batches(model, [size])
             names = _try_metrics(task, module.eval(), evaluated)
     reset_torchmetrics(task, module)
     module.train()
     return names
+
+
+def _try_loss(task: Task, module: nn.Module, batch: Any) -> None:
+    where = f"task {task.name}: loss"
+    with users_code(where):
+        loss = task.loss(module, batch)
+    if not isinstance(loss, Tensor) or loss.dim() != 0:
+        got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise ConfigError(
+            f"{where}: must be a scalar tensor, the mean over the batch's samples; got {got}."
+        )
+    if not bool(torch.isfinite(loss)):
+        raise ConfigError(
+            f"{where}: is {loss.item()} on the first batch, with the initial weights."
+        )
+    if not loss.requires_grad:
+        raise ConfigError(f"{where}: does not depend on any trainable parameter of the model.")
+
+
+def _try_metrics(task: Task, module: nn.Module, batch: Any) -> tuple[str, ...] | None:
+    where = f"task {task.name}: metrics"
+    with users_code(where):
+        values = task.metrics(module, batch)
+    if not isinstance(values, Mapping):
+        raise ConfigError(
+            f"{where}: must return a mapping, name -> value, got {type(values).__name__}."
+        )
+    for name, value in values.items():
+        if not isinstance(name, str) or name in RESERVED:
+            raise ConfigError(f"{where}: {name!r} cannot be the name of a metric.")
+        if not _is_metric_value(value):
+            raise ConfigError(
+                f"{where}: {name}: must be a number or a scalar tensor, a raysync.Average, or an"
+                f" object of torchmetrics; got {type(value).__name__}."
+            )
+    if any(hasattr(value, "items") for value in values.values()):
+        return None
+    names = tuple(dict.fromkeys([*values, LOSS]))
+    if task.primary not in known(names):
+        raise unknown_name("metric", task.primary, names, where=f"task {task.name}: primary")
+    return names
+
+
+def _is_metric_value(value: object) -> bool:
+    if isinstance(value, Tensor):
+        return value.numel() == 1
+    return isinstance(value, int | float | Average) or is_torchmetric(value)
 
 
 def reset_torchmetrics(task: Task, module: nn.Module) -> None:
@@ -88,11 +135,11 @@ def evaluated_batches(model: InitialModel, sizes: Sequence[int]) -> list[Any]:
     """Return the first samples of an evaluation, in batches of these sizes."""
     validation = model.validation_set
     samples, part = (model.test_set, "test") if validation is None else (validation, "validation")
-    places = pairwise(accumulate(sizes, initial=0))
-    return [_batch_of(model.task, samples, range(*bounds), part) for bounds in places]
+    bounds = pairwise(accumulate(sizes, initial=0))
+    return [_batch_of(model.task, samples, range(*pair), part) for pair in bounds]
 
 
-def evaluated_count(model: InitialModel) -> int:
+def count_evaluated(model: InitialModel) -> int:
     """Count the samples of an evaluation during training."""
     samples = model.test_set if model.validation_set is None else model.validation_set
     return len(samples)  # type: ignore[arg-type]
@@ -126,50 +173,3 @@ def _collates(task: Task, samples: list[Any]) -> bool:
     except Exception:  # whatever it is, they do not collate
         return False
     return True
-
-
-def _try_loss(task: Task, module: nn.Module, batch: Any) -> None:
-    where = f"task {task.name}: loss"
-    with users_code(where):
-        loss = task.loss(module, batch)
-    if not isinstance(loss, Tensor) or loss.dim() != 0:
-        got = f"shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
-        raise ConfigError(
-            f"{where}: must be a scalar tensor, the mean over the batch's samples; got {got}."
-        )
-    if not bool(torch.isfinite(loss)):
-        raise ConfigError(
-            f"{where}: is {loss.item()} on the first batch, with the initial weights."
-        )
-    if not loss.requires_grad:
-        raise ConfigError(f"{where}: does not depend on any trainable parameter of the model.")
-
-
-def _try_metrics(task: Task, module: nn.Module, batch: Any) -> tuple[str, ...] | None:
-    where = f"task {task.name}: metrics"
-    with users_code(where):
-        values = task.metrics(module, batch)
-    if not isinstance(values, Mapping):
-        raise ConfigError(
-            f"{where}: must return a mapping, name -> value, got {type(values).__name__}."
-        )
-    for name, value in values.items():
-        if not isinstance(name, str) or name in RESERVED:
-            raise ConfigError(f"{where}: {name!r} cannot be the name of a metric.")
-        if not _is_measured(value):
-            raise ConfigError(
-                f"{where}: {name}: must be a number or a scalar tensor, a raysync.Average, or an"
-                f" object of torchmetrics; got {type(value).__name__}."
-            )
-    if any(hasattr(value, "items") for value in values.values()):
-        return None
-    names = tuple(dict.fromkeys([*values, LOSS]))
-    if task.primary not in known(names):
-        raise unknown_name("metric", task.primary, names, where=f"task {task.name}: primary")
-    return names
-
-
-def _is_measured(value: object) -> bool:
-    if isinstance(value, Tensor):
-        return value.numel() == 1
-    return isinstance(value, int | float | Average) or is_torchmetric(value)

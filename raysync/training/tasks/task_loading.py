@@ -16,54 +16,20 @@ from raysync.training.tasks.task import Task
 from raysync.users_code import users_code
 
 
-def load_task(choice: Named) -> Task:
-    """Import a task, and make it with its parameters.
-
-    Raises:
-        ConfigError: it does not exist, its parameters do not fit, or it is no task.
-        NotTrusted: it is named by a record that is not trusted.
-    """
-    where = f"task {choice.name}"
-    if choice.name.startswith(GIVEN):
-        raise ConfigError(
-            f"{where}: it was an object in a Python program, from which alone it can be run again:"
-            " raysync.run(..., task=...)."
-        )
-    if ":" not in choice.name:
-        allowed = [*BUILT_IN_TASKS, "package.module:Class"]
-        raise unknown_name("task", choice.name, allowed, where="task")
-    make = task_adapter(choice.name) or load_reference(choice.name, where)
-    with users_code(where):
-        task = call_checked(make, where, choice.parameters, {})
-    if not isinstance(task, Task):
-        raise ConfigError(
-            f"{where}: must be a class that derives from raysync.Task, or a function that returns"
-            f" such an object; got {type(task).__name__}."
-        )
-    return _named(task)
-
-
-def _named(task: Task) -> Task:
-    """Check that a task's names can be read."""
-    with users_code(f"task {type(task).__name__}: its names"):
-        _ = task.name, task.model_name, task.data_name
-    return task
-
-
 def task_of(
     experiment: Experiment, model: ModelSource | None, data: Labelled | None, task: object
 ) -> tuple[Task, Experiment]:
     """Return the task of an experiment, and the experiment with the names of given objects."""
     if task is not None:
-        return _given(experiment, task, model, data)
+        return _given_task(experiment, task, model, data)
     if experiment.task is not None and experiment.names_a_task:
-        named = load_task(experiment.task)
-        _refuse_settings_of_others(experiment, named)
-        return named, experiment
-    return _built_in(experiment, model, data)
+        loaded = load_task(experiment.task)
+        _refuse_settings_of_others(experiment, loaded)
+        return loaded, experiment
+    return _built_in_task(experiment, model, data)
 
 
-def _given(
+def _given_task(
     experiment: Experiment, task: object, model: object, data: object
 ) -> tuple[Task, Experiment]:
     if not isinstance(task, Task):
@@ -71,33 +37,16 @@ def _given(
             f"task: must be an object of a class that derives from raysync.Task, got"
             f" {type(task).__name__}."
         )
-    _named(task)
+    _check_names(task)
     if model is not None or data is not None:
         other = "model" if model is not None else "data"
         raise ConfigError(f"task: {task.name} builds its own model and data; leave {other} out.")
-    named = experiment.model_copy(update={"task": Named(name=f"{GIVEN}{task.name}")})
-    _refuse_settings_of_others(named, task)
-    return task, named
+    experiment = experiment.model_copy(update={"task": Named(name=f"{GIVEN}{task.name}")})
+    _refuse_settings_of_others(experiment, task)
+    return task, experiment
 
 
-def _refuse_settings_of_others(experiment: Experiment, task: Task) -> None:
-    """Refuse settings of built-in tasks beside a task with its own model and data."""
-    default, given = Data(), experiment.data
-    settings = [
-        f"data.{name}"
-        for name in ("name", "data_dir", "parameters", "augment", "validation_samples")
-        if getattr(given, name) != getattr(default, name)
-    ]
-    if experiment.model != Experiment().model:
-        settings.insert(0, "model")
-    if settings:
-        raise ConfigError(
-            f"{settings[0]}: the task {task.name} builds its own model and reads its own data;"
-            " leave this setting out."
-        )
-
-
-def _built_in(
+def _built_in_task(
     experiment: Experiment, model: ModelSource | None, data: Labelled | None
 ) -> tuple[Task, Experiment]:
     if data is not None and not isinstance(data, DataSet | LazyDataSet):
@@ -127,16 +76,16 @@ def _built_in(
         tokens=loaded.tokens,
     )
     if model is not None or data is not None:  # the record names the objects that were given
-        named = {
+        names = {
             "model": experiment.model if model is None else Named(name=plan.name),
             "data": experiment.data.model_copy(update={"name": loaded.name}),
         }
-        experiment = experiment.model_copy(update=named)
-    return TASKS[_kind(experiment, loaded)](plan, loaded, augment), experiment
+        experiment = experiment.model_copy(update=names)
+    return TASKS[_checked_kind(experiment, loaded)](plan, loaded, augment), experiment
 
 
-def _kind(experiment: Experiment, data: Labelled) -> str:
-    """Name the built-in task that suits the labels."""
+def _checked_kind(experiment: Experiment, data: Labelled) -> str:
+    """Return the built-in task that suits the labels; refuse another one in the experiment."""
     kind = data.kind
     if experiment.task is not None and experiment.task.name != kind:
         raise ConfigError(
@@ -150,19 +99,70 @@ def _kind(experiment: Experiment, data: Labelled) -> str:
     return kind
 
 
+def load_task(choice: Named) -> Task:
+    """Import a task, and make it with its parameters.
+
+    Raises:
+        ConfigError: it does not exist, its parameters do not fit, or it is no task.
+        NotTrusted: a record that is not trusted names it.
+    """
+    where = f"task {choice.name}"
+    if choice.name.startswith(GIVEN):
+        raise ConfigError(
+            f"{where}: it was an object in a Python program, from which alone it can be run again:"
+            " raysync.run(..., task=...)."
+        )
+    if ":" not in choice.name:
+        allowed = [*BUILT_IN_TASKS, "package.module:Class"]
+        raise unknown_name("task", choice.name, allowed, where="task")
+    make = task_adapter(choice.name) or load_reference(choice.name, where)
+    with users_code(where):
+        task = call_checked(make, where, choice.parameters, {})
+    if not isinstance(task, Task):
+        raise ConfigError(
+            f"{where}: must be a class that derives from raysync.Task, or a function that returns"
+            f" such an object; got {type(task).__name__}."
+        )
+    _check_names(task)
+    return task
+
+
+def _check_names(task: Task) -> None:
+    """Check that a task's names can be read."""
+    with users_code(f"task {type(task).__name__}: its names"):
+        _ = task.name, task.model_name, task.data_name
+
+
+def _refuse_settings_of_others(experiment: Experiment, task: Task) -> None:
+    """Refuse settings of built-in tasks beside a task with its own model and data."""
+    default, data = Data(), experiment.data
+    settings = [
+        f"data.{name}"
+        for name in ("name", "data_dir", "parameters", "augment", "validation_samples")
+        if getattr(data, name) != getattr(default, name)
+    ]
+    if experiment.model != Experiment().model:
+        settings.insert(0, "model")
+    if settings:
+        raise ConfigError(
+            f"{settings[0]}: the task {task.name} builds its own model and reads its own data;"
+            " leave this setting out."
+        )
+
+
 def primary_of(experiment: Experiment) -> PrimaryMetric:
     """Return the primary metric of an experiment before its data are loaded."""
     if experiment.task is not None and experiment.names_a_task:
         return primary_metric(load_task(experiment.task))
-    return primary_metric(_kind_before_loading(experiment))
+    return primary_metric(_class_before_loading(experiment))
 
 
 def metrics_of(experiment: Experiment) -> tuple[str, ...] | None:
     """Name the metrics of an experiment's task before its data are loaded; None: unknown."""
-    return None if experiment.names_a_task else _kind_before_loading(experiment).metric_names
+    return None if experiment.names_a_task else _class_before_loading(experiment).metric_names
 
 
-def _kind_before_loading(experiment: Experiment) -> type[Supervised]:
+def _class_before_loading(experiment: Experiment) -> type[Supervised]:
     """Return the built-in task; by default a user's data set is for classification."""
     if experiment.task is not None:
         return TASKS[experiment.task.name]

@@ -1,7 +1,7 @@
 """How a module's persistent buffers travel behind its parameters, as float32 numbers.
 
 floats (float32, float16, bfloat16) become float32 and are averaged; doubles keep their bits in two
-numbers and are averaged; all other bits are padded, and taken from one worker, since a mean of
+numbers and are averaged; all other bits are padded, and storages from one worker, since a mean of
 integers, complex phases or packed bits is meaningless. P: trainable parameters, Q: buffers.
 """
 
@@ -19,6 +19,7 @@ from torch.nn.parameter import is_lazy
 from raysync.errors import ConfigError
 
 FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+FLOAT, DOUBLE, BITS = range(3)  # kinds of buffers, in the order of (Q,)
 NUMBER_BYTES = 4
 
 
@@ -39,16 +40,17 @@ class BufferSlots(NamedTuple):
         if len(rows) == 1:
             return rows[0]
         end, begin_bits = self.floats, self.floats + self.doubles
-        means = [_mean(torch.stack([row[:end] for row in rows]), torch.int32)]
+        means = [_mean_of(torch.stack([row[:end] for row in rows]), torch.int32)]
         if self.doubles:
             stacked = torch.stack([row[end:begin_bits] for row in rows])
-            mean = _mean(stacked.view(torch.float64), torch.int64)
+            mean = _mean_of(stacked.view(torch.float64), torch.int64)
             means.append(mean.view(torch.float32))
         return torch.cat([*means, rows[0][begin_bits:]])
 
 
-def _mean(stacked: Tensor, integers: torch.dtype) -> Tensor:
-    bits = stacked.view(integers)  # of the same size: a constant is not rounded, an inf not lost
+def _mean_of(stacked: Tensor, integers: torch.dtype) -> Tensor:
+    # equal bits stay as they are: a mean may round a constant
+    bits = stacked.view(integers)
     return torch.where(bits.amin(0) == bits.amax(0), stacked[0], stacked.mean(0))
 
 
@@ -64,12 +66,14 @@ class Persistent:
     def read(self) -> Tensor:
         """Return the present tensor, and refuse one of another shape or type than `built`."""
         tensor = getattr(self.owner, self.attribute, None)
-        if tensor is not self.built and _text(tensor) != _text(self.built):
-            raise _refusal(self.name, self.built, f"becomes {_text(tensor)} in a forward pass")
+        if tensor is not self.built and _description(tensor) != _description(self.built):
+            raise _refusal(
+                self.name, self.built, f"becomes {_description(tensor)} in a forward pass"
+            )
         return tensor  # type: ignore[return-value]
 
     def write(self, value: Tensor) -> None:
-        # a tensor that the module has put in its place may be a view of something else
+        # the module's present tensor may be a view of something else
         self.built.copy_(value)
         if getattr(self.owner, self.attribute) is not self.built:
             setattr(self.owner, self.attribute, self.built)
@@ -89,11 +93,11 @@ def persistent_buffers(module: nn.Module) -> Iterator[Persistent]:
 def refuse_misplaced(buffers: Iterable[Persistent], parameters: Sequence[Tensor]) -> None:
     """Refuse buffers on another device than the parameters, or in their memory, which will move."""
     device = parameters[0].device
-    taken = {parameter.untyped_storage().data_ptr() for parameter in parameters}
+    storages = {parameter.untyped_storage().data_ptr() for parameter in parameters}
     for name, buffer in ((each.name, each.built) for each in buffers):
         if buffer.device != device:
             raise _refusal(name, buffer, f"is on {buffer.device}, and the parameters on {device}")
-        if (begin := buffer.untyped_storage().data_ptr()) and begin in taken:
+        if (begin := buffer.untyped_storage().data_ptr()) and begin in storages:
             raise _refusal(name, buffer, "is in the memory of a trainable parameter")
 
 
@@ -111,7 +115,7 @@ class BufferLayout:
     """The place of each buffer in (Q,), behind (P,).
 
     Raises:
-        ConfigError: a buffer cannot travel; it is named.
+        ConfigError: a buffer, whose name it says, cannot travel.
     """
 
     def __init__(self, buffers: Mapping[str, Tensor], parameters: int) -> None:
@@ -121,21 +125,23 @@ class BufferLayout:
         self._types = [(buffer.shape, buffer.dtype) for buffer in buffers.values()]
         kinds = [_kind(dtype) for _, dtype in self._types]
         self._order = sorted(range(len(kinds)), key=kinds.__getitem__)
-        self._sizes = [_size(*self._types[index]) for index in self._order]
-        sums = [0, 0, 0]
+        self._sizes = [_count_numbers(*self._types[index]) for index in self._order]
+        totals = [0, 0, 0]
         for index, size in zip(self._order, self._sizes, strict=True):
-            sums[kinds[index]] += size
+            totals[kinds[index]] += size
         # Servers share the vector in parts of an even size, none of which may cut a double.
-        self._filler = kinds.count(0) if sums[1] and (parameters + sums[0]) % 2 else None
+        is_odd = (parameters + totals[FLOAT]) % 2 == 1
+        # place of a number that fills the gap before the doubles
+        self._filler = kinds.count(FLOAT) if totals[DOUBLE] and is_odd else None
         if self._filler is not None:
             self._sizes.insert(self._filler, 1)
-            sums[0] += 1
-        self.slots = BufferSlots(*sums)
+            totals[FLOAT] += 1
+        self.slots = BufferSlots(*totals)
         self.size = sum(self.slots)  # Q
 
     def rows(self, buffers: Sequence[Tensor]) -> list[Tensor]:
         """Return the vectors that (Q,) consists of, in order."""
-        rows = [_row(buffers[index]) for index in self._order]
+        rows = [_numbers_of(buffers[index]) for index in self._order]
         if self._filler is not None:
             rows.insert(self._filler, rows[0].new_zeros(1))
         return rows
@@ -145,45 +151,14 @@ class BufferLayout:
         parts = list(torch.split(vector[len(vector) - self.size :], self._sizes))
         if self._filler is not None:
             del parts[self._filler]
-        placed = dict(zip(self._order, parts, strict=True))
-        return [_tensor(placed[index], *each) for index, each in enumerate(self._types)]
+        by_index = dict(zip(self._order, parts, strict=True))
+        return [_tensor_of(by_index[index], *each) for index, each in enumerate(self._types)]
 
 
 def layout_of(module: nn.Module) -> BufferLayout:
     trainable = [parameter for parameter in module.parameters() if parameter.requires_grad]
     buffers = {each.name: each.built for each in persistent_buffers(module)}
     return BufferLayout(buffers, sum(parameter.numel() for parameter in trainable))
-
-
-def _kind(dtype: torch.dtype) -> int:
-    return 0 if dtype in FLOATS else 1 if dtype == torch.float64 else 2
-
-
-def _size(shape: torch.Size, dtype: torch.dtype) -> int:
-    return (
-        shape.numel() if _kind(dtype) == 0 else -(-shape.numel() * dtype.itemsize // NUMBER_BYTES)
-    )
-
-
-def _row(buffer: Tensor) -> Tensor:
-    if _kind(buffer.dtype) == 0:
-        return buffer.reshape(-1).float()
-    if not buffer.numel():
-        return torch.empty(0, device=buffer.device)
-    flat = buffer.resolve_conj().resolve_neg().reshape(-1).contiguous()
-    if flat.dtype.itemsize % NUMBER_BYTES == 0:
-        return flat.view(torch.float32)
-    row = torch.zeros(_size(flat.shape, flat.dtype), device=flat.device)
-    row.view(torch.uint8)[: flat.nbytes].copy_(flat.view(torch.uint8))
-    return row
-
-
-def _tensor(row: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    if _kind(dtype) == 0:
-        return row.view(shape).to(dtype)
-    # the copy begins at an address that suits any type
-    raw = row.clone().view(torch.uint8)[: shape.numel() * dtype.itemsize]
-    return raw.view(dtype).view(shape)
 
 
 def _check(name: str, buffer: Tensor) -> None:
@@ -194,13 +169,44 @@ def _check(name: str, buffer: Tensor) -> None:
         raise _refusal(name, buffer, "is not dense")
     try:
         with torch.no_grad():
-            buffer.copy_(_tensor(_row(buffer).clone(), buffer.shape, buffer.dtype))
+            buffer.copy_(_tensor_of(_numbers_of(buffer).clone(), buffer.shape, buffer.dtype))
     except (RuntimeError, TypeError, ValueError) as error:
         reason = str(error).splitlines()[0]
         raise _refusal(name, buffer, f"cannot be read and written bit by bit ({reason})") from error
 
 
-def _text(buffer: object) -> str:
+def _kind(dtype: torch.dtype) -> int:
+    return FLOAT if dtype in FLOATS else DOUBLE if dtype == torch.float64 else BITS
+
+
+def _count_numbers(shape: torch.Size, dtype: torch.dtype) -> int:
+    if _kind(dtype) == FLOAT:
+        return shape.numel()
+    return -(-shape.numel() * dtype.itemsize // NUMBER_BYTES)
+
+
+def _numbers_of(buffer: Tensor) -> Tensor:
+    if _kind(buffer.dtype) == FLOAT:
+        return buffer.reshape(-1).float()
+    if not buffer.numel():
+        return torch.empty(0, device=buffer.device)
+    flat = buffer.resolve_conj().resolve_neg().reshape(-1).contiguous()
+    if flat.dtype.itemsize % NUMBER_BYTES == 0:
+        return flat.view(torch.float32)
+    row = torch.zeros(_count_numbers(flat.shape, flat.dtype), device=flat.device)
+    row.view(torch.uint8)[: flat.nbytes].copy_(flat.view(torch.uint8))
+    return row
+
+
+def _tensor_of(row: Tensor, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    if _kind(dtype) == FLOAT:
+        return row.view(shape).to(dtype)
+    # the copy begins at an address that suits any type
+    raw = row.clone().view(torch.uint8)[: shape.numel() * dtype.itemsize]
+    return raw.view(dtype).view(shape)
+
+
+def _description(buffer: object) -> str:
     if not isinstance(buffer, Tensor):
         return type(buffer).__name__
     return f"{buffer.dtype} {tuple(buffer.shape)}"

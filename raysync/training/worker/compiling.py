@@ -15,30 +15,30 @@ TRIED: set[str] = set()  # kinds of devices that this process has compiled for
 
 
 def compiled(loss: Loss) -> Loss:
-    return torch.compile(loss)  # again for a second batch size: then for all sizes
+    return torch.compile(loss)  # torch compiles again for a second batch size, then for all sizes
 
 
 def refuse_without_compiler(device: str) -> None:
-    """Compile one line to check that this process can compile for a device."""
+    """Compile a small function to check that this process can compile for a device."""
     kind = device.partition(":")[0]
     if kind in TRIED:
         return
     try:
-        torch.compile(_line)(torch.ones(2, device=device))
+        torch.compile(_wave)(torch.ones(2, device=device))
     except Exception as error:  # whatever torch, a compiler or the linker may raise
         raise ConfigError(
-            f"workers: compile: true: torch cannot compile for {device} here: {_first(error)}."
+            f"workers: compile: true: torch cannot compile for {device} here: {_reason(error)}."
             " Install what is missing on the nodes of these workers, or set compile: false."
         ) from error
     TRIED.add(kind)
 
 
-def _line(x: Tensor) -> Tensor:
+def _wave(x: Tensor) -> Tensor:
     return x.sin() + 1
 
 
-def _first(error: Exception) -> str:
+def _reason(error: Exception) -> str:
     lines = [line.strip() for line in str(error).splitlines()]
-    # "... raised:" names only the backend
-    told = [line for line in lines if line and not line.endswith("raised:")]
-    return (told or [type(error).__name__])[0].rstrip(".")
+    # a line "... raised:" names only the backend
+    reasons = [line for line in lines if line and not line.endswith("raised:")]
+    return (reasons or [type(error).__name__])[0].rstrip(".")

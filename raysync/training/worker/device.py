@@ -10,6 +10,62 @@ from torch import Tensor
 from raysync.errors import ConfigError
 
 
+class Device:
+    """A CPU, without copies, or a GPU, which copies through pinned memory on its own stream.
+
+    A step's batch and weights travel while this thread continues; the computation waits on the GPU.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self._copy_stream = torch.cuda.Stream(name) if name.startswith("cuda") else None  # type: ignore[no-untyped-call]
+
+    @property
+    def is_gpu(self) -> bool:
+        return self._copy_stream is not None
+
+    def mark(self) -> torch.cuda.Event | None:
+        """Return the moment when all computations so far are done; None on a synchronous CPU."""
+        if self._copy_stream is None:
+            return None
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record(torch.cuda.current_stream(self.name))
+        return event
+
+    def seed(self, value: int) -> None:
+        """Seed the generator of dropout and other draws on this device."""
+        if self._copy_stream is None:
+            # torch.manual_seed seeds every kind of device, and takes 100 times as long
+            torch.default_generator.manual_seed(value)
+        else:
+            torch.default_generator.manual_seed(value)  # some models draw on the CPU, too
+            with torch.cuda.device(self.name):
+                torch.cuda.manual_seed(value)
+
+    def upload(self, host: Tensor) -> Tensor:
+        """Copy a tensor to the device; later computations wait for it. A CPU copies nothing."""
+        if self._copy_stream is None or host.device.type != "cpu":
+            return host
+        computing = torch.cuda.current_stream(self.name)
+        with torch.cuda.stream(self._copy_stream):
+            copy = host.pin_memory().to(self.name, non_blocking=True)
+        computing.wait_stream(self._copy_stream)
+        # else its memory could be reused while it is still being read
+        copy.record_stream(computing)
+        return copy
+
+    def download(self, tensor: Tensor) -> Tensor:
+        """Copy a tensor from the device after all computations so far. A CPU copies nothing."""
+        if self._copy_stream is None:
+            return tensor
+        self._copy_stream.wait_stream(torch.cuda.current_stream(self.name))
+        with torch.cuda.stream(self._copy_stream):
+            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+            host.copy_(tensor, non_blocking=True)
+        self._copy_stream.synchronize()
+        return host
+
+
 def use_tf32(allowed: bool) -> None:
     """Set for this process whether GPUs may round the factors of float32 products to TF32."""
     # torch's default is yes for convolutions and no for matrices, so `float32` would mean one thing
@@ -31,6 +87,12 @@ def try_kernels(tries: bool) -> None:
     would look slow to a paradigm that sets sizes by step times.
     """
     torch.backends.cudnn.benchmark = tries and not torch.backends.cudnn.deterministic
+
+
+def limit_memory(name: str, share: float) -> None:
+    """Limit this process to its share of a GPU's memory, so that others do not run out of it."""
+    if name.startswith("cuda") and share < 1:
+        torch.cuda.set_per_process_memory_fraction(share, name)
 
 
 def refuse_without_kernels(name: str) -> None:
@@ -59,65 +121,3 @@ def has_kernels(capability: tuple[int, int], built_for: Sequence[str]) -> bool:
 def seconds_between(begin: torch.cuda.Event | None, end: torch.cuda.Event | None) -> float:
     """Return the seconds between two passed marks of a device; 0 on a CPU."""
     return 0.0 if begin is None or end is None else begin.elapsed_time(end) / 1000
-
-
-def limit_memory(name: str, share: float) -> None:
-    """Limit this process to its share of a GPU's memory, so that others do not run out of it."""
-    if name.startswith("cuda") and share < 1:
-        torch.cuda.set_per_process_memory_fraction(share, name)
-
-
-class Device:
-    """A CPU, without copies, or a GPU, which copies through pinned memory on its own stream.
-
-    A step's batch and weights travel while this thread continues; the computation waits on the GPU.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-        self._copies = torch.cuda.Stream(name) if name.startswith("cuda") else None  # type: ignore[no-untyped-call]
-
-    @property
-    def copies(self) -> bool:
-        return self._copies is not None
-
-    def mark(self) -> torch.cuda.Event | None:
-        """Return the moment when all computations so far are done; None on a synchronous CPU."""
-        if self._copies is None:
-            return None
-        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
-        event.record(torch.cuda.current_stream(self.name))
-        return event
-
-    def seed(self, value: int) -> None:
-        """Seed the generator of dropout and other draws on this device."""
-        if self._copies is None:
-            # torch.manual_seed seeds every kind of device, and takes 100 times as long
-            torch.default_generator.manual_seed(value)
-        else:
-            torch.default_generator.manual_seed(value)  # some models draw on the CPU, too
-            with torch.cuda.device(self.name):
-                torch.cuda.manual_seed(value)
-
-    def upload(self, host: Tensor) -> Tensor:
-        """Copy a tensor to the device; later computations wait for it. A CPU copies nothing."""
-        if self._copies is None or host.device.type != "cpu":
-            return host
-        computing = torch.cuda.current_stream(self.name)
-        with torch.cuda.stream(self._copies):
-            copy = host.pin_memory().to(self.name, non_blocking=True)
-        computing.wait_stream(self._copies)
-        # else its memory could be reused while it is still being read
-        copy.record_stream(computing)
-        return copy
-
-    def download(self, tensor: Tensor) -> Tensor:
-        """Copy a tensor from the device after all computations so far. A CPU copies nothing."""
-        if self._copies is None:
-            return tensor
-        self._copies.wait_stream(torch.cuda.current_stream(self.name))
-        with torch.cuda.stream(self._copies):
-            host = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
-            host.copy_(tensor, non_blocking=True)
-        self._copies.synchronize()
-        return host

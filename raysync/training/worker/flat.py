@@ -57,27 +57,6 @@ class FlatModel:
             parameter.data = weights
         self.outgoing = torch.zeros(self.size + self.buffer_size, device=device)  # (P + Q,)
 
-    @property
-    def most_servers(self) -> int:
-        """The largest number of servers: a parameter or more each, and no half doubles."""
-        pairs = (self.size + self.buffer_size) // 2
-        return min(self.size, pairs) if self.layout.slots.doubles else self.size
-
-    def move_weights(self, vector: Tensor) -> None:
-        """Move `weights` into the front of a vector (P + Q,) on the same device."""
-        before, self.weights = self.weights, vector[: self.size]
-        self.weights.copy_(before)
-        for parameter, weights in zip(self._parameters, self._views(self.weights), strict=True):
-            parameter.data = weights
-
-    @property
-    def gradient(self) -> Tensor:
-        """The gradient in `outgoing`, (P,)."""
-        return self.outgoing[: self.size]
-
-    def write_into(self, outgoing: Tensor) -> None:
-        self.outgoing = outgoing
-
     def _views(self, vector: Tensor) -> list[Tensor]:
         sizes = [parameter.numel() for parameter in self._parameters]
         return [
@@ -85,15 +64,17 @@ class FlatModel:
             for part, parameter in zip(torch.split(vector, sizes), self._parameters, strict=True)
         ]
 
-    # Gradients get memory of their own, and one copy joins them. Adding to views of the vector
-    # would take two more passes over it: to clear it, and to add.
+    @property
+    def most_servers(self) -> int:
+        """The largest number of servers: a parameter or more each, and no half doubles."""
+        pairs = (self.size + self.buffer_size) // 2
+        return min(self.size, pairs) if self.layout.slots.doubles else self.size
+
     def begin_gradient(self) -> None:
+        # Gradients get memory of their own, and one copy joins them. Adding to views of the vector
+        # would take two more passes over it: to clear it, and to add.
         for parameter in self._parameters:
             parameter.grad = None
-
-    def check_buffers(self) -> None:
-        """Refuse buffers of another layout after forward passes."""
-        check_buffers(self.module, self._buffers)
 
     @torch.no_grad()
     def write_gradient(self) -> None:
@@ -109,8 +90,16 @@ class FlatModel:
     def _buffer_rows(self) -> list[Tensor]:
         return self.layout.rows([buffer.read() for buffer in self._buffers])
 
+    def write_into(self, outgoing: Tensor) -> None:
+        self.outgoing = outgoing
+
+    @property
+    def gradient(self) -> Tensor:
+        """The gradient in `outgoing`, (P,)."""
+        return self.outgoing[: self.size]
+
     def read_weights(self, *parts: Tensor) -> None:
-        """Copy parameters from the parts of a vector (P + Q,); without parts they are there."""
+        """Copy parameters from the parts of a vector (P + Q,); none: `weights` has them already."""
         offset = 0
         for part in parts:
             target = self.weights[offset : offset + len(part)]
@@ -120,11 +109,22 @@ class FlatModel:
     def copy_weights(self, other: FlatModel) -> None:
         self.weights.copy_(other.weights, non_blocking=True)
 
+    def move_weights(self, vector: Tensor) -> None:
+        """Move `weights` into the front of a vector (P + Q,) on the same device."""
+        before, self.weights = self.weights, vector[: self.size]
+        self.weights.copy_(before)
+        for parameter, weights in zip(self._parameters, self._views(self.weights), strict=True):
+            parameter.data = weights
+
     @torch.no_grad()
     def read_buffers(self, incoming: Tensor) -> None:
         """Copy the buffers from the end of a vector such as (P + Q,)."""
         for buffer, value in zip(self._buffers, self.layout.tensors(incoming), strict=True):
             buffer.write(value)
+
+    def check_buffers(self) -> None:
+        """Refuse buffers of another layout after forward passes."""
+        check_buffers(self.module, self._buffers)
 
     def initial(self) -> Tensor:
         """Return parameters and buffers as one vector (P + Q,)."""
@@ -141,5 +141,5 @@ def _row(parameter: nn.Parameter) -> Tensor:
     gradient = parameter.grad
     if gradient is None:
         return parameter.new_zeros(parameter.numel())
-    # an embedding's may be sparse
+    # the gradient of an embedding may be sparse
     return (gradient if gradient.layout is torch.strided else gradient.to_dense()).reshape(-1)

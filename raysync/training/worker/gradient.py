@@ -26,7 +26,7 @@ from raysync.training.worker.precision import computing_in
 from raysync.training.worker.wire import FRACTION, Wire
 
 PLAIN = WorkerGroup()
-BatchPart = tuple[Any, float]  # and its share of the batch's samples
+BatchPart = tuple[Any, float]  # part of a batch, and its share of the batch's samples
 
 
 class _Replica:
@@ -37,7 +37,7 @@ class _Replica:
         self.model = FlatModel(module.to(device).train())
         self._loss = loss
         self._precision = group.precision
-        # marks before and after each part of the last batch
+        # the device's marks before and after each part of the last batch
         self._spans: list[tuple[Any, Any]] = []
 
     def compute(self, parts: Sequence[BatchPart]) -> list[Tensor]:
@@ -49,7 +49,7 @@ class _Replica:
         return losses
 
     def _add(self, batch: Any, share: float) -> Tensor:
-        if self.device.copies:
+        if self.device.is_gpu:
             batch = batch_to(batch, self.device.upload)
         begin = self.device.mark()
         with computing_in(self._precision, self.model.weights.device):
@@ -60,6 +60,7 @@ class _Replica:
         self._spans.append((begin, self.device.mark()))
         return loss.detach()
 
+    @property
     def device_s(self) -> float:
         return sum(seconds_between(*span) for span in self._spans)
 
@@ -101,7 +102,7 @@ class GradientComputation:
             _Replica(loss, copied, device, group)
             for copied, device in zip(modules, devices, strict=True)
         ]
-        self._distinct = list(
+        self._devices = list(
             {replica.device.name: replica.device for replica in self._replicas}.values()
         )
         self.model = self._replicas[0].model
@@ -114,29 +115,17 @@ class GradientComputation:
             fraction=fraction,
         )
         self.residual: Tensor | None = None  # (P,), for the error feedback of `Wire.encode`
-        self._seed = 0  # of the latest batch
+        self._seed = 0  # the seed of the latest batch
         self._micro_batch = micro_batch
-        self._draws_ahead = draws_ahead and any(device.copies for device in self._distinct)
-        self._following: tuple[int, list[int]] | None = None  # clock and sizes of the next batch
-        # clock and sizes of a batch drawn ahead, and its parts
-        self._drawn: tuple[tuple[int, list[int]], Future[list[Any]]] | None = None
+        self._draws_ahead = draws_ahead and any(device.is_gpu for device in self._devices)
+        self._next_batch: tuple[int, list[int]] | None = None  # clock and sizes of the next batch
+        # clock and sizes of a batch drawn ahead, and its parts, or the error of reading it
+        self._batch_ahead: tuple[tuple[int, list[int]], Future[list[Any]]] | None = None
         self.not_finite: Finding | None = None  # in the last batch
-        self._given: Tensor | None = None  # from `write_into`
+        self._host_vector: Tensor | None = None  # the vector of `write_into`
         # replicas on one device draw from one generator, so they run in turn
-        apart = len(set(devices)) == len(devices)
-        self._threads = ThreadPoolExecutor(len(devices)) if len(devices) > 1 and apart else None
-
-    def read_weights(self, parts: Sequence[Tensor]) -> None:
-        """Copy the server's parameters (P + Q,), if any, to the first device, then the others."""
-        first, *others = self._replicas
-        first.model.read_weights(*(first.device.upload(part) for part in parts))
-        for replica in others:
-            replica.model.copy_weights(first.model)
-
-    def move_weights(self, vector: Tensor) -> None:
-        """Move the CPU's weights into the front of a vector (P + Q,)."""
-        # before any computation: a model may keep views of its parameters
-        self.model.move_weights(vector)
+        is_parallel = len(devices) > 1 and len(self._devices) == len(devices)
+        self._threads = ThreadPoolExecutor(len(devices)) if is_parallel else None
 
     def compute(self, reader: BatchReader, clock: int, batch_size: int) -> float:
         """Run batch number `clock` forward and backward; return its mean loss.
@@ -149,15 +138,15 @@ class GradientComputation:
         )
         sizes = cut_batch(batch_size, len(self._replicas), self._micro_batch)
         pieces = [size for part in sizes for size in part]
-        batches = iter(self._draw(reader, clock, pieces))
+        batches = iter(self._read_batch(reader, clock, pieces))
         work = [[(next(batches), size / batch_size) for size in part] for part in sizes]
         self._seed = reader.seed(clock)
-        losses = self._launch(self._seed, work)
-        self._following = clock + 1, pieces
+        losses = self._run_replicas(self._seed, work)
+        self._next_batch = clock + 1, pieces
         if self._draws_ahead:
             self.draw_ahead(reader)
         if len(self._replicas) > 1:
-            self._join()
+            self._join_replicas()
         loss = sum(loss.item() for loss in losses)
         model = self.model
         self.not_finite = first_not_finite(
@@ -165,60 +154,31 @@ class GradientComputation:
         )
         return loss
 
-    @property
-    def device_s(self) -> float:
-        """A GPU's seconds for the last batch without copies, of several the longest; 0 on CPUs."""
-        return max(replica.device_s() for replica in self._replicas)
-
-    def _draw(self, reader: BatchReader, clock: int, pieces: list[int]) -> list[Any]:
-        drawn, self._drawn = self._drawn, None
-        if drawn is not None and drawn[0] == (clock, pieces):
-            return drawn[1].result()
+    def _read_batch(self, reader: BatchReader, clock: int, pieces: list[int]) -> list[Any]:
+        ahead, self._batch_ahead = self._batch_ahead, None
+        if ahead is not None and ahead[0] == (clock, pieces):
+            return ahead[1].result()
         return reader.read(clock, pieces)
 
     def draw_ahead(self, reader: BatchReader) -> None:
         """Draw the expected next batch; an error is raised when that batch is used."""
-        if self._drawn is None and self._following is not None:
+        if self._batch_ahead is None and self._next_batch is not None:
             parts: Future[list[Any]] = Future()
             try:
-                parts.set_result(reader.read(*self._following))
+                parts.set_result(reader.read(*self._next_batch))
             except Exception as error:
                 parts.set_exception(error)
-            self._drawn = self._following, parts
+            self._batch_ahead = self._next_batch, parts
 
-    def _launch(self, seed: int, work: Sequence[Sequence[BatchPart]]) -> list[Tensor]:
-        for index, device in enumerate(self._distinct):
+    def _run_replicas(self, seed: int, work: Sequence[Sequence[BatchPart]]) -> list[Tensor]:
+        for index, device in enumerate(self._devices):
             # with equal seeds sample i of every part would have the same mask
             device.seed(seed + index)
         run_all = map if self._threads is None else self._threads.map
         computed = run_all(_Replica.compute, self._replicas, work)
         return [loss for losses in computed for loss in losses]
 
-    def read_buffers(self, vector: Tensor) -> None:
-        """Give all replicas the buffers of a vector (P + Q,), when the worker changes."""
-        for replica in self._replicas:
-            replica.model.read_buffers(vector)
-
-    def write_into(self, vector: Tensor) -> None:
-        """Write later results, (P + Q,) or shorter if encoded, into a vector on the host."""
-        self._given = vector
-        # `compute` writes there directly, else `outgoing` does
-        if self.wire.is_plain and not self._replicas[0].device.copies:
-            self.model.write_into(vector)
-
-    def outgoing(self) -> Tensor:
-        """Return the gradient and buffers as they travel, on the host, until the next `compute`.
-
-        Call it once per batch: it updates `residual`.
-        """
-        device = self._replicas[0].device
-        given = None if device.copies else self._given
-        encoded = self.wire.encode(self.model.outgoing, given, self.residual, self._seed)
-        if self._given is None:
-            return device.download(encoded)
-        return self._given.copy_(encoded) if device.copies else encoded
-
-    def _join(self) -> None:
+    def _join_replicas(self) -> None:
         """Add the replicas' gradients, and average their buffers, in the first one's `outgoing`."""
         whole, size = self.model.outgoing, self.model.size
         rows = [whole[size:]]
@@ -227,6 +187,50 @@ class GradientComputation:
             whole[:size].add_(other[:size])
             rows.append(other[size:].clone())
         whole[size:].copy_(self.model.layout.slots.mean(rows))
+
+    @property
+    def device_s(self) -> float:
+        """A GPU's seconds for the last batch without copies, of several the longest; 0 on CPUs."""
+        return max(replica.device_s for replica in self._replicas)
+
+    # ---- vectors from and to the server ----
+
+    def read_weights(self, parts: Sequence[Tensor]) -> None:
+        """Copy the server's parameters (P + Q,), if any, to the first device, then the others."""
+        first, *others = self._replicas
+        first.model.read_weights(*(first.device.upload(part) for part in parts))
+        for replica in others:
+            replica.model.copy_weights(first.model)
+
+    def move_weights(self, vector: Tensor) -> None:
+        """Move the CPU's weights into the front of a vector (P + Q,)."""
+        # only before any computation: a model may keep views of its parameters
+        self.model.move_weights(vector)
+
+    def read_buffers(self, vector: Tensor) -> None:
+        """Give all replicas the buffers of a vector (P + Q,), when the worker changes."""
+        for replica in self._replicas:
+            replica.model.read_buffers(vector)
+
+    def write_into(self, vector: Tensor) -> None:
+        """Write later results, (P + Q,) or shorter if encoded, into a vector on the host."""
+        self._host_vector = vector
+        # `compute` writes into the vector if it can, else `outgoing` does
+        if self.wire.is_plain and not self._replicas[0].device.is_gpu:
+            self.model.write_into(vector)
+
+    def outgoing(self) -> Tensor:
+        """Return the gradient and buffers as they travel, on the host, until the next `compute`.
+
+        Call it once per batch: it updates `residual`.
+        """
+        device = self._replicas[0].device
+        host = self._host_vector
+        out = None if device.is_gpu else host
+        encoded = self.wire.encode(self.model.outgoing, out, self.residual, self._seed)
+        if host is None:
+            return device.download(encoded)
+        return host.copy_(encoded) if device.is_gpu else encoded
 
 
 @cache

@@ -26,22 +26,22 @@ class LocalSteps:
         self._computation, self._keeps_state = computation, local.keeps_state
         self._update, model = local.update, computation.model
         self._groups = parameter_groups(self._update, model.parameters)
-        self._start = torch.empty_like(model.weights)  # (P,), the weights before the steps
+        self._weights_before = torch.empty_like(model.weights)  # (P,)
         self._optimizer: FlatOptimizer | None = None
-        self._saved: State | None = None  # of the next optimizer
-        self._count = 0  # steps of the optimizer
+        self._saved_state: State | None = None  # a checkpoint's, for the next optimizer
+        self._steps_done = 0  # steps of the optimizer
 
     def compute(
         self, reader: BatchReader, batch: int, steps: int, batch_size: int, progress: float
     ) -> float:
         """Step from the computation's weights; leave x_pulled - x_local as the gradient.
 
-        Each step takes the next batch; they end early at a value that is not finite. Returns the
+        Each step reads the next batch; steps end early at a value that is not finite. Returns the
         mean loss.
         """
         computation, model = self._computation, self._computation.model
-        self._start.copy_(model.weights)
-        self._begin()
+        self._weights_before.copy_(model.weights)
+        self._prepare_optimizer()
         losses: list[float] = []
         self.device_s = 0.0
         for number in range(batch, batch + steps):
@@ -50,7 +50,7 @@ class LocalSteps:
             if computation.not_finite is not None:
                 break
             self._step(progress)
-        torch.sub(self._start, model.weights, out=model.gradient)
+        torch.sub(self._weights_before, model.weights, out=model.gradient)
         loss = sum(losses) / len(losses)
         if computation.not_finite is None and not isfinite(model.gradient.sum().item()):
             last = batch + steps - 1, batch_size
@@ -59,30 +59,30 @@ class LocalSteps:
             )
         return loss
 
-    def _begin(self) -> None:
+    def _prepare_optimizer(self) -> None:
         if self._optimizer is not None and self._keeps_state:
             return
         self._optimizer = FlatOptimizer(self._update, self._computation.model.weights, self._groups)
-        self._count = 0
-        if self._saved is not None and self._keeps_state:
-            self._optimizer.restore(self._saved["optimizer"])
-            self._count = self._saved["steps"]
-            self._saved = None
+        self._steps_done = 0
+        if self._saved_state is not None and self._keeps_state:
+            self._optimizer.restore(self._saved_state["optimizer"])
+            self._steps_done = self._saved_state["steps"]
+            self._saved_state = None
 
     def _step(self, progress: float) -> None:
         update, gradient = self._update, self._computation.model.gradient
-        assert self._optimizer is not None, "a step before the beginning"
+        assert self._optimizer is not None, "a step without an optimizer"
         if update.clip_norm is not None:
             gradient = clipped(gradient, update.clip_norm, norm_of(gradient), out=gradient)
-        lr = learning_rate(update, progress, self._count)
+        lr = learning_rate(update, progress, self._steps_done)
         momentum = update.momentum if update.momentum else None
         self._optimizer.step(gradient, lr, update.weight_decay, momentum)
-        self._count += 1
-        self._computation.read_weights([])  # other devices take them from the first
+        self._steps_done += 1
+        self._computation.read_weights([])  # copies the first device's weights to the others
 
     @property
     def weights(self) -> Tensor:
-        """The weights after the steps, (P,), valid until the computation gets others."""
+        """The weights after the steps, (P,), valid until the computation reads others."""
         return self._computation.model.weights
 
     def state(self) -> State:
@@ -90,8 +90,8 @@ class LocalSteps:
         if not self._keeps_state:
             return {}
         if self._optimizer is None:
-            return self._saved or {}
-        return {"optimizer": self._optimizer.state(), "steps": self._count}
+            return self._saved_state or {}
+        return {"optimizer": self._optimizer.state(), "steps": self._steps_done}
 
     def load_state(self, state: State) -> None:
-        self._optimizer, self._saved = None, state or None
+        self._optimizer, self._saved_state = None, state or None

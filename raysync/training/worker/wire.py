@@ -31,17 +31,17 @@ class Wire:
     ) -> None:
         self._codec = codec_of(name, fraction)
         self.is_plain = self._codec is None
-        self._parts = list(_parts_of(parameters, buffers, shards))
+        self._parts = list(_part_sizes(parameters, buffers, shards))
         self._encoded_sizes = [
-            part[0] if self._codec is None else self._codec.encoded_size(part[0])
-            for part in self._parts
+            gradient if self._codec is None else self._codec.encoded_size(gradient)
+            for gradient, _ in self._parts
         ]
         self.sizes = [
-            encoded + part[1]
-            for encoded, part in zip(self._encoded_sizes, self._parts, strict=True)
+            encoded + rest
+            for encoded, (_, rest) in zip(self._encoded_sizes, self._parts, strict=True)
         ]
         """The size of each part, in numbers of float32."""
-        self._vector: Tensor | None = None
+        self._vector: Tensor | None = None  # the reused result of `encode`
 
     def encode(
         self,
@@ -72,11 +72,11 @@ class Wire:
         ):
             numbers, end = vector[begin : begin + parameters], begin + parameters
             if residual is not None:
-                left = residual[begin:end]
-                numbers = left.add_(numbers)
+                error = residual[begin:end]
+                numbers = error.add_(numbers)
             codec.encode(numbers, part[:encoded], seed)
             if residual is not None:
-                left.sub_(codec.decode(part[:encoded], parameters))
+                error.sub_(codec.decode(part[:encoded], parameters))
             begin = end + buffers
             part[encoded:].copy_(vector[end:begin])
         return out
@@ -90,8 +90,8 @@ def gradient_of(name: str, vector: Tensor, parameters: int, buffers: int) -> Ten
     return codec.decode(vector[: len(vector) - buffers], parameters)
 
 
-def _parts_of(parameters: int, buffers: int, shards: int) -> Iterator[tuple[int, int]]:
-    """Yield each part's number of parameters, and of buffers' elements."""
+def _part_sizes(parameters: int, buffers: int, shards: int) -> Iterator[tuple[int, int]]:
+    """Yield the number of parameters in each part, and of elements of buffers."""
     for part in spans(parameters + buffers, shards):
-        own = min(part.stop, parameters) - min(part.start, parameters)
-        yield own, part.stop - part.start - own
+        count = min(part.stop, parameters) - min(part.start, parameters)
+        yield count, part.stop - part.start - count
