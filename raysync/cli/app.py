@@ -53,7 +53,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of the 
 Processes = Annotated[
     int | None,
     typer.Option(
-        min=1, max=1024, help="Processes that simulate and train. Default: one for each core."
+        min=1, max=1024, help="Processes that run simulations. Default: one for each core."
     ),
 ]
 LinkOptions = Annotated[

@@ -204,7 +204,9 @@ class Members:
             # The first workers are there from the run's first moment on.
             self._plan_kill(worker, now if WorkerId(worker).life > 1 else -1.0)
         if self._own_state and WorkerId(worker).life > 1:
-            self._lines.remark(f"{worker} begins without {self._own_state}: its process had that.")
+            self._lines.remark(
+                f"{worker} begins without {self._own_state}, which the old process held."
+            )
         self._run.handle(Joined(at=now, worker=worker), report)
         self._resume_releases()
 
@@ -294,7 +296,7 @@ class Members:
         if again_in_s is None and (attempts := self._restarts.attempts) and not self._run.status:
             self._lines.remark(
                 f"{slot} was restarted {attempts} time{'s' * (attempts > 1)} in a row, and none"
-                " of its pushes arrived; the run goes on without it."
+                " of its pushes arrived; it is not restarted again."
             )
         self._need_workers(f"the last was {worker}: {why}")
 
@@ -371,8 +373,8 @@ class Members:
         if not rejoin.is_told:
             rejoin.is_told = True
             self._lines.remark(
-                f"{rejoin.worker} waits for resources: Ray has no place for it so far; it joins as"
-                " soon as there is one."
+                f"{rejoin.worker} waits for resources: Ray cannot place it yet; it joins as soon"
+                " as Ray can."
             )
         return True
 
@@ -409,7 +411,7 @@ class Members:
         again_in_s = self._retry(rejoin)
         what = f"{rejoin.worker} did not start: {why}"
         then = (
-            "the run goes on without it"
+            "it is not restarted again"
             if again_in_s is None
             else f"it is restarted in {again_in_s:g} s"
         )
@@ -427,7 +429,7 @@ class Members:
         if self._run.status:
             return
         there, coming, least = self._there, len(self.coming), self._min_workers
-        numbers = f"{coming} on the way back, and cluster.min_workers is {least}"
+        numbers = f"{coming} restarting, and cluster.min_workers is {least}"
         if there + coming < least:
             too_few = f"too few workers: {there} there and {numbers}"
             raise RunFailed(f"{too_few if least > 1 else 'every worker is gone'}; {last}")
@@ -441,7 +443,9 @@ class Members:
         if since is None or there < self._min_workers:
             return
         now = self._backend.now
-        self._lines.remark(f"The run goes on: {_counted(there)} there, after {now - since:.3g} s.")
+        self._lines.remark(
+            f"The run continues: {_counted(there)} there, after {now - since:.3g} s."
+        )
         held_back, self._held_back = self._held_back, {}
         self._waits_since = None
         for worker, (release, decided_at) in held_back.items():
