@@ -45,7 +45,7 @@ Trust = Annotated[
         "--trust",
         help=(
             "With --resume: import and call the classes and functions that the run folder names,"
-            " although the run was not started in the current folder."
+            " although the run was not started in the current directory."
         ),
     ),
 ]

@@ -76,7 +76,7 @@ class _Windows(_Selection):
         None, ge=0.001, description="windows begin as a Poisson process with this mean gap"
     )
     mean_gap_clocks: float | None = Field(
-        None, ge=0.01, description="this mean gap in clocks of the worker"
+        None, ge=0.01, description="the mean gap in clocks of the worker"
     )
     end_s: float | None = Field(
         None, gt=0, description="no window begins after it; needs times or mean_gap"

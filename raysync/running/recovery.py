@@ -98,7 +98,7 @@ class Recoveries:
             self._attempts += 1
             reason = str(why).splitlines()[0].rstrip(".")
             self._notify(
-                f"{reason}. The run goes on from checkpoint {checkpoint.number} in {wait_s:g} s."
+                f"{reason}. The run recovers from checkpoint {checkpoint.number} in {wait_s:g} s."
             )
             if self._wait(wait_s):
                 raise loss

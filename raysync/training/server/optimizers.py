@@ -242,7 +242,7 @@ def _trained(
             optimizer.param_groups[0]["lr"] = lr
             optimizer.step()
             if not torch.equal(given, gradient):
-                raise ConfigError(f"{where}: it writes into the gradient, which it must only read.")
+                raise ConfigError(f"{where}: it changes the gradient, which it must only read.")
     if torch.equal(weights, before):
         raise ConfigError(f"{where}: its steps do not change the parameters in place.")
     return weights
