@@ -429,13 +429,13 @@ class Members:
         if self._run.status:
             return
         there, coming, least = self._there, len(self.coming), self._min_workers
-        numbers = f"{coming} restarting, and cluster.min_workers is {least}"
+        numbers = f"{coming} restarting; cluster.min_workers is {least}"
         if there + coming < least:
-            too_few = f"too few workers: {there} there and {numbers}"
+            too_few = f"too few workers: {there} present, {numbers}"
             raise RunFailed(f"{too_few if least > 1 else 'every worker is gone'}; {last}")
         if self._waits_since is not None and not self._is_told:
             self._is_told = True
-            self._lines.remark(f"The run waits: {_counted(there)} there and {numbers}.")
+            self._lines.remark(f"The run waits: {_counted(there)} present, {numbers}.")
 
     def _resume_releases(self) -> None:
         """Carry out the releases that were held back, if enough workers are there again."""
@@ -444,7 +444,7 @@ class Members:
             return
         now = self._backend.now
         self._lines.remark(
-            f"The run continues: {_counted(there)} there, after {now - since:.3g} s."
+            f"The run continues after {now - since:.3g} s: {_counted(there)} present."
         )
         held_back, self._held_back = self._held_back, {}
         self._waits_since = None
@@ -458,7 +458,7 @@ class Members:
 
 
 def _counted(workers: int) -> str:
-    return f"{workers} worker{'s are' if workers != 1 else ' is'}"
+    return f"{workers} worker{'s' * (workers != 1)}"
 
 
 def _next_life(worker: str) -> str:

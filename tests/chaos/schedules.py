@@ -484,7 +484,7 @@ def look(lines: Sequence[Line], seen: Counter[str]) -> None:
     seen["events"] += len(events)
     seen["workers lost"] += sum(isinstance(line.event, Left) for line in events)
     seen["servers lost"] += sum(
-        isinstance(line, Remark) and " is back after " in line.text for line in lines
+        isinstance(line, Remark) and " and recovered after " in line.text for line in lines
     )
     end = lines[-1]
     assert isinstance(end, Ended), f"a journal that ends with {end}"

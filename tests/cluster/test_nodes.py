@@ -170,7 +170,7 @@ def test_a_ray_that_tells_nothing_of_its_nodes_is_said_once_and_holds_up_nothing
     fake.look()
     assert fake.watch.view is UNKNOWN
     assert [record.message for record in caplog.records] == [
-        "Ray does not tell of its nodes: no such argument"
+        "Ray does not report the state of its nodes: no such argument"
     ]
 
 
@@ -210,5 +210,5 @@ def test_workers_follow_the_nodes_of_a_cluster():
         f"spot-{index}#{life}" for index in range(2) for life in (2, 3)
     ], "each tells once that it waits, and has joined with its only attempt"
     waits = [text.partition(":")[0] for text in said["remark"] if text.startswith("The run ")]
-    assert waits == ["The run waits", "The run goes on"] * 2
+    assert waits == ["The run waits", "The run continues"] * 2
     assert said["applied"] == said["pushed"], "what has arrived counts, whatever became of its node"

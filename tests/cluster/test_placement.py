@@ -385,7 +385,7 @@ def test_fake_nodes(tmp_path):
         ("no such resource", "'odd'", "1 tpu", "2 nvlink", offer),
         (
             "does not pack",
-            "does not fit together",
+            "although nothing else runs",
             "3 x worker group 'pairs' of 1 CPU, 2 GPU",
             offer,
         ),

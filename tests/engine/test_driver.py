@@ -444,7 +444,9 @@ def test_nothing_is_published_for_an_evaluator_that_was_given_up(end):
     *_, last = of(lines, Remark)
     assert len(of(lines, Remark)) == TRIES
     names = ", ".join(f"{mark / 30:g}" for mark in range(2, 31))
-    assert last.text.endswith(f"progress {names}, and leaves no model.")
+    assert last.text.endswith(
+        f"progress {names} are missing, and the run leaves no model. The run continues."
+    )
     assert not driver.models
     published = [at for at, _, each in driver.backend.calls if isinstance(each, PublishCall)]
     assert published[-1] <= last.at < 8 < lines[-1].at
@@ -586,7 +588,7 @@ def follow_restarts(lines, restarts, spawned, over_at):
                     due.append((at, f"{slot}#{int(life) + 1}"))
             case Remark(at=at, text=text) if found := re.match(r"(\S+) did not start: ", text):
                 again = re.search(r"restarted in (\S+) s\.$", text)
-                assert again or text.endswith("; the run goes on without it.")
+                assert again or text.endswith("; it is not restarted again.")
                 lost(found[1], at, float(again[1]) if again else None)
     assert all(at <= over_at for at, _ in spawned)
     assert sorted(spawned) == sorted(each for each in due if each in spawned or each[0] < over_at)

@@ -75,7 +75,7 @@ def story(lines):
 
 
 def times_lost(lines):
-    return sum(" is back after " in line.text for line in told(lines, Remark))
+    return sum(" and recovered after " in line.text for line in told(lines, Remark))
 
 
 @settings(max_examples=20)
@@ -187,10 +187,10 @@ def test_a_server_is_up_lost_starts_and_replays(deaths, backoff_s, log_bytes):
             assert until - since == pytest.approx(backoff_s * 2**failed)
             failed, lost_at = failed + 1, since if lost_at is None else lost_at
         if following is State.UP:
-            back.append(f" is back after {until - lost_at:.3g} s")
+            back.append(f" and recovered after {until - lost_at:.3g} s")
             lost_at = None
     event(f"{len(states)} states")
-    told_back = [line.text for line in told(lines, Remark) if " is back after " in line.text]
+    told_back = [line.text for line in told(lines, Remark) if " and recovered after " in line.text]
     assert len(told_back) == len(back)
     assert all(after in text for after, text in zip(back, told_back, strict=True))
 

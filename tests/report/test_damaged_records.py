@@ -481,7 +481,7 @@ def test_a_journal_that_was_cut_off_is_said_to_be(record, call):
         journal.write_text(text[:size])
         assert not raysync.load(record).ended
         for command, says in (
-            (("replay",), "The journal is unfinished"),
+            (("replay",), "The journal has no closing line"),
             (("watch", "--once"), "it was cut off"),
             (("report", "--format", "md"), f"Unfinished: lagtuner, seed 0 in {record}"),
         ):

@@ -315,7 +315,7 @@ def test_the_address_of_the_dashboard_is_no_cluster(call, tmp_path, monkeypatch)
 
 def test_records_in_the_folder_of_a_job_are_warned_of(call, tmp_path, monkeypatch):
     said, short = (
-        "is deleted with it",
+        "which Ray deletes",
         "{engine: virtual, timing: only, workload: {samples: 320}, workers: [{step_s: 1}]}",
     )
     run = ["run", write(tmp_path / "x.yaml", short)]

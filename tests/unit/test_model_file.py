@@ -321,7 +321,7 @@ def test_an_exported_file_has_the_tensors(ran, tmp_path, which):
 def test_what_cannot_be_exported(ran, tmp_path):
     record = ran()
     for file, why in (
-        (tmp_path / "folder", "only a model of Hugging Face has a folder of its own"),
+        (tmp_path / "folder", "only a Hugging Face model can be written to a folder"),
         (tmp_path / "model.onnx", "must end in .safetensors or .pt or .pth"),
         (tmp_path / "none" / "model.pt", "there is no folder"),
         ("/proc/model.pt", "cannot be written"),

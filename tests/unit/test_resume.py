@@ -234,7 +234,7 @@ def test_what_cannot_go_on(engine, path, damage, says):
 def test_a_run_without_the_setting_says_so(engine, tmp_path):
     engine.every = 10**6
     path = lost(engine, tmp_path, checkpoint=None)
-    with pytest.raises(ConfigError, match=naming("none: checkpoint: {every_s: 60}")):
+    with pytest.raises(ConfigError, match=naming("set checkpoint: {every_s: 60}")):
         raysync.resume(path)
 
 
