@@ -428,7 +428,7 @@ def test_an_evaluator_that_fails_repeats_its_evaluation(ends):
     assert calls == [EvaluateCall] * (9 + len(ends)) + [StateDictCall]
     remarks = [line.text for line in of(lines, Remark)]
     assert len(remarks) == len(ends) == driver.backend.restarts
-    assert all("is restarted, and its evaluation is repeated" in text for text in remarks)
+    assert all("is restarted, and then its evaluation is repeated" in text for text in remarks)
     assert any("no answer for 30 s" in text for text in remarks) == ("freezes" in str(ends))
 
 
