@@ -82,8 +82,9 @@ def advise(
     as_json: AsJson = False,
     processes: Processes = None,
 ) -> None:
-    """Which paradigm, parameters, learning rate, servers and batch shares suit this cluster and
-    model? Simulated, first in time only, then with gradients for the few best.
+    """Recommend a paradigm, its parameters, learning rate, servers and batch shares for this
+    cluster and model. Candidates are simulated, first in time only, then the few best with
+    gradients.
     """
     from raysync.predict import advice_report as report
     from raysync.predict.advise import SearchOptions, advise
@@ -150,6 +151,6 @@ def _measured(experiment: Experiment) -> dict[str, Any]:
 
     with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
         measured = calibration.calibrate(engine, prepare(experiment), say, busy_cores)
-    settings = read_yaml(calibration.profile(experiment, measured, "measured"), "what was measured")
+    settings = read_yaml(calibration.profile(experiment, measured, "measured"), "measured settings")
     assert isinstance(settings, dict), "a profile that is no mapping"
     return {name: settings[name] for name in ("workers", "network")}

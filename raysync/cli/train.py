@@ -90,8 +90,8 @@ def run(
     resume: Resume = None,
     trust: Trust = False,
 ) -> None:
-    """Train one experiment. Its file is a program: the functions and classes that it names are
-    imported and called. So is the record of a run that is resumed, if this folder has made it.
+    """Train one experiment. raysync imports and calls the functions and classes that its file
+    names; with --resume, those in the run folder, if it was created from the current directory.
     """
     check_trust(trust=trust, resume=resume)
     if resume is not None:
@@ -112,8 +112,8 @@ def compare(
     trust: Trust = False,
 ) -> None:
     """Train the same experiment under several paradigms, one after the other, and print one
-    table. Its file is a program: the functions and classes that it names are imported and called.
-    So are the records of a comparison that is resumed, if this folder has made them.
+    table. raysync imports and calls the functions and classes that its file names; with --resume,
+    those in the run folders, if they were created from the current directory.
     """
     check_trust(trust=trust, resume=resume)
     settings = with_engine(settings, engine)
@@ -162,8 +162,8 @@ def replay(
     )
     if not result.ended:
         console.print_plain(
-            "The journal has no closing line: its run still goes on or was killed, or the file"
-            " was truncated."
+            "The journal has no closing line: its run still runs or was killed, or the file was"
+            " truncated."
         )
 
 

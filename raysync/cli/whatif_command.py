@@ -113,8 +113,8 @@ def whatif(
     as_json: AsJson = False,
     processes: Processes = None,
 ) -> None:
-    """What would other paradigms make of these step times, of any trainer? Samples per second,
-    waiting, staleness, lost worker-hours. Nothing is trained.
+    """Simulate other paradigms on the measured step times of any trainer. The answer has samples
+    per second, waiting, staleness and lost worker-hours; nothing is trained.
     """
     from raysync.predict.candidates import paradigms_in
     from raysync.predict.curves import axis_of

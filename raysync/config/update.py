@@ -282,8 +282,8 @@ class Local(OptimizerSettings):
     keeps_state: bool = Field(
         True,
         description=(
-            "whether a worker's optimizer goes on with its state (momentum, moments) after a push;"
-            " false: each iteration begins with a new one"
+            "whether a worker's optimizer keeps its state (momentum, moments) after a push;"
+            " false: each iteration begins with a new state"
         ),
     )
 

@@ -329,8 +329,8 @@ class WireFormat(Strict):
     feedback: bool | None = Field(
         None,
         description=(
-            "error feedback: a worker adds to each push what its earlier ones have lost; default:"
-            " yes for int8 and top-k, no for bf16"
+            "error feedback: a worker adds the rounding errors of its earlier pushes to each"
+            " push; default: yes for int8 and top-k, no for bf16"
         ),
     )
 

@@ -179,9 +179,9 @@ def basis(advice: Advice) -> Iterator[str]:
     if advice.tuning is not None:
         rates = ", ".join(f"{rate:g}" for rate in sorted(advice.tuning.rates))
         yield (
-            f"Learning rates: the same for each finalist ({rates or 'that of the file'}), on a seed"
-            " of their own; the best for the target, and the best for the final metric, both on the"
-            " validation set."
+            f"Learning rates: the same for each finalist ({rates or 'the rate of the file'}),"
+            " tried on a separate seed; the best rate for the target, and the best rate for the"
+            " final metric, both on the validation set."
         )
     else:
         yield "Nothing was trained: what staleness and dropped gradients cost a model is not known."

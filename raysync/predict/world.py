@@ -112,8 +112,9 @@ def world_of(
     check_metrics(plan.experiment, plan.metrics, plan.primary)
     if plan.estimated_s:
         remarks.append(
-            "Step times that the experiment does not give are estimates, from the operations of a"
-            f" step: those of {', '.join(plan.estimated_s)}. raysync calibrate measures them."
+            f"Step times of {', '.join(plan.estimated_s)} are estimated from the operations of a"
+            " step, because the experiment does not set them. To measure them, use raysync"
+            " calibrate."
         )
     if experiment.trains and plan.model.validation_set is None:
         plan, held_out = _with_validation(settings, plan)

@@ -75,7 +75,7 @@ def _header(record: RunRecord) -> Header:
 def check_gone(record: RunRecord) -> None:
     """Raise `ConfigError` if a process still writes an unclosed record, or may."""
     if why := _why_alive(record):
-        raise ConfigError(f"{display_name(record.path)}: the run still goes on: {why}.")
+        raise ConfigError(f"{display_name(record.path)}: the run is still active: {why}.")
 
 
 def _status(record: RunRecord) -> str | None:

@@ -194,7 +194,7 @@ def bottleneck(
         return ""
     now = seconds(summary["seconds"])
     if found["without_s"] is None:
-        text = "Its time is that of computing: no link, server, fault or slow worker limits it."
+        text = "Computing alone limits it: no link, server, fault or slow worker does."
     else:
         text = (
             f"The bottleneck is {found['what']}: without it the work would take"

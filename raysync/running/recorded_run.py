@@ -195,8 +195,8 @@ class RecordedRun:
         except OSError as error:
             reason = " ".join((error.strerror or str(error)).split())
             self._remark(
-                f"Checkpoint {checkpoint.number} could not be written ({reason}): the run goes on,"
-                " and the checkpoints before it stay."
+                f"Checkpoint {checkpoint.number} could not be written ({reason}): the run"
+                " continues, and earlier checkpoints stay."
             )
 
     def _write_models(self, report: list[Line]) -> None:

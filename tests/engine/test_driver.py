@@ -491,7 +491,7 @@ def test_an_evaluator_that_fails_as_it_saves_a_model_saves_it_again(ends, keep):
     driver, lines = run_in(training, make("bsp"), *SAVING, *happens)
     last, remarks = of(lines, Evaluation)[-1], [line.text for line in of(lines, Remark)]
     assert (lines[-1].status, last.mark) == ("finished", 1)
-    told = [text for text in remarks if "restarted, and the model is saved then" in text]
+    told = [text for text in remarks if "restarted, and then the model is saved" in text]
     assert told == remarks[:2]
     assert len(remarks) == len(ends)
     if len(ends) == TRIES:

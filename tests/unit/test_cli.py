@@ -101,7 +101,7 @@ def test_a_virtual_run_from_the_command_line(call, tmp_path):
         "data.train_samples=50",
     )
     assert code == 0, err
-    assert tells(err, "step 'a':")
+    assert tells(err, "'a' step")
     assert "s: a-1#1 is gone (crashed: " in err
     assert tells(err, "triggered: faults[1] {kind: worker: b-0 at_s: 1000.0}")
     assert "bsp" in out

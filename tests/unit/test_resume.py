@@ -219,7 +219,7 @@ def with_a_damaged_header(path):
         (still_written_elsewhere, "elsewhere"),
         (without_checkpoints, "checkpoint"),
         (with_none_that_is_whole, "checkpoints"),
-        (without_journal, "record"),
+        (without_journal, "journal.jsonl"),
         (with_a_damaged_header, "header"),
     ],
 )
@@ -227,7 +227,7 @@ def test_what_cannot_go_on(engine, path, damage, says):
     damage(path)
     with pytest.raises(ConfigError, match=naming(says)):
         raysync.resume(path)
-    with pytest.raises(ConfigError, match=naming("record")):
+    with pytest.raises(ConfigError, match=naming("run folder")):
         raysync.resume(path.parent)
 
 

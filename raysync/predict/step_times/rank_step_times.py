@@ -218,7 +218,7 @@ def _of_record(location: str) -> RankStepTimes:
     experiment = record.config
     if experiment.paradigm.name == Decoupled.name:
         raise ConfigError(
-            f"{location}: its steps are those of the stages of a {Decoupled.name} run, not of"
+            f"{location}: its steps belong to the stages of a {Decoupled.name} run, not to"
             " workers with the whole model."
         )
     pushes = record.pushes.sort_values(["pushed_at_s", "clock"], kind="stable")
