@@ -28,7 +28,7 @@ ON_TWO = NodeView({1: "a", 2: "a", 3: "b"}, {"a": 1, "b": 4})
 
 
 @pytest.mark.parametrize(
-    ("view", "room"),
+    ("view", "availability"),
     [
         (ON_TWO, "free"),
         (UNKNOWN, "free"),
@@ -45,8 +45,8 @@ ON_TWO = NodeView({1: "a", 2: "a", 3: "b"}, {"a": 1, "b": 4})
         *("another is drained", "being placed", "another is being placed"),
     ],
 )
-def test_a_worker_has_room_where_its_bundle_has_a_node_that_stays(view, room):
-    assert WorkerNodes(Views(view), BUNDLES).availability("w-0#2") == room
+def test_a_worker_is_available_if_its_bundle_has_a_lasting_node(view, availability):
+    assert WorkerNodes(Views(view), BUNDLES).availability("w-0#2") == availability
 
 
 @pytest.mark.parametrize("ends", ["started", "lost"])

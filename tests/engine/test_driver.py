@@ -38,7 +38,7 @@ from tests.builders.messages import tells
 from tests.builders.paradigms import VARIANTS, lead_bound
 from tests.builders.plans import plans
 from tests.builders.virtual import DATA, TIMING, deep, replayed, slot_of
-from tests.engine.world import Misfortunes, driver_in, run_in
+from tests.engine.world import Incidents, driver_in, run_in
 from tests.virtual.checker import Checker
 
 ROOT = Path(__file__).parents[2]
@@ -192,7 +192,7 @@ def test_what_a_paradigm_does_wrong_names_its_own_line_and_the_event(asks, says)
 
 def test_an_event_that_cannot_have_happened_is_named_with_its_error():
     training = task_of()
-    driver = driver_in(training, rule_of(training), Misfortunes([]))
+    driver = driver_in(training, rule_of(training), Incidents([]))
     driver.start()
     event = Left(at=0.0, worker="nobody")
     with pytest.raises(ProtocolViolation) as raised:
@@ -376,7 +376,7 @@ def test_the_order_of_slots_keeps_each_push_and_its_weight_together(weights, is_
     )
 
 
-def test_only_a_step_that_is_befallen_is_sent_its_hardship():
+def test_only_an_affected_step_is_sent_its_fault():
     faults = [
         {
             "kind": "latency",
@@ -533,7 +533,7 @@ def test_the_best_model_is_the_first_of_those_with_the_best_value(values, higher
 # ---- random worlds ----
 
 
-def befalls(workers, *others):
+def incidents(workers, *others):
     """What may at_step the processes of a run."""
     at = st.floats(0.1, 20).map(lambda at: round(at, 2))
     ends = st.builds(
@@ -629,7 +629,7 @@ def follow_waits(lines, min_workers, calls):
 
 @settings(max_examples=40)
 @given(plans(), st.sampled_from(list(VARIANTS)), st.data())
-def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, paradigm, data):
+def test_a_run_ends_under_any_faults_and_every_push_is_accounted_for(plan, paradigm, data):
     """Without a fault of the server it fails only when too few workers are there and too few are to
     come; and its journal replays.
     """
@@ -647,7 +647,7 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
     min_workers = data.draw(st.integers(1, sum(group["count"] for group in plan["workers"])))
     plan["cluster"] |= NO_DEADLINE | {"restarts": restarts, "min_workers": min_workers}
     training, choice = task_of(**plan), ParadigmChoice(name=name, **parameters)
-    happens = data.draw(befalls(lives, "evaluator", "server"))
+    happens = data.draw(incidents(lives, "evaluator", "server"))
     driver, lines = run_in(training, choice.make(), "evaluations take 0.3 s", *happens)
     event(lines[-1].status)
     checker = Checker(name, lead_bound(name, parameters), 60)
@@ -695,7 +695,7 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
     ),
     st.data(),
 )
-def test_what_befalls_a_pipeline_is_named(shape, weights, locked, sync, data):
+def test_faults_of_a_pipeline_are_named(shape, weights, locked, sync, data):
     """Whichever stage or server dies or freezes, whenever: the line names it, not another that
     waits for it.
     """
@@ -744,7 +744,7 @@ def test_what_a_server_is_known_to_have_done_is_forgotten():
 
 def test_a_report_without_lines_is_no_report_of_the_virtual_clock():
     training = task_of()
-    driver = driver_in(training, make("asp"), Misfortunes())
+    driver = driver_in(training, make("asp"), Incidents())
     *reports, last = driver.run()
     assert all(reports)
     assert isinstance(last[-1], Ended)

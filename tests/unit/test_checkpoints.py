@@ -498,7 +498,7 @@ def header_of(path):
         return read(journal)[0]
 
 
-def test_callbacks_are_told_what_a_run_evaluates_again(tmp_path):
+def test_callbacks_receive_repeated_evaluations(tmp_path):
     class Told(raysync.Callback):
         def on_evaluation(self, evaluation, measures):
             marks.append(evaluation.mark)

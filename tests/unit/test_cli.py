@@ -377,7 +377,7 @@ def test_numbers_are_never_cut(monkeypatch, capsys):
     assert " 0.012 " in shown
 
 
-def test_a_long_paradigm_takes_no_room_from_the_numbers(monkeypatch):
+def test_a_long_paradigm_name_does_not_narrow_the_numbers(monkeypatch):
     shown = Console(file=io.StringIO(), width=80)
     monkeypatch.setattr(table, "console", shown)
     name = "sync-switch(first=bsp, then=ssp(staleness=3), fraction=0.6, online=elastic)"

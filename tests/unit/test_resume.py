@@ -317,7 +317,7 @@ def files_in(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_is_run_anew_from_a_copied_record_goes_to_whoever_runs_it(engine, places):
+def test_a_rerun_of_a_copied_record_belongs_to_its_new_user(engine, places):
     """Its checkpoints, too, and also from a copy of the file alone."""
     author, reviewer = places
     own = {
