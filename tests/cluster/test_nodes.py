@@ -209,6 +209,6 @@ def test_workers_follow_the_nodes_of_a_cluster():
     assert sorted(text.partition(" ")[0] for text in said["remark"] if "resources" in text) == [
         f"spot-{index}#{life}" for index in range(2) for life in (2, 3)
     ], "each tells once that it waits, and has joined with its only attempt"
-    waits = [text.partition(":")[0] for text in said["remark"] if text.startswith("The run ")]
-    assert waits == ["The run waits", "The run continues"] * 2
+    remarks = [text.split() for text in said["remark"] if text.startswith("The run ")]
+    assert [words[2].rstrip(":") for words in remarks] == ["waits", "continues"] * 2
     assert said["applied"] == said["pushed"], "what has arrived counts, whatever became of its node"

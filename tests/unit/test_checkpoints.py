@@ -246,7 +246,7 @@ def test_every_resumption_is_counted_and_of_a_damaged_checkpoint_the_one_before_
     engine.lost_after = 36
     with pytest.raises(KeyboardInterrupt):
         raysync.resume(path, notify=said.append)
-    assert tells(said[0], "4 out: server-1.safetensors")
+    assert tells(said[0], "4 skipped: server-1.safetensors")
     assert not (path / "checkpoints" / "000004").exists()
     record = raysync.resume(path)
     assert [(each.number, each.lost_pushes) for each in of(record, Resumed)] == [
@@ -321,7 +321,7 @@ def test_a_checkpoint_without_a_line_in_the_journal_is_none(engine, tmp_path):
         (path / "journal.jsonl").write_text("".join(changed))
         said = []
         assert newest_checkpoint(path, said.append).number == 2
-        assert tells(said[0], "3 out:")
+        assert tells(said[0], "3 skipped:")
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(engine, tmp_path, monkeypatch):

@@ -130,8 +130,8 @@ def read_profiles(
     if max(shares) > 0:
         span = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares))))
         remarks.append(
-            f"Ranks only communicated for {span} of their time, mostly waiting for others; step"
-            " times do not include it."
+            f"Ranks did nothing but communicate for {span} of their time, mostly waiting for"
+            " others; step times do not include it."
         )
     sizes = [step.exchanged for rank in ranks.values() for step in rank.steps.values()]
     known = [size for size in sizes if size is not None]
