@@ -85,7 +85,7 @@ def searcher(sweep: Sweep, source: str) -> Searcher | None:
     try:
         return _create(SEARCH_ALG_IMPORT[name](), sweep.search, where)
     except (ImportError, AssertionError) as error:
-        raise ConfigError(f"{where}: {name}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{where}: {name}: {str(error).splitlines()[0].rstrip('.')}.") from error
 
 
 def searcher_again(
@@ -157,4 +157,4 @@ def _create(make: Callable[..., Any], choice: Named, where: str) -> Any:
     try:
         return make(**choice.parameters)
     except (TypeError, ValueError, AssertionError) as error:  # Tune checks arguments by assertions
-        raise ConfigError(f"{where}: {choice.name}: {error}") from error
+        raise ConfigError(f"{where}: {choice.name}: {str(error).rstrip('.')}.") from error
