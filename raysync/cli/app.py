@@ -77,7 +77,7 @@ ExchangeOptions = Annotated[
     list[str],
     typer.Option(
         "--exchange",
-        metavar="WAY",
+        metavar="EXCHANGE",
         help=(
             "How gradients are exchanged: servers:N, ring or tree; repeat the option to compare"
             " several. Default: servers:1 and ring."

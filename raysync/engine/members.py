@@ -74,7 +74,7 @@ class Rejoin:
     attempt: int  # in a row; 0: a planned return
     due_at: float  # it joins no sooner
     call: Call | None = None  # done when the worker is ready; None before its start
-    is_told: bool = False  # the journal says that it waits for resources
+    is_remarked: bool = False  # the journal says that it waits for resources
 
     def again(self, attempt: int) -> Rejoin:
         return Rejoin(_next_life(self.worker), self.gone_at, attempt, self.due_at)
@@ -102,7 +102,7 @@ class Members:
         self._stays_away: set[str] = set()
         # when the run began to wait for workers; None: it does not
         self._waits_since: float | None = None
-        self._is_told = False  # the journal says that the run waits
+        self._is_remarked = False  # the journal says that the run waits
         # worker -> its release, and when it was decided, in order
         self._held_back: dict[str, tuple[Release, float]] = {}
 
@@ -313,7 +313,7 @@ class Members:
         self._held_back.pop(worker, None)
         # before the machine decides: these decisions are held back, too, if too few remain
         if self._there - 1 < self._min_workers > 1 and self._waits_since is None:
-            self._waits_since, self._is_told = self._backend.now, False
+            self._waits_since, self._is_remarked = self._backend.now, False
         self._run.handle(Left(at=self._backend.now, worker=worker), report)
 
     def dismiss(self) -> None:
@@ -356,7 +356,7 @@ class Members:
         if not self._is_expected(rejoin):
             return
         if self._backend.availability(rejoin.worker) != "free":
-            self._tell_of_room(rejoin)
+            self._remark_waiting(rejoin)
             self._backend.schedule(self._backend.now + LOOK_AGAIN_S, self._start, rejoin)
             return
         rejoin.call = self._backend.spawn(rejoin.worker)
@@ -366,12 +366,12 @@ class Members:
     def _await_start(self, rejoin: Rejoin) -> None:
         self._backend.schedule(self._backend.now + START_DEADLINE_S, self._miss_deadline, rejoin)
 
-    def _tell_of_room(self, rejoin: Rejoin) -> bool:
+    def _remark_waiting(self, rejoin: Rejoin) -> bool:
         """Return whether a worker waits for resources; remark it once."""
         if self._backend.availability(rejoin.worker) != "none":
             return False
-        if not rejoin.is_told:
-            rejoin.is_told = True
+        if not rejoin.is_remarked:
+            rejoin.is_remarked = True
             self._lines.remark(
                 f"{rejoin.worker} waits for resources: Ray cannot place it yet; it joins as soon"
                 " as Ray can."
@@ -386,7 +386,7 @@ class Members:
         if isinstance(answer, Failure) and answer.with_node:
             self._give_up(rejoin)
             elsewhere = self._expect(rejoin.again(rejoin.attempt))
-            elsewhere.is_told = rejoin.is_told
+            elsewhere.is_remarked = rejoin.is_remarked
             self._start(elsewhere)
         elif isinstance(answer, Failure):
             self._fail(rejoin, answer.reason)
@@ -397,7 +397,7 @@ class Members:
     def _miss_deadline(self, rejoin: Rejoin) -> None:
         if not self._is_expected(rejoin) or self._backend.is_done(rejoin.call):
             return
-        if self._tell_of_room(rejoin):  # its node went while it started: it does so elsewhere
+        if self._remark_waiting(rejoin):  # its node went while it started: it does so elsewhere
             self._await_start(rejoin)
         else:
             self._fail(rejoin, f"not ready after {START_DEADLINE_S:g} s")
@@ -433,8 +433,8 @@ class Members:
         if there + coming < least:
             too_few = f"too few workers: {there} present, {numbers}"
             raise RunFailed(f"{too_few if least > 1 else 'every worker is gone'}; {last}")
-        if self._waits_since is not None and not self._is_told:
-            self._is_told = True
+        if self._waits_since is not None and not self._is_remarked:
+            self._is_remarked = True
             self._lines.remark(f"The run waits: {_counted(there)} present, {numbers}.")
 
     def _resume_releases(self) -> None:

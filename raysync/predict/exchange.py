@@ -156,7 +156,7 @@ def exchange_of(
         raise ConfigError(
             f"--link {links[0]}: this is the link of one; add the link of all others: --link 1gbit."
         )
-    servers, collectives = _ways(exchanges)
+    servers, collectives = _parsed(exchanges)
     return Exchange(
         vector_bytes=model_bytes,
         link=common,
@@ -167,7 +167,7 @@ def exchange_of(
     )
 
 
-def _ways(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
+def _parsed(exchanges: Sequence[str]) -> tuple[tuple[int, ...], tuple[str, ...]]:
     if not exchanges:
         return (1,), ("ring",)
     servers, collectives = [], []

@@ -17,7 +17,7 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, Header, decode, read_header
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS, MANIFEST, name_of, numbers_in, read_checkpoint
-from raysync.record.journal_cut import checkpoint_times
+from raysync.record.journal_checkpoints import checkpoint_times
 from raysync.record.journal_file import JournalFile
 from raysync.record.reader import CLOSING_BYTES, RunRecord, legible, load
 from raysync.record.storage import (

@@ -357,7 +357,7 @@ def test_fake_nodes(tmp_path):
 
     [told] = said["told"]
     assert tells(told, "'fallback' zone=a:")
-    assert sum("this torch sees none" in sentence for sentence in told) == 4
+    assert sum("torch on its node sees none" in sentence for sentence in told) == 4
 
     [refused] = said["refused"]
     shared = refused["shared memory across nodes"]

@@ -50,7 +50,7 @@ from raysync.record.checkpoints import (
 )
 from raysync.record.collector import Collector
 from raysync.record.event_text import seconds, texts_of
-from raysync.record.journal_cut import Resumption, cut_off
+from raysync.record.journal_checkpoints import Resumption, truncate
 from raysync.record.journal_tail import JournalTail
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
@@ -204,13 +204,13 @@ def test_what_was_lost_is_counted_up_to_a_damaged_line(tmp_path):
     file = tmp_path / "journal.jsonl"
     file.write_text("\n".join(lines))
     os.utime(file, (100, 100))
-    resumed = cut_off(file, Checkpoint(1, 2.0, {}, {}), exact=False)
+    resumed = truncate(file, Checkpoint(1, 2.0, {}, {}), exact=False)
     assert (resumed.at, resumed.lost_s, resumed.lost_pushes) == (2.0, 5.5, 1)
     assert resumed.away_s == pytest.approx(time.time() - 100, abs=60)
     kept = [*before, after[0], after[1], resumed]
     assert list(read(file.read_text().splitlines(keepends=True))[1]) == kept
     with pytest.raises(ConfigError, match=naming("checkpoint 2")):
-        cut_off(file, Checkpoint(2, 2.0, {}, {}), exact=False)
+        truncate(file, Checkpoint(2, 2.0, {}, {}), exact=False)
     assert list(read(file.read_text().splitlines(keepends=True))[1]) == kept
 
 
