@@ -623,7 +623,7 @@ def follow_waits(lines, min_workers, calls):
     steps = list(issued.values())
     assert not [at for at in steps if any(since < at < until for since, until in waits)]
     told = [(line.at, line.text) for line in lines if isinstance(line, Remark)]
-    went_on = [at for at, text in told if text.startswith("The run goes on: ")]
+    went_on = [at for at, text in told if text.startswith("The run continues after ")]
     assert went_on == [until for _, until in waits if until < inf]
 
 
