@@ -1,10 +1,10 @@
-"""raysync: experiments with synchronisation paradigms in distributed deep learning, on Ray.
+"""raysync runs experiments with synchronisation paradigms in distributed deep learning, on Ray.
 
 record = raysync.run({"model": "mlp", "paradigm": {"name": "ssp", "staleness": 3}})
 record.summary["final_accuracy"], record.pushes, record.evaluations
 
-The public names are those of `__init__.pyi`, and each is imported when it is used: a paradigm and
-its tests work without torch and Ray being loaded.
+`__init__.pyi` lists the public names. Each is imported on its first use, so that a paradigm and its
+tests load neither torch nor Ray.
 """
 
 import lazy_loader

@@ -46,9 +46,9 @@ def translated(settings, names):
     """Settings with other names of some of them."""
     settings = json.loads(json.dumps(settings))
     for before, after in names.items():
-        *way, last = before.split(".")
+        *parents, last = before.split(".")
         block = settings
-        for key in way:
+        for key in parents:
             block = block.get(key, {}) if isinstance(block, dict) else {}
         if last in block:
             block[after.rpartition(".")[2]] = block.pop(last)

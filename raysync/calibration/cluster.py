@@ -86,6 +86,6 @@ def _warn_if_busy(
     busy, cores = busy_cores(node)
     if busy > BUSY * cores:
         notify(
-            f"The node of {group.name} is busy with other work ({busy:.1f} of {cores} cores): what"
-            " was measured there is slower than it would be alone."
+            f"The node of {group.name} is busy with other work ({busy:.1f} of {cores} cores): its"
+            " measured times are longer than those of an idle node."
         )

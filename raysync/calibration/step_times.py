@@ -118,8 +118,8 @@ def _check_device(engine: Engine, group: WorkerGroup) -> None:
     if group.gpus and place is not None and "cpu" in place.devices:
         raise ConfigError(
             f"workers: {group.name}: gpus: {group.gpus:g}, but the torch on its node"
-            f" ({place.address}) sees no GPU: the times would be those of the CPU. Install a build"
-            " of torch for its GPUs there."
+            f" ({place.address}) sees no GPU and would time the CPU. Install a build of torch for"
+            " the GPUs of that node."
         )
 
 

@@ -41,7 +41,7 @@ def advise(
         float, typer.Option(help="Minutes that the search may take, on all cores.")
     ] = 10.0,
     seeds: Annotated[
-        int, typer.Option(max=MOST_SEEDS, help="Repeats of each of the few best.")
+        int, typer.Option(max=MOST_SEEDS, help="Runs of each finalist, each with its own seed.")
     ] = 5,
     steps: Annotated[
         list[str],
@@ -49,9 +49,9 @@ def advise(
             "--steps",
             metavar="FILE",
             help=(
-                "Measured step times of the workers, as for `raysync whatif`: the folder of a run,"
-                " a table, traces. Default: as the experiment or its profile says; where it does"
-                " not, they are measured first."
+                "Measured step times of the workers, as for `raysync whatif`: a run folder, a"
+                " table, or traces. Default: from the experiment or its profile; step times that"
+                " these lack are measured first."
             ),
         ),
     ] = [],  # noqa: B006 - typer copies it
@@ -61,8 +61,9 @@ def advise(
             "--paradigm",
             metavar="NAME",
             help=(
-                "Choose among these as they are: asp, '{name: ssp, staleness: 5}'. Default: about"
-                " eight, their parameters, and balanced batches."
+                "Compare only these, with the parameters given: asp, '{name: ssp, staleness: 5}'."
+                " Default: about eight paradigms with several parameters each, and balanced"
+                " batches."
             ),
         ),
     ] = [],  # noqa: B006 - typer copies it
@@ -72,14 +73,18 @@ def advise(
     output: Annotated[
         Path,
         typer.Option(
-            "--output", "-o", metavar="FOLDER", help="For the answer, and files that run."
+            "--output",
+            "-o",
+            metavar="FOLDER",
+            help="Folder for the answer and the experiment files to run.",
         ),
     ] = Path("advice"),
     as_json: AsJson = False,
     processes: Processes = None,
 ) -> None:
-    """Which paradigm, parameters, learning rate, servers and batch shares suit this cluster and
-    model? Simulated, first in time only, then with gradients for the few best.
+    """Recommend a paradigm, its parameters, learning rate, servers and batch shares for this
+    cluster and model. Candidates are simulated, first in time only, then the few best with
+    gradients.
     """
     from raysync.predict import advice_report as report
     from raysync.predict.advise import SearchOptions, advise
@@ -132,7 +137,7 @@ def _world(experiment: Experiment, steps: list[str], exchange: Exchange | None) 
     if steps:
         return world_of(experiment, steps=read(steps), exchange=exchange)
     if groups := uncalibrated_groups(experiment):
-        say(f"Measuring {', '.join(groups)}, since nothing says how long a step takes ...")
+        say(f"Measuring {', '.join(groups)}: their step times are not set ...")
         return world_of(experiment, profile=_measured(experiment), exchange=exchange)
     return world_of(experiment, exchange=exchange)
 
@@ -146,6 +151,6 @@ def _measured(experiment: Experiment) -> dict[str, Any]:
 
     with engine_for(experiment, say, os.environ.get("RAY_ADDRESS")) as engine:
         measured = calibration.calibrate(engine, prepare(experiment), say, busy_cores)
-    settings = read_yaml(calibration.profile(experiment, measured, "measured"), "what was measured")
+    settings = read_yaml(calibration.profile(experiment, measured, "measured"), "measured settings")
     assert isinstance(settings, dict), "a profile that is no mapping"
     return {name: settings[name] for name in ("workers", "network")}

@@ -43,20 +43,29 @@ Trust = Annotated[
     bool,
     typer.Option(
         "--trust",
-        help="With --resume: run what the record names, though this folder has not made it.",
+        help=(
+            "With --resume: import and call the classes and functions that the run folder names,"
+            " although the run was not started in the current directory."
+        ),
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of the table.")]
-Processes = Annotated[int | None, typer.Option(min=1, max=1024, help="Default: one for each core.")]
+Processes = Annotated[
+    int | None,
+    typer.Option(
+        min=1, max=1024, help="Processes that run simulations. Default: one for each core."
+    ),
+]
 LinkOptions = Annotated[
     list[str],
     typer.Option(
         "--link",
         metavar="RATE",
         help=(
-            "The link of each worker, or, with --nodes, of each node, and of each server: 1gbit,"
-            " '10gbit,0.2ms' with its latency; NAME=100mbit: of one worker. Default: of `advise`,"
-            " as the experiment says; of `whatif`, exchanging gradients takes no time."
+            "Link of each worker (with --nodes: of each node) and of each server: 1gbit, or"
+            " '10gbit,0.2ms' with its latency. NAME=100mbit sets the link of one worker. Default"
+            " of `advise`: the links of the experiment; of `whatif`: exchanging gradients takes"
+            " no time."
         ),
     ),
 ]
@@ -68,8 +77,11 @@ ExchangeOptions = Annotated[
     list[str],
     typer.Option(
         "--exchange",
-        metavar="WAY",
-        help="servers:N, ring or tree; several to compare. Default: servers:1, and ring.",
+        metavar="EXCHANGE",
+        help=(
+            "How gradients are exchanged: servers:N, ring or tree; repeat the option to compare"
+            " several. Default: servers:1 and ring."
+        ),
     ),
 ]
 OptionalFile = Annotated[
@@ -118,7 +130,7 @@ def warn_of_the_jobs_folder(experiment: Experiment) -> None:
     in_a_job = "job_submission_id" in os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
     if in_a_job and not is_uri(output) and not Path(output).expanduser().is_absolute():
         say(
-            f"output: {output}: in a job that is a folder of Ray's copy of the working directory,"
-            " and is deleted with it. To keep the records: --set output=/A/SHARED/FOLDER, or a"
-            " URI."
+            f"output: {output}: in a Ray job this relative path is inside Ray's copy of the"
+            " working directory, which Ray deletes. To keep the run folders: --set"
+            " output=/A/SHARED/FOLDER, or a URI."
         )

@@ -30,7 +30,7 @@ def calibrate(
     file: OptionalFile = None,
     settings: Settings = [],  # noqa: B006
 ) -> None:
-    """Measure each group of workers in its own place, and write a profile for the virtual engine (a
+    """Measure each group of workers on its own nodes, and write a profile for the virtual engine (a
     few minutes).
     """
     from raysync import calibration

@@ -82,7 +82,7 @@ def dashboards(
     """
     prometheus = check_url(prometheus, "--prometheus")
     if folder is None and not check:
-        raise ConfigError("dashboards: a DIR to write to is missing (or --check).")
+        raise ConfigError("dashboards: name the folder DIR to write to, or give --check.")
     if folder is not None:
         _write(folder.expanduser().resolve(), prometheus, _cluster(ray, ray_token))
     if check:
@@ -91,7 +91,7 @@ def dashboards(
         count = "1 run" if len(runs) == 1 else f"{len(runs)} runs"
         console.print_plain(
             f"{prometheus} knows {len(metrics)} of {len(REGISTRY)} metrics of raysync, of {count}"
-            + (f"; not, or not yet: {missing}" if missing else "")
+            + (f"; missing so far: {missing}" if missing else "")
         )
 
 
@@ -251,8 +251,9 @@ def known(url: str) -> tuple[set[str], list[str]]:
     }
     if not metrics:
         raise ConfigError(
-            f"{url}: a Prometheus, but it knows no metric of raysync. Has a run begun, on the"
-            f" cluster that it scrapes?\nIts targets: {url}/targets"
+            f"{url}: this Prometheus has no metric of raysync. Has a run begun on the cluster"
+            " that it scrapes?\n"
+            f"Its targets: {url}/targets"
         )
     return metrics, _label_values(url, "run")
 

@@ -27,7 +27,7 @@ class Which(StrEnum):
 @app.command()
 def export(
     run: Annotated[
-        str, typer.Argument(metavar="RUN", help="Folder of a run, or its URI.", show_default=False)
+        str, typer.Argument(metavar="RUN", help="Run folder, or its URI.", show_default=False)
     ],
     file: Annotated[
         Path,
@@ -35,16 +35,22 @@ def export(
             metavar="FILE",
             show_default=False,
             help=(
-                "The file to write: *.safetensors, or *.pt or *.pth for torch.load; of a Hugging"
-                " Face model also a folder, as save_pretrained writes it."
+                "File to write: *.safetensors, or *.pt or *.pth for torch.load; for a Hugging"
+                " Face model also a folder, in the format of save_pretrained."
             ),
         ),
     ],
     which: Annotated[
         Which,
-        typer.Option("--which", help="final: of the last evaluation; best: needs keep: best."),
+        typer.Option(
+            "--which",
+            help=(
+                "final: the model at the last evaluation; best: the best model, saved only with"
+                " keep: best."
+            ),
+        ),
     ] = Which.final,
-    force: Annotated[bool, typer.Option("--force", help="Overwrite what exists.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write the trained model of a run to a file: its state_dict, by the names of its tensors."""
     _check(file, force)
@@ -76,8 +82,8 @@ def _write_folder(record: RunRecord, which: Which, folder: Path) -> None:
     choice = record.config.task
     if choice is None or not choice.name.startswith("hf:"):
         raise ConfigError(
-            f"{folder}: only a model of Hugging Face has a folder of its own; name a file that ends"
-            f" in {' or '.join((*SAFETENSORS, *TORCH))}."
+            f"{folder}: only a Hugging Face model can be written to a folder; name a file that"
+            f" ends in {' or '.join((*SAFETENSORS, *TORCH))}."
         )
     with without_imports():
         task = load_task(choice)

@@ -39,7 +39,7 @@ def sweep(
         typer.Argument(
             metavar="FILE",
             show_default=False,
-            help="Experiment file (YAML); with --resume, that of the sweep unless it is given.",
+            help="Experiment file (YAML). Default with --resume: the file of the sweep.",
         ),
     ] = None,
     engine: EngineName = None,
@@ -50,9 +50,9 @@ def sweep(
             "--resume",
             metavar="FOLDER",
             help=(
-                "Go on with a sweep that was stopped or lost: its folder (or URI), or that of"
-                " several: then the latest. Trials that are over stay as they are, others go on"
-                " from their newest checkpoint, or begin."
+                "Resume a sweep that was stopped or lost. Name its folder (or URI), or a folder"
+                " of several sweeps, for the latest. Trials that have ended are not repeated;"
+                " others resume from their newest checkpoint, or start."
             ),
         ),
     ] = None,
@@ -88,7 +88,7 @@ def sweep(
                 verbose=verbose,
             )
         except SystemExit:  # by `ray job stop`
-            say(f"Stopped. Go on: raysync sweep --resume {folder}")
+            say(f"Stopped. To resume: raysync sweep --resume {folder}")
             raise
     counts = Counter(record.table.status)
     console.print(
@@ -103,7 +103,7 @@ def sweep(
         f" {display_name(record.path)}"
     )
     if not ended:
-        say(f"Interrupted. Go on: raysync sweep --resume {folder}")
+        say(f"Interrupted. To resume: raysync sweep --resume {folder}")
         raise typer.Exit(130)
     if any_failed(record.table):
         raise typer.Exit(1)

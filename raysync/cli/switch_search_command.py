@@ -39,15 +39,17 @@ def switch_search(
         bool,
         typer.Option(
             "--recurring",
-            help="Train nothing with the first phase alone: `known` gives its target.",
+            help=(
+                "Skip the runs of the first phase alone: `switch_search.known` gives their result."
+            ),
         ),
     ] = False,
     verbose: Annotated[
         bool, typer.Option("-v", "--verbose", help="Show Ray Tune's own table of trials.")
     ] = False,
 ) -> None:
-    """Search how early a sync-switch may switch: the file's `switch_search:` block. A second call
-    goes on.
+    """Search how early a sync-switch may switch, by the file's `switch_search:` block. A second
+    call resumes the search.
     """
     overrides = with_engine(settings, engine)
     say_that_ray_starts(config.load(file, overrides), "the trainings")
@@ -69,10 +71,10 @@ def switch_search(
         say(f"raysync: the search failed: {failure}.\nRuns: {plan.trials.folder}")
         raise typer.Exit(1) from failure
     except KeyboardInterrupt:
-        say("Interrupted. The same command goes on.")
+        say("Interrupted. Repeat the command to resume.")
         raise typer.Exit(130) from None
     except SystemExit:  # by SIGTERM or SIGHUP
-        say("Stopped. The same command goes on.")
+        say("Stopped. Repeat the command to resume.")
         raise
     first = plan.experiment.paradigm.make().phases()[0]
     _print_table(plan, result, first)
@@ -109,7 +111,9 @@ def _answer(plan: SearchPlan, result: SearchResult, first: str) -> str:
         return f"Stay with {first}: no fraction that was tried has {least}."
     answer = f"Switch at fraction {result.fraction:g}: the smallest that was tried with {least}."
     if result.candidates[-1].passes:
-        answer += f" The next was not tried: candidates_max is {plan.search.candidates_max}."
+        answer += (
+            f" The next smaller one was not tried: candidates_max is {plan.search.candidates_max}."
+        )
     return answer
 
 

@@ -54,7 +54,7 @@ RunFile = Annotated[
     typer.Argument(
         metavar="FILE",
         show_default=False,
-        help="Experiment file (YAML); with --resume, that of the record unless it is given.",
+        help="Experiment file (YAML). Default with --resume: the experiment in the run folder.",
     ),
 ]
 Resume = Annotated[
@@ -63,8 +63,8 @@ Resume = Annotated[
         "--resume",
         metavar="RUN",
         help=(
-            "Go on with a run that was lost, from its newest checkpoint: folder (or URI) of its"
-            " record, or of several: then the one that began last."
+            "Resume a lost run from its newest checkpoint. Name its run folder (or URI), or a"
+            " folder of several runs, for the latest."
         ),
     ),
 ]
@@ -74,9 +74,9 @@ ResumeComparison = Annotated[
         "--resume",
         metavar="FOLDER",
         help=(
-            "Go on with a comparison that was lost: folder (or URI) of its records, OUTPUT/NAME."
-            " Runs that are over stay as they are, others go on from their newest checkpoint, or"
-            " begin."
+            "Resume a lost comparison. Name the folder (or URI) of its runs, OUTPUT/NAME. Runs"
+            " that have ended are not repeated; others resume from their newest checkpoint, or"
+            " start."
         ),
     ),
 ]
@@ -90,8 +90,8 @@ def run(
     resume: Resume = None,
     trust: Trust = False,
 ) -> None:
-    """Train one experiment. Its file is a program: the functions and classes that it names are
-    imported and called. So is the record of a run that is resumed, if this folder has made it.
+    """Train one experiment. raysync imports and calls the functions and classes that its file
+    names; with --resume, those in the run folder, if it was created from the current directory.
     """
     check_trust(trust=trust, resume=resume)
     if resume is not None:
@@ -112,8 +112,8 @@ def compare(
     trust: Trust = False,
 ) -> None:
     """Train the same experiment under several paradigms, one after the other, and print one
-    table. Its file is a program: the functions and classes that it names are imported and called.
-    So are the records of a comparison that is resumed, if this folder has made them.
+    table. raysync imports and calls the functions and classes that its file names; with --resume,
+    those in the run folders, if they were created from the current directory.
     """
     check_trust(trust=trust, resume=resume)
     settings = with_engine(settings, engine)
@@ -134,15 +134,15 @@ def compare(
 @app.command()
 def replay(
     record: Annotated[
-        str, typer.Argument(metavar="RUN", help="Folder of a run, or its URI.", show_default=False)
+        str, typer.Argument(metavar="RUN", help="Run folder, or its URI.", show_default=False)
     ],
     trust: Annotated[
         bool,
         typer.Option(
             "--trust",
             help=(
-                "Import and run the paradigm that the record names, if it does not come with"
-                " raysync."
+                "Import and run the paradigm that the run folder names, even if it does not come"
+                " with raysync."
             ),
         ),
     ] = False,
@@ -150,7 +150,7 @@ def replay(
     """Feed a run's journal to a fresh machine; every decision must come out the same."""
     journal = local_copy(record, without=[CHECKPOINTS]) / "journal.jsonl"
     if not journal.is_file():
-        raise ConfigError(f"{record}: not the record of a run (no journal.jsonl in it).")
+        raise ConfigError(f"{record}: not a run folder (no journal.jsonl in it).")
     with legible(journal.parent), JournalFile(journal) as file:
         result = replay_journal(file, partial(rebuild, trust=trust))
     if result.difference:
@@ -162,8 +162,8 @@ def replay(
     )
     if not result.ended:
         console.print_plain(
-            "The journal is unfinished: it has no closing line. Its run was killed or still goes"
-            " on, or the journal was cut off."
+            "The journal has no closing line: its run still runs or was killed, or the file was"
+            " truncated."
         )
 
 
@@ -226,7 +226,7 @@ def _train_in_session(
         check_training(training, training.make(choice))
     over = [] if comparison is None else list(map(is_over, comparison.records.values()))
     if any(over):
-        say(f"{sum(over)} of {len(choices) * len(seeds)} runs are over, and stay as they are.")
+        say(f"{sum(over)} of {len(choices) * len(seeds)} runs have ended and are not repeated.")
     if sum(over) < len(choices) * len(seeds):
         _announce(experiment)
     with engine_for(experiment, say, address, fork_server) as engine:
@@ -234,7 +234,7 @@ def _train_in_session(
             done = _train_all(engine, training, choices, seeds, comparison)
         except (KeyboardInterrupt, SystemExit):
             if comparison is not None:
-                say(f"Go on: raysync compare --resume {masked(str(comparison.location))}")
+                say(f"To resume: raysync compare --resume {masked(str(comparison.location))}")
             raise
         # before the shutdown of Ray, which takes seconds, or more where Ray is stuck
         summaries = {
@@ -316,8 +316,8 @@ def _train_all(
             say(remark)
         for group, step_s in training.estimated_s.items():
             say(
-                f"No step time is given for {group!r}: {step_s:.2g} s, from its floating-point"
-                " operations."
+                f"Worker group {group!r} has no step time; estimated from the floating-point"
+                f" operations: {step_s:.2g} s."
             )
         for seed, choice in product(seeds, choices):
             label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"

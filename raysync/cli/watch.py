@@ -47,7 +47,7 @@ Folder = Annotated[
     typer.Argument(
         metavar="RUN",
         show_default=False,
-        help="Folder (or URI) of a run, or of several: then the one that began last.",
+        help="Run folder (or URI), or a folder of several runs, for the latest.",
     ),
 ]
 Once = Annotated[bool, typer.Option("--once", help="Print the current status, and exit.")]
@@ -88,8 +88,7 @@ def newest(location: Location) -> RunRecord:
     ]
     if not configs:
         raise ConfigError(
-            f"{folder}: neither the record of a run (no {JOURNAL} in it), nor a folder of such"
-            " records."
+            f"{folder}: neither a run folder (no {JOURNAL} in it), nor a folder of runs."
         )
     return load(max(configs, key=_changed_at).parent)
 
@@ -110,9 +109,7 @@ def _newest_uri(uri: Location) -> Location:
     if records:
         # names of records begin with a time
         return max(records, key=lambda record: str(record).partition("?")[0].rpartition("/")[2])
-    raise ConfigError(
-        f"{uri}: neither the record of a run (no {JOURNAL} in it), nor a folder of such records."
-    )
+    raise ConfigError(f"{uri}: neither a run folder (no {JOURNAL} in it), nor a folder of runs.")
 
 
 class Watcher:
@@ -269,7 +266,7 @@ class Watcher:
     def _view(self, height: int | None = None) -> Group | RunView:
         if self._status is None:
             return Group(
-                Text(f"{display_name(self._record.path)}: nothing is written yet."),
+                Text(f"{display_name(self._record.path)}: the run has written nothing yet."),
                 Text(self._remark(), "yellow"),
             )
         return RunView(
@@ -288,12 +285,12 @@ class Watcher:
         if self._unreachable:
             return self._unreachable
         if self._is_closed:
-            return "The run was closed, but its journal has no closing line: it was cut off."
+            return "The run has ended, but its journal has no closing line: the file was truncated."
         quiet = f"No output for {_duration(self._silence_s)}"
         if self._is_killed:
-            return f"{quiet}: the process that wrote it is gone, the run was killed."
+            return f"{quiet}: the process of the run is gone, so the run was killed."
         if self._silence_s > GIVEN_UP_S:
-            return f"{quiet}: it was killed, or it is stuck."
+            return f"{quiet}: the run was killed, or it is stuck."
         return f"{quiet}."
 
 

@@ -29,7 +29,7 @@ def whatif(
             show_default=False,
             help=(
                 "Step times of all ranks: a table (CSV, parquet), torch profiler traces (one a"
-                " rank, or their folder), a Ray timeline, or the folder or URI of a run."
+                " rank, or their folder), a Ray timeline, or a run folder or its URI."
             ),
         ),
     ],
@@ -49,7 +49,10 @@ def whatif(
         typer.Option(
             min=1,
             max=LARGEST,
-            help="Samples of a step. Default: as the run says; else steps are counted.",
+            help=(
+                "Samples of a step. Default: the batch size of the run; without it, rates are in"
+                " steps."
+            ),
         ),
     ] = None,
     steps: Annotated[
@@ -57,7 +60,10 @@ def whatif(
         typer.Option(
             min=1,
             max=LARGEST,
-            help="The work, in steps a rank on average. Default: as many as the shortest has.",
+            help=(
+                "Work to simulate, in steps a rank on average. Default: the steps of the shortest"
+                " rank."
+            ),
         ),
     ] = None,
     price_per_hour: Annotated[
@@ -67,14 +73,15 @@ def whatif(
     model_bytes: Annotated[
         str | None,
         typer.Option(
-            metavar="SIZE", help="The bytes of a gradient (98MB). Default: as a trace or run says."
+            metavar="SIZE",
+            help="Size of a gradient, such as 98MB. Default: the size in the trace or the run.",
         ),
     ] = None,
     model: Annotated[
         str | None,
         typer.Option(
             metavar="NAME|FILE",
-            help="That of a model: torchvision:resnet50, or an experiment file's.",
+            help="Model whose gradient size is used: torchvision:resnet50, or an experiment file.",
         ),
     ] = None,
     link: LinkOptions = [],  # noqa: B006 - typer copies it
@@ -85,26 +92,29 @@ def whatif(
         typer.Option(
             metavar="AXIS=LOW..HIGH",
             help=(
-                "Follow the best few: workers=1..64, link=50mbit..10gbit, batch=16..512, or"
-                " steps=1..128 (local steps)."
+                "Simulate the best few over a range: workers=1..64, link=50mbit..10gbit,"
+                " batch=16..512, or steps=1..128 (local steps)."
             ),
         ),
     ] = [],  # noqa: B006 - typer copies it
     event: Annotated[
         str | None,
         typer.Option(
-            metavar="METHOD", help="Of a Ray timeline: whose calls are the steps (Trainer.step)."
+            metavar="METHOD",
+            help="For a Ray timeline: the method whose calls are the steps (Trainer.step).",
         ),
     ] = None,
     output: Annotated[
         Path | None,
-        typer.Option("--output", "-o", help="Write a page (*.html) or Markdown (*.md), too."),
+        typer.Option(
+            "--output", "-o", help="Also write the answer as a page (*.html) or as Markdown (*.md)."
+        ),
     ] = None,
     as_json: AsJson = False,
     processes: Processes = None,
 ) -> None:
-    """What would other paradigms make of these step times, of any trainer? Samples per second,
-    waiting, staleness, lost worker-hours. Nothing is trained.
+    """Simulate other paradigms on the measured step times of any trainer. The answer has samples
+    per second, waiting, staleness and lost worker-hours; nothing is trained.
     """
     from raysync.predict.candidates import paradigms_in
     from raysync.predict.curves import axis_of
@@ -177,7 +187,9 @@ def _gradient_bytes(size: str | None, model: str | None, times: RankStepTimes) -
     from raysync.predict.exchange import model_bytes_of, size_of
 
     if size is not None and model is not None:
-        raise ConfigError("--model: its bytes are given already, by --model-bytes.")
+        raise ConfigError(
+            "--model and --model-bytes both set the size of a gradient; give one of them."
+        )
     if size is not None:
         return size_of(size, "--model-bytes")
     return times.exchanged_bytes if model is None else model_bytes_of(model)

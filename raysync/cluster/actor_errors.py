@@ -34,7 +34,7 @@ class ActorError(Exception):
 class ProcessRestarted(Exception):
     """An actor was called in a process that Ray has restarted: it knows nothing of the run."""
 
-    def __init__(self, reason: str = "its process died, and another was started in its place"):
+    def __init__(self, reason: str = "its process died and was restarted"):
         super().__init__(reason)  # which Ray gives back to it when it unpickles it
 
 

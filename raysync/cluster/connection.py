@@ -51,8 +51,8 @@ GONE_S = 5.0  # how long killed processes may take to exit
 ANSWER_S = 10.0  # how long the cluster may take to accept a connection
 SHUTDOWN_S = 10.0  # how long Ray may take to shut down: it takes two seconds
 OF_RAY_CLIENT = (
-    "is an address of Ray Client, through which nothing can be trained: submit a job with `ray job"
-    " submit`, or, on a machine of the cluster's network, name its GCS, HOST:6379."
+    "is an address of Ray Client, which raysync does not support: submit a job with `ray job"
+    " submit`, or give the address of the GCS, HOST:6379, on a machine of the cluster's network."
 )
 OF_JOBS = (
     "is the URL of a Ray dashboard, for `ray job submit` (RAY_API_SERVER_ADDRESS); a run that joins"
@@ -108,8 +108,8 @@ class Connection:
             self._init(address=address, **options)
         except ConnectionError as error:
             raise ConfigError(
-                f"cluster.address: no Ray cluster at {address!r} ({in_a_line(error)}), or one that"
-                " asks for a token: set RAY_AUTH_MODE=token."
+                f"cluster.address: no Ray cluster at {address!r} ({in_a_line(error)}), or the"
+                " cluster requires a token: set RAY_AUTH_MODE=token."
             ) from error
         except (RuntimeError, ValueError) as error:  # also another version of Ray
             raise ConfigError(
@@ -140,20 +140,21 @@ class Connection:
         cores = os.cpu_count() or 1
         if needed > cores:
             self._notify(
-                f"{needed} CPUs are declared to Ray on a machine of {cores}: its cores are shared."
+                f"{needed} CPUs are declared to Ray on a machine with {cores} cores: the actors"
+                " share the cores."
             )
         if not holds_sockets(temporary_folder()):
             options["_temp_dir"] = f"{SHORT_FOLDER}/ray"
             self._notify(
-                "The path of the temporary folder is too long for Ray's sockets, or not ASCII: Ray"
-                f" has its files in {options['_temp_dir']}."
+                "The path of the temporary folder is too long for Ray's sockets, or not ASCII:"
+                f" Ray uses this folder: {options['_temp_dir']}."
             )
         options |= {"num_cpus": max(needed, cores), "include_dashboard": cluster.dashboard}
         self.private = True
         try:
             self._start_once(cluster, options)
         except Exception as error:  # Ray raises nothing more precise
-            self._notify(f"Ray did not start ({in_a_line(error)}): it is started once more.")
+            self._notify(f"Ray did not start ({in_a_line(error)}); a second start follows.")
             self.close()
             try:
                 self._start_once(cluster, options)

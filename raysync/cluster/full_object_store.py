@@ -32,8 +32,8 @@ def full_reason() -> str:
     else:
         size = f" ({min(sizes) / 1e6:.0f} to {max(sizes) / 1e6:.0f} MB a node)"
     return (
-        f"an object store of Ray is full{size}, and so is the disk that it goes on to; give the"
-        " nodes larger ones (ray start --object-store-memory), or make room on their disks"
+        f"an object store of Ray is full{size}, and so is the disk to which it spills; give the"
+        " nodes larger stores (ray start --object-store-memory), or free space on their disks"
     )
 
 

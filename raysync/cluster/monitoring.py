@@ -106,7 +106,7 @@ class Exporter:
                     metric.observe(value, tags)
         except Exception:
             self._gave_up = True
-            logging.getLogger(__name__).exception("no metrics from here on")
+            logging.getLogger(__name__).exception("the run publishes no more metrics")
 
     def _metric(self, name: str) -> Any:
         if name not in self._made:  # a second one would be the same, with the first description

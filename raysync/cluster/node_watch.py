@@ -92,7 +92,9 @@ class NodeWatch:
         except Exception as error:
             view = UNKNOWN
             if not self._has_failed:
-                logging.getLogger(__name__).warning("Ray does not tell of its nodes: %s", error)
+                logging.getLogger(__name__).warning(
+                    "Ray does not report the state of its nodes: %s", error
+                )
             self._has_failed = True
         now, since = now_s(), self._without_since_s
         self._without_since_s = {each: since.get(each, now) for each in view.without_node}

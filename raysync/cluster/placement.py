@@ -214,7 +214,7 @@ def placed(experiment: Experiment) -> Plan:
     final = chosen(experiment, nodes)
     if owner := infeasible_reason(final.bundles, nodes):
         raise ConfigError(
-            f"cluster: {owner} does not fit. Asked: {_counted(final.bundles)}.\n"
+            f"cluster: {owner} does not fit. Requested: {_counted(final.bundles)}.\n"
             f"{_offer(nodes)}.{_hint(experiment, owner, nodes)}"
         )
     return final
@@ -318,15 +318,17 @@ def _late(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode], deadline_s: f
         else None
     )
     return (
-        f"cluster: {owner or 'the whole'} found no free resources within {deadline_s:g} s; others"
-        f" use them.\nAsked: {_counted(bundles)}. Free now: {_show(free)}."
+        f"cluster: {owner or 'the run'} got no resources within {deadline_s:g} s; other jobs use"
+        " them.\n"
+        f"Requested: {_counted(bundles)}. Free now: {_show(free)}."
     )
 
 
 def _together(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> str:
     return (
-        "cluster: it does not fit together, though nothing else runs: each of these lies on one"
-        f" node. Asked: {_counted(bundles)}.\n{_offer(nodes)}."
+        "cluster: the run does not fit, although nothing else runs: each of these must fit on one"
+        f" node. Requested: {_counted(bundles)}.\n"
+        f"{_offer(nodes)}."
     )
 
 

@@ -221,7 +221,8 @@ class Session:
         self._actor_group = ActorGroup(name, wanted, chosen, group)
         for owner, where in sorted(fallbacks(requested, chosen).items()):
             self._notify(
-                f"{owner} runs where {where}: the cluster cannot hold it otherwise.".capitalize()
+                f"{owner[:1].upper()}{owner[1:]} runs where {where}: the cluster has no room for"
+                " its preferred labels."
             )
         self._actor_group.start(spec, self._cores(), self._notify)
         return self._actor_group
@@ -322,7 +323,8 @@ class Session:
         }
         for name in sorted(blind):
             self._notify(
-                f"Worker group {name!r} has GPUs, but this torch sees none: it computes on the CPU."
+                f"Worker group {name!r} has GPUs, but torch on its node sees none: it computes on"
+                " the CPU."
             )
 
     def _transport(self, actor_group: ActorGroup, spec: RunSpec) -> TransportPlan:
@@ -423,7 +425,7 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkp
         except TimeoutError as error:
             raise RunLost(
                 f"the controller has not reported for {SILENCE_S:g} s: it is frozen, or its node"
-                " cannot be reached; what Ray has given up must be started again (`ray start`)"
+                " cannot be reached; restart the nodes that Ray has given up (`ray start`)"
             ) from error
         if report is None:
             return

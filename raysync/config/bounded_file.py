@@ -46,7 +46,7 @@ def read_bytes(path: Path, limit: int) -> bytes:
     except ConfigError:
         raise
     except ValueError as error:  # a name with a NUL, or with half a character
-        raise ConfigError(f"{str(path)!r}: no file can be called that ({error}).") from error
+        raise ConfigError(f"{str(path)!r}: not a valid file name ({error}).") from error
     if len(data) > limit:
         raise ConfigError(f"{path}: it has more than {limit / 1e6:,g} MB, the most that is read.")
     return data
@@ -78,7 +78,7 @@ def read_text(path: Path, limit: int) -> str:
     try:
         text = read_bytes(path, limit).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: it is no text in UTF-8.") from error
+        raise ConfigError(f"{path}: it is not UTF-8 text.") from error
     return text
 
 

@@ -43,8 +43,8 @@ class Checkpointing(Strict):
         None,
         ge=0.001,  # virtual time would stand still between shorter ones
         description=(
-            "one after so many seconds of the run since the one before; virtual ones on the"
-            " virtual engine"
+            "interval of checkpoints in seconds of the run; in virtual seconds on the virtual"
+            " engine"
         ),
     )
     every_progress: float | None = Field(
@@ -52,23 +52,24 @@ class Checkpointing(Strict):
         gt=0,
         le=1,
         description=(
-            "one after each such share of the workload: 0.1 for ten, under every paradigm and on"
-            " both engines"
+            "interval of checkpoints as a share of the workload: 0.1 for ten, under every"
+            " paradigm and on both engines"
         ),
     )
     keep: int = Field(
         2,
         ge=1,
         description=(
-            "how many of the latest are kept; of a damaged one, a run goes on from the one before"
+            "number of latest checkpoints to keep; if the newest is damaged, a run resumes from"
+            " the one before"
         ),
     )
     output: Annotated[Path | str | None, BeforeValidator(_or_none)] = Field(
         None,
         json_schema_extra={"type": "string"},
         description=(
-            "a folder or URI for them, in a folder named as that of the record; default:"
-            " `checkpoints` in the folder of the record"
+            "a folder or URI for checkpoints; each run has a subfolder there, with the name of"
+            " its run folder; default: `checkpoints` in the run folder"
         ),
     )
 

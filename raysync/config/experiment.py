@@ -67,7 +67,7 @@ class Experiment(Strict):
     name: str = Field(
         "experiment",
         pattern=r"^[A-Za-z0-9_+][A-Za-z0-9_.+-]*$",
-        description="the name of the experiment, and of the folder of its records",
+        description="the name of the experiment, and of the folder that holds its run folders",
     )
     seed: Seed = Field(0, description="seed of all draws: initial weights, batches, jitter, faults")
     seeds: tuple[Seed, ...] = Field(
@@ -134,8 +134,8 @@ class Experiment(Strict):
         None,
         gt=0,
         description=(
-            "the samples that a device computes at once; their gradients are added up to that of"
-            " its batch; default: all"
+            "the samples that a device computes at once; it adds their gradients up to the"
+            " gradient of its batch; default: the whole batch"
         ),
     )
     profile: str | None = Field(
@@ -154,15 +154,15 @@ class Experiment(Strict):
     init_from: Path | None = Field(
         None,
         description=(
-            "the weights to start from: a safetensors file, one of `torch.save`, or the folder of a"
-            " record, for its final model; default: those that the model is built with"
+            "the weights to start from: a safetensors file, a file of `torch.save`, or a run"
+            " folder, for its final model; default: the initial weights of the model"
         ),
     )
     keep: Literal["final", "best", "none"] = Field(
         "final",
         description=(
-            "which trained model the record keeps; final: that of the last evaluation, in"
-            " `model.safetensors`; best: also the one that is best by the task's primary metric, in"
+            "which trained model the run folder keeps; final: the model at the last evaluation,"
+            " in `model.safetensors`; best: also the best model by the task's primary metric, in"
             " `model-best.safetensors`"
         ),
     )
@@ -176,7 +176,7 @@ class Experiment(Strict):
         None,
         description=(
             "[checkpoints](../record/README.md#checkpoints-and-resuming), from which a lost run"
-            " can go on: `{every_s: 60}`; default: none are taken"
+            " can resume: `{every_s: 60}`; default: none are taken"
         ),
     )
     cluster: Cluster = Cluster()
@@ -312,8 +312,8 @@ class Experiment(Strict):
             return self
         if self.update.delay_compensation is not None:
             raise ValueError(
-                "update.delay_compensation: it takes a push for a gradient, and with `local` a push"
-                " is what the worker's own steps have changed"
+                "update.delay_compensation: it corrects gradients, but with `local` a push is the"
+                " change of the weights by local steps; leave it out"
             )
         scalings = {
             f"update.phases.{name}": phase.lr_scaling for name, phase in self.update.phases.items()
@@ -323,8 +323,8 @@ class Experiment(Strict):
         for where, scaling in scalings.items():
             if scaling == "linear":
                 raise ValueError(
-                    f"{where}.lr_scaling: linear: with `local` an update is the mean of what"
-                    " workers have changed, which is no longer with more of them; leave it out"
+                    f"{where}.lr_scaling: linear: with `local` an update is the mean of the"
+                    " workers' changes, which does not grow with their number; leave it out"
                 )
         return self
 
@@ -378,13 +378,15 @@ class Experiment(Strict):
             return self
         if self.timing == "only":
             raise ValueError(
-                "timing: only needs engine: virtual; on Ray, computing gradients is what takes time"
+                "timing: only needs engine: virtual; on Ray, step times come from computing"
+                " gradients"
             )
         for group in self.workers:
             if group.speed > 1 and not group.emulates_steps:
                 raise ValueError(
-                    f"workers: {group.name!r} has a speed above 1 and no step_s, per_sample_s,"
-                    " flops_per_s or trace: this machine cannot compute faster than it does"
+                    f"workers: {group.name!r} has a speed above 1, which needs step_s,"
+                    " per_sample_s, flops_per_s or trace: emulation can slow a real step down,"
+                    " but not speed it up"
                 )
         return self
 

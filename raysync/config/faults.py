@@ -42,7 +42,7 @@ class _Selection(_Fault):
         (), description="slots (fast-0) or groups (fast); default: all"
     )
     count: Repeats | None = Field(
-        None, description="affects that many of them, drawn by the seed; default: all of them"
+        None, description="how many of these it affects, drawn by the seed; default: all"
     )
 
     @property
@@ -61,25 +61,29 @@ class _Windows(_Selection):
     """
 
     start_s: float | None = Field(None, ge=0, description="when it begins; default: with the run")
-    start_clock: int | None = Field(None, ge=0, description="likewise, by the worker's clock")
+    start_clock: int | None = Field(None, ge=0, description="when it begins, by the worker's clock")
     lasts_s: float | None = Field(
         None, gt=0, description="length of a window; default: to the end of the run"
     )
-    lasts_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
+    lasts_clocks: int | None = Field(
+        None, ge=1, description="length of a window in clocks of the worker"
+    )
     times: Repeats | None = Field(
         None,
-        description="that many windows for each worker, beginning anywhere between start and end",
+        description="number of windows for each worker, beginning anywhere between start and end",
     )
     mean_gap_s: float | None = Field(
         None, ge=0.001, description="windows begin as a Poisson process with this mean gap"
     )
     mean_gap_clocks: float | None = Field(
-        None, ge=0.01, description="likewise, by the worker's clock"
+        None, ge=0.01, description="the mean gap in clocks of the worker"
     )
     end_s: float | None = Field(
         None, gt=0, description="no window begins after it; needs times or mean_gap"
     )
-    end_clock: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
+    end_clock: int | None = Field(
+        None, ge=1, description="no window begins after it, by the worker's clock"
+    )
 
     @model_validator(mode="after")
     def _windows_are_possible(self) -> _Windows:
@@ -157,7 +161,7 @@ class SlowDown(_Windows):
     varies: ClassVar[bool] = False
 
     kind: Literal["slow-down"] = Field(description="the kind of this fault")
-    factor: float = Field(ge=1, description="what the duration of a step is multiplied by")
+    factor: float = Field(ge=1, description="factor that multiplies the duration of a step")
 
     @override
     def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
@@ -171,7 +175,7 @@ class Latency(_Windows):
     varies: ClassVar[bool] = False
 
     kind: Literal["latency"] = Field(description="the kind of this fault")
-    added_s: float = Field(gt=0, description="added to each way")
+    added_s: float = Field(gt=0, description="latency added in each direction")
 
     @override
     def effect(self, draws: Draws, clock: int, at: float) -> StepFault:
@@ -189,9 +193,11 @@ class Drift(_Windows):
     adds_latency: ClassVar[bool] = True
 
     kind: Literal["drift"] = Field(description="the kind of this fault")
-    added_s: float = Field(gt=0, description="the most that is added to each way")
+    added_s: float = Field(gt=0, description="largest latency added in each direction")
     period_s: float | None = Field(None, gt=0, description="time between two draws")
-    period_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
+    period_clocks: int | None = Field(
+        None, ge=1, description="time between two draws, in clocks of the worker"
+    )
 
     @model_validator(mode="after")
     def _has_one_period(self) -> Drift:
@@ -214,10 +220,12 @@ class SpeedDrift(_Windows):
         gt=0, le=1, description="standard deviation of a step of the walk: 0.1 is about 10 %"
     )
     most: float = Field(
-        2.0, gt=1, description="a step takes at most that many times as long, or as short"
+        2.0, gt=1, description="largest factor of a step's duration; the smallest is 1 / most"
     )
     period_s: float | None = Field(None, gt=0, description="time between two steps of the walk")
-    period_clocks: int | None = Field(None, ge=1, description="likewise, by the worker's clock")
+    period_clocks: int | None = Field(
+        None, ge=1, description="time between two steps of the walk, in clocks of the worker"
+    )
 
     @model_validator(mode="after")
     def _has_one_period(self) -> SpeedDrift:
@@ -275,7 +283,7 @@ class Crash(_Fault):
     rejoin_after_s: float | None = Field(
         None,
         ge=0,
-        description="when it comes back; default: never; on Ray, a process takes longer to start",
+        description="seconds until it rejoins; default: never; on Ray, a start takes longer",
     )
 
     @model_validator(mode="after")
@@ -309,13 +317,13 @@ class Kill(_Selection):
         ),
     )
     times: Repeats | None = Field(
-        None, description="that many times for each worker, anywhere between start_s and end_s"
+        None, description="number of kills of each worker, anywhere between start_s and end_s"
     )
     start_s: float | None = Field(
-        None, ge=0, description="none comes before it; default: the beginning of the run"
+        None, ge=0, description="no kill comes before it; default: the beginning of the run"
     )
     end_s: float | None = Field(
-        None, gt=0, description="none comes after it; default: the end of the run"
+        None, gt=0, description="no kill comes after it; default: the end of the run"
     )
 
     @model_validator(mode="after")

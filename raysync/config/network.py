@@ -52,10 +52,16 @@ class Regions(Strict):
         description="the region of servers that are placed apart; others are with their workers",
     )
     bandwidth_bytes_per_s: tuple[tuple[Bandwidth | None, ...], ...] = Field(
-        description="from the region of the row to that of the column; null: there is no link"
+        description=(
+            "bandwidth from the region of the row to the region of the column; null: there is no"
+            " link"
+        )
     )
     latency_s: tuple[tuple[LatencySeconds, ...], ...] = Field(
-        (), description="likewise; default: 0 everywhere"
+        (),
+        description=(
+            "latency from the region of the row to the region of the column; default: 0 everywhere"
+        ),
     )
 
     @model_validator(mode="after")
@@ -147,28 +153,28 @@ class Network(Strict):
         None,
         gt=0,
         description=(
-            "size of gradients and weights instead of the model's, which is not built; only"
-            " with timing: only, where groups say how long a step takes"
+            "size of gradients and weights, without building the model; needs timing: only, and a"
+            " step time in each group"
         ),
     )
     pull_round_trips: int = Field(
         0,
         ge=0,
         description=(
-            "round trips of a pull beside the way of its bytes, each of which takes the latency"
-            " there and back: 1 if a worker has to ask for the weights"
+            "extra round trips of a pull, each of twice the latency, before its bytes travel: 1"
+            " if a worker has to request the weights"
         ),
     )
     push_s: float = Field(
         0.0,
         ge=0,
         description=(
-            "time that each push takes the coordinator, one after another in the order of their"
-            " arrival, before it counts as pushed; other pushes and updates go on meanwhile"
+            "time that the coordinator spends on each push, one after another in the order of"
+            " arrival, before it counts as pushed; transfers and updates continue meanwhile"
         ),
     )
     update_s: float = Field(
-        0.0, ge=0, description="time that an update takes the server, beside reading gradients"
+        0.0, ge=0, description="time that the server spends on an update, beside reading gradients"
     )
     update_bytes_per_s: float | None = Field(
         None,

@@ -18,8 +18,7 @@ def check_vector_bytes(network: Network, groups: Groups, *, trains: bool) -> Non
     where = f"network.vector_bytes: {network.vector_bytes}"
     if trains:
         raise ValueError(
-            f"{where} needs timing: only; where something is trained, the model says how large"
-            " its gradients are"
+            f"{where} needs timing: only; a run that trains takes the size from its model"
         )
     for group in groups:
         if not group.emulates_steps or group.flops_per_s:
@@ -74,13 +73,13 @@ def _check_servers(hosts: Mapping[str, WorkerGroup], regions: Regions) -> None:
     if hosts:
         if regions.server is not None:
             raise ValueError(
-                "network.regions.server: servers that are placed with workers are where those"
-                " are; leave it out"
+                "network.regions.server: servers that are placed with workers are in the workers'"
+                " regions; leave it out"
             )
         if len(found := {group.region for group in hosts.values()}) > 1:
             raise ValueError(
                 f"network.regions: the servers would be in {len(found)} regions, with their"
-                " workers; they must be in one: fewer of them, or server_placement: apart"
+                " workers, but they must share one: set fewer servers, or server_placement: apart"
             )
     elif regions.server is None:
         raise ValueError(

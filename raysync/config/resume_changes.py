@@ -80,15 +80,18 @@ def check_place(before: Experiment, after: Experiment, parent: Path | str) -> No
         return
     if (Path(place) / after.name).resolve() != Path(parent).resolve():
         raise ConfigError(
-            f"output: {str(place)!r}, but the run goes on where its record is, in {parent}; leave"
-            " it out."
+            f"output: {str(place)!r}, but a resumed run stays in its run folder, in {parent};"
+            " leave it out."
         )
 
 
 def why_workers_stay(experiment: Experiment) -> str:
     """Explain in a clause why a run must keep its workers; empty: it need not."""
     if experiment.engine == "virtual":
-        return "in virtual time a run goes on exactly, with the workers that it has"
+        return (
+            "in virtual time a resumed run repeats the original exactly, so its workers stay the"
+            " same"
+        )
     return experiment.make(experiment.paradigm).why_workers_stay
 
 

@@ -210,8 +210,8 @@ def _wide(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
     ranks = ranks_of(columns, pd.DataFrame(values, columns=titles_of(columns)))
     if not ranks:
         raise ValueError(
-            "each column needs the name of a worker in the first line, or those of the"
-            f" long form: {LONG}; got {listed(titles_of(columns))}"
+            "each column needs the name of a worker in the first line, or the columns of the long"
+            f" form: {LONG}; got {listed(titles_of(columns))}"
         )
     names, titles = [rank.name for rank in ranks], titles_of(ranks)
     _check_distinct(names)

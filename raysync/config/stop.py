@@ -18,8 +18,8 @@ class Stop(Strict):
         None,
         ge=1,
         description=(
-            "end after that many evaluations in a row whose `metric` was not better than the best"
-            " one before; that of the initial model is the first"
+            "end after that many evaluations in a row without a better `metric` than the best"
+            " before; the evaluation of the initial model counts as the first"
         ),
     )
     metric: str | None = Field(

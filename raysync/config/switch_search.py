@@ -34,8 +34,10 @@ class SwitchSearch(Strict):
     threshold: float = Field(
         0.01,
         ge=0,
-        description="how much worse the target can be than that of `first` alone, in its own unit;"
-        " of an accuracy, below 1: a fraction of 1",
+        description=(
+            "how much worse the target may be than with `first` alone, in the target's unit; for"
+            " an accuracy: a fraction of 1"
+        ),
     )
     first_repeats: Repeats = Field(
         3, description="runs of `first` alone, with seeds `seed`, `seed + 1`, ..."

@@ -172,7 +172,9 @@ class ParameterGroup(Strict):
         description="holds in every phase; default: as in `no_decay`, `update` and its phases",
     )
     lr_factor: float = Field(
-        1.0, ge=0, description="the learning rate is that of the update times this; 0: none"
+        1.0,
+        ge=0,
+        description="factor of the update's learning rate; 0: these parameters keep their values",
     )
 
 
@@ -280,8 +282,8 @@ class Local(OptimizerSettings):
     keeps_state: bool = Field(
         True,
         description=(
-            "whether a worker's optimizer goes on with its state (momentum, moments) after a push;"
-            " false: each iteration begins with a new one"
+            "whether a worker's optimizer keeps its state (momentum, moments) after a push;"
+            " false: each iteration begins with a new state"
         ),
     )
 

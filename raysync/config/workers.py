@@ -132,7 +132,7 @@ class WorkerGroup(Strict):
         ),
     )
     speed: float = Field(
-        1.0, gt=0, description="emulation: this many times as fast as the step time says"
+        1.0, gt=0, description="emulation: factor by which steps are faster than the step time"
     )
     batch_size: int | None = Field(
         None,
@@ -284,10 +284,11 @@ class Restarts(Strict):
         6,
         ge=0,
         description=(
-            "how often in a row a lost worker is restarted, until the run goes on without it; a"
-            " push of the worker sets the count back; 0: a lost worker stays gone. Likewise a lost"
-            " server, until the run has failed or goes back to its newest checkpoint. A stage of"
-            " `decoupled` and its server are not: their loss takes the run back at once"
+            "restarts of a lost worker in a row, before the run gives it up; a push of the worker"
+            " resets the count; 0: a lost worker is not restarted. The same holds for a lost"
+            " server, before the run recovers from its newest checkpoint, or fails. A lost stage"
+            " of `decoupled`, or its server, is not restarted: the run recovers from its newest"
+            " checkpoint at once"
         ),
     )
     backoff_s: float = Field(
@@ -329,8 +330,8 @@ class WireFormat(Strict):
     feedback: bool | None = Field(
         None,
         description=(
-            "error feedback: a worker adds to each push what its earlier ones have lost; default:"
-            " yes for int8 and top-k, no for bf16"
+            "error feedback: a worker adds the rounding errors of its earlier pushes to each"
+            " push; default: yes for int8 and top-k, no for bf16"
         ),
     )
 
@@ -408,30 +409,29 @@ class Cluster(Strict):
         120,
         gt=0,
         description=(
-            "a worker is lost if its step takes this much longer than the file says for its device,"
-            " link and faults; a server is lost if an update takes longer than this"
+            "a worker is lost if its step takes this much longer than its settings of device,"
+            " link and faults predict; a server is lost if an update takes longer than this"
         ),
     )
     restarts: Restarts = Field(
         Restarts(),
-        description="how a worker or a server comes back whose process has died or frozen",
+        description="how a worker or server is restarted after its process has died or frozen",
     )
     server_log_bytes: int = Field(
         2**30,
         ge=0,
         description=(
-            "the gradients of updates are held, up to this size, until the next snapshot of the"
-            " server's state: from both, a lost server comes back with the same weights; 0: nothing"
-            " is held, and the loss of a server takes the run back to its newest checkpoint"
+            "size of the log that holds the gradients of updates until the next snapshot of the"
+            " server's state; from log and snapshot, a lost server recovers the same weights; 0:"
+            " no log; after the loss of a server the run recovers from its newest checkpoint"
         ),
     )
     min_workers: int = Field(
         1,
         ge=1,
         description=(
-            "while fewer workers than this are there, and others are on their way back, the run"
-            " waits; if too few are on their way it fails. Not with `decoupled`, which needs all of"
-            " its stages"
+            "with fewer workers than this, the run waits for restarting workers, and fails if"
+            " these are too few. Not with `decoupled`, which needs all of its stages"
         ),
     )
     placement_deadline_s: float = Field(
@@ -473,9 +473,9 @@ class Cluster(Strict):
     fork_workers: bool = Field(
         True,
         description=(
-            "a private cluster forks its worker processes from one that has imported torch, so that"
-            " a run starts sooner, and a lost actor is back sooner; where Ray has no place for it,"
-            " and on other systems than Linux, each imports torch for itself"
+            "a private cluster forks its worker processes from one that has imported torch, so"
+            " that runs and lost actors start sooner; where this version of Ray does not allow"
+            " it, and on other systems than Linux, each process imports torch itself"
         ),
     )
 

@@ -46,8 +46,8 @@ def sequence_of(module: nn.Module, name: str = "model") -> dict[str, nn.Module]:
             | {"avgpool": module.avgpool, "flatten": nn.Flatten(), "fc": module.fc}
         )
     raise ConfigError(
-        f"model {name}: it cannot be cut: it is no nn.Sequential and has no attribute `sequence`, a"
-        " list of modules that one after another compute what the model computes."
+        f"model {name}: it cannot be cut into stages: it is no nn.Sequential and has no attribute"
+        " `sequence`, the list of its modules in the order of the forward pass."
     )
 
 

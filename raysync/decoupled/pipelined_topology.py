@@ -51,12 +51,11 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
     refusals = {
         Capability.BATCH_SIZE: "the stages of a network compute batches of one size",
         Capability.LEAVE: (
-            "no stage can be spared; after a kill the run goes back to its newest checkpoint"
+            "a run needs all stages, and a crash removes one; use kill, from which the run"
+            " recovers by its newest checkpoint"
         ),
         Capability.WAIT_FOR_WORKERS: "a pipeline needs all of its stages",
-        Capability.CORRECT_STALENESS: (
-            "it is not for delays that are part of the schedule; use shrink"
-        ),
+        Capability.CORRECT_STALENESS: ("the delays of stages are part of the schedule; use shrink"),
         Capability.SHARD_SERVERS: "each stage has one server",
         Capability.SEVERAL_DEVICES: "a stage computes on one device",
         Capability.MICRO_BATCHES: "a stage computes a batch at once",
@@ -78,7 +77,7 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
     }
     if paradigm.modules > 1:
         refusals[Capability.WHOLE_MODEL] = (
-            "it needs the whole network, of which each server has a stage"
+            "it needs the whole network, but each server has only one stage"
         )
     return refusals
 
@@ -208,7 +207,7 @@ class Pipelined:
 
     def left(self, worker: str, why: str) -> None:
         """Raise RunLost: no stage can be spared."""
-        raise RunLost(f"{worker}: {why}, and its pipeline cannot go on without it")
+        raise RunLost(f"{worker}: {why}, and its pipeline needs it")
 
     def state(self, cut: ConsistentCut) -> dict[str, Any]:
         """Save the machines and counts; batches in flight are not saved."""

@@ -107,9 +107,9 @@ def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
     check(experiment, paradigm)
     if not training.task.can_be_cut:
         raise ConfigError(
-            f"paradigm: {paradigm.name}: the task {training.task.name} has a `loss` of its own, of"
-            " the whole model; stages need one of the model's output: give the task `inputs` and"
-            " `criterion` in its place."
+            f"paradigm: {paradigm.name}: the task {training.task.name} has a `loss` of the whole"
+            " model, but stages need a loss of the model's output: give the task `inputs` and"
+            " `criterion` instead."
         )
     parts = parts_of(training.model, experiment.seed, paradigm)
     check_named(experiment.update, (name for part in parts for name in part.names))

@@ -32,7 +32,7 @@ from raysync.errors import ConfigError, ProtocolViolation
 OUTLIVED_S = "outlived_s"
 LEAVING = "leaving"  # entry of the state: the workers that leave as the run resumes
 # why a worker leaves whose slot is gone
-OTHER_WORKERS = "the run goes on with other workers"
+OTHER_WORKERS = "the run continues with other workers"
 
 
 class _Closed(msgspec.Struct, forbid_unknown_fields=True):
@@ -144,7 +144,7 @@ def check_resumable(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
     pushed = {(release.worker, release.clock) for release, _, _ in state.pushed}
     workers = {*state.releases, *pushers}
     if pushed != buffered or not workers <= live:
-        raise ValueError("its pushes or workers are not those of its machine")
+        raise ValueError("its pushes or workers differ from those in its machine")
 
 
 def files_of(checkpoint: Checkpoint, server: str, count: int) -> Sequence[bytes]:

@@ -210,5 +210,5 @@ class Checkpointer:
     def _give_up(self, pending: _Pending, why: str) -> None:
         self._pending = None  # a server's own failure reaches the run elsewhere
         self._lines.remark(
-            f"Checkpoint {pending.number} could not be taken ({why}); the run goes on."
+            f"Checkpoint {pending.number} could not be taken ({why}); the run continues."
         )

@@ -55,23 +55,27 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
 
 
 NO_COLLECTIVE = (
-    "on Ray gradients travel to the server as object references, and there is no collective so"
-    " far; engine: virtual computes its seconds"
+    "there is no all-reduce on Ray yet: gradients travel to the server as object references;"
+    " engine: virtual simulates its time"
 )
 
 
 NOT_EXACT = (
-    "what torch compiles depends on the batch sizes that it has met, so that a run that goes on"
-    " from a checkpoint would not be the same, bit by bit; on Ray it need not be"
+    "compiled code depends on the batch sizes so far, so a resumed run would not repeat the"
+    " original bit by bit; on Ray it need not"
 )
 ADDS_IN_FLOAT32 = (
-    "an all-reduce adds in the format that it sends, and gradients are added in float32 here"
+    "an all-reduce adds in the format that it sends, but raysync adds gradients in float32"
 )
-OVER_OWN_LINKS = "the seconds of an all-reduce are computed over the workers' own links alone"
+OVER_OWN_LINKS = "the time of an all-reduce is simulated for the workers' own links only"
 
 
-NO_LOCAL_OPTIMIZER = "`local` has to say how a worker steps, such as local: {lr: 0.1}"
-CHANGED_BY_STEPS = "a worker's local steps have changed the weights that it would compute on again"
+NO_LOCAL_OPTIMIZER = (
+    "it needs the block `local`, the optimizer of local steps, such as local: {lr: 0.1}"
+)
+CHANGED_BY_STEPS = (
+    "the paradigm releases workers without new weights, but local steps have changed the old ones"
+)
 
 
 def refusals_of_data_parallel(

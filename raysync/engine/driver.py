@@ -170,7 +170,7 @@ class Driver:
                     yield self.lines.take()
         except RunLost as loss:
             if self.checkpointer.exists:
-                self.lines.remark("The run cannot go on from here.")  # so the journal tells when
+                self.lines.remark("The run cannot continue from here.")  # so the journal tells when
                 yield self.lines.take()
                 raise
             error = str(loss)
@@ -410,8 +410,8 @@ class Driver:
         """Remark the loss of a node; its actors' calls fail by themselves."""
         if not self.status:
             self.lines.remark(
-                f"Node {node} is gone, with {', '.join(actors)}. It does not come back by itself:"
-                " start it again, or another."
+                f"Node {node} is gone, with {', '.join(actors)}. Ray does not restart nodes:"
+                " restart it, or start another."
             )
 
     # ---- checkpoints ----

@@ -5,9 +5,9 @@ from __future__ import annotations
 from raysync.users_code import users_place
 
 OUT_OF_MEMORY = (
-    "Let it hold less at once: a smaller batch_size (evaluation.batch_size, if it is the"
-    " evaluator), micro_batch, or precision: bf16; or give it more: on Ray a larger share of a"
-    " GPU, by gpus, or another GPU."
+    "Reduce its memory: set a smaller batch_size (evaluation.batch_size, if it is the evaluator),"
+    " micro_batch, or precision: bf16; or give it more memory: on Ray a larger share of a GPU"
+    " (gpus), or another GPU."
 )
 
 

@@ -312,10 +312,10 @@ class Evaluations:
         self._failures += 1
         self._under_way, self._must_restart = None, True
         if self._failures < TRIES:
-            repeated = (
-                "the model is saved then" if self._model_is_next else "its evaluation is repeated"
+            repeated = "the model is saved" if self._model_is_next else "its evaluation is repeated"
+            self._lines.remark(
+                f"The evaluator failed ({why}); it is restarted, and then {repeated}."
             )
-            self._lines.remark(f"The evaluator failed ({why}); it is restarted, and {repeated}.")
             self._begin()
             return
         given_up = f"The evaluator failed {TRIES} times in a row ({why}) and is given up"
@@ -328,10 +328,11 @@ class Evaluations:
         self._marks.clear()
         self.next_mark = float("inf")
         names = ", ".join(f"{mark:g}" for mark in missing)
-        no_model = ", and leaves no model" if self.models.are_wanted else ""
+        no_model = ", and the run leaves no model" if self.models.are_wanted else ""
         self.models.give_up()
         self._lines.remark(
-            f"{given_up}: the run goes on without the evaluations at progress {names}{no_model}."
+            f"{given_up}: the evaluations at progress {names} are missing{no_model}. The run"
+            " continues."
         )
 
 

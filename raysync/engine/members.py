@@ -204,7 +204,9 @@ class Members:
             # The first workers are there from the run's first moment on.
             self._schedule_kill(worker, now if WorkerId(worker).life > 1 else -1.0)
         if self._own_state and WorkerId(worker).life > 1:
-            self._lines.remark(f"{worker} begins without {self._own_state}: its process had that.")
+            self._lines.remark(
+                f"{worker} begins without {self._own_state}, which the old process held."
+            )
         self._run.handle(Joined(at=now, worker=worker), report)
         self._resume_releases()
 
@@ -293,7 +295,7 @@ class Members:
         if again_in_s is None and (attempts := self._restarts.attempts) and not self._run.status:
             self._lines.remark(
                 f"{slot} was restarted {attempts} time{'s' * (attempts > 1)} in a row, and none"
-                " of its pushes arrived; the run goes on without it."
+                " of its pushes arrived; it is not restarted again."
             )
         self._need_workers(f"the last was {worker}: {why}")
 
@@ -356,7 +358,7 @@ class Members:
         if not self._is_expected(rejoin):
             return
         if self._backend.availability(rejoin.worker) != "free":
-            self._remark_if_no_room(rejoin)
+            self._remark_waiting(rejoin)
             self._backend.schedule(self._backend.now + LOOK_AGAIN_S, self._start, rejoin)
             return
         rejoin.call = self._backend.spawn(rejoin.worker)
@@ -366,15 +368,15 @@ class Members:
     def _await_start(self, rejoin: Rejoin) -> None:
         self._backend.schedule(self._backend.now + START_DEADLINE_S, self._miss_deadline, rejoin)
 
-    def _remark_if_no_room(self, rejoin: Rejoin) -> bool:
+    def _remark_waiting(self, rejoin: Rejoin) -> bool:
         """Return whether no node has room for a worker; remark it the first time."""
         if self._backend.availability(rejoin.worker) != "none":
             return False
         if not rejoin.is_remarked:
             rejoin.is_remarked = True
             self._lines.remark(
-                f"{rejoin.worker} waits for resources: Ray has no place for it so far; it joins as"
-                " soon as there is one."
+                f"{rejoin.worker} waits for resources: Ray cannot place it yet; it joins as soon"
+                " as Ray can."
             )
         return True
 
@@ -397,7 +399,7 @@ class Members:
     def _miss_deadline(self, rejoin: Rejoin) -> None:
         if not self._is_expected(rejoin) or self._backend.is_done(rejoin.call):
             return
-        if self._remark_if_no_room(rejoin):  # its node went while it started: it does so elsewhere
+        if self._remark_waiting(rejoin):  # its node went while it started: it does so elsewhere
             self._await_start(rejoin)
         else:
             self._fail(rejoin, f"not ready after {START_DEADLINE_S:g} s")
@@ -411,7 +413,7 @@ class Members:
         again_in_s = self._retry(rejoin)
         what = f"{rejoin.worker} did not start: {why}"
         then = (
-            "the run goes on without it"
+            "it is not restarted again"
             if again_in_s is None
             else f"it is restarted in {again_in_s:g} s"
         )
@@ -429,13 +431,13 @@ class Members:
         if self._run.status:
             return
         there, coming, least = self._live_count, len(self.coming), self._min_workers
-        numbers = f"{coming} on the way back, and cluster.min_workers is {least}"
+        numbers = f"{coming} restarting; cluster.min_workers is {least}"
         if there + coming < least:
-            too_few = f"too few workers: {there} there and {numbers}"
+            too_few = f"too few workers: {there} present, {numbers}"
             raise RunFailed(f"{too_few if least > 1 else 'every worker is gone'}; {last}")
         if self._waits_since is not None and not self._wait_is_remarked:
             self._wait_is_remarked = True
-            self._lines.remark(f"The run waits: {_counted(there)} there and {numbers}.")
+            self._lines.remark(f"The run waits: {_counted(there)} present, {numbers}.")
 
     def _resume_releases(self) -> None:
         """Carry out the releases that were held back, if enough workers are there again."""
@@ -443,7 +445,9 @@ class Members:
         if since is None or there < self._min_workers:
             return
         now = self._backend.now
-        self._lines.remark(f"The run goes on: {_counted(there)} there, after {now - since:.3g} s.")
+        self._lines.remark(
+            f"The run continues after {now - since:.3g} s: {_counted(there)} present."
+        )
         held_back, self._held_back = self._held_back, {}
         self._waits_since = None
         for worker, (release, decided_at) in held_back.items():
@@ -456,7 +460,7 @@ class Members:
 
 
 def _counted(workers: int) -> str:
-    return f"{workers} worker{'s are' if workers != 1 else ' is'}"
+    return f"{workers} worker{'s' * (workers != 1)}"
 
 
 def _next_life(worker: str) -> str:

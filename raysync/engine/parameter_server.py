@@ -400,7 +400,7 @@ class ParameterServer:
         if failure is None:
             self.state = ServerState.REPLAYING
         elif failure.kind != "died" or not self.lose(failure.reason):
-            raise self._error(failure, "it cannot come back: ")
+            raise self._error(failure, "it cannot be restarted: ")
 
     def _replayed(self, last: Call) -> None:
         loss, now = self._loss, self._backend.now
@@ -412,12 +412,12 @@ class ParameterServer:
             self.state = ServerState.UP
             loss.replay.clear()
             self._lines.remark(
-                f"{self.actor} was lost ({loss.why}) and is back after {now - loss.at:.3g} s:"
-                f" {loss.updates} update{'s were' if loss.updates != 1 else ' was'} made again in"
+                f"{self.actor} was lost ({loss.why}) and recovered after {now - loss.at:.3g} s:"
+                f" {loss.updates} update{'s were' if loss.updates != 1 else ' was'} replayed in"
                 f" {now - loss.restarted_at:.3g} s."
             )
         elif not self.lose_if_dead(failure):
-            raise self._error(failure, "it cannot come back: ")
+            raise self._error(failure, "it cannot be restarted: ")
 
     @property
     def _is_recovering(self) -> bool:

@@ -83,7 +83,7 @@ class Stopping:
             return False
         self.why_diverged = self.why_diverged or (
             f"the loss of the evaluation of version {evaluations[0].version} is not finite; the"
-            " losses and the gradients of all pushes before were"
+            " losses and gradients of all earlier pushes are finite"
         )
         return True
 
@@ -104,8 +104,8 @@ def why_diverged(event: Pushed, finding: Finding) -> str:
     else:
         what = f"the {first}{parameter}, at version {event.base}"
     return (
-        f"{event.worker}, clock {event.clock}, samples {_some(finding.samples)}: the first that"
-        f" is not finite: {what}"
+        f"{event.worker}, clock {event.clock}, samples {_some(finding.samples)}: the first"
+        f" non-finite value: {what}"
     )
 
 

@@ -24,9 +24,9 @@ class NotTrusted(RaysyncError):
 def untrusted_error(name: str) -> ConfigError:
     """Create the error for a name that only a trusted record may import."""
     return ConfigError(
-        f"{name} does not come with raysync. To import what a record names is to run it, so a"
-        " record must be trusted first.\nIf you trust it: raysync replay RUN --trust, or"
-        " raysync.load(RUN, trust=True)."
+        f"{name} does not come with raysync, and importing it runs its code.\n"
+        "If you trust the run folder: raysync replay RUN --trust, or raysync.load(RUN,"
+        " trust=True)."
     )
 
 
@@ -94,7 +94,7 @@ def call_checked(
 ) -> Any:
     """Call a function that the user named; a ConfigError says why its arguments do not fit."""
     if not callable(function):
-        raise ConfigError(f"{where}: it is no function, but {type(function).__name__}.")
+        raise ConfigError(f"{where}: must be a function, not {type(function).__name__}.")
     signature = inspect.signature(function)
     passed = {
         name: value for name, value in offered.items() if name in signature.parameters

@@ -68,7 +68,7 @@ def _candidate_table(advice: Advice) -> Table:
     columns += [
         Column("wait share", "of the workers' time, between push and release",
                lambda label: _mean_text(advice, label, "wait_fraction", share_form)),
-        Column("staleness", "versions between the one a gradient was computed on and its own, mean",
+        Column("staleness", "model versions between a gradient's weights and its update, mean",
                lambda label: _mean_text(advice, label, "staleness_mean", plain_form)),
         Column("max", "the largest staleness",
                lambda label: _mean_text(advice, label, "staleness_max", count_form)),
@@ -83,7 +83,7 @@ def _candidate_table(advice: Advice) -> Table:
     given = advice.world.plan.experiment.batch_sizes
     if any(advice.shares(label) != given for label in advice.contenders):
         columns.append(
-            Column("batches", "samples of an iteration at the end, of the workers in their order",
+            Column("batches", "samples of an iteration at the end of the run, worker by worker",
                    lambda label: _batches(advice.shares(label)))
         )  # fmt: skip
     labels = [each.paradigm for each in advice.time.ranked]
@@ -120,7 +120,7 @@ def _change_table(advice: Advice) -> Table:
         return best if stays else changed.standings.first.paradigm
 
     columns = [
-        Column("best", "today's best, unless another would be clearly better", then),
+        Column("best", "the present best candidate, unless another would be clearly better", then),
         Column(
             advice.time.measure.heading,
             "its predicted seconds",
@@ -128,7 +128,7 @@ def _change_table(advice: Advice) -> Table:
         ),
         Column(
             "× as fast",
-            "how many times as fast today's best would be as now",
+            "speed-up of the present best candidate by the change",
             lambda changed: ratio_text(now_s / changed.todays_best_s),
         ),
     ]
@@ -179,20 +179,20 @@ def basis(advice: Advice) -> Iterator[str]:
     if advice.tuning is not None:
         rates = ", ".join(f"{rate:g}" for rate in sorted(advice.tuning.rates))
         yield (
-            f"Learning rates: the same for each finalist ({rates or 'that of the file'}), on a seed"
-            " of their own; the best for the target, and the best for the final metric, both on the"
-            " validation set."
+            f"Learning rates: the same for each finalist ({rates or 'the rate of the file'}),"
+            " tried on a separate seed; the best rate for the target, and the best rate for the"
+            " final metric, both on the validation set."
         )
     else:
         yield "Nothing was trained: what staleness and dropped gradients cost a model is not known."
     if advice.changed:
         yield (
-            "Changes of the cluster are timed, not trained: the samples until the target are taken"
-            " to stay, as if nothing but the pace changed."
+            "Changes of the cluster are timed, not trained: the samples until the target are"
+            " taken to stay; only the pace changes."
         )
     yield (
-        "Each interval is for one pair alone; of many, one in twenty would mislead by chance."
-        " An experiment's step times and network are taken as they are given."
+        "Each interval holds for its own pair; among many intervals, one in twenty misleads by"
+        " chance. An experiment's step times and network are taken as they are given."
     )
 
 

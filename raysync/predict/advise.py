@@ -142,8 +142,8 @@ def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
         trained = _train(world, best, seeds, runner)
         if trained is None:
             remarks.append(
-                "The budget did not allow one training of each of the"
-                f" {len(best)} finalists: the answer is by timing alone. Give more minutes."
+                f"The budget did not allow one training of each of the {len(best)} finalists, so"
+                " the answer rests on times alone. Set more --budget-minutes."
             )
         else:
             tuning, outcomes = trained
@@ -155,7 +155,7 @@ def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
     if standings.first.value.count == 0:
         remarks.append(
             f"No run reached the target ({experiment.target.words if experiment.target else ''}):"
-            " the answer is by the time of the whole work."
+            " the answer ranks by the time of the whole work."
         )
         measure = WHOLE_WORK
         standings = _standings(measure, outcomes)
@@ -215,7 +215,10 @@ def _training_remarks(
 ) -> list[str]:
     remarks = []
     if len(tuning.rates) < 2:
-        remarks.append("The budget did not allow to try learning rates: all have the experiment's.")
+        remarks.append(
+            "The budget did not allow a search for learning rates: all candidates use the"
+            " experiment's rate."
+        )
     done = len(next(iter(outcomes.values())))
     if done < len(seeds):
         remarks.append(f"The budget allowed {done} of {len(seeds)} seeds.")

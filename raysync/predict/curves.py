@@ -227,10 +227,10 @@ def axis_of(text: str) -> Axis:
         raise unknown_name("axis", name, names, where=where, listed=list(EXAMPLES.values()))
     match = RANGE.fullmatch(span.strip())
     if match is None:
-        raise ConfigError(f"{where}: from where to where? As in {EXAMPLES[name]}.")
+        raise ConfigError(f"{where}: a range is missing; write it as {EXAMPLES[name]}.")
     low, high = (_value(name, end.strip(), where) for end in match.groups())
     if low > high:
-        raise ConfigError(f"{where}: it ends before it begins.")
+        raise ConfigError(f"{where}: the end of the range is below its start.")
     return Axis(name, low, high)  # type: ignore[arg-type]
 
 
@@ -258,4 +258,6 @@ def check_axes(ranks: MeasuredRanks, axes: Sequence[Axis]) -> None:
                 " and --link."
             )
         if axis.name == "batch" and ranks.batch_size is None:
-            raise ConfigError("--curve batch: what is measured? --batch-size says it.")
+            raise ConfigError(
+                "--curve batch: needs --batch-size, the batch size of the measured steps."
+            )

@@ -140,11 +140,12 @@ def exchange_of(
     if not links:
         if nodes is not None or exchanges:
             option = "--nodes" if nodes is not None else "--exchange"
-            raise ConfigError(f"{option}: say over which links, too: --link 1gbit ({RATES}).")
+            raise ConfigError(f"{option}: needs --link, such as --link 1gbit ({RATES}).")
         return None
     if model_bytes is None:
         raise ConfigError(
-            "--link: how many bytes are a gradient? --model-bytes 98MB; the sources do not say."
+            "--link: needs the size of a gradient, which the sources do not have; add"
+            " --model-bytes 98MB."
         )
     common, of_ranks = None, {}
     for text in links:
@@ -156,7 +157,9 @@ def exchange_of(
         else:
             of_ranks[rank] = _link(link, text)
     if common is None:
-        raise ConfigError(f"--link {links[0]}: say what all others have, too: --link 1gbit.")
+        raise ConfigError(
+            f"--link {links[0]}: this is the link of one; add the link of all others: --link 1gbit."
+        )
     servers, collectives = _servers_and_collectives(exchanges)
     return Exchange(
         vector_bytes=model_bytes,

@@ -83,7 +83,7 @@ def _of_exchange(setting: Setting) -> Iterator[Remedy]:
         {"name": "bsp", **choice.parameters, "exchange": "all-reduce"}
     )
     yield Remedy(
-        "an all-reduce in place of the server (exchange: all-reduce)",
+        "an all-reduce instead of the server (exchange: all-reduce)",
         replace(setting, choice=collective),
     )
 

@@ -268,18 +268,17 @@ def _remarks(
     steps = ranks.steps_each
     if may_hide_waits(times):
         yield (
-            "Where ranks wait for each other inside a step, all steps last as long as the slowest,"
-            " and no paradigm can be told from another: stop the clock before gradients are"
-            " exchanged, or let the trace have the communication."
+            "If ranks wait for each other inside a step, all steps last as long as the slowest"
+            " one, and all paradigms look alike. Stop the clock before gradients are exchanged,"
+            " or record the communication in the trace."
         )
     if steps > times.shortest and times.shortest == times.longest:
         yield f"The workload is longer than the {times.shortest:,} steps of a rank: they repeat."
     if steps < FEWEST * STEPS_A_BLOCK:
         yield (
-            f"{steps} steps a rank are too few for intervals; there are some from"
-            f" {FEWEST * STEPS_A_BLOCK} on."
+            f"{steps} steps a rank are too few for intervals, which need {FEWEST * STEPS_A_BLOCK}."
         )
     if any(each.dropped for each in predictions):
-        yield "Samples per second are those that were applied; dropped pushes do not count."
+        yield "Samples per second count applied samples only; dropped pushes do not count."
     if any(each.candidate.choice.name == "balanced" for each in predictions):
-        yield "Under balanced, a step takes as much longer as its batch is larger."
+        yield "Under balanced, the time of a step is proportional to its batch size."

@@ -59,7 +59,7 @@ def columns_of(answer: WhatIf) -> list[Column]:
         columns.append(
             Column(
                 f"× {baseline.label}",
-                f"that rate, divided by that of {baseline.label}",
+                f"this rate, divided by the rate of {baseline.label}",
                 lambda p: ratio_text(p.steps_per_s.value / baseline.steps_per_s.value),
             )
         )
@@ -67,8 +67,10 @@ def columns_of(answer: WhatIf) -> list[Column]:
         columns.append(
             Column(
                 "computing",
-                "of the workers' time, computing what is applied; the rest is waiting, and the way"
-                " of gradients and weights",
+                (
+                    "share of the workers' time in which they compute applied pushes; the rest is"
+                    " waiting and the transfer of gradients and weights"
+                ),
                 lambda p: format(p.computing_fraction, share_form(p.computing_fraction)),
             )
         )
@@ -81,7 +83,7 @@ def columns_of(answer: WhatIf) -> list[Column]:
         ),
         Column(
             "staleness",
-            "versions between the one a gradient was computed on and its own, mean",
+            "model versions between a gradient's weights and its update, mean",
             lambda p: _with_interval(p.staleness_mean, plain_form),
             lambda p: _without_interval(p.staleness_mean, plain_form),
         ),
@@ -101,7 +103,10 @@ def columns_of(answer: WhatIf) -> list[Column]:
     columns.append(
         Column(
             "lost worker-hours",
-            "waiting, and computing what was dropped, of all workers in the whole workload",
+            (
+                "hours in which workers waited or computed dropped pushes, summed over all workers"
+                " and the whole workload"
+            ),
             lambda p: _with_interval(p.lost_worker_hours, seconds_form),
             lambda p: _without_interval(p.lost_worker_hours, seconds_form),
             only_in_pages=answer.options.price_per_hour is not None,
@@ -111,7 +116,7 @@ def columns_of(answer: WhatIf) -> list[Column]:
         columns.append(
             Column(
                 "lost money",
-                f"that, at {answer.options.price_per_hour:g} for a worker's hour",
+                f"lost worker-hours times the price of {answer.options.price_per_hour:g} an hour",
                 lambda p: (
                     "-" if p.lost_money is None else _with_interval(p.lost_money, seconds_form)
                 ),
@@ -154,8 +159,8 @@ def sentences(answer: WhatIf) -> list[str]:
     count = len(answer.times.steps)
     if may_hide_waits(answer.times):
         parts.append(
-            "Who is slow cannot be seen: the steps of all ranks take equally long, and nothing says"
-            " how much of them is waiting."
+            "Slow ranks cannot be identified: the steps of all ranks take equally long, and"
+            " nothing says how much of them is waiting."
         )
     elif count > 1:
         other = "the other" if count == 2 else "the rank in the middle"
@@ -253,13 +258,13 @@ def basis(answer: WhatIf) -> Iterator[str]:
     )
     yield from answer.remarks
     yield (
-        "Simulated on the virtual clock: a step takes what was measured, whatever the paradigm."
+        "Simulated on the virtual clock: a step takes its measured time under every paradigm."
         f" {_exchange(answer)}"
     )
     yield from _extrapolations(answer)
     yield (
-        "It says how fast gradients are applied, not what a model learns from stale or fewer ones:"
-        " raysync compare trains."
+        "The answer is how fast gradients are applied, not how well a model learns from stale or"
+        " fewer gradients; to train, use raysync compare."
     )
 
 
@@ -267,7 +272,9 @@ def _exchange(answer: WhatIf) -> str:
     """Say what carries gradients."""
     exchange = answer.ranks.exchange
     if exchange is None:
-        return "Exchanging gradients takes no time; --model-bytes and --link say otherwise."
+        return (
+            "Exchanging gradients takes no time here; to include it, give --model-bytes and --link."
+        )
     where = "each rank" if exchange.nodes is None else f"each of {exchange.nodes} nodes"
     rate = Axis("link", 1, 1).label(exchange.link.bandwidth_bytes_per_s or 0.0)
     ways = [f"{count} server{'s' * (count > 1)}" for count in exchange.servers]
@@ -285,13 +292,13 @@ def _extrapolations(answer: WhatIf) -> Iterator[str]:
     for axis in dict.fromkeys(curve.axis for curve in answer.curves):
         if axis.name == "workers" and axis.high > count:
             yield (
-                f"Extrapolated: {count} ranks were measured; more are these again, from another of"
-                " their steps on."
+                f"Extrapolated: {count} ranks were measured; further ranks repeat their steps,"
+                " from another start."
             )
         if axis.name == "batch":
             yield (
-                f"Extrapolated: batches of {answer.ranks.batch_size} were measured; a step of"
-                " another size is taken to last in proportion to it."
+                f"Extrapolated: batches of {answer.ranks.batch_size} were measured; the time of a"
+                " step is taken as proportional to its batch size."
             )
 
 

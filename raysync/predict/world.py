@@ -90,9 +90,9 @@ def world_of(
     """
     if experiment.trains and experiment.target is None:
         raise ConfigError(
-            "target: there is none, and advice is about the time to it. Give one, such as --set"
-            " 'target={metric: accuracy, at_least: 0.9}', or --set timing=only, to have times"
-            " alone compared."
+            "target: it is not set, and advise compares the time to the target. Set one, such as"
+            " --set 'target={metric: accuracy, at_least: 0.9}', or --set timing=only, to compare"
+            " step times alone."
         )
     remarks: list[str] = []
     settings = experiment.model_dump(mode="json", exclude={"profile"}) | SIMULATED
@@ -112,14 +112,15 @@ def world_of(
     check_metrics(plan.experiment, plan.metrics, plan.primary)
     if plan.estimated_s:
         remarks.append(
-            "Step times that the experiment does not give are estimates, from the operations of a"
-            f" step: those of {', '.join(plan.estimated_s)}. raysync calibrate measures them."
+            f"Step times of {', '.join(plan.estimated_s)} are estimated from the operations of a"
+            " step, because the experiment does not set them. To measure them, use raysync"
+            " calibrate."
         )
     if experiment.trains and plan.model.validation_set is None:
         plan, held_out = _with_validation(settings, plan)
         remarks.append(
-            f"{held_out:,} training samples were held out: what is advised was chosen on them, and"
-            " not on the test set."
+            f"{held_out:,} training samples were held out: the advice was chosen on them, not on"
+            " the test set."
         )
     return World(experiment, plan, tuple(remarks), exchange)
 
@@ -129,7 +130,7 @@ def _with_validation(settings: Mapping[str, Any], plan: TrainingPlan) -> tuple[T
     experiment = plan.experiment
     if experiment.names_a_task:
         raise ConfigError(
-            f"task {plan.task.name}: it has no validation_set, and advice is not chosen on test"
+            f"task {plan.task.name}: it has no validation_set, and advise does not choose on test"
             " data; give the task one, or --set timing=only."
         )
     count = len(plan.model.train_set)  # type: ignore[arg-type]

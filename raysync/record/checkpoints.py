@@ -190,7 +190,7 @@ def _verified(folder: Path) -> Checkpoint:
             f" raysync reads schema {CHECKPOINT_SCHEMA}"
         )
     if name_of(manifest.number) != folder.name:
-        raise ConfigError(f"its {MANIFEST} is that of checkpoint {manifest.number}")
+        raise ConfigError(f"its {MANIFEST} belongs to checkpoint {manifest.number}")
     data = {name: _read(folder, name, file) for name, file in manifest.files.items()}
     if STATE not in data:
         raise ConfigError(f"its {MANIFEST} names no {STATE}")
@@ -223,7 +223,7 @@ def _read(folder: Path, name: str, expected: _File) -> bytes:
     data = _contents(folder / name, expected.bytes)
     if len(data) != expected.bytes:
         size = (folder / name).stat().st_size
-        raise ConfigError(f"{name} has {size:,} bytes in place of {expected.bytes:,}")
+        raise ConfigError(f"{name} has {size:,} bytes instead of {expected.bytes:,}")
     if hashlib.sha256(data).hexdigest() != expected.sha256:
         raise ConfigError(f"{name} has another checksum than when it was written")
     return data
@@ -241,5 +241,5 @@ def _json(data: bytes, name: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ConfigError(f"{name} is damaged: {error}") from error
     if not isinstance(content, dict):
-        raise ConfigError(f"{name} is damaged: it is no mapping")
+        raise ConfigError(f"{name} is damaged: it is not a mapping")
     return content

@@ -60,7 +60,7 @@ def newest_comparison(location: Location, *, trust: bool = False) -> Comparison:
             found.setdefault(comparison, {}).setdefault(run, record)
     if not found:
         raise ConfigError(
-            f"{masked(str(location))}: not the folder of a comparison's records, OUTPUT/NAME, as"
-            " `raysync compare` prints it."
+            f"{masked(str(location))}: not the folder of a comparison, OUTPUT/NAME, as `raysync"
+            " compare` prints it."
         )
     return Comparison(max(found), location, found[max(found)])

@@ -86,9 +86,9 @@ def _resumed(line: Resumed) -> str:
 def _membership(event: Event, report: Report) -> Iterator[EventText]:
     match event:
         case Joined(at=at, worker=worker) if WorkerId(worker).life != 1:
-            back = "has joined, in the place of the one that left"
+            back = "has joined, in place of the worker that left"
             if report.away_s is not None:
-                back = f"came back {seconds(report.away_s)} after its slot had lost its worker"
+                back = f"has joined {seconds(report.away_s)} after its slot lost its worker"
             yield EventText(at, "joined", worker, f"{worker} {back}")
         case Left(at=at, worker=worker) if not report.done:
             yield EventText(at, "left", worker, _gone([worker], report))
@@ -99,7 +99,7 @@ def _gone(workers: Sequence[str], report: Report) -> str:
     is_one, why = len(workers) == 1, report.why or "it left"
     are, them = ("is", "it") if is_one else ("are", "them")
     text = f"{', '.join(workers)} {are} gone ({'' if is_one else 'each: '}{why});"
-    text += f" the run goes on without {them}"
+    text += f" the run continues without {them}"
     if report.restart_in_s is not None:
         text += f", and restarts {them} in {seconds(report.restart_in_s)}"
     return text
@@ -117,7 +117,7 @@ def _decided(at: float, decision: Decision) -> Iterator[EventText]:
             )
         case Suspend(worker=worker, why=why):
             yield EventText(
-                at, "suspended", worker, f"{worker} is suspended {why}: the others go on without it"
+                at, "suspended", worker, f"{worker} is suspended {why}: the other workers continue"
             )
         case Restore(worker=worker):
             yield EventText(at, "restored", worker, f"{worker} is restored")

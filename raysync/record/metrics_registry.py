@@ -92,7 +92,12 @@ REGISTRY = {
             " and language models a cross-entropy in nats.",
         ),
         Metric(
-            "raysync_evaluation_loss_nats", "gauge", "Mean loss of the latest evaluation, likewise."
+            "raysync_evaluation_loss_nats",
+            "gauge",
+            (
+                "Mean loss of the latest evaluation; of classification and language models a"
+                " cross-entropy in nats."
+            ),
         ),
         Metric(
             "raysync_primary_metric",
@@ -104,12 +109,12 @@ REGISTRY = {
         Metric(
             "raysync_time_to_target_seconds",
             "gauge",
-            "Training until an evaluation met `target`; none before that.",
+            "Training time until an evaluation met `target`; no value before that.",
         ),
         Metric(
             "raysync_progress_ratio",
             "gauge",
-            "Samples applied, of those of the workload, from 0 to 1.",
+            "Applied share of the workload's samples, from 0 to 1.",
         ),
         Metric("raysync_model_versions", "gauge", "Version of the model: updates made."),
         Metric(
@@ -139,11 +144,14 @@ REGISTRY = {
         Metric(
             "raysync_lagtuner_predicted_wait_seconds",
             "gauge",
-            "The latest wait that is over, as it was predicted.",
+            "The predicted length of the latest wait that has ended.",
             WORKER,
         ),
         Metric(
-            "raysync_lagtuner_actual_wait_seconds", "gauge", "The same wait, as it was.", WORKER
+            "raysync_lagtuner_actual_wait_seconds",
+            "gauge",
+            "The actual length of that wait.",
+            WORKER,
         ),
         Metric(
             "raysync_step_busy_seconds",
@@ -172,8 +180,7 @@ REGISTRY = {
         Metric(
             "raysync_step_staleness_versions",
             "histogram",
-            "Versions applied between the one a push was computed on and its own; of pushes that"
-            " were applied.",
+            "Model versions between a push's weights and its update; applied pushes only.",
             RUN,
             CLOCKS,
         ),

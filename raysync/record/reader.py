@@ -147,10 +147,10 @@ class RunRecord:
     def _why_none(self, which: str) -> str:
         keep, status = self.config.keep, self.summary["status"]
         if status not in ("finished", "diverged"):
-            return f"a run leaves its model when it has finished, and this one is {status}."
+            return f"a run saves its model when it has finished, but this run is {status}."
         if keep == "none" or (which == "best" and keep != "best"):
             return f"the run was made with keep: {keep}."
-        return "the file was removed, or a remark in the journal says why."
+        return "the file was removed, or could not be written: see the remarks in the journal."
 
     @property
     def complete(self) -> bool:
@@ -271,9 +271,7 @@ def load(path: Location, *, trust: bool = False) -> RunRecord:
     """
     folder = local_copy(path, without=[CHECKPOINTS])
     if not (folder / "journal.jsonl").is_file() or not (folder / "config.yaml").is_file():
-        raise ConfigError(
-            f"{path}: not the record of a run (no journal.jsonl and config.yaml in it)."
-        )
+        raise ConfigError(f"{path}: not a run folder (no journal.jsonl and config.yaml in it).")
     return RunRecord(folder, trust)
 
 

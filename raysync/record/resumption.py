@@ -17,7 +17,7 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Ended, Header, decode, read_header
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS, MANIFEST, name_of, numbers_in, read_checkpoint
-from raysync.record.journal_cut import checkpoint_times
+from raysync.record.journal_checkpoints import checkpoint_times
 from raysync.record.journal_file import JournalFile
 from raysync.record.reader import CLOSING_BYTES, RunRecord, legible, load
 from raysync.record.storage import (
@@ -75,7 +75,7 @@ def _header(record: RunRecord) -> Header:
 def check_gone(record: RunRecord) -> None:
     """Raise `ConfigError` if a process still writes an unclosed record, or may."""
     if why := _why_alive(record):
-        raise ConfigError(f"{display_name(record.path)}: the run still goes on: {why}.")
+        raise ConfigError(f"{display_name(record.path)}: the run is still active: {why}.")
 
 
 def _status(record: RunRecord) -> str | None:
@@ -94,7 +94,7 @@ def _status(record: RunRecord) -> str | None:
 def _why_alive(record: RunRecord) -> str:
     """Say why an unclosed record may still have a writer; empty: it is gone."""
     if (gone := writer_is_gone(record)) is not None:
-        return "" if gone else f"its process, {environment_of(record)['pid']}, is there"
+        return "" if gone else f"its process, {environment_of(record)['pid']}, is running"
     silent_s = datetime.now().timestamp() - (record.path / JOURNAL).stat().st_mtime
     if silent_s > RECENT_S:
         return ""
@@ -174,13 +174,13 @@ def newest_checkpoint(
             return _checkpoint(folder / name_of(number), times)
         except ConfigError as error:
             reason = str(error).rstrip(".")
-            notify(f"{where}: checkpoint {number} is left out: {reason}.")
+            notify(f"{where}: checkpoint {number} is skipped: {reason}.")
     if numbers:
         raise NoCheckpointError(f"{where}: none of its checkpoints can be used.")
-    takes_none = " Its experiment takes none: checkpoint: {every_s: 60}." * (setting is None)
-    raise NoCheckpointError(
-        f"{where}: there is no checkpoint that it could go on from.{takes_none}"
+    takes_none = " Its experiment takes no checkpoints; set checkpoint: {every_s: 60}." * (
+        setting is None
     )
+    raise NoCheckpointError(f"{where}: it has no checkpoint to resume from.{takes_none}")
 
 
 def _checkpoint(folder: Path, times: dict[int, float]) -> Checkpoint:
@@ -191,5 +191,5 @@ def _checkpoint(folder: Path, times: dict[int, float]) -> Checkpoint:
     if checkpoint is None:
         raise ConfigError(f"it has no {MANIFEST}, so it is not complete")
     if times.get(checkpoint.number) != checkpoint.at:
-        raise ConfigError("the journal has no line of it")
+        raise ConfigError("the journal has no line about it")
     return checkpoint

@@ -125,8 +125,8 @@ def newest_sweep(location: Location) -> Location:
     latest = next((sweep for sweep in sweeps if FILE in listdir(sweep)), None)
     if latest is None:
         raise ConfigError(
-            f"{masked(str(location))}: neither the folder of a sweep (no {FILE} in it), nor one of"
-            " sweeps."
+            f"{masked(str(location))}: neither the folder of a sweep (no {FILE} in it), nor a"
+            " folder of sweeps."
         )
     return latest
 

@@ -57,8 +57,9 @@ def _refuse(folder: Path, names: Iterator[str]) -> None:
     if found:
         more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
         raise ConfigError(
-            f"{display_name(folder)}: this folder has not made it, and to go on with it is to run"
-            f" what it names: {', '.join(found[:NAMED])}{more}.\nIf you trust it: --trust."
+            f"{display_name(folder)}: it was not created from the current directory, and resuming"
+            f" it runs the code that it names: {', '.join(found[:NAMED])}{more}.\n"
+            "If you trust it: --trust."
         )
 
 

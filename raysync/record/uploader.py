@@ -70,7 +70,7 @@ class Uploader:
         try:
             self._upload()
         except ConfigError as error:
-            self._notify(f"The run goes on, but {self._what} is not up to date: {error}")
+            self._notify(f"The run continues, but {self._what} is not up to date: {error}")
         took_s = (datetime.now() - began).total_seconds()
         self._due = began + timedelta(seconds=max(COPY_EVERY_S, took_s / COPY_SHARE))
 

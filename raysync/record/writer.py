@@ -33,7 +33,7 @@ from raysync.core.paradigm import AnyParadigm
 from raysync.core.structs import encode
 from raysync.errors import ConfigError, RunFailed
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
-from raysync.record.journal_cut import Resumption, cut_off
+from raysync.record.journal_checkpoints import Resumption, truncate
 from raysync.record.made_here import KEY, making
 from raysync.record.measures import Measures
 from raysync.record.push_rows import Columns, PushRow, columns_of
@@ -242,7 +242,7 @@ class RecordWriter:
             self.flush()
             self._close_files()
             _remove(self.folder / SUMMARY)
-            self.resumed = cut_off(self.folder / JOURNAL, checkpoint, exact=exact)
+            self.resumed = truncate(self.folder / JOURNAL, checkpoint, exact=exact)
             for name in END_FILES:
                 _remove(self.folder / name)
             self._checkpoints.go_on_from(checkpoint.number)

@@ -57,9 +57,9 @@ class CollectedRun:
     def unfinished(self) -> str:
         """Why a part of the run is missing, in a clause; empty: it is complete."""
         if self.status == "unfinished":
-            return "it was killed, or it still goes on: its journal has no closing line"
+            return "it was killed, or it still runs: its journal has no closing line"
         if not self.record.ended:
-            return "it was closed, but its journal has no closing line: it was cut off"
+            return "it has ended, but its journal has no closing line: the file was truncated"
         return ""
 
     def value(self, key: str) -> float | None:
@@ -277,7 +277,8 @@ def _records(path: Path) -> list[RunRecord]:
     """Return the records in a folder by name, which begins with the time."""
     if not path.is_dir():
         raise ConfigError(
-            f"{path}: there is no such folder; name that of a run, of a sweep, or of several runs."
+            f"{path}: there is no such folder; name the folder of a run, of a sweep, or of"
+            " several runs."
         )
     if (path / FILE).is_file():
         return list(_whole_sweep(path).records.values())
@@ -289,8 +290,8 @@ def _records(path: Path) -> list[RunRecord]:
         inside = [str(folder) for folder in folders if _holds_records(folder)]
         hint = f"; name one of: {', '.join(inside[:4])}" if inside else ""
         raise ConfigError(
-            f"{path}: nothing to report on: it is not the folder of a run or a sweep, and holds"
-            f" none{hint}."
+            f"{path}: nothing to report on: it is neither a run folder nor the folder of a sweep,"
+            f" and has none inside{hint}."
         )
     return records
 

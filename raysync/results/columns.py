@@ -107,14 +107,14 @@ OF_EVERY_RUN = (
         "transfer share",
         share_form,
         "",
-        "of the workers' time, until the weights and the gradient had come",
+        "of the workers' time, transferring weights and gradients",
     ),
     Measure(
         "server_fraction",
         "server share",
         share_form,
         "",
-        "of the workers' time, until the server had made the weights; on Ray part of the transfer",
+        "of the workers' time, waiting for the server's weights; on Ray part of the transfer",
     ),
     Measure(
         "wait_fraction",
@@ -128,7 +128,7 @@ OF_EVERY_RUN = (
         "staleness",
         plain_form,
         "versions",
-        "between the one a gradient was computed on and its own, mean of a run",
+        "between a gradient's weights and its update, mean of a run",
     ),
     Measure("staleness_max", "staleness max", count_form, "versions", "the largest of a run"),
     Measure(
@@ -136,7 +136,7 @@ OF_EVERY_RUN = (
         "lead max",
         count_form,
         "clocks",
-        "ahead of the slowest that takes part, at a release, the largest",
+        "ahead of the slowest active worker, at a release, largest of a run",
     ),
     Measure("dropped", "dropped", count_form, "pushes", "that were not applied"),
 )

@@ -62,10 +62,7 @@ def _scenario(collection: Collection, ranking: Ranking, median: bool) -> list[st
 def legend(median: bool = False) -> str:
     """Explain the numbers of the tables."""
     if median:
-        return (
-            "Values are those of the median run by final result; a run without a result counts as"
-            " worse than any with one."
-        )
+        return "Values come from the median run by final result; runs without a result rank last."
     return (
         "Means over the repeats ± half of the 95% interval (Student's t); none is given for a"
         ' single value, or where it is narrower than the digits shown. "(2 of 3)": the others have'

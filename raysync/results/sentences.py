@@ -194,11 +194,11 @@ def bottleneck(
         return ""
     now = seconds(summary["seconds"])
     if found["without_s"] is None:
-        text = "Its time is that of computing: no link, server, fault or slow worker limits it."
+        text = "Computing alone limits it: no link, server, fault or slow worker does."
     else:
         text = (
             f"The bottleneck is {found['what']}: without it the work would take"
-            f" {seconds(found['without_s'])} in place of {now}."
+            f" {seconds(found['without_s'])} instead of {now}."
         )
     best = helps_most(summary, others or {})
     if best is None:
@@ -242,8 +242,8 @@ def _resumed(name: str, summary: Mapping[str, Any]) -> str:
     lost, away = seconds(summary.get("lost_s")), seconds(summary.get("away_s"))
     return (
         f"{name} was resumed {summary['resumptions']:,} ×: {lost} of training and"
-        f" {summary.get('lost_pushes') or 0:,} pushes were lost and done again, and it was away for"
-        f" {away}, which no measure of time contains but the seconds on the wall."
+        f" {summary.get('lost_pushes') or 0:,} pushes were lost and repeated, and the"
+        f" interruption took {away}, which only the wall-clock seconds include."
     )
 
 

@@ -19,7 +19,7 @@ from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
 from raysync.record.event_text import tell
-from raysync.record.journal_cut import end_of, lines_before
+from raysync.record.journal_checkpoints import end_of, lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.reader import RunRecord, load
@@ -195,8 +195,8 @@ class RecordedRun:
         except OSError as error:
             reason = " ".join((error.strerror or str(error)).split())
             self._remark(
-                f"Checkpoint {checkpoint.number} could not be written ({reason}): the run goes on,"
-                " and the checkpoints before it stay."
+                f"Checkpoint {checkpoint.number} could not be written ({reason}): the run"
+                " continues, and earlier checkpoints stay."
             )
 
     def _write_models(self, report: list[Line]) -> None:

@@ -11,7 +11,7 @@ from raysync.config import Experiment
 from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Line, Resumed
 from raysync.errors import ConfigError, RunFailed, RunLost
-from raysync.record.journal_cut import Resumption
+from raysync.record.journal_checkpoints import Resumption
 from raysync.record.reader import RunRecord
 from raysync.record.resumption import environment_of, newest_checkpoint
 from raysync.record.writer import RecordWriter
@@ -98,7 +98,7 @@ class Recoveries:
             self._attempts += 1
             reason = str(why).splitlines()[0].rstrip(".")
             self._notify(
-                f"{reason}. The run goes on from checkpoint {checkpoint.number} in {wait_s:g} s."
+                f"{reason}. The run recovers from checkpoint {checkpoint.number} in {wait_s:g} s."
             )
             if self._wait(wait_s):
                 raise loss

@@ -91,8 +91,9 @@ def prepare_to_resume(
     except ConfigError as error:
         if model is None and data is None and task is None:
             raise ConfigError(
-                f"{error}\nA model, data or task that was given to the run as a Python object must"
-                " be given again: raysync.resume(path, model=...)."
+                f"{error}\n"
+                "Give a model, data or task that was a Python object again: raysync.resume(path,"
+                " model=...)."
             ) from error
         raise
     check_changes(record.config, training.experiment.recorded, elastic=True)
@@ -116,7 +117,7 @@ def resumption_of(
         about = check_resumable(record, is_gone=is_gone)
         return _resume_point(record, about, training, notify)
     except NoCheckpointError as why:
-        notify(f"{why} It starts again.")
+        notify(f"{why} It starts from the beginning.")
         return None
 
 

@@ -36,8 +36,9 @@ def run(
 ) -> RunRecord:
     """Train one experiment and return its record.
 
-    By default (`cluster.address: auto`), a cluster that Ray is connected to is used and left as it
-    was: call `ray.init()` first, as in a Ray job. Otherwise a private one is started and stopped.
+    By default (`cluster.address: auto`), the run uses the cluster that Ray is connected to, and
+    leaves it running: call `ray.init()` first, as in a Ray job. Otherwise the run starts a private
+    cluster, and stops it.
 
     Args:
         experiment: a validated experiment, plain data as in an experiment file, or the path of one.
@@ -51,14 +52,14 @@ def run(
 
     Raises:
         ConfigError: the experiment asks for something impossible.
-        RunFailed: an actor or the user's own code failed; the message names the record up to then.
+        RunFailed: an actor or the user's own code failed; the message names the run folder.
     """
     check_functions("raysync.run", watch=watch, notify=notify)
     check_callbacks(callbacks)
     if not isinstance(experiment, Experiment | Mapping | str | Path):
         raise ConfigError(
-            "raysync.run: an experiment is settings {name: value, ...}, the path of a file, "
-            f"or a validated Experiment, got {type(experiment).__name__}."
+            "raysync.run: experiment must be settings {name: value, ...}, the path of a file, or"
+            f" an Experiment; got {type(experiment).__name__}."
         )
     if isinstance(experiment, str | Path):
         experiment = config.load(Path(experiment))

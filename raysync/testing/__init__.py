@@ -1,4 +1,4 @@
-"""Tests for a paradigm of your own: the ones that every built-in paradigm passes.
+"""Test your own paradigm with the tests that every built-in paradigm passes.
 
     from raysync.testing import check_paradigm
     from every_other import EveryOther

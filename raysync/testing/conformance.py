@@ -29,7 +29,7 @@ except ModuleNotFoundError as error:
     ) from error
 
 STEPS = 60  # events of a history
-PUSHES = 40  # pushes after a history, when only pushes and timers go on
+PUSHES = 40  # pushes after a history, when only pushes and timers continue
 PATIENCE = 300  # pushes in a row without an update: more than any paradigm collects
 SAMPLES = 8
 METHODS = ("on_join", "on_push", "on_leave", "on_timer", "on_switch", "explain")
@@ -42,16 +42,16 @@ def check_paradigm(
 
     On every history, decisions are legal and change no roster; every push is applied once or
     dropped once; a worker that waits has a reason of one line; and a restored machine decides the
-    same. After it all workers go on, each at its own pace: they do not all wait for ever, and their
-    pushes make updates.
+    same. After each history all workers continue at their own paces: they do not all wait for ever,
+    and their pushes lead to updates.
 
     Args:
         paradigm: a name (`ssp`, `package.module:Class`), a class, or a function that returns one.
-        lead_bound: the largest lead, in clocks, of a released worker; None: not promised.
+        lead_bound: the largest lead, in clocks, of a released worker; None: no bound.
         examples: the number of histories.
 
     Raises:
-        AssertionError, ProtocolViolation: with the shortest such history that was found.
+        AssertionError, ProtocolViolation: with the shortest such history.
         IllegalDecision: with the paradigm's line of an impossible decision.
     """
     fresh = _factory(paradigm)
@@ -248,7 +248,7 @@ class Conformance(RuleBasedStateMachine):
                         assert lead <= self.lead_bound, f"{worker} is released {lead} clocks ahead"
                 case Hold(worker=worker, why=why):
                     waits = worker in roster.held or worker in roster.suspended
-                    assert waits, f"{worker} has a Hold, but goes on"
+                    assert waits, f"{worker} has a Hold, but is released"
                     assert why, f"no reason is given for {worker} to wait"
                     assert "\n" not in why, "a reason is one line"
                 case Switch():

@@ -110,7 +110,9 @@ class Observers:
             self._observers.remove(observer)
             observer.close()
             why = " ".join(str(error).split()) or type(error).__name__
-            self._remark(f"The tracker {observer.name} failed ({why}): the run goes on without it.")
+            self._remark(
+                f"The tracker {observer.name} failed ({why}): the run continues without it."
+            )
 
 
 def _blame(callback: object, method: str, error: Exception) -> str:

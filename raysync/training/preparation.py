@@ -412,8 +412,8 @@ def _shared_trace_remarks(experiment: Experiment) -> Iterator[str]:
         if is_shared(group.trace, group.count):
             yield (
                 f"The {group.count} workers of {group.name!r} share one list of"
-                f" {len(group.trace)} step times, and each begins at another place in it. A list or"
-                " a column for each worker keeps them apart."
+                f" {len(group.trace)} step times, and each starts at another place. To separate"
+                " them, give a list or a column for each worker."
             )
 
 
@@ -437,6 +437,6 @@ def _outer_optimizer_remarks(experiment: Experiment) -> Iterator[str]:
     name = experiment.update.optimizer.name
     if name in OUTER and experiment.local is None:
         yield (
-            f"update.optimizer: {name} is for what local steps have changed. Without `local` it"
-            " steps along gradients, as momentum of another kind."
+            f"update.optimizer: {name} is made for the weight changes of local steps. Without"
+            " `local` it applies gradients, with another kind of momentum."
         )

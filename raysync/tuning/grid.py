@@ -19,7 +19,7 @@ Point = dict[str, Any]
 # settings that all trials share -> the reason
 NOT_VARIED = {
     "output": "the records of all trials are in the folder of the sweep",
-    "name": "all trials have that of the sweep",
+    "name": "all trials have the name of the sweep",
     "sweep": "it says what is varied",
     "switch_search": "only `raysync switch-search` uses it",
     "seeds": "a trial has one; vary `seed`",

@@ -88,8 +88,8 @@ def plan(file: Path, settings: Iterable[str] = (), *, recurring: bool = False) -
     rises = _target_rises(experiment, search, source)
     if recurring and search.known is None:
         raise ConfigError(
-            f"{source}: switch_search.known: --recurring needs the target of earlier runs; write "
-            "known: {value: 0.92}."
+            f"{source}: switch_search.known: --recurring needs the target of earlier runs; set"
+            " known: {value: 0.92}."
         )
     folder, remark = _folder(experiment, source)
     trials = Trials(
@@ -121,7 +121,7 @@ def _check_trainable(experiment: Experiment, source: str) -> None:
         )
     if experiment.timing == "only":
         raise ConfigError(
-            f"{source}: timing: only trains nothing, so there is no model to keep as good."
+            f"{source}: timing: only trains nothing, so there is no result to preserve."
         )
 
 
@@ -143,8 +143,9 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
     """Find the latest search with the same trainings, or a new folder; with a remark."""
     if is_uri(experiment.output):
         raise ConfigError(
-            f"{source}: output: {masked(str(experiment.output))}: a search needs a folder, because"
-            " it goes on from the trainings in it; on a cluster, one that all nodes share."
+            f"{source}: output: {masked(str(experiment.output))}: a search needs a folder, not a"
+            " URI, because it reuses its earlier trainings there; on a cluster, a folder that all"
+            " nodes share."
         )
     output = Path(experiment.output)
     parent = output.expanduser() / experiment.name
@@ -157,7 +158,11 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
                 what = " with another switch_search block" * changed
                 remark = f"This search began in {folder}{what}; its trainings there are used."
                 return folder.absolute(), remark
-    remark = f"A new search: {source} trains something else than {folders[0]}." if folders else ""
+    remark = (
+        f"This is a new search: {source} has other settings than the search in {folders[0]}."
+        if folders
+        else ""
+    )
     return folder_name(output, experiment.name, KIND).absolute(), remark
 
 
@@ -237,7 +242,7 @@ def _trainings(
     if failed := set(keys) - existing.keys():
         raise RunFailed(
             f"{len(failed)} of {len(missing)} trainings failed; the others are kept, and the same"
-            " command runs these again"
+            " command repeats the failed ones"
         )
     return [existing[key] for key in keys]
 

@@ -23,8 +23,8 @@ SCHEDULERS: dict[str, Callable[..., TrialScheduler]] = {
     "fifo": FIFOScheduler,
     "median_stopping_rule": MedianStoppingRule,
 }
-PAUSES = "it pauses trials, and gives those that look better more work"
-CLONES = "it replaces the model and the settings of a trial on its way by another's"
+PAUSES = "it pauses trials, and gives more work to the better ones"
+CLONES = "it replaces the model and settings of a running trial with another trial's"
 # schedulers and searchers that a sweep cannot have -> the reason
 REFUSED = {
     "bohb": PAUSES,
@@ -33,7 +33,7 @@ REFUSED = {
     "pb2": CLONES,
     "pbt": CLONES,
     "pbt_replay": CLONES,
-    "resource_changing": "it changes the cluster of a trial on its way",
+    "resource_changing": "it changes the cluster of a running trial",
 }
 SEARCHERS = sorted(set(SEARCH_ALG_IMPORT) - {"variant_generator", "random", *REFUSED})
 TUNE_METRICS = ("training_iteration", "time_total_s")  # added by Tune to a trial's reports
@@ -85,7 +85,7 @@ def searcher(sweep: Sweep, source: str) -> Searcher | None:
     try:
         return _create(SEARCH_ALG_IMPORT[name](), sweep.search, where)
     except (ImportError, AssertionError) as error:
-        raise ConfigError(f"{where}: {name}: {str(error).splitlines()[0]}") from error
+        raise ConfigError(f"{where}: {name}: {str(error).splitlines()[0].rstrip('.')}.") from error
 
 
 def searcher_again(
@@ -124,8 +124,8 @@ def searcher_again(
     except NotImplementedError:
         raise ConfigError(
             f"{source}: sweep.search: {choice.name}: Ray Tune cannot tell it what the"
-            f" {len(found)} trials before have found, so this sweep cannot go on; one with optuna"
-            " can."
+            f" {len(found)} earlier trials have found, so this sweep cannot be resumed; a sweep"
+            " with optuna can."
         ) from None
     return search
 
@@ -146,8 +146,8 @@ def quiet() -> Iterator[None]:
 def _check_allowed(name: str, where: str, allowed: Iterable[str]) -> None:
     if why := REFUSED.get(name):
         raise ConfigError(
-            f"{where}: {name}: {why}; but the trials of a sweep are compared, so each does its own"
-            f" work. Choose one of {', '.join(allowed)}, or leave it out."
+            f"{where}: {name}: {why}; but a sweep compares its trials, so each must run"
+            f" independently. Choose one of {', '.join(allowed)}, or leave it out."
         )
 
 
@@ -160,4 +160,4 @@ def _create(make: Callable[..., Any], choice: Named, where: str) -> Any:
     try:
         return make(**choice.parameters)
     except (TypeError, ValueError, AssertionError) as error:  # Tune checks arguments by assertions
-        raise ConfigError(f"{where}: {choice.name}: {error}") from error
+        raise ConfigError(f"{where}: {choice.name}: {str(error).rstrip('.')}.") from error

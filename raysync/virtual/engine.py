@@ -116,8 +116,8 @@ def _check_state(experiment: Experiment, state: Mapping[str, Any]) -> None:
         raise ConfigError("checkpoint: its state is damaged: it has no number of events.")
     if state.get("intervals") != _intervals(experiment):
         raise ConfigError(
-            "checkpoint: in virtual time a run can only go on with the every_s and the"
-            " every_progress that it began with."
+            "checkpoint: a run in virtual time can only be resumed with its original every_s and"
+            " every_progress."
         )
 
 

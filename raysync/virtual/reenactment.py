@@ -95,12 +95,19 @@ def _check_course(lines: Sequence[Line], told: Sequence[Line]) -> None:
         return
     pairs = zip(events, expected, strict=False)
     differ = [
-        f"{wanted} is told, and {event} happened" for event, wanted in pairs if event != wanted
+        f"the journal has {wanted}, but {event} happened"
+        for event, wanted in pairs
+        if event != wanted
     ]
-    reason = differ[0] if differ else f"{len(expected)} events are told, and {len(events)} happened"
+    reason = (
+        differ[0]
+        if differ
+        else f"the journal has {len(expected)} events, but {len(events)} happened"
+    )
     raise ConfigError(
-        f"{CHECKPOINT}: the run takes another course than its journal tells, so it cannot go on"
-        f" from there ({reason}).\nWere the settings or the version of raysync others?"
+        f"{CHECKPOINT}: the repeated run differs from its journal, so it cannot be resumed"
+        f" ({reason}).\n"
+        "Did the settings or the version of raysync change?"
     )
 
 

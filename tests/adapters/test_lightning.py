@@ -117,7 +117,7 @@ def test_metrics_are_those_of_lightnings_own_trainer(training, lightning, tmp_pa
     assert mine["loss"] == pytest.approx(mine["val_loss"])
 
 
-def test_a_second_evaluation_begins_anew(training):
+def test_a_second_evaluation_starts_from_zero(training):
     """The module's torchmetrics objects are reset, and training does not touch them."""
     evaluation = ModelEvaluation(training.model, training.build(), training.experiment)
     initial = evaluation.model.initial()

@@ -240,7 +240,7 @@ def settings_of(draws: Draws, choice: dict[str, Any], *, trains: bool) -> dict[s
     slots = [f"{group['name']}-{n}" for group in groups for n in range(group["count"])]
     pushes = draws.whole(10, 120)
     batch = 4 if trains else 1
-    befall = {"slow-down", "latency", *(() if staged else ("crash", "kill"))}
+    allowed = {"slow-down", "latency", *(() if staged else ("crash", "kill"))}
     drawn = [fault(draws, slots) for _ in range(draws.whole(0, 5))]
     learns = {"update": {"lr": 0.1, "momentum": 0.9}, "evaluation": {"marks": 4}, "keep": "best"}
     return {
@@ -251,7 +251,7 @@ def settings_of(draws: Draws, choice: dict[str, Any], *, trains: bool) -> dict[s
         "workload": {"samples": pushes * batch},
         "workers": groups,
         "network": network(draws),
-        "faults": [each for each in drawn if each["kind"] in befall],
+        "faults": [each for each in drawn if each["kind"] in allowed],
         "cluster": {
             "server_shards": 1 if staged else draws.whole(1, 3),
             "step_deadline_s": 1e6,
@@ -484,7 +484,7 @@ def look(lines: Sequence[Line], seen: Counter[str]) -> None:
     seen["events"] += len(events)
     seen["workers lost"] += sum(isinstance(line.event, Left) for line in events)
     seen["servers lost"] += sum(
-        isinstance(line, Remark) and " is back after " in line.text for line in lines
+        isinstance(line, Remark) and " and recovered after " in line.text for line in lines
     )
     end = lines[-1]
     assert isinstance(end, Ended), f"a journal that ends with {end}"

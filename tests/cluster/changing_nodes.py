@@ -1,5 +1,5 @@
 """Trains on a node that is lost, on one that is added for it, on one that is drained, and on the
-next, and prints what happened, as JSON: `STORY` says what is done when.
+next, and prints what happened, as JSON: `SCHEDULE` says what is done when.
 
 A process of its own, since the other tests are connected to a cluster already.
 """
@@ -37,7 +37,7 @@ EXPERIMENT = {
     },
 }
 """Gradients of 300 KB: Ray does not send them along with the report."""
-STORY = [
+SCHEDULE = [
     ("pushed twice", 1, "lose the node"),
     ("waits for resources", 2, "add a node"),
     ("pushed twice", 2, "drain the node"),
@@ -96,7 +96,7 @@ def told(line, pushed_at):
 
 
 def main():
-    nodes, story = Nodes(), list(STORY)
+    nodes, schedule = Nodes(), list(SCHEDULE)
     done, pushed_at = set(), {}
     try:
         ray.init(address=nodes.cluster.address, logging_level="ERROR", log_to_driver=False)
@@ -110,11 +110,11 @@ def main():
                     pushed_at[worker] = line.event.at
                 if isinstance(line, Remark) and "waits for resources" in line.text:
                     done.add((line.text.partition(" ")[0], "waits for resources"))
-                what, life, then = story[0]
+                what, life, then = schedule[0]
                 if {(f"spot-{index}#{life}", what) for index in range(2)} <= done:
-                    story.pop(0)
+                    schedule.pop(0)
                     nodes.change(then)
-                if not story:
+                if not schedule:
                     print("over", json.dumps("well"))
                     break
     finally:

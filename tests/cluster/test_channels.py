@@ -168,7 +168,7 @@ def test_an_actor_that_does_not_answer_is_not_sent_more_than_a_pipe_holds(channe
 
 
 def test_what_is_lost_stands_for_what_is_made_again(channels):
-    actor, user, anew = Actor(), Actor(), Actor()
+    actor, user, restarted = Actor(), Actor(), Actor()
     actor.gate.clear()
     lost = call(channels, actor)
     waits = call(channels, user, "user", needs=[lost])
@@ -176,7 +176,7 @@ def test_what_is_lost_stands_for_what_is_made_again(channels):
     assert waits.answer == lost.answer == DIED
     assert channels.get("a") is None
     told = []
-    lost.follow(call(channels, anew), None)
+    lost.follow(call(channels, restarted), None)
     lost.watch(told.append, "again")
     again = call(channels, user, "user", text="again", needs=[lost])
     channels.await_call(again, 5)

@@ -134,7 +134,9 @@ def test_so_does_an_actor_that_cannot_start_without_a_traceback():
             RayTaskError("Worker.reset", "a long traceback", cause).as_instanceof_cause()
         )
 
-    assert told(torch.OutOfMemoryError(FULL)).startswith(f"OutOfMemoryError: {FULL} Let it hold")
+    assert told(torch.OutOfMemoryError(FULL)).startswith(
+        f"OutOfMemoryError: {FULL} Reduce its memory"
+    )
     assert "a long traceback" in told(RuntimeError("another"))
 
 

@@ -71,7 +71,7 @@ def test_workers_that_are_killed_or_frozen_come_back_and_the_run_waits_for_them(
     for worker in ("fast-0#1", "slow-0#1"):
         assert any(worker in text and "gone" in text for text in said), said
     assert any("in 100 ms" in text for text in said), said
-    assert any("came back " in text for text in said), said
+    assert any(" after its slot lost its worker" in text for text in said), said
     assert not psutil.wait_procs(frozen, timeout=20)[1], "it must not keep its device"
     with (record.path / "journal.jsonl").open() as file:
         assert replay(file, rebuild).difference is None
@@ -103,7 +103,7 @@ def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
     """
     struck = []
 
-    def start_anew(actor_group):
+    def restart(actor_group):
         empty = actor_group.evaluator.__ray_call__.remote(
             lambda self: setattr(self, "_evaluation", None)
         )
@@ -121,11 +121,12 @@ def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
     records = [
         run(**settings, strikes={0.0: find, 0.3: lambda actor_group: struck[-1].kill()}),
         run(**settings, strikes={0.0: find, 0.8: lambda actor_group: struck[-1].suspend()}),
-        run(**settings, strikes={0.3: start_anew}),
+        run(**settings, strikes={0.3: restart}),
     ]
     assert not psutil.wait_procs(struck, timeout=20)[1], "also the frozen one is gone"
-    anew = "another was started in its place"
-    reasons = (f"ActorUnavailableError|{anew}", "no answer for 2 s", anew)  # Ray may be quick
+    restarted = "its process died and was restarted"
+    # Ray may be quick
+    reasons = (f"ActorUnavailableError|{restarted}", "no answer for 2 s", restarted)
     for record, why in zip(records, reasons, strict=True):
         assert record.summary["status"] == "finished"
         assert record.evaluations.mark.tolist() == [0, 0.25, 0.5, 0.75, 1]
@@ -242,8 +243,8 @@ def test_the_controllers_memory_stays_flat(ray_cluster, session, run):
     assert max(seen) - seen[0] < 60, f"MiB over the run: {seen}"
 
 
-class Befallen:
-    """A run of two workers that faults befall, in a session of its own that is over."""
+class FaultedRun:
+    """A run of two workers with faults, in a session of its own that is over."""
 
     FAULTS = (
         {"kind": "slow-down", "workers": ["w-0"], "start_clock": 2, "lasts_clocks": 2, "factor": 4},
@@ -288,15 +289,15 @@ def task_of(output, **settings):
 
 
 @pytest.fixture(scope="module")
-def befallen(ray_cluster, tmp_path_factory):
-    return Befallen(ray_cluster, tmp_path_factory.mktemp("befallen"))
+def faulted(ray_cluster, tmp_path_factory):
+    return FaultedRun(ray_cluster, tmp_path_factory.mktemp("faulted"))
 
 
-def test_faults_befall_real_workers_and_a_crashed_one_comes_back(befallen):
+def test_faults_affect_real_workers_and_a_crashed_one_rejoins(faulted):
     """One worker dies as it begins its sixth iteration, and comes back; the other is killed after a
     second, and stays gone: the run waits for the first.
     """
-    record, training = befallen.record, befallen.training
+    record, training = faulted.record, faulted.training
     pushes, summary = record.pushes.set_index(["worker", "clock"]).sort_index(), record.summary
     assert summary["status"] == "finished"
     assert [worker for worker, _ in left(record)] == ["w-0#1", "w-1#1"]
@@ -318,23 +319,23 @@ def test_faults_befall_real_workers_and_a_crashed_one_comes_back(befallen):
         > between.loc["w-1#1"].loc[3:].min()
     )
     assert ["faults[4]" in fault for fault in summary["faults_without_effect"]] == [True]
-    assert any("Fault never triggered: faults[4]" in text for text in befallen.said)
+    assert any("Fault never triggered: faults[4]" in text for text in faulted.said)
 
 
-def test_a_session_leaves_nothing_behind(ray_cluster, befallen):
+def test_a_session_leaves_nothing_behind(ray_cluster, faulted):
     """Not even the worker that came back, which is not among the actors that it started: it ends
     with its run.
     """
-    assert set(befallen.processes) == {"controller", "server-0", "evaluator"}
-    _, alive = psutil.wait_procs(befallen.processes.values(), timeout=20)
+    assert set(faulted.processes) == {"controller", "server-0", "evaluator"}
+    _, alive = psutil.wait_procs(faulted.processes.values(), timeout=20)
     assert not alive
     names = ray_cluster.util.list_named_actors()
-    assert not [name for name in names if name.startswith(befallen.name)]
-    assert ray_cluster.util.placement_group_table(befallen.group)["state"] == "REMOVED"
+    assert not [name for name in names if name.startswith(faulted.name)]
+    assert ray_cluster.util.placement_group_table(faulted.group)["state"] == "REMOVED"
     assert ray_cluster.is_initialized(), "a cluster that was joined is left as it was"
 
 
-def story(lines):
+def history(lines):
     """(life, kind, clock) of each event, in their order -> the loss of a push, else 0."""
     entries = [line for line in lines if isinstance(line, Entry)]
     return {
@@ -364,8 +365,10 @@ def test_a_run_with_crashes_and_a_comeback_is_the_one_in_virtual_time(ray_cluste
     )
     bsp = config.ParadigmChoice(name="bsp")
     with Session() as session:
-        got = story(run_in(session, training, bsp).journal())
-    expected = story(line for lines in VirtualEngine().run(training, bsp.make()) for line in lines)
+        got = history(run_in(session, training, bsp).journal())
+    expected = history(
+        line for lines in VirtualEngine().run(training, bsp.make()) for line in lines
+    )
     for slot in ("w-0", "w-1"):
         of_both = [
             [event for event in events if event[0].startswith(slot)] for events in (got, expected)

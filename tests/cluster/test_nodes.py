@@ -28,7 +28,7 @@ ON_TWO = NodeView({1: "a", 2: "a", 3: "b"}, {"a": 1, "b": 4})
 
 
 @pytest.mark.parametrize(
-    ("view", "room"),
+    ("view", "availability"),
     [
         (ON_TWO, "free"),
         (UNKNOWN, "free"),
@@ -45,8 +45,8 @@ ON_TWO = NodeView({1: "a", 2: "a", 3: "b"}, {"a": 1, "b": 4})
         *("another is drained", "being placed", "another is being placed"),
     ],
 )
-def test_a_worker_has_room_where_its_bundle_has_a_node_that_stays(view, room):
-    assert WorkerNodes(Views(view), BUNDLES).availability("w-0#2") == room
+def test_a_worker_is_available_if_its_bundle_has_a_lasting_node(view, availability):
+    assert WorkerNodes(Views(view), BUNDLES).availability("w-0#2") == availability
 
 
 @pytest.mark.parametrize("ends", ["started", "lost"])
@@ -170,7 +170,7 @@ def test_a_ray_that_tells_nothing_of_its_nodes_is_said_once_and_holds_up_nothing
     fake.look()
     assert fake.watch.view is UNKNOWN
     assert [record.message for record in caplog.records] == [
-        "Ray does not tell of its nodes: no such argument"
+        "Ray does not report the state of its nodes: no such argument"
     ]
 
 
@@ -209,6 +209,6 @@ def test_workers_follow_the_nodes_of_a_cluster():
     assert sorted(text.partition(" ")[0] for text in said["remark"] if "resources" in text) == [
         f"spot-{index}#{life}" for index in range(2) for life in (2, 3)
     ], "each tells once that it waits, and has joined with its only attempt"
-    waits = [text.partition(":")[0] for text in said["remark"] if text.startswith("The run ")]
-    assert waits == ["The run waits", "The run goes on"] * 2
+    remarks = [text.split() for text in said["remark"] if text.startswith("The run ")]
+    assert [words[2].rstrip(":") for words in remarks] == ["waits", "continues"] * 2
     assert said["applied"] == said["pushed"], "what has arrived counts, whatever became of its node"

@@ -71,7 +71,7 @@ def asked(*groups, **cluster):
         ([{"name": "a", "resources": {"tpu": 1}}], "worker group 'a'"),
     ],
 )
-def test_misfit(groups, who):
+def test_infeasible_groups_are_named(groups, who):
     """The sixth fits as 4 + 3 + 3 twice, which laying out the largest first would not find."""
     assert infeasible_reason(asked(*groups).bundles, TWO_NODES) == who
 
@@ -81,7 +81,7 @@ labels = st.dictionaries(st.sampled_from(["zone", "kind"]), st.sampled_from(["a"
 
 
 @given(st.lists(st.builds(ClusterNode, amounts, labels), min_size=1, max_size=3), st.data())
-def test_what_was_laid_out_is_never_called_a_misfit(nodes, data):
+def test_a_valid_layout_is_never_called_infeasible(nodes, data):
     """Bundles that are cut out of the nodes fit, whatever their order and their labels."""
     bundles = []
     for node in nodes:
@@ -357,7 +357,7 @@ def test_fake_nodes(tmp_path):
 
     [told] = said["told"]
     assert tells(told, "'fallback' zone=a:")
-    assert sum("this torch sees none" in sentence for sentence in told) == 4
+    assert sum("torch on its node sees none" in sentence for sentence in told) == 4
 
     [refused] = said["refused"]
     shared = refused["shared memory across nodes"]
@@ -385,7 +385,7 @@ def test_fake_nodes(tmp_path):
         ("no such resource", "'odd'", "1 tpu", "2 nvlink", offer),
         (
             "does not pack",
-            "does not fit together",
+            "although nothing else runs",
             "3 x worker group 'pairs' of 1 CPU, 2 GPU",
             offer,
         ),

@@ -216,14 +216,14 @@ def test_an_emulated_link_delays_the_arrival_and_a_fault_delays_it_more(ray):
     backend = backend_of(steps(Reference()), **{"w-0": 3.0})
     arrived = []
     for number, message in enumerate((StepCall(0, 8), StepCall(1, 8, StepFault(latency_s=2.0))), 1):
-        [way] = backend.deliver(backend.call("w-0#1", message), "server")
-        backend.watch(way, lambda began: arrived.append((began, backend.now)), backend.now)
+        [arrival] = backend.deliver(backend.call("w-0#1", message), "server")
+        backend.watch(arrival, lambda began: arrived.append((began, backend.now)), backend.now)
         while len(arrived) < number:
-            assert not backend.is_done(way)
+            assert not backend.is_done(arrival)
             backend.is_report_due(0)
             backend.wait()
-        assert backend.is_done(way)
-        assert way.answer is None
+        assert backend.is_done(arrival)
+        assert arrival.answer is None
     assert arrived == [(0.0, 3.0), (3.0, 8.0)]
 
 

@@ -84,10 +84,10 @@ def test_a_run_under_bsp_comes_to_the_same_model_whatever_is_lost(
     assert record.summary["status"] == "finished"
     assert record.summary["resumptions"] == 1
     [remark] = told(record, Remark)
-    assert " is back after " in remark.text
+    assert " and recovered after " in remark.text
     assert replays(record)
     assert same_model(record, undisturbed)
-    assert sum("goes on from checkpoint" in text for text in said) == 1
+    assert sum("recovers from checkpoint" in text for text in said) == 1
     numbers = [line.number for line in told(record, Checkpointed)]
     assert numbers == sorted(set(numbers))
 
@@ -145,7 +145,7 @@ def test_killed_processes_leave_no_shared_memory(ray_cluster, session, run):
     assert record.summary["status"] == "finished"
     assert replays(record)
     assert any(isinstance(line.event, Left) for line in told(record, Entry))
-    assert any(" is back after " in line.text for line in told(record, Remark))
+    assert any(" and recovered after " in line.text for line in told(record, Remark))
     assert all(len(users) >= 5 for users in during), "controller, server and three workers"
     session.close()
     psutil.wait_procs(users_of_shared_memory() - before, timeout=20)  # Ray does not wait for them

@@ -203,24 +203,24 @@ def test_a_call_that_comes_again_much_later_is_not_carried_out(world):
     assert worker.done == [1, 2]
 
 
-def lose_and_start_anew(world):
+def lose_and_restart(world):
     world.call("server")
     world.actors["server"].die()
     world.lose("server")
-    world.actors["server"] = anew = Actor(world.made)
-    world.pipes["server"] = world.channels.channel("server", anew)
-    return anew
+    world.actors["server"] = restarted = Actor(world.made)
+    world.pipes["server"] = world.channels.channel("server", restarted)
+    return restarted
 
 
 def test_a_call_on_what_is_made_again_comes_by_the_actor_that_makes_it(world):
-    anew, told = lose_and_start_anew(world), []
+    restarted, told = lose_and_restart(world), []
     again = world.call("server")
     again.watch(told.append, "made again")
     world.calls[0].follow(again, None)
     world.call("worker", [0])
-    anew.take()
+    restarted.take()
     world.made.add(0)
-    anew.take()
+    restarted.take()
     assert world.actors["worker"].take()
     world.settle()
     assert again.is_there
@@ -229,13 +229,13 @@ def test_a_call_on_what_is_made_again_comes_by_the_actor_that_makes_it(world):
 
 
 def test_a_call_on_what_is_about_to_be_made_again_waits_for_the_driver(world):
-    anew = lose_and_start_anew(world)
+    restarted = lose_and_restart(world)
     world.call("other")
     world.call("another")
     again = world.call("server", [1, 2])
     world.calls[0].follow(again, None)
     world.call("worker", [0])
-    assert not anew.take(), "it is not to pass on what needs a call that has not come"
+    assert not restarted.take(), "it is not to pass on what needs a call that has not come"
     world.made.add(0)
     world.settle()
     assert world.actors["worker"].done == [4]
@@ -261,7 +261,7 @@ def test_a_call_whose_input_has_not_come_to_its_actor_yet_waits_for_the_driver(w
     assert world.actors["worker"].done == [2]
 
 
-def test_an_actor_that_begins_anew_passes_nothing_on_for_what_was_before(world):
+def test_a_restarted_actor_relays_no_earlier_calls(world):
     world.call("server", fails=True)
     world.by_ray("server")
     step = world.call("worker", [0])

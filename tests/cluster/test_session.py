@@ -39,7 +39,7 @@ def begin(monkeypatch):
     return begin_run, told, waited
 
 
-def test_actors_of_which_one_was_killed_before_the_run_began_are_started_anew(begin):
+def test_actors_restart_if_one_was_killed_before_the_run_began(begin):
     begin_run, told, waited = begin
     assert begin_run(KILLED, KILLED) == "a plan"
     assert waited == [0.5, 1.0]

@@ -67,7 +67,7 @@ def test_nothing_that_is_held_is_written_over(plan):
     assert values(held) == expected
 
 
-def test_a_gradient_and_the_parts_of_the_weights_have_room_for_what_they_are(plan):
+def test_segments_hold_a_gradient_and_the_parts_of_the_weights(plan):
     transport = begun(plan)
     for actor, node in (("a#1", "here"), ("b#1", "here")):
         assert [len(v) for v in sizes(transport.reserve(actor, STEP, node))] in ([], [5])

@@ -127,12 +127,12 @@ def test_what_cannot_be_used_in_place_is_copied():
 class Writing(nn.Module):
     """It keeps a view of its weights, and writes to all of them in one of its passes."""
 
-    def __init__(self, way):
+    def __init__(self, access):
         super().__init__()
         self.layers = nn.Sequential(nn.Linear(64, 1000), nn.Tanh(), nn.Linear(1000, 1000))
         self.last = nn.Linear(1000, 10)
         self.norm = nn.BatchNorm1d(1000)
-        self.way = way
+        self.access = access
         self.begin()
 
     def begin(self):
@@ -148,7 +148,7 @@ class Writing(nn.Module):
 
     def write(self):
         for parameter in self.parameters():
-            match self.way:
+            match self.access:
                 case "data":
                     parameter.data.clamp_(-0.01, 0.01)
                 case "no_grad":
@@ -164,14 +164,14 @@ def worker_over(monkeypatch):
     monkeypatch.setattr(worker_module, "log_ready", lambda *_: None)
     monkeypatch.setattr(worker_module, "warm_up", lambda key, make: None)
 
-    def worker_over(transport, way="", **group):
+    def worker_over(transport, access="", **group):
         described = {
             "data": {"name": "digits", "train_samples": 100},
             "batch_size": 8,
             "workers": [{"name": "w", "count": 1, **group}],
             "cluster": {"transport": transport},
         }
-        training = prepare(config.validate(described), Writing(way))
+        training = prepare(config.validate(described), Writing(access))
         paradigm = training.experiment.make(training.experiment.paradigm)
         spec = spec_of(training, paradigm)
         worker = Worker(Threads(1), Role("worker-0", *spec.slots))
@@ -196,13 +196,13 @@ def gradients(worker, payloads):
         yield bytes(MAPPINGS.read(part)), worker._computation.gradient.model.weights.clone()
 
 
-@pytest.mark.parametrize("way", ["", "data", "no_grad"])
+@pytest.mark.parametrize("access", ["", "data", "no_grad"])
 def test_gradients_are_those_of_copied_weights_also_of_a_model_that_writes_to_them(
-    worker_over, way
+    worker_over, access
 ):
     """It writes in a step without a pull, after which two slots are used again."""
-    copying, size = worker_over("object-ref", way)
-    in_place, _ = worker_over("shared-memory", way)
+    copying, size = worker_over("object-ref", access)
+    in_place, _ = worker_over("shared-memory", access)
     assert 4 * size >= LEAST_BYTES
     made, pulls = vectors(size), [True, True, False, False, True, True, True, False]
     published, left = Published(size), deque(maxlen=2)

@@ -38,7 +38,7 @@ from tests.builders.messages import tells
 from tests.builders.paradigms import VARIANTS, lead_bound
 from tests.builders.plans import plans
 from tests.builders.virtual import DATA, TIMING, deep, replayed, slot_of
-from tests.engine.world import Misfortunes, driver_in, run_in
+from tests.engine.world import Incidents, driver_in, run_in
 from tests.virtual.checker import Checker
 
 ROOT = Path(__file__).parents[2]
@@ -192,7 +192,7 @@ def test_what_a_paradigm_does_wrong_names_its_own_line_and_the_event(asks, says)
 
 def test_an_event_that_cannot_have_happened_is_named_with_its_error():
     training = task_of()
-    driver = driver_in(training, rule_of(training), Misfortunes([]))
+    driver = driver_in(training, rule_of(training), Incidents([]))
     driver.start()
     event = Left(at=0.0, worker="nobody")
     with pytest.raises(ProtocolViolation) as raised:
@@ -376,7 +376,7 @@ def test_the_order_of_slots_keeps_each_push_and_its_weight_together(weights, is_
     )
 
 
-def test_only_a_step_that_is_befallen_is_sent_its_hardship():
+def test_only_an_affected_step_is_sent_its_fault():
     faults = [
         {
             "kind": "latency",
@@ -428,7 +428,7 @@ def test_an_evaluator_that_fails_repeats_its_evaluation(ends):
     assert calls == [EvaluateCall] * (9 + len(ends)) + [StateDictCall]
     remarks = [line.text for line in of(lines, Remark)]
     assert len(remarks) == len(ends) == driver.backend.restarts
-    assert all("is restarted, and its evaluation is repeated" in text for text in remarks)
+    assert all("is restarted, and then its evaluation is repeated" in text for text in remarks)
     assert any("no answer for 30 s" in text for text in remarks) == ("freezes" in str(ends))
 
 
@@ -444,7 +444,9 @@ def test_nothing_is_published_for_an_evaluator_that_was_given_up(end):
     *_, last = of(lines, Remark)
     assert len(of(lines, Remark)) == TRIES
     names = ", ".join(f"{mark / 30:g}" for mark in range(2, 31))
-    assert last.text.endswith(f"progress {names}, and leaves no model.")
+    assert last.text.endswith(
+        f"progress {names} are missing, and the run leaves no model. The run continues."
+    )
     assert not driver.models
     published = [at for at, _, each in driver.backend.calls if isinstance(each, PublishCall)]
     assert published[-1] <= last.at < 8 < lines[-1].at
@@ -489,7 +491,7 @@ def test_an_evaluator_that_fails_as_it_saves_a_model_saves_it_again(ends, keep):
     driver, lines = run_in(training, make("bsp"), *SAVING, *happens)
     last, remarks = of(lines, Evaluation)[-1], [line.text for line in of(lines, Remark)]
     assert (lines[-1].status, last.mark) == ("finished", 1)
-    told = [text for text in remarks if "restarted, and the model is saved then" in text]
+    told = [text for text in remarks if "restarted, and then the model is saved" in text]
     assert told == remarks[:2]
     assert len(remarks) == len(ends)
     if len(ends) == TRIES:
@@ -531,7 +533,7 @@ def test_the_best_model_is_the_first_of_those_with_the_best_value(values, higher
 # ---- random worlds ----
 
 
-def befalls(workers, *others):
+def incidents(workers, *others):
     """What may at_step the processes of a run."""
     at = st.floats(0.1, 20).map(lambda at: round(at, 2))
     ends = st.builds(
@@ -586,7 +588,7 @@ def follow_restarts(lines, restarts, spawned, over_at):
                     due.append((at, f"{slot}#{int(life) + 1}"))
             case Remark(at=at, text=text) if found := re.match(r"(\S+) did not start: ", text):
                 again = re.search(r"restarted in (\S+) s\.$", text)
-                assert again or text.endswith("; the run goes on without it.")
+                assert again or text.endswith("; it is not restarted again.")
                 lost(found[1], at, float(again[1]) if again else None)
     assert all(at <= over_at for at, _ in spawned)
     assert sorted(spawned) == sorted(each for each in due if each in spawned or each[0] < over_at)
@@ -621,13 +623,13 @@ def follow_waits(lines, min_workers, calls):
     steps = list(issued.values())
     assert not [at for at in steps if any(since < at < until for since, until in waits)]
     told = [(line.at, line.text) for line in lines if isinstance(line, Remark)]
-    went_on = [at for at, text in told if text.startswith("The run goes on: ")]
+    went_on = [at for at, text in told if text.startswith("The run continues after ")]
     assert went_on == [until for _, until in waits if until < inf]
 
 
 @settings(max_examples=40)
 @given(plans(), st.sampled_from(list(VARIANTS)), st.data())
-def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, paradigm, data):
+def test_a_run_ends_under_any_faults_and_every_push_is_accounted_for(plan, paradigm, data):
     """Without a fault of the server it fails only when too few workers are there and too few are to
     come; and its journal replays.
     """
@@ -645,7 +647,7 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
     min_workers = data.draw(st.integers(1, sum(group["count"] for group in plan["workers"])))
     plan["cluster"] |= NO_DEADLINE | {"restarts": restarts, "min_workers": min_workers}
     training, choice = task_of(**plan), ParadigmChoice(name=name, **parameters)
-    happens = data.draw(befalls(lives, "evaluator", "server"))
+    happens = data.draw(incidents(lives, "evaluator", "server"))
     driver, lines = run_in(training, choice.make(), "evaluations take 0.3 s", *happens)
     event(lines[-1].status)
     checker = Checker(name, lead_bound(name, parameters), 60)
@@ -693,7 +695,7 @@ def test_a_run_ends_whatever_befalls_it_and_every_push_is_accounted_for(plan, pa
     ),
     st.data(),
 )
-def test_what_befalls_a_pipeline_is_named(shape, weights, locked, sync, data):
+def test_faults_of_a_pipeline_are_named(shape, weights, locked, sync, data):
     """Whichever stage or server dies or freezes, whenever: the line names it, not another that
     waits for it.
     """
@@ -742,7 +744,7 @@ def test_what_a_server_is_known_to_have_done_is_forgotten():
 
 def test_a_report_without_lines_is_no_report_of_the_virtual_clock():
     training = task_of()
-    driver = driver_in(training, make("asp"), Misfortunes())
+    driver = driver_in(training, make("asp"), Incidents())
     *reports, last = driver.run()
     assert all(reports)
     assert isinstance(last[-1], Ended)

@@ -102,7 +102,7 @@ def test_seconds_alone_also_end_a_run_that_trains_nothing():
     assert (ended.status, ended.at) == ("finished", 7)
 
 
-def world(*befalls, **settings):
+def world(*incidents, **settings):
     """A run whose model is always as good as at its beginning."""
     workers = [{"name": "w", "count": 2, "step_s": 0.5}]
     settings = {"workers": workers, "workload": {"samples": 80}} | settings
@@ -111,11 +111,11 @@ def world(*befalls, **settings):
     stop = config.Stop(patience=3)
     experiment = training.experiment.model_copy(update={"stop": stop})
     object.__setattr__(training, "experiment", experiment)
-    return run_in(training, make("asp"), *befalls)
+    return run_in(training, make("asp"), *incidents)
 
 
 @pytest.mark.parametrize(
-    "befalls",
+    "incidents",
     [
         [],
         ["evaluations take 1.2 s"],
@@ -123,9 +123,9 @@ def world(*befalls, **settings):
         ["evaluations take 0.3 s", "evaluator freezes at 6"],
     ],
 )
-def test_patience_counts_evaluations_however_late_they_are(befalls):
+def test_patience_counts_evaluations_however_late_they_are(incidents):
     marks = {"marks": 20, "deadline_s": 5.0}
-    driver, lines = world(*befalls, evaluation=marks)
+    driver, lines = world(*incidents, evaluation=marks)
     *_, last = of(lines, Evaluation)
     [stops] = [line for line in of(lines, Remark) if "stops early" in line.text]
     assert len(of(lines[: lines.index(stops)], Evaluation)) == 4
@@ -139,8 +139,8 @@ def test_patience_counts_evaluations_however_late_they_are(befalls):
 
 
 def test_without_an_evaluator_nothing_stops_the_run():
-    befalls = ["evaluations take 0.3 s", *["evaluator dies at 1"] * TRIES]
-    _, lines = world(*befalls, evaluation={"marks": 20})
+    incidents = ["evaluations take 0.3 s", *["evaluator dies at 1"] * TRIES]
+    _, lines = world(*incidents, evaluation={"marks": 20})
     assert lines[-1].status == "finished"
     assert not any("stops early" in line.text for line in of(lines, Remark))
 

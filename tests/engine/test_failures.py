@@ -1,10 +1,10 @@
-"""Whole runs in which something goes wrong, in text files: what befalls the run, and what then
+"""Whole runs in which something goes wrong, in text files: its incidents, and what then
 happens.
 
     pytest tests/engine --rewrite-scripts       writes what happens; read the diff like code
 
 Above `----` stand the settings of the experiment, a line each (`workers`, `paradigm`, `samples`,
-...; a batch has one sample, so samples are pushes), and what befalls it, in the words of
+...; a batch has one sample, so samples are pushes), and its incidents, in the words of
 `world.PHRASES`. Below it stands the journal, a line an entry: `w-0#1@3` is the push of that
 worker's iteration 3, `v2` is version 2. Every journal must replay to the same decisions, too, and
 keep what `tests.virtual.checker` knows.
@@ -30,15 +30,15 @@ SCRIPTS = sorted(Path(__file__).parent.glob("scripts/*.txt"))
 
 
 def read(text):
-    """The settings of a script, and what befalls its run."""
-    settings, befalls = {}, []
+    """The settings of a script, and its incidents."""
+    settings, incidents = {}, []
     for line in text.partition("----")[0].splitlines():
         name, colon, value = line.partition(": ")
         if colon and name.isidentifier():
             settings[name] = yaml.safe_load(value)
         elif line and not line.startswith("#"):
-            befalls.append(line)
-    return settings, befalls
+            incidents.append(line)
+    return settings, incidents
 
 
 LINE = re.compile(r" \(/.*\.py:\d+\)")
@@ -47,10 +47,10 @@ LINE = re.compile(r" \(/.*\.py:\d+\)")
 
 def play(text):
     """The script with what happens in place of what it says."""
-    settings, befalls = read(text)
+    settings, incidents = read(text)
     training = task_of(**settings)
     choice = training.experiment.paradigm
-    driver, lines = run_in(training, choice.make(), *befalls)
+    driver, lines = run_in(training, choice.make(), *incidents)
     again = replayed(training, lines, choice)
     assert again.difference is None
     if choice.name != "decoupled":
@@ -60,10 +60,10 @@ def play(text):
             if isinstance(line, Entry):
                 checker.feed(line)
     killed = f", having killed {', '.join(driver.backend.killed)}" if driver.backend.killed else ""
-    anew = ", ".join(f"{worker} at {at:g}" for at, worker in driver.backend.spawned)
-    started = f", and started {anew}" if anew else ""
-    story = [*map(told, lines), f"over at {driver.backend.now:g}{killed}{started}"]
-    return "\n".join([text.partition("----")[0] + "----", *story]) + "\n"
+    spawned = ", ".join(f"{worker} at {at:g}" for at, worker in driver.backend.spawned)
+    started = f", and started {spawned}" if spawned else ""
+    transcript = [*map(told, lines), f"over at {driver.backend.now:g}{killed}{started}"]
+    return "\n".join([text.partition("----")[0] + "----", *transcript]) + "\n"
 
 
 def told(line):
@@ -91,7 +91,7 @@ def told(line):
 
 def reported(report):
     if report.restart_in_s is not None:
-        return f" ({report.why}; anew in {report.restart_in_s:g} s)"
+        return f" ({report.why}; restart in {report.restart_in_s:g} s)"
     if report.why:
         return f" ({report.why})"
     if report.away_s is not None:

@@ -69,13 +69,13 @@ def told(lines, kind):
     return [line for line in lines if isinstance(line, kind)]
 
 
-def story(lines):
+def history(lines):
     """What happened, what was decided, and the loss of each step."""
     return [(entry.event, entry.decisions, entry.report.loss) for entry in told(lines, Entry)]
 
 
 def times_lost(lines):
-    return sum(" is back after " in line.text for line in told(lines, Remark))
+    return sum(" and recovered after " in line.text for line in told(lines, Remark))
 
 
 @settings(max_examples=20)
@@ -103,7 +103,7 @@ def test_a_run_that_loses_its_server_is_the_run_that_does_not(
     )
     event(f"lost {times_lost(others)} times")
     assert others[-1] == lines[-1]
-    assert story(others) == story(lines)
+    assert history(others) == history(lines)
     assert told(others, Evaluation) == told(lines, Evaluation)
     assert torch.equal(weights_of(other), weights_of(driver))
     assert other.models == driver.models
@@ -187,17 +187,17 @@ def test_a_server_is_up_lost_starts_and_replays(deaths, backoff_s, log_bytes):
             assert until - since == pytest.approx(backoff_s * 2**failed)
             failed, lost_at = failed + 1, since if lost_at is None else lost_at
         if following is ServerState.UP:
-            back.append(f" is back after {until - lost_at:.3g} s")
+            back.append(f" and recovered after {until - lost_at:.3g} s")
             lost_at = None
     event(f"{len(states)} states")
-    told_back = [line.text for line in told(lines, Remark) if " is back after " in line.text]
+    told_back = [line.text for line in told(lines, Remark) if " and recovered after " in line.text]
     assert len(told_back) == len(back)
     assert all(after in text for after, text in zip(back, told_back, strict=True))
 
 
 @settings(max_examples=8)
 @given(st.integers(1, 60), st.floats(0, 0.6), st.sampled_from(["bsp", "asp"]))
-def test_a_resumed_run_begins_anew_with_its_checkpoint(after, lost_after_s, paradigm):
+def test_a_resumed_run_restarts_from_its_checkpoint(after, lost_after_s, paradigm):
     """What the server kept for the driver, and the statistics of workers, may be lost again before
     anybody had them.
     """
@@ -215,7 +215,7 @@ def test_a_resumed_run_begins_anew_with_its_checkpoint(after, lost_after_s, para
     undisturbed, lines, _ = trained(task, choice, (), checkpoint)
     other, others, _ = trained(task, choice, [ProcessEnd(checkpoint.at + lost_after_s)], checkpoint)
     event(f"lost {times_lost(others)} times")
-    assert story(others) == story(lines)
+    assert history(others) == history(lines)
     assert torch.equal(weights_of(other), weights_of(undisturbed))
     if paradigm == "bsp":
         assert torch.equal(weights_of(other), weights_of(whole))

@@ -183,7 +183,7 @@ def test_a_frozen_process_gives_no_sign():
         world.backend.failure(waiting, 10.0)
 
 
-def test_an_actor_that_is_started_anew_has_a_new_life_with_an_end_of_its_own():
+def test_a_restarted_actor_has_a_new_life_with_its_own_end():
     world = World(a=[ProcessEnd(1.5), ProcessEnd(2.0, freezes=True)])
     world.call("a", 1, [1])
     world.call("a", 1, [1])
@@ -223,7 +223,7 @@ def test_a_process_dies_at_the_time_that_was_told_and_its_next_life_knows_nothin
     assert world.run()[-2:] == [(4, "a#2", free), (4, "b", free)]
 
 
-def test_a_worker_that_is_started_anew_takes_its_time():
+def test_a_restarted_worker_takes_its_start_time():
     backend = VirtualBackend(
         lambda phase: PhaseNetwork({}), Adder, computes=False, start_s={"a#2": 2.5}.get
     )

@@ -1,4 +1,4 @@
-"""Runs of the driver in a world where things go wrong: the virtual backend, and what befalls it.
+"""Runs of the driver in a world where things go wrong: the virtual backend, and its incidents.
 
 No test here trains: the weights that workers pull are the number of their version, and a gradient
 is the number of the version that it was computed on. So every actor can be asked what it was given.
@@ -98,15 +98,15 @@ class Evaluator:
         return self._takes_s[type(message)], 0.0, NO_FAULT, NO_FAULT, None
 
 
-class Misfortunes:
-    """What befalls a run, told in lines: see `PHRASES`."""
+class Incidents:
+    """The incidents of a run, in lines: see `PHRASES`."""
 
     def __init__(self, lines=()):
         self.ends = defaultdict(list)
         self.raises_at, self.uploads_s, self.lost, self.starts = {}, {}, set(), {}
         self.shards, self.lost_updates, self.evaluation_s = {}, set(), 0.0
         self.saving_s = 0.0
-        self.drained_at, self.no_room, self.turn_at = {}, {}, {}
+        self.drained_at, self.no_resources, self.turn_at = {}, {}, {}
         for line in lines:
             self._read(line)
 
@@ -149,11 +149,11 @@ PHRASES = {
     r"the node of (\S+) is drained at (\S+)": lambda it, who, at: it.drained_at.update(
         {who: float(at)}
     ),
-    r"(\S+) has no room until (\S+)": lambda it, who, at: it.no_room.update(
+    r"(\S+) has no resources until (\S+)": lambda it, who, at: it.no_resources.update(
         {who: (0.0, float(at))}
     ),
-    r"(\S+) has no room from (\S+) until (\S+)": lambda it, who, since, at: it.no_room.update(
-        {who: (float(since), float(at))}
+    r"(\S+) has no resources from (\S+) until (\S+)": lambda it, who, since, at: (
+        it.no_resources.update({who: (float(since), float(at))})
     ),
     r"(\S+) has its turn at (\S+)": lambda it, who, at: it.turn_at.update({who: float(at)}),
     r"evaluations take (\S+) s": lambda it, s: setattr(it, "evaluation_s", float(s)),
@@ -162,14 +162,14 @@ PHRASES = {
 
 
 class World:
-    """The virtual backend, with misfortunes."""
+    """The virtual backend, with incidents."""
 
-    def __init__(self, run, misfortunes, faults):
+    def __init__(self, run, incidents, faults):
         self.calls, self.log, self.killed, self.servers = [], [], [], {}
         """Calls as they were issued, as they were performed, and who was killed."""
-        self._run, self._misfortunes = run, misfortunes
+        self._run, self._incidents = run, incidents
         self._backend = VirtualBackend(
-            run.networks(), self._make, computes=True, ends=misfortunes.ends
+            run.networks(), self._make, computes=True, ends=incidents.ends
         )
         self.restarts, self.spawned = 0, []
         self._gradients = {}
@@ -185,7 +185,7 @@ class World:
 
     @property
     def delivers(self):
-        return self._misfortunes.delivers
+        return self._incidents.delivers
 
     def call(self, actor, message, inputs=()):
         assert actor not in self._dead, f"{message} for {actor}, which was killed"
@@ -196,12 +196,12 @@ class World:
                 self._gradients[call] = actor, clock
             case BackwardCall(batch=batch):
                 self._gradients[call] = actor, batch - 1
-            case ApplyCall(plan=plan) if plan.version in self._misfortunes.lost_updates:
+            case ApplyCall(plan=plan) if plan.version in self._incidents.lost_updates:
                 call.answer = LOST
         return call
 
     def deliver(self, value, actor):
-        whose, its = self._gradients[value], self._misfortunes
+        whose, its = self._gradients[value], self._incidents
         upload_s = its.uploads_s.get(whose, 0.0)
         first = arriving(self.now + upload_s, LOST if whose in its.lost else None)
         if whose not in its.shards:
@@ -211,13 +211,13 @@ class World:
         return first, arriving(inf)
 
     def availability(self, worker):
-        since, until = self._misfortunes.no_room.get(worker, (0.0, 0.0))
+        since, until = self._incidents.no_resources.get(worker, (0.0, 0.0))
         if since <= self.now < until:
             return "none"
-        return "busy" if self.now < self._misfortunes.turn_at.get(worker, 0.0) else "free"
+        return "busy" if self.now < self._incidents.turn_at.get(worker, 0.0) else "free"
 
     def watch_nodes(self, drained, lost):
-        for worker, at in self._misfortunes.drained_at.items():
+        for worker, at in self._incidents.drained_at.items():
             self._backend.schedule(at, drained, worker)
 
     def spawn(self, worker):
@@ -227,19 +227,19 @@ class World:
     def restart(self, actor, *base, freezes=False):
         self._dead.discard(actor)
         if actor != EVALUATOR:
-            return self._anew(actor, self._backend.restart(actor, *base, freezes=freezes))
+            return self._restarted(actor, self._backend.restart(actor, *base, freezes=freezes))
         self.restarts += 1
         return self._started(actor, self._backend.restart(actor))
 
-    def _anew(self, server, call):
+    def _restarted(self, server, call):
         """A server is sent calls before it is ready."""
-        seconds = self._misfortunes.starts.get(server, 0.0)
+        seconds = self._incidents.starts.get(server, 0.0)
         process = self._backend._processes.get(server) or self._backend._start(server)
         process.free_at = call.at = self.now + seconds
         return call
 
     def _started(self, actor, call):
-        match self._misfortunes.starts.get(actor):
+        match self._incidents.starts.get(actor):
             case Failure() as failure:
                 call.answer = failure
             case float(seconds):
@@ -253,17 +253,17 @@ class World:
 
     def _make(self, name):
         actor = (
-            Evaluator(self._misfortunes.evaluation_s, self._misfortunes.saving_s)
+            Evaluator(self._incidents.evaluation_s, self._incidents.saving_s)
             if name == EVALUATOR
             else self._run.actor(name)
         )
         if name.startswith(SERVER):
             store = self.servers[name] = Versions()
             actor._server = ModelServer(store)
-        return Performer(self, name, actor, self._misfortunes.raises_at.get(name))
+        return Performer(self, name, actor, self._incidents.raises_at.get(name))
 
 
-def driver_in(training, paradigm, misfortunes):
+def driver_in(training, paradigm, incidents):
     """A driver that has not begun, and its world as `driver.backend`."""
     experiment = training.experiment
     assert experiment.timing == "only", "nothing is trained here"
@@ -273,7 +273,7 @@ def driver_in(training, paradigm, misfortunes):
         else DataParallelRun(training, paradigm)
     )
     faults = FaultPlan(experiment)
-    world = World(run, misfortunes, faults)
+    world = World(run, incidents, faults)
     return Driver(
         run.topology(world, faults),
         world,
@@ -283,7 +283,7 @@ def driver_in(training, paradigm, misfortunes):
     )
 
 
-def run_in(training, paradigm, *befalls):
+def run_in(training, paradigm, *incidents):
     """The driver of a run that has ended, and its lines."""
-    driver = driver_in(training, paradigm, Misfortunes(befalls))
+    driver = driver_in(training, paradigm, Incidents(incidents))
     return driver, [line for lines in driver.run() for line in lines]

@@ -153,14 +153,14 @@ class FakeCuda(TorchDispatchMode):
             result = func(*args, **kwargs)
             self._pinned.add(self._storage(result))
             return result
-        way = _way(func, args, kwargs)
-        if way == "copy out":
+        direction = _copy_direction(func, args, kwargs)
+        if direction == "copy out":
             source, result = args[0], None
             if func is aten.copy_.default:
                 result, source = args[:2]
             else:
                 result = torch.zeros(source.shape, dtype=kwargs.get("dtype") or source.dtype)
-            self._launch(way, [source], [result])
+            self._launch(direction, [source], [result])
             self._block_unless(result, args, kwargs)
             return result
         inputs = _tensors((args, kwargs))
@@ -171,9 +171,9 @@ class FakeCuda(TorchDispatchMode):
         if not any(each.is_meta for each in (*inputs, *_tensors(result))):
             self._touch(inputs, written)
             return result
-        name = way or func.overloadpacket.__name__
+        name = direction or func.overloadpacket.__name__
         self._launch(name, inputs, [*written, *_tensors(result)])
-        if way == "copy in":
+        if direction == "copy in":
             host = args[1] if func is aten.copy_.default else args[0]
             self._block_unless(host, args, kwargs)
         return result
@@ -257,7 +257,7 @@ def _tensors(tree: Any) -> list[Tensor]:
     return [leaf for leaf in tree_leaves(tree) if isinstance(leaf, Tensor)]
 
 
-def _way(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
+def _copy_direction(func: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> str:
     """Return whether an operation copies to or from the GPU; "" if it does neither."""
     if func is aten.copy_.default:
         ends = bool(args[1].is_meta), bool(args[0].is_meta)

@@ -200,7 +200,7 @@ def test_groups_share_the_pool_and_every_batch_goes_all_the_way(
 @given(st.integers(1, 4), st.integers(1, 3), st.integers(1, 20), st.booleans(), st.data())
 def test_what_was_begun_before_a_cut_is_begun_again(stages, groups, batches, locked, data):
     """With the releases under way alone: also by a stage that a paradigm holds."""
-    before, anew = (Pipelines(groups, stages, batches, locked) for _ in range(2))
+    before, resumed = (Pipelines(groups, stages, batches, locked) for _ in range(2))
     picks = data.draw(st.integers(0, 60))
 
     def choose(ready):
@@ -213,14 +213,14 @@ def test_what_was_begun_before_a_cut_is_begun_again(stages, groups, batches, loc
     with suppress(InterruptedError):
         drive(before, choose)
     pushed = {stage: counts.backwards_done for stage, counts in before.counts.items()}
-    passes = anew.resume(before.taken, pushed)
+    passes = resumed.resume(before.taken, pushed)
     for stage, counts in before.counts.items():
         if counts.releases > pushed[stage]:
-            passes += anew.released(stage)
+            passes += resumed.released(stage)
     while passes:
-        passes += anew.done(passes.pop(0))
+        passes += resumed.done(passes.pop(0))
     for stage, counts in before.counts.items():
-        again = anew.counts[stage]
+        again = resumed.counts[stage]
         assert again.forwards >= counts.forwards
         assert again.backwards >= counts.backwards
 

@@ -559,7 +559,7 @@ def test_the_phases_of_its_updates_are_the_phases_names():
     ).phases() == ("bsp", "hybrid-async", "Hasty")
 
 
-def test_a_misfit_of_any_phase_is_told():
+def test_an_infeasible_phase_is_refused():
     assert tells(
         make("sync-switch", then={"name": "k-sync", "k": 9}).infeasible_reason(4),
         "k-sync: k: 9 4 1 4",

@@ -481,14 +481,14 @@ def test_a_journal_that_was_cut_off_is_said_to_be(record, call):
         journal.write_text(text[:size])
         assert not raysync.load(record).ended
         for command, says in (
-            (("replay",), "The journal is unfinished"),
-            (("watch", "--once"), "it was cut off"),
+            (("replay",), "The journal has no closing line"),
+            (("watch", "--once"), "was truncated"),
             (("report", "--format", "md"), f"Unfinished: lagtuner, seed 0 in {record}"),
         ):
             code, out, _ = call(*command, record)
             assert code == 0
             assert says in out
-    assert not any("unfinished" in out.lower() or "cut off" in out for out in whole)
+    assert not any("unfinished" in out.lower() or "truncated" in out for out in whole)
     kill(record)
     assert tells(call("report", "--format", "md", record)[1], "killed")
     [run] = collect([record]).runs

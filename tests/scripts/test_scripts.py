@@ -28,7 +28,7 @@ def test_there_is_a_script_for_every_paradigm():
 
 
 def test_an_answer_that_differs_is_noticed_and_can_be_written(tmp_path):
-    script = tmp_path / "story.txt"
+    script = tmp_path / "script.txt"
     script.write_text("paradigm bsp\n0 join a#1\n----\nrelease a#1 clock=0 version=7\n")
     with pytest.raises(
         AssertionError, match=r"(?s)-release a#1 clock=0 version=7.*\+release a#1 clock=0 version=0"

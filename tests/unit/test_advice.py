@@ -535,7 +535,7 @@ WRONG = {
     "no time": (["--budget-minutes", "0"], {}, "--budget-minutes 0: it must be above 0"),
     "nan": (["--budget-minutes", "nan"], {}, "--budget-minutes nan: it must be above 0"),
     "no seed": (["--seeds", "0"], {}, "--seeds 0: one at least"),
-    "no target": ([], TRAINED, "target: there is none"),
+    "no target": ([], TRAINED, "target: it is not set"),
     "a typo": (["--paradigm", "bps"], {}, "bsp"),
     "a file": (["-o", "file.yaml"], {}, "it is a file; name a folder"),
     "no steps": (["--steps", "none.csv"], {}, "none.csv: there is no such file"),

@@ -146,7 +146,7 @@ def test_a_server_beside_a_worker_shares_the_link_with_the_others(one_thread):
     assert found.bytes_per_s == pytest.approx(BANDWIDTH / 2, rel=0.05)
 
 
-def test_a_link_with_room_for_all_is_not_taken_for_one_that_is_shared(one_thread):
+def test_a_link_with_enough_bandwidth_is_not_taken_for_a_shared_one(one_thread):
     experiment = of_groups({"name": "near", "count": 4}).experiment
     alone = {"near": Links(LATENCY_S, BANDWIDTH)}
     assert sharing.sharing_of(Known(server=5 * BANDWIDTH), experiment, alone, 4_000_000) is None

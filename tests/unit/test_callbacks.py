@@ -81,7 +81,7 @@ def test_a_callback_sees_the_evaluations_of_the_record_in_their_order(settings):
     assert only_end.status == "finished"
 
 
-def test_those_of_a_file_are_made_anew_for_each_run(settings):
+def test_callbacks_of_a_file_are_created_for_each_run(settings):
     named = {"name": f"{__name__}:Seen", "word": "file"}
     Seen.made.clear()
     for _ in range(2):

@@ -50,7 +50,7 @@ from raysync.record.checkpoints import (
 )
 from raysync.record.collector import Collector
 from raysync.record.event_text import seconds, texts_of
-from raysync.record.journal_cut import Resumption, cut_off
+from raysync.record.journal_checkpoints import Resumption, truncate
 from raysync.record.journal_tail import JournalTail
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
@@ -204,13 +204,13 @@ def test_what_was_lost_is_counted_up_to_a_damaged_line(tmp_path):
     file = tmp_path / "journal.jsonl"
     file.write_text("\n".join(lines))
     os.utime(file, (100, 100))
-    resumed = cut_off(file, Checkpoint(1, 2.0, {}, {}), exact=False)
+    resumed = truncate(file, Checkpoint(1, 2.0, {}, {}), exact=False)
     assert (resumed.at, resumed.lost_s, resumed.lost_pushes) == (2.0, 5.5, 1)
     assert resumed.away_s == pytest.approx(time.time() - 100, abs=60)
     kept = [*before, after[0], after[1], resumed]
     assert list(read(file.read_text().splitlines(keepends=True))[1]) == kept
     with pytest.raises(ConfigError, match=naming("checkpoint 2")):
-        cut_off(file, Checkpoint(2, 2.0, {}, {}), exact=False)
+        truncate(file, Checkpoint(2, 2.0, {}, {}), exact=False)
     assert list(read(file.read_text().splitlines(keepends=True))[1]) == kept
 
 
@@ -246,7 +246,7 @@ def test_every_resumption_is_counted_and_of_a_damaged_checkpoint_the_one_before_
     engine.lost_after = 36
     with pytest.raises(KeyboardInterrupt):
         raysync.resume(path, notify=said.append)
-    assert tells(said[0], "4 out: server-1.safetensors")
+    assert tells(said[0], "4 skipped: server-1.safetensors")
     assert not (path / "checkpoints" / "000004").exists()
     record = raysync.resume(path)
     assert [(each.number, each.lost_pushes) for each in of(record, Resumed)] == [
@@ -321,7 +321,7 @@ def test_a_checkpoint_without_a_line_in_the_journal_is_none(engine, tmp_path):
         (path / "journal.jsonl").write_text("".join(changed))
         said = []
         assert newest_checkpoint(path, said.append).number == 2
-        assert tells(said[0], "3 out:")
+        assert tells(said[0], "3 skipped:")
 
 
 def test_a_checkpoint_that_cannot_be_written_does_not_end_the_run(engine, tmp_path, monkeypatch):
@@ -498,7 +498,7 @@ def header_of(path):
         return read(journal)[0]
 
 
-def test_callbacks_are_told_what_a_run_evaluates_again(tmp_path):
+def test_callbacks_receive_repeated_evaluations(tmp_path):
     class Told(raysync.Callback):
         def on_evaluation(self, evaluation, measures):
             marks.append(evaluation.mark)

@@ -101,7 +101,7 @@ def test_a_virtual_run_from_the_command_line(call, tmp_path):
         "data.train_samples=50",
     )
     assert code == 0, err
-    assert tells(err, "step 'a':")
+    assert tells(err, "'a' step")
     assert "s: a-1#1 is gone (crashed: " in err
     assert tells(err, "triggered: faults[1] {kind: worker: b-0 at_s: 1000.0}")
     assert "bsp" in out
@@ -315,7 +315,7 @@ def test_the_address_of_the_dashboard_is_no_cluster(call, tmp_path, monkeypatch)
 
 def test_records_in_the_folder_of_a_job_are_warned_of(call, tmp_path, monkeypatch):
     said, short = (
-        "is deleted with it",
+        "which Ray deletes",
         "{engine: virtual, timing: only, workload: {samples: 320}, workers: [{step_s: 1}]}",
     )
     run = ["run", write(tmp_path / "x.yaml", short)]
@@ -377,7 +377,7 @@ def test_numbers_are_never_cut(monkeypatch, capsys):
     assert " 0.012 " in shown
 
 
-def test_a_long_paradigm_takes_no_room_from_the_numbers(monkeypatch):
+def test_a_long_paradigm_name_does_not_narrow_the_numbers(monkeypatch):
     shown = Console(file=io.StringIO(), width=80)
     monkeypatch.setattr(table, "console", shown)
     name = "sync-switch(first=bsp, then=ssp(staleness=3), fraction=0.6, online=elastic)"

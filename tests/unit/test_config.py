@@ -282,7 +282,7 @@ def test_a_file_that_is_not_there_and_one_that_is_no_text(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         config.load(tmp_path / "nothing.yaml")
     (tmp_path / "binary.yaml").write_bytes(b"\xff\xfe\x00\x81")
-    with pytest.raises(ConfigError, match="no text"):
+    with pytest.raises(ConfigError, match="not UTF-8 text"):
         config.load(tmp_path / "binary.yaml")
 
 

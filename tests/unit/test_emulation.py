@@ -61,22 +61,22 @@ def test_a_single_spell_begins_with_its_start_and_ends_before_its_end(spell, by,
         ({"workers": ["fast-1", "slow"]}, ["fast-1", "slow-0", "slow-1"]),
     ],
 )
-def test_it_befalls_slots_and_groups(whom, slots):
+def test_faults_affect_slots_and_groups(whom, slots):
     assert [slot for slot, keys in slot_fault(faults(SLOW | whom)).items() if keys] == slots
 
 
 def test_a_count_draws_that_many_by_the_seed():
-    def befallen(plan, divisor=2):
+    def affected(plan, divisor=2):
         return tuple(slot for slot in SLOTS if plan.at_step(slot, 0, 0.0).factor % divisor == 0)
 
     drawn = [
-        befallen(faults(SLOW | {"count": 2, "workers": ["fast"]}, seed=seed)) for seed in range(20)
+        affected(faults(SLOW | {"count": 2, "workers": ["fast"]}, seed=seed)) for seed in range(20)
     ]
     assert all(len(slots) == 2 and set(slots) < set(SLOTS[:3]) for slots in drawn)
     assert len(set(drawn)) == 3, "over twenty seeds, every pair"
     primes = (2, 3, 5, 7, 11, 13)
     several = faults(*(SLOW | {"count": 2, "factor": prime} for prime in primes))
-    pairs = [befallen(several, prime) for prime in primes]
+    pairs = [affected(several, prime) for prime in primes]
     assert {len(pair) for pair in pairs} == {2}
     assert len(set(pairs)) > 1, "each fault draws for itself"
 

@@ -36,7 +36,7 @@ class Nameless(BSP):
 class Taken(ASP):
     name: ClassVar[str] = "ssp"
 
-class Room:
+class Outer:
     @dataclass
     class Inner(ASP):
         name: ClassVar[str] = "inner"
@@ -60,7 +60,7 @@ def mine(tmp_path, monkeypatch):
         ("Inherits", "Inherits"),
         ("Nameless", "Nameless"),
         ("Taken", "Taken"),
-        ("Room.Inner", "inner"),
+        ("Outer.Inner", "inner"),
     ],
 )
 def test_a_class_is_called_by_a_name_of_its_own(mine, cls, label):

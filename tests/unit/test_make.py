@@ -207,7 +207,7 @@ def test_a_wrapper_leaves_all_of_the_contract_to_the_inner_paradigm():
     assert contract - vars(Wrapper).keys() == {"why_workers_stay", "parameters"}
 
 
-def story(build):
+def history(build):
     """All that a paradigm decides and says while workers come and go, and after it is restored."""
     workers = [f"a-{index}#1" for index in range(4)]
     drive = Drive(build(), *workers, workload_samples=2000)
@@ -250,7 +250,7 @@ def test_a_wrapper_does_what_the_inner_paradigm_does(spec):
         lambda each: [bool(each.infeasible_reason(count)) for count in (3, 4)],
     ):
         assert ask(wrapper()) == ask(inner())
-    for answer, bare in zip(story(wrapper), story(inner), strict=True):
+    for answer, bare in zip(history(wrapper), history(inner), strict=True):
         if isinstance(bare, list):
             asked = 1 + sum(isinstance(each, Suspend | Switch) for each in bare)
             assert answer.count(NOTE) == asked

@@ -219,7 +219,7 @@ def with_a_damaged_header(path):
         (still_written_elsewhere, "elsewhere"),
         (without_checkpoints, "checkpoint"),
         (with_none_that_is_whole, "checkpoints"),
-        (without_journal, "record"),
+        (without_journal, "journal.jsonl"),
         (with_a_damaged_header, "header"),
     ],
 )
@@ -227,14 +227,14 @@ def test_what_cannot_go_on(engine, path, damage, says):
     damage(path)
     with pytest.raises(ConfigError, match=naming(says)):
         raysync.resume(path)
-    with pytest.raises(ConfigError, match=naming("record")):
+    with pytest.raises(ConfigError, match=naming("run folder")):
         raysync.resume(path.parent)
 
 
 def test_a_run_without_the_setting_says_so(engine, tmp_path):
     engine.every = 10**6
     path = lost(engine, tmp_path, checkpoint=None)
-    with pytest.raises(ConfigError, match=naming("none: checkpoint: {every_s: 60}")):
+    with pytest.raises(ConfigError, match=naming("set checkpoint: {every_s: 60}")):
         raysync.resume(path)
 
 
@@ -317,7 +317,7 @@ def files_in(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_what_is_run_anew_from_a_copied_record_goes_to_whoever_runs_it(engine, places):
+def test_a_rerun_of_a_copied_record_belongs_to_its_new_user(engine, places):
     """Its checkpoints, too, and also from a copy of the file alone."""
     author, reviewer = places
     own = {

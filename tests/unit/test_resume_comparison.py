@@ -82,7 +82,7 @@ def test_what_is_over_stays_what_was_lost_goes_on_and_the_rest_begins(begun, cal
     assert ran(begun) == whole
 
 
-def test_a_run_without_a_checkpoint_begins_anew_with_a_word(begun, call):
+def test_a_run_without_a_checkpoint_restarts_with_a_notice(begun, call):
     [lost] = [one.path for one in records(begun) if one.summary["status"] == "stopped"]
     shutil.rmtree(lost / "checkpoints")
     lost.rename(lost.with_name(f"{lost.name[:15]}-a"))  # the other is of the same second

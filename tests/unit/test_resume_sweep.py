@@ -104,7 +104,7 @@ def test_what_has_ended_stays_what_was_lost_goes_on_and_the_rest_begins(begun, c
     assert paths(begun) == after
 
 
-def test_a_trial_without_a_checkpoint_begins_anew(begun, call, capsys):
+def test_a_trial_without_a_checkpoint_restarts(begun, call, capsys):
     [path] = paths(begun)["00001"]
     shutil.rmtree(path / "checkpoints")
     path.rename(path.with_name(f"{path.name[:15]}-a"))  # the other is of the same second
@@ -227,7 +227,7 @@ def searched(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(("metric", "prefix"), [("loss", ""), ("seconds", "file://")])
-def test_a_searcher_is_told_what_was_found_and_begins_anew_what_was_lost(
+def test_a_searcher_receives_earlier_results_and_repeats_lost_trials(
     searched, monkeypatch, metric, prefix
 ):
     pytest.importorskip("optuna")

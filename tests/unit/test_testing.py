@@ -175,7 +175,7 @@ def test_what_is_no_paradigm_is_refused():
         check_paradigm("decoupled")
 
 
-def test_a_drive_tells_a_story():
+def test_a_drive_returns_decisions():
     drive = Drive(make("bsp"), "a#1", "b#1")
     [hold] = drive.push("a#1", at=1.0)
     assert "b#1" in hold.why

@@ -410,7 +410,7 @@ def test_those_behind_a_tracker_that_fails_are_still_told(settings, monkeypatch)
     monkeypatch.setattr("raysync.tracking.tensorboard.EventFile.begin", fails)
     tracked = settings | {"track": "tensorboard"}
     record = raysync.run(tracked, notify=notes.append, callbacks=[Started()])
-    why = "The tracker tensorboard failed (no file): the run goes on without it."
+    why = "The tracker tensorboard failed (no file): the run continues without it."
     assert remarks(record) == [why]
     assert notes[1:] == [f"After 0.0 s: {why}", record.path.name]
     assert record.summary["status"] == "finished"

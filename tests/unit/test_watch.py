@@ -441,7 +441,7 @@ def test_a_place_that_is_lost_for_a_while(record, monkeypatch):
 def test_a_run_that_has_not_begun_to_write(record):
     writer = record()
     (writer.folder / "journal.jsonl").write_text("")
-    assert "nothing is written yet" in watched(writer.folder, once=True)
+    assert "has written nothing yet" in watched(writer.folder, once=True)
 
 
 def test_more_workers_than_fit(record):
@@ -586,5 +586,5 @@ def test_the_command(call, record, tmp_path, monkeypatch):
         (writer.folder / "journal.jsonl").unlink(missing_ok=True)
         code, out, err = call("watch", wrong)
         assert (code, out) == (2, "")
-        assert (says or "neither the record of a run") in err
+        assert (says or "neither a run folder") in err
         assert len(err.strip().splitlines()) <= 2

@@ -144,7 +144,9 @@ def test_a_wrapper_passes_the_exchange_on(wrapper):
     lines = run(training, ParadigmChoice.model_validate(wrapper | {"paradigm": inner}))
     assert lines[-1].at == pytest.approx(4 * (1 + 1.5), rel=1e-12)
     on_ray = config.validate({"workers": [{"count": 2}]})
-    with pytest.raises(ConfigError, match=f"{wrapper['name']}: exchange: ring: on Ray"):
+    with pytest.raises(
+        ConfigError, match=f"{wrapper['name']}: exchange: ring: there is no all-reduce on Ray"
+    ):
         check(on_ray, made(wrapper | {"paradigm": inner}))
 
 

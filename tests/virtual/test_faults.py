@@ -62,7 +62,7 @@ def test_a_step_suffers_what_holds_at_its_release():
     ) == {"worker-0": [1, 2, 6, 7]}
 
 
-def test_faults_by_clock_befall_the_same_steps_under_every_paradigm():
+def test_faults_by_clock_affect_the_same_steps_under_every_paradigm():
     slow = {"kind": "slow-down", "factor": 10, "mean_gap_clocks": 4, "lasts_clocks": 2}
     training = timed(
         workers=[{"name": "a", "count": 3, "step_s": 1}, {"name": "b", "step_s": 2}],

@@ -188,12 +188,12 @@ DEATHS = st.lists(st.tuples(st.integers(0, 11), st.floats(1.5, 6)), min_size=1, 
 def test_a_run_that_loses_stages_goes_as_if_it_had_not(choice, deaths):
     slots = [f"gpu-{number}" for number in range(choice.make().modules * choice.make().groups)]
     faults = [kill(slots[victim % len(slots)], at_s) for victim, at_s in deaths]
-    stories = []
+    histories = []
     for more in ({}, {"faults": faults}):
         with TemporaryDirectory() as folder:
             task = task_of(choice, output=folder, checkpoint={"every_s": 0.5}, **more)
-            stories.append(told(run_in(VirtualEngine(), task, choice)))
-    (expected, never), (got, went_back) = stories
+            histories.append(told(run_in(VirtualEngine(), task, choice)))
+    (expected, never), (got, went_back) = histories
     assert never == 0
     event(f"{went_back} times back")
     assert got == expected

@@ -16,7 +16,7 @@ from raysync.core.checkpoint import Checkpoint
 from raysync.core.journal import Evaluation, Remark, decode, encode
 from raysync.errors import ConfigError
 from raysync.paradigms import make
-from raysync.record.journal_cut import checkpoint_line
+from raysync.record.journal_checkpoints import checkpoint_line
 from raysync.training.preparation import prepare
 from raysync.virtual import virtual_backend
 from raysync.virtual.engine import VirtualEngine, driver_of
@@ -291,7 +291,7 @@ def test_a_run_that_takes_another_course_is_refused():
     lines, _, [(taken, count)] = case.run([50])
     with pytest.raises(ConfigError, match=naming("journal version")):
         other.resumed(*taken, lines[:count])
-    with pytest.raises(ConfigError, match=r"(\d+) events are told, and (?!\1)\d+ happened"):
+    with pytest.raises(ConfigError, match=r"the journal has (\d+) events, but (?!\1)\d+ happened"):
         case.resumed(*taken, lines[: count - 1])
 
 

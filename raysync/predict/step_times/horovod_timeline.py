@@ -66,8 +66,8 @@ class HorovodTimeline:
                 ready_us = max(_ready_us(each[number], rank, number, path) for each in gradients)
                 if ready_us <= began_us:
                     raise ConfigError(
-                        f"{path}: rank {rank} is ready for step {number} before step"
-                        f" {number - 1} has ended: the exchanges are not those of steps."
+                        f"{path}: rank {rank} is ready for step {number} before step {number - 1}"
+                        " has ended, so the exchanges do not mark steps."
                     )
                 steps[f"rank{rank}"].append((ready_us - began_us) * US)
                 exposed[f"rank{rank}"].append((ended_us - ready_us) * US)

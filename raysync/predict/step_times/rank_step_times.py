@@ -30,8 +30,8 @@ from raysync.record.storage import is_uri
 
 FORMATS = (
     "a table (.csv, .tsv, .parquet: a column a worker, or worker, step, seconds), torch profiler"
-    " traces (.json, .json.gz, .json.zst; one a rank), a Ray or Horovod timeline (.json), or the"
-    " folder of a run"
+    " traces (.json, .json.gz, .json.zst; one a rank), a Ray or Horovod timeline (.json), or a"
+    " run folder"
 )
 LONG_S = 100.0
 """Numbers without a unit whose mean is larger may not be seconds."""
@@ -150,11 +150,11 @@ def _of_traces(paths: Sequence[Path], event: str | None, show: Show) -> RankStep
     kind = reader.kind
     if kind is None:
         raise ConfigError(
-            f"{first.path}: a trace, but {NO_STEPS}; nor has it tasks of Ray or exchanges of"
-            " Horovod."
+            f"{first.path}: a trace, but {NO_STEPS}; it also has no tasks of Ray and no exchanges"
+            " of Horovod."
         )
     if kind != "ray" and event is not None:
-        raise ConfigError("--event: only of a Ray timeline; others mark their steps.")
+        raise ConfigError("--event: applies only to a Ray timeline; other traces mark their steps.")
     if kind == "torch":
         profiles = read_profiles(
             ((trace, each.torch) for trace, each in chain([(first, reader)], traces)),
@@ -220,7 +220,7 @@ def _of_record(location: str) -> RankStepTimes:
     experiment = record.config
     if experiment.paradigm.name == Decoupled.name:
         raise ConfigError(
-            f"{location}: its steps are those of the stages of a {Decoupled.name} run, not of"
+            f"{location}: its steps belong to the stages of a {Decoupled.name} run, not to"
             " workers with the whole model."
         )
     pushes = record.pushes.sort_values(["pushed_at_s", "clock"], kind="stable")
@@ -237,7 +237,8 @@ def _of_record(location: str) -> RankStepTimes:
     sizes = pushes.samples.unique()
     if len(sizes) > 1:
         remarks.append(
-            f"Its pushes have {min(sizes):,} to {max(sizes):,} samples, so steps are counted."
+            f"Its pushes have {min(sizes):,} to {max(sizes):,} samples, so rates are in steps,"
+            " not samples."
         )
     return RankStepTimes(
         f"the {experiment.paradigm.label} run {location}",
@@ -253,6 +254,6 @@ def _remarks(steps: Steps) -> Iterable[str]:
         yield "There is only one rank, so none waits for another: name the traces of all ranks."
     if len(counts) > 1:
         yield (
-            f"Ranks have {min(counts):,} to {max(counts):,} steps; one that is through with its own"
-            " begins them again."
+            f"Ranks have {min(counts):,} to {max(counts):,} steps; a rank with fewer steps"
+            " repeats them."
         )

@@ -131,7 +131,7 @@ def read_profiles(
         span = " to ".join(dict.fromkeys(f"{share:.0%}" for share in (min(shares), max(shares))))
         remarks.append(
             f"Ranks did nothing but communicate for {span} of their time, mostly waiting for"
-            " others: that is not in the step times."
+            " others; step times do not include it."
         )
     sizes = [step.exchanged_bytes for rank in ranks.values() for step in rank.steps.values()]
     known = [size for size in sizes if size is not None]
@@ -173,8 +173,8 @@ def _early(ranks: Mapping[str, ProfiledRank], numbers: Sequence[int]) -> Iterato
     stopped = [name for name, rank in ranks.items() if max(rank.steps) < last]
     if stopped:
         yield (
-            f"{listed(stopped)} stopped before ProfilerStep#{last}, the last one of others: of all"
-            f" ranks only steps until {numbers[-1]} are taken."
+            f"{listed(stopped)} stopped before ProfilerStep#{last}, the last step of others, so"
+            f" only steps up to {numbers[-1]} are used."
         )
 
 

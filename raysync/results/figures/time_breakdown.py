@@ -284,9 +284,10 @@ def _lost(all_series: Sequence[Series]) -> list[Figure]:
             key="lost",
             section=SECTION,
             title=f"Dropped pushes of each {whose}",
-            caption=f"Share of the {whose}'s own pushes, in %: unequal shares are a"
-            " bias towards the data"
-            " of those that lose less.",
+            caption=(
+                f"Share of the {whose}'s own pushes, in %: unequal shares bias the model towards"
+                " the data of workers that lose fewer pushes."
+            ),
             traces=traces,
             layout=BARS_LAYOUT | {"yaxis": axis("% of its pushes", rangemode="tozero")},
         )

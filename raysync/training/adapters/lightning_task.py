@@ -124,8 +124,8 @@ class LightningTask(Task):
             raise ConfigError(f"{self._where}: the module has no training_step.")
         if not module.automatic_optimization:
             raise ConfigError(
-                f"{self._where}: it optimizes manually (automatic_optimization is False); updates"
-                " are the server's here."
+                f"{self._where}: it optimizes manually (automatic_optimization is False), but in"
+                " raysync the server makes the updates."
             )
         refuse_hooks(REFUSED_HOOKS, module, self._where)
         with users_code(f"{self._where}: configure_model"):
@@ -163,12 +163,16 @@ class LightningTask(Task):
         """Name hooks that are not called, and the parts of loaders that are used."""
         source = self._reference if not self._data else str(self._data["name"])
         lines = [
-            f"Of the loaders of {source} the data sets and collate functions are used; batch size"
-            " and order are the experiment's."
+            (
+                f"raysync uses the data sets and collate functions of the loaders of {source}; the"
+                " experiment sets batch size and order."
+            )
         ]
         hooks = [name for name in dir(type(model)) if name.startswith("on_")]
         if unused := [hook for hook in hooks if has_hook(model, hook)]:
-            lines.append(f"Not called of {self._reference}: {', '.join(unused)}.")
+            lines.append(
+                f"raysync does not call these hooks of {self._reference}: {', '.join(unused)}."
+            )
         return lines
 
     @override

@@ -341,8 +341,8 @@ def _lazy(
         targets = getattr(train, "targets", None)
         if targets is None:
             raise ConfigError(
-                f"data {name}: say how many classes there are: the training set has no attribute"
-                " `targets` to see it from."
+                f"data {name}: set classes: the training set has no attribute `targets` to count"
+                " them."
             )
         classes = int(np.max(np.asarray(targets))) + 1
     return LazyDataSet(

@@ -130,9 +130,9 @@ def _from_torchvision(name: str, cls: str, classes: int) -> Callable[[Path | Non
         except Exception as error:  # anything that torchvision raises for a file that is cut off
             reason = (str(error) or type(error).__name__).splitlines()[0]
             raise ConfigError(
-                f"data {name}: the files in {folder} are damaged, or not the official ones "
-                f"({reason:.200}).\nPut the official ones there, or remove these, to have them "
-                "downloaded."
+                f"data {name}: the files in {folder} are damaged, or not the official ones"
+                f" ({reason:.200}).\n"
+                "Put the official files there, or remove these files to download them again."
             ) from error
         return data_set(name, _arrays_of(train), _arrays_of(test), classes)
 

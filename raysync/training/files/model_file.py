@@ -47,7 +47,7 @@ def check_savable(module: nn.Module, name: str) -> None:
             kind = "a sparse tensor" if isinstance(value, Tensor) else type(value).__name__
         raise ConfigError(
             f"model {name}: its state_dict cannot be saved: {key!r} is {kind}.\n"
-            "keep: none trains it and does not keep it."
+            "To train without saving the model, set keep: none."
         )
 
 
@@ -105,8 +105,8 @@ def rebuilt(file: Path, where: str, experiment: Experiment) -> nn.Module:
             raise ValueError(f"{OFFERED}: {metadata[OFFERED][:80]!r}")
     if offered is None:
         raise ConfigError(
-            f"{where}: the model {name} was given as a Python object, and cannot be rebuilt."
-            "\nBuild it yourself, and let it be filled: record.model(module)."
+            f"{where}: the model {name} was given as a Python object, and cannot be rebuilt.\n"
+            "Build it yourself and load the weights into it: record.model(module)."
         )
     plan = ModelPlan(
         source=name,

@@ -74,7 +74,7 @@ def read_any(file: Path, where: str) -> StateDict:
 def fill(module: nn.Module, tensors: Mapping[str, Tensor], where: str) -> nn.Module:
     """Load tensors into a module that has just these, and return it; else raise a ConfigError."""
     if not isinstance(module, nn.Module):
-        raise ConfigError(f"{where}: fills an nn.Module, not {type(module).__name__}.")
+        raise ConfigError(f"{where}: needs an nn.Module, got {type(module).__name__}.")
     expected = module.state_dict()
     differ = [
         f"{name} {tuple(tensors[name].shape)} instead of {tuple(tensor.shape)}"

@@ -239,7 +239,7 @@ def _trial_weights(
             optimizer.param_groups[0]["lr"] = lr
             optimizer.step()
             if not torch.equal(copy, gradient):
-                raise ConfigError(f"{where}: it writes into the gradient, which it must only read.")
+                raise ConfigError(f"{where}: it changes the gradient, which it must only read.")
     if torch.equal(weights, before):
         raise ConfigError(f"{where}: its steps do not change the parameters in place.")
     return weights

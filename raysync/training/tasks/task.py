@@ -100,7 +100,8 @@ class Task(ABC):
     def labels(self, samples: Dataset[Any]) -> Sequence[int]:
         """Return the class of each training sample, for `data.partition: dirichlet`.
 
-        By default the attribute `targets` of the data set; without one, a ConfigError.
+        By default it returns the attribute `targets` of the data set, and raises `ConfigError`
+        without one.
         """
         targets = getattr(samples, "targets", None)
         if targets is None:

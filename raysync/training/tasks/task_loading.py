@@ -109,7 +109,7 @@ def load_task(choice: Named) -> Task:
     where = f"task {choice.name}"
     if choice.name.startswith(GIVEN):
         raise ConfigError(
-            f"{where}: it was an object in a Python program, from which alone it can be run again:"
+            f"{where}: the task was a Python object, so only a Python program can run it again:"
             " raysync.run(..., task=...)."
         )
     if ":" not in choice.name:

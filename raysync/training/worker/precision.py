@@ -21,8 +21,8 @@ def refuse_unsupported(precision: str, device: str) -> None:
     if capability < (8, 0):
         raise ConfigError(
             f"workers: precision: {precision}: {torch.cuda.get_device_name(device)}, of compute"
-            f" capability {'.'.join(map(str, capability))}, does not have it, which comes with 8.0."
-            " Set precision: float32 for these workers."
+            f" capability {'.'.join(map(str, capability))}, does not support it; it needs 8.0 or"
+            " later. Set precision: float32 for these workers."
         )
 
 

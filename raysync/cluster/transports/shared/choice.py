@@ -55,8 +55,8 @@ def everywhere(experiment: Experiment, vector_bytes: int, sites: Sites, node: Se
     plan, why = shared_plan(experiment, vector_bytes, sites, _memory_of(node))
     if plan is None or why:
         raise ConfigError(
-            f"cluster.transport: {NAME}: {why}. With `auto` what cannot be shared travels as"
-            " object references."
+            f"cluster.transport: {NAME}: {why}. With `auto`, vectors that cannot be shared travel"
+            " as object references."
         )
     return plan, []
 

@@ -1,4 +1,4 @@
-"""Truncate a journal behind a checkpoint, so that the run goes on from there."""
+"""Find the checkpoints in a journal, and truncate it behind one, to resume the run there."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def _texts_before(journal: JournalFile, number: int) -> Iterator[str]:
     raise ConfigError(f"the journal has no line of checkpoint {number}.")
 
 
-def cut_off(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
+def truncate(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
     """Replace a journal, once the new one is on disk, by its part up to a checkpoint.
 
     A line `Resumed` is appended and returned. Earlier resumptions behind the checkpoint are
