@@ -45,8 +45,8 @@ def reenact(
         driver: of the same experiment, with a fresh paradigm; it has not begun.
         state: see `snapshot`.
         data: see `snapshot`.
-        lines: the journal up to there.
-        at: its time. The settings in `stop` hold from then on: they may be others than before.
+        lines: the journal up to that state.
+        at: the state's time. The settings in `stop`, which may have changed, apply after it.
 
     Raises:
         ConfigError: the run takes another course than the journal: the program or the settings have
@@ -83,21 +83,24 @@ class _Answers:
         following = self._lines[self._seen :]
         self._seen += len(following)
         self._evaluations += sum(isinstance(line, Evaluation) for line in following)
-        is_told = self._evaluations < len(self._metrics)
-        return self._metrics[self._evaluations] if is_told else answer
+        is_recorded = self._evaluations < len(self._metrics)
+        return self._metrics[self._evaluations] if is_recorded else answer
 
 
-def _check_course(lines: Sequence[Line], told: Sequence[Line]) -> None:
+def _check_course(lines: Sequence[Line], recorded: Sequence[Line]) -> None:
     events, expected = (
-        [line.event for line in each if isinstance(line, Entry)] for each in (lines, told)
+        [line.event for line in each if isinstance(line, Entry)] for each in (lines, recorded)
     )
     if events == expected:
         return
-    pairs = zip(events, expected, strict=False)
-    differ = [
-        f"{wanted} is told, and {event} happened" for event, wanted in pairs if event != wanted
-    ]
-    reason = differ[0] if differ else f"{len(expected)} events are told, and {len(events)} happened"
+    reason = next(
+        (
+            f"{wanted} is told, and {event} happened"
+            for event, wanted in zip(events, expected, strict=False)
+            if event != wanted
+        ),
+        f"{len(expected)} events are told, and {len(events)} happened",
+    )
     raise ConfigError(
         f"{CHECKPOINT}: the run takes another course than its journal tells, so it cannot go on"
         f" from there ({reason}).\nWere the settings or the version of raysync others?"
