@@ -112,9 +112,7 @@ class Lane:
             if rate != before:
                 lane._served += before * (clock.now - lane._since)
                 lane._since, lane._rate = clock.now, rate
-                if (
-                    rate > before
-                ):  # at a lower rate, the alarm set before is early, and is set again
+                if rate > before:  # at a lower rate, the present alarm is early, and sets another
                     lane._set_alarm(clock)
 
     def _connected_lanes(self) -> list[Lane]:
