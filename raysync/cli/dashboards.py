@@ -257,18 +257,17 @@ def known(url: str) -> tuple[set[str], list[str]]:
 
 
 def _label_values(url: str, label: str) -> list[str]:
-    answer = _read_json(
-        f"{url}/api/v1/label/{label}/values?{urlencode({'match[]': ALL_SERIES})}", url
-    )
+    query = urlencode({"match[]": ALL_SERIES})
+    answer = _read_json(f"{url}/api/v1/label/{label}/values?{query}", url)
     values = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(values, list):
         raise ConfigError(f"--prometheus {url}: the server at that address is no Prometheus.")
     return values
 
 
-def _read_json(query: str, url: str) -> Any:
+def _read_json(query_url: str, url: str) -> Any:
     try:
-        with urlopen(query, timeout=TIMEOUT_S) as answer:
+        with urlopen(query_url, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
     except HTTPError as error:
         raise ConfigError(

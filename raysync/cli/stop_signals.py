@@ -67,7 +67,7 @@ class _StopHandler:
         if number == signal.SIGHUP:
             _discard_terminal_output()
         leave = partial(_raise, number)
-        if not ask(leave):  # no run is under way
+        if not ask(leave):  # no run that can take a checkpoint is under way
             leave()
 
 

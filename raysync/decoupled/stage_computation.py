@@ -118,10 +118,8 @@ class StageComputation:
         stashed = self.stashed.pop(batch)
         if stashed.y is None:
             stashed.x.requires_grad_(stashed.x.is_floating_point())
-            stashed.y, stashed.weights = (
-                self._run(stashed.x, stashed.seed, repeats=True),
-                self._weights,
-            )
+            stashed.y = self._run(stashed.x, stashed.seed, repeats=True)
+            stashed.weights = self._weights
         return self._gradients(stashed, self._shrink * dy)
 
     def learn(

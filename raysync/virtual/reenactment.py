@@ -93,17 +93,14 @@ def _check_course(lines: Sequence[Line], recorded: Sequence[Line]) -> None:
     )
     if events == expected:
         return
-    reason = next(
-        (
-            f"{wanted} is told, and {event} happened"
-            for event, wanted in zip(events, expected, strict=False)
-            if event != wanted
-        ),
-        f"{len(expected)} events are told, and {len(events)} happened",
+    pairs = zip(events, expected, strict=False)
+    differences = (
+        f"{wanted} is told, and {event} happened" for event, wanted in pairs if event != wanted
     )
+    count_text = f"{len(expected)} events are told, and {len(events)} happened"
     raise ConfigError(
         f"{CHECKPOINT}: the run takes another course than its journal tells, so it cannot go on"
-        f" from there ({reason}).\nWere the settings or the version of raysync others?"
+        f" from there ({next(differences, count_text)}).\nWere the settings or the version of raysync others?"
     )
 
 
