@@ -100,7 +100,8 @@ def _check_course(lines: Sequence[Line], recorded: Sequence[Line]) -> None:
     count_text = f"{len(expected)} events are told, and {len(events)} happened"
     raise ConfigError(
         f"{CHECKPOINT}: the run takes another course than its journal tells, so it cannot go on"
-        f" from there ({next(differences, count_text)}).\nWere the settings or the version of raysync others?"
+        f" from there ({next(differences, count_text)}).\n"
+        "Were the settings or the version of raysync others?"
     )
 
 
