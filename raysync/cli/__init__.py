@@ -9,7 +9,7 @@ from pathlib import Path
 
 import typer
 
-from raysync.cli import (  # noqa: F401 - their commands
+from raysync.cli import (  # noqa: F401 - each registers its commands
     advise_command,
     calibrate_command,
     dashboards,
@@ -28,7 +28,7 @@ from raysync.cli.stop_signals import stoppable
 from raysync.config.secret_masking import masked
 from raysync.errors import ConfigError, RunFailed
 
-# in `raysync --help`; typer alone lists commands in the order of their imports
+# the order in `raysync --help`; typer lists commands in the order of their imports
 ORDER = (
     "run",
     "compare",

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
+from rich.progress import TaskProgressColumn
 
 from raysync.cli.app import (
     AsJson,
@@ -22,6 +22,7 @@ from raysync.cli.app import (
     load_experiment,
 )
 from raysync.cli.console import console, errors, say
+from raysync.cli.progress_lines import transient_progress
 from raysync.cli.table import print_answer
 from raysync.config import Experiment
 from raysync.errors import ConfigError
@@ -98,18 +99,15 @@ def advise(
     if output.exists() and not output.is_dir():
         raise ConfigError(f"--output {output}: it is a file; name a folder.")
     experiment = load_experiment(file, settings)
-    exchanged = exchange_of(
+    chosen_exchange = exchange_of(
         model_bytes=1,  # the experiment has a model
         links=link,
         nodes=nodes,
         exchanges=exchange,
         ranks=list(experiment.slots()),
     )
-    world = _world(experiment, steps, exchanged)
-    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn()
-    with Progress(
-        *columns, console=errors, transient=True, disable=not errors.is_terminal
-    ) as progress:
+    world = _world(experiment, steps, chosen_exchange)
+    with transient_progress(TaskProgressColumn()) as progress:
         bar = progress.add_task("Starting", total=1.0)
 
         def show(what: str, used: float) -> None:
@@ -138,11 +136,11 @@ def _world(experiment: Experiment, steps: list[str], exchange: Exchange | None) 
         return world_of(experiment, steps=read(steps), exchange=exchange)
     if groups := uncalibrated_groups(experiment):
         say(f"Measuring {', '.join(groups)}: their step times are not set ...")
-        return world_of(experiment, profile=_measured(experiment), exchange=exchange)
+        return world_of(experiment, profile=_measured_profile(experiment), exchange=exchange)
     return world_of(experiment, exchange=exchange)
 
 
-def _measured(experiment: Experiment) -> dict[str, Any]:
+def _measured_profile(experiment: Experiment) -> dict[str, Any]:
     from raysync import calibration
     from raysync.cluster.probes import busy_cores
     from raysync.config.yaml_reading import read_yaml

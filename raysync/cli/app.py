@@ -101,7 +101,7 @@ def load_experiment(file: Path | None, settings: Sequence[str]) -> Experiment:
 
 
 def prepare_tune() -> None:
-    # Ray Tune reads it when imported; its newer output cannot be silenced, and shows no settings
+    # Ray Tune reads this when imported; its newer output cannot be silenced, and has no settings
     os.environ["RAY_AIR_NEW_OUTPUT"] = "0"
 
 
@@ -125,10 +125,10 @@ def check_trust(*, trust: bool, resume: str | None) -> None:
 def warn_of_the_jobs_folder(experiment: Experiment) -> None:
     """Warn if a Ray job would lose its records."""
     output = experiment.output
-    # Set for the driver of a job (Ray 2.60). A relative folder is in Ray's copy of the working
-    # directory, which Ray removes when it needs the space.
-    in_a_job = "job_submission_id" in os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
-    if in_a_job and not is_uri(output) and not Path(output).expanduser().is_absolute():
+    # Ray 2.60 sets the variable for the driver of a job. A relative folder is in Ray's copy of the
+    # working directory, which Ray removes when it needs the space.
+    is_in_job = "job_submission_id" in os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "")
+    if is_in_job and not is_uri(output) and not Path(output).expanduser().is_absolute():
         say(
             f"output: {output}: in a Ray job this relative path is inside Ray's copy of the"
             " working directory, which Ray deletes. To keep the run folders: --set"

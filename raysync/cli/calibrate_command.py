@@ -51,12 +51,12 @@ def calibrate(
         f" cores), {datetime.now():%Y-%m-%d}, with {training.task.model_name}."
     )
     profile.write_text(calibration.profile(experiment, measured, about), encoding="utf-8")
-    _tell(experiment, measured)
+    _print_measured(experiment, measured)
     compare_command = " ".join(["raysync compare", *([str(file)] if file else [])])
     console.print_plain(f"Try it: {compare_command} --engine virtual --set profile={profile}")
 
 
-def _tell(experiment: Experiment, measured: Measured) -> None:
+def _print_measured(experiment: Experiment, measured: Measured) -> None:
     from raysync.calibration.step_times import describe
 
     for group in experiment.workers:

@@ -24,11 +24,11 @@ from raysync.errors import ConfigError
 from raysync.record.metrics_registry import REGISTRY
 
 RAY_FOLDER = "/tmp/ray"
-"""Ray's sessions are here, unless `ray start --temp-dir` says otherwise."""
+"""The folder of Ray's sessions, unless `ray start --temp-dir` says otherwise."""
 DISCOVERY = "prom_metrics_service_discovery.json"
 """Ray's list of its endpoints in that folder, always up to date."""
 BOARDS = "grafana/dashboards"
-SCRAPE_S = 10  # between reports of Ray's processes
+SCRAPE_S = 10  # Ray's processes report this often
 TIMEOUT_S = 10
 ALL_SERIES = '{__name__=~"ray_raysync_.+"}'
 
@@ -84,7 +84,7 @@ def dashboards(
     if folder is None and not check:
         raise ConfigError("dashboards: name the folder DIR to write to, or give --check.")
     if folder is not None:
-        _write(folder.expanduser().resolve(), prometheus, _cluster(ray, ray_token))
+        _write(folder.expanduser().resolve(), prometheus, _monitored_cluster(ray, ray_token))
     if check:
         metrics, runs = known(prometheus)
         missing = ", ".join(name for name in REGISTRY if name not in metrics)
@@ -105,7 +105,7 @@ class MonitoredCluster:
     """The folder of Ray's own dashboards, if this machine has them."""
 
 
-def _cluster(ray: str, token: Path | None) -> MonitoredCluster:
+def _monitored_cluster(ray: str, token: Path | None) -> MonitoredCluster:
     if "://" in ray:
         if token is not None and not token.is_file():
             raise ConfigError(f"--ray-token {token}: there is no such file.")
@@ -153,8 +153,7 @@ def _write(folder: Path, prometheus: str, cluster: MonitoredCluster) -> None:
 
 
 def _files(folder: Path, prometheus: str, cluster: MonitoredCluster) -> dict[str, str]:
-    # path in the folder -> text
-    return {
+    return {  # path in the folder -> text
         "prometheus.yml": _yaml(
             {
                 "global": {"scrape_interval": f"{SCRAPE_S}s"},
@@ -185,7 +184,7 @@ def _grafana_ini(folder: Path) -> str:
             },
             # without a login, as in Ray's own settings
             "auth.anonymous": {"enabled": "true", "org_role": "Viewer"},
-            "security": {"allow_embedding": "true"},  # in the Ray dashboard
+            "security": {"allow_embedding": "true"},  # the Ray dashboard embeds the panels
         }
     )
     text = StringIO()
@@ -209,8 +208,8 @@ def _data_source(prometheus: str) -> dict[str, Any]:
     }
 
 
-def _providers(ours: Path, rays: Path | None) -> dict[str, Any]:
-    folders = {"raysync": ours, "Ray": rays}
+def _providers(raysync_boards: Path, ray_boards: Path | None) -> dict[str, Any]:
+    folders = {"raysync": raysync_boards, "Ray": ray_boards}
     return {
         "apiVersion": 1,
         "providers": [
@@ -259,16 +258,17 @@ def known(url: str) -> tuple[set[str], list[str]]:
 
 
 def _label_values(url: str, label: str) -> list[str]:
-    answer = _get(f"{url}/api/v1/label/{label}/values?{urlencode({'match[]': ALL_SERIES})}", url)
+    query = urlencode({"match[]": ALL_SERIES})
+    answer = _read_json(f"{url}/api/v1/label/{label}/values?{query}", url)
     values = answer.get("data") if isinstance(answer, dict) else None
     if not isinstance(values, list):
         raise ConfigError(f"--prometheus {url}: the server at that address is no Prometheus.")
     return values
 
 
-def _get(question: str, url: str) -> Any:
+def _read_json(query_url: str, url: str) -> Any:
     try:
-        with urlopen(question, timeout=TIMEOUT_S) as answer:
+        with urlopen(query_url, timeout=TIMEOUT_S) as answer:
             return json.load(answer)
     except HTTPError as error:
         raise ConfigError(

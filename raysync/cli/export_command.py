@@ -16,7 +16,7 @@ from raysync.paradigms.class_loading import without_imports
 from raysync.record.reader import RunRecord, load
 from raysync.record.storage import completed
 
-SAFETENSORS, TORCH = (".safetensors",), (".pt", ".pth")
+SAFETENSORS, TORCH = (".safetensors",), (".pt", ".pth")  # suffixes of files
 
 
 class Which(StrEnum):
@@ -53,25 +53,38 @@ def export(
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write the trained model of a run to a file: its state_dict, by the names of its tensors."""
-    _check(file, force)
+    _check_file(file, force)
     record = load(run)
     tensors = record.state_dict(which.value)
     try:
         if not file.suffix:
             _write_folder(record, which, file)
             return
-        with completed(file) as new:
+        with completed(file) as temporary:
             if file.suffix in SAFETENSORS:
-                shutil.copyfile(record.model_file(which.value), new)
+                shutil.copyfile(record.model_file(which.value), temporary)
             else:
                 import torch
 
-                torch.save(tensors, new)
+                torch.save(tensors, temporary)
     except (OSError, RuntimeError) as error:  # torch reports a full disk as a RuntimeError
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())[:200]
         raise ConfigError(f"{file}: cannot be written ({reason}).") from error
     size = sum(tensor.numel() for tensor in tensors.values())
     console.print_plain(f"Written: {file} ({len(tensors)} tensors, {size:,} numbers)")
+
+
+def _check_file(file: Path, force: bool) -> None:
+    """Check the file before a record is read, perhaps from far away."""
+    suffixes = (*SAFETENSORS, *TORCH)
+    if file.suffix not in ("", *suffixes):
+        raise ConfigError(f"{file}: the name of the file must end in {' or '.join(suffixes)}.")
+    if not file.absolute().parent.is_dir():
+        raise ConfigError(f"{file}: there is no folder {file.parent}.")
+    if file.is_dir() and file.suffix:
+        raise ConfigError(f"{file}: this is a folder.")
+    if file.exists() and not force:
+        raise ConfigError(f"{file}: exists already; --force overwrites it.")
 
 
 def _write_folder(record: RunRecord, which: Which, folder: Path) -> None:
@@ -90,16 +103,3 @@ def _write_folder(record: RunRecord, which: Which, folder: Path) -> None:
     assert isinstance(task, HuggingFaceTask), "another task under that name"
     task.save_pretrained(record.model(which=which.value), folder)
     console.print_plain(f"Written: {folder}")
-
-
-def _check(file: Path, force: bool) -> None:
-    """Check the file before a record is read, perhaps from far away."""
-    suffixes = (*SAFETENSORS, *TORCH)
-    if file.suffix not in ("", *suffixes):
-        raise ConfigError(f"{file}: the name of the file must end in {' or '.join(suffixes)}.")
-    if not file.absolute().parent.is_dir():
-        raise ConfigError(f"{file}: there is no folder {file.parent}.")
-    if file.is_dir() and file.suffix:
-        raise ConfigError(f"{file}: this is a folder.")
-    if file.exists() and not force:
-        raise ConfigError(f"{file}: exists already; --force overwrites it.")

@@ -43,21 +43,21 @@ def list_(
         _list_clusters()
         return
     table = Table(box=None, pad_edge=False)
-    sizes = _sizes(measure) if kind is ListKind.models else {}
-    for column in ("name", *next(iter(sizes.values()), {}), "settings", "what it is"):
+    columns = _model_columns(measure) if kind is ListKind.models else {}
+    for column in ("name", *next(iter(columns.values()), {}), "settings", "what it is"):
         table.add_column(column, no_wrap=column == "name")
-    for name, thing in _shelf(kind).items():
-        parameters = signature(thing).parameters.values()
+    for name, builtin in _builtins(kind).items():
+        parameters = signature(builtin).parameters.values()
         settings = [
-            f"{parameter.name}={_default(thing, parameter)}"
+            f"{parameter.name}={_default(builtin, parameter)}"
             for parameter in parameters
             if parameter.default is not parameter.empty
         ]
         cells = [
             name,
-            *sizes.get(name, {}).values(),
+            *columns.get(name, {}).values(),
             ", ".join(settings) or "-",
-            (getdoc(thing) or "").splitlines()[0],
+            (getdoc(builtin) or "").splitlines()[0],
         ]
         table.add_row(*map(escape, cells))
     if kind is ListKind.paradigms:
@@ -72,26 +72,6 @@ def list_(
             "Of other libraries: torchvision:NAME, and with pip install 'raysync[timm]' timm:NAME."
         )
     console.print("Your own: package.module:Name in the experiment file.")
-
-
-def _shelf(kind: ListKind) -> Mapping[str, Callable[..., Any]]:
-    if kind is ListKind.paradigms:
-        return PARADIGMS
-    from raysync.training.data.datasets import DATASETS  # they need torch
-    from raysync.training.models.builtin import MODELS
-
-    return MODELS if kind is ListKind.models else DATASETS
-
-
-def _default(thing: Callable[..., Any], parameter: Parameter) -> str:
-    """Return a parameter's default; of a dataclass's field, the value of its factory."""
-    factories = (
-        {field.name: field.default_factory for field in fields(thing)}
-        if is_dataclass(thing)
-        else {}
-    )
-    factory = factories.get(parameter.name, MISSING)
-    return repr(parameter.default if factory is MISSING else factory())
 
 
 def _list_clusters() -> None:
@@ -110,20 +90,40 @@ def _list_clusters() -> None:
     )
 
 
-def _sizes(measure: bool) -> dict[str, dict[str, str]]:
+def _model_columns(measure: bool) -> dict[str, dict[str, str]]:
     """Return the columns for each model: sample shape, parameters, milliseconds of a step."""
     from raysync.training.models.builtin import MODELS, listed
     from raysync.training.models.cost import STEP_BATCH, measured_device, on_random_samples, step_s
     from raysync.training.worker.flat import FlatModel
 
-    sizes = {}
+    columns = {}
     for name in MODELS:
         plan = listed(name)
         samples = "x".join(map(str, plan.input_shape)) + (" tokens" if plan.tokens else "")
-        sizes[name] = {"samples": samples, "parameters": f"{FlatModel(plan.build()).size:,}"}
+        columns[name] = {"samples": samples, "parameters": f"{FlatModel(plan.build()).size:,}"}
         if measure:
             device = measured_device()
             where = "" if device == "cpu" else f", {device}"
             seconds = step_s(on_random_samples(plan), device=device)
-            sizes[name][f"ms a step of {STEP_BATCH}{where}"] = f"{1000 * seconds:,.1f}"
-    return sizes
+            columns[name][f"ms a step of {STEP_BATCH}{where}"] = f"{1000 * seconds:,.1f}"
+    return columns
+
+
+def _builtins(kind: ListKind) -> Mapping[str, Callable[..., Any]]:
+    if kind is ListKind.paradigms:
+        return PARADIGMS
+    from raysync.training.data.datasets import DATASETS  # slow: it imports torch
+    from raysync.training.models.builtin import MODELS
+
+    return MODELS if kind is ListKind.models else DATASETS
+
+
+def _default(builtin: Callable[..., Any], parameter: Parameter) -> str:
+    """Return a parameter's default; of a dataclass's field, the value of its factory."""
+    factories = (
+        {field.name: field.default_factory for field in fields(builtin)}
+        if is_dataclass(builtin)
+        else {}
+    )
+    factory = factories.get(parameter.name, MISSING)
+    return repr(parameter.default if factory is MISSING else factory())

@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.progress import (
     BarColumn,
     Progress,
+    ProgressColumn,
     TaskID,
     TextColumn,
     TimeElapsedColumn,
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from raysync.tuning.progress import SweepProgress
 
 SHOW_EVERY_S = 0.1
-"""Between two updates of a line: some figures take time in proportion to the workers."""
+"""Time between two updates of a line: some figures take time in proportion to the workers."""
 
 
 class RunLines:
@@ -97,10 +98,22 @@ def run_lines(timing_only: bool = False) -> Iterator[RunLines]:
             raise
 
 
+def transient_progress(*columns: ProgressColumn) -> Progress:
+    """Create a progress line that a terminal shows until the work is done."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        *columns,
+        console=errors,
+        transient=True,
+        disable=not errors.is_terminal,
+    )
+
+
 class TrialsLine:
     """A progress line for a sweep's trials; without a terminal, printed at each tenth."""
 
-    def __init__(self, *, hidden: bool) -> None:  # if Ray Tune prints its own table
+    def __init__(self, *, hidden: bool) -> None:  # hidden: Ray Tune prints its own table
         columns = (
             TextColumn("{task.description}"),
             BarColumn(bar_width=16),
@@ -130,7 +143,7 @@ class TrialsLine:
 
         Args:
             count: all trials.
-            before: the part of these that an earlier call has finished.
+            before: how many of these an earlier call has finished.
         """
         if self._line is not None:
             self._progress.remove_task(self._line)

@@ -87,6 +87,22 @@ def report(
     console.print(f"Written: {written}", markup=False, highlight=False, soft_wrap=True)
 
 
+def _check_output(output: Path | None, kind: Format) -> None:
+    # checked before records are read, which may take a minute
+    if output is None:
+        return
+    if not output.absolute().parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}.")
+    if output.is_dir() and kind is not Format.png:
+        raise ConfigError(
+            f"--output {output}: this is a folder; --format {kind.value} is written to a file."
+        )
+    if output.is_file() and kind is Format.png:
+        raise ConfigError(
+            f"--output {output}: this is a file; --format png is written to a folder."
+        )
+
+
 def _default_output(collection: Collection, kind: Format) -> Path:
     """Return the report's place in the first folder, or in the folder of the only run."""
     names = {Format.html: "report.html", Format.png: "report", Format.trace: "trace.json"}
@@ -113,19 +129,3 @@ def _write(collection: Collection, kind: Format, path: Path, median: bool) -> No
         from raysync.results.page import write_html, write_png
 
         (write_html if kind is Format.html else write_png)(collection, path)
-
-
-def _check_output(output: Path | None, kind: Format) -> None:
-    # before anything is read: a mistake must not cost a minute
-    if output is None:
-        return
-    if not output.absolute().parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.parent}.")
-    if output.is_dir() and kind is not Format.png:
-        raise ConfigError(
-            f"--output {output}: this is a folder; --format {kind.value} is written to a file."
-        )
-    if output.is_file() and kind is Format.png:
-        raise ConfigError(
-            f"--output {output}: this is a file; --format png is written to a folder."
-        )

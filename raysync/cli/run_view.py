@@ -21,14 +21,14 @@ from raysync.record.event_text import EventText, seconds
 from raysync.record.measures import OF_LABELS
 from raysync.record.run_status import RunStatus, WorkerRow
 
-# of the table of workers, between the name and the state
+# the columns of the table of workers between the name and the state
 NUMBERS = ("clock", "lead", "pushes", "wait", "stale-\nness", "\nmax")
 FEWER = ((60, ("wait",)), (100, ("clock", "lead", "wait", "stale-\nness")))
-"""Columns of the terminal -> columns of the table, if narrower: a worker's state says most."""
+"""(Columns of a terminal, columns of the table on narrower ones): a worker's state says most."""
 UNKNOWN = "-"
 LONGEST_LEFT_S = 1e9
 """A longer estimate of the time left is not shown: the run has just begun."""
-FRAME_LINES = 5  # of the table, beside the workers
+FRAME_LINES = 5  # lines of the table that are no workers
 
 
 @dataclass(frozen=True)
@@ -54,9 +54,9 @@ class RunView:
     """The whole view, fitted to the terminal."""
 
     status: RunStatus
-    paradigm: str  # its label in tables
+    paradigm: str  # the label in tables
     about: Mapping[str, Any]  # from the journal's header
-    remark: str = ""  # on a run that has become quiet, or is still being read
+    remark: str = ""  # set for a run that has become quiet, or is still being read
     height: int | None = None
     """Lines of the terminal. Workers and events take one line each, so that nothing jumps, and as
     many are shown as fit; None: all.
@@ -65,7 +65,7 @@ class RunView:
     def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
         head: list[RenderableType] = [
             Facts(title(self.paradigm, self.about), "bold"),
-            _progress(self.status, self.about, is_quiet=bool(self.remark)),
+            _progress_line(self.status, self.about, is_quiet=bool(self.remark)),
             Facts(_facts(self.status, self.about)),
         ]
         if self.remark:
@@ -77,15 +77,15 @@ class RunView:
             events = events[-max(1, self.height // 3) :]
             above = sum(len(console.render_lines(part, options, pad=False)) for part in head)
             rows = max(2, self.height - above - FRAME_LINES - len(events))
-        yield _workers(self.status, rows, names)
-        yield _events(events, cut=self.height is not None)
+        yield _workers_table(self.status, rows, names)
+        yield _events_table(events, cut=self.height is not None)
 
 
 def title(paradigm: str, about: Mapping[str, Any]) -> list[str]:
     """List the paradigm, the model and its data, the workers, the seed and the engine."""
-    what = [f"{about[key]}" for key in ("model", "dataset") if about.get(key)]
+    subject = [f"{about[key]}" for key in ("model", "dataset") if about.get(key)]
     more = [
-        " on ".join(what),
+        " on ".join(subject),
         *(f"{name} {about[name]}" for name in ("workers", "seed", "engine") if name in about),
     ]
     return [part for part in (paradigm, *more) if part]
@@ -110,7 +110,7 @@ def state_of(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) -> 
     return f"{seconds(measures.now)}{left}"
 
 
-def _progress(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) -> Table:
+def _progress_line(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) -> Table:
     measures = status.measures
     line = Table.grid(padding=(0, 1))
     line.add_row(
@@ -146,7 +146,7 @@ def _facts(status: RunStatus, about: Mapping[str, Any]) -> list[str]:
     return facts
 
 
-def _workers(status: RunStatus, rows: int | None, names: Sequence[str]) -> Table:
+def _workers_table(status: RunStatus, rows: int | None, names: Sequence[str]) -> Table:
     table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, expand=True)
     table.add_column("worker", no_wrap=True)
     for name in names:
@@ -158,8 +158,8 @@ def _workers(status: RunStatus, rows: int | None, names: Sequence[str]) -> Table
         numbers = _numbers(row)
         table.add_row(Text(row.worker), *(numbers[name] for name in names), Text(row.state))
     if count < len(workers):
-        doing = ", ".join(f"{number} {what}" for what, number in status.doing().items())
-        table.add_row(f"{len(workers) - count} more", *[""] * len(names), f"all: {doing}")
+        states = ", ".join(f"{number} {state}" for state, number in status.doing().items())
+        table.add_row(f"{len(workers) - count} more", *[""] * len(names), f"all: {states}")
     return table
 
 
@@ -171,7 +171,7 @@ def _numbers(row: WorkerRow) -> dict[str, str]:
     return dict(zip(NUMBERS, values, strict=True))
 
 
-def _events(events: Sequence[EventText], *, cut: bool) -> Table:
+def _events_table(events: Sequence[EventText], *, cut: bool) -> Table:
     table = Table.grid(padding=(0, 2), expand=True)
     table.add_column(justify="right", no_wrap=True)
     table.add_column(ratio=1, no_wrap=cut, overflow="ellipsis")

@@ -30,43 +30,44 @@ def stoppable() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in STOPS}
-    leave = _Leave()
-    for number, handler in before.items():
-        if handler is not signal.SIG_IGN:  # by nohup, or by a shell that runs it in the background
-            signal.signal(number, leave)
+    previous = {number: signal.getsignal(number) for number in STOPS}
+    stop_handler = _StopHandler()
+    for number, handler in previous.items():
+        # nohup, and a shell for a command in the background, set a signal to be ignored
+        if handler is not signal.SIG_IGN:
+            signal.signal(number, stop_handler)
     reader, writer = os.pipe()
     os.set_blocking(writer, False)
-    fd_before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
-    threading.Thread(target=_await_the_second, args=(reader,), daemon=True).start()
+    previous_fd = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    threading.Thread(target=_await_second_signal, args=(reader,), daemon=True).start()
     try:
         yield
     except SystemExit:
-        if leave.number in (None, signal.SIGINT):
+        if stop_handler.number in (None, signal.SIGINT):
             raise
         # a call of Ray that a signal interrupts would exit with another number
-        raise SystemExit(128 + leave.number) from None
+        raise SystemExit(128 + stop_handler.number) from None
     finally:
-        signal.set_wakeup_fd(fd_before)
+        signal.set_wakeup_fd(previous_fd)
         os.close(writer)
-        for number, handler in before.items():
+        for number, handler in previous.items():
             signal.signal(number, handler)
 
 
-class _Leave:
+class _StopHandler:
     """The handler of stop signals: the first one raises, at once or after a last checkpoint."""
 
     def __init__(self) -> None:
-        self.number: int | None = None  # of the first signal
+        self.number: int | None = None  # the first signal
 
     def __call__(self, number: int, _: object) -> None:
         if self.number is not None:
             return
         self.number = number
         if number == signal.SIGHUP:
-            _leave_the_terminal()
+            _discard_terminal_output()
         leave = partial(_raise, number)
-        if not ask(leave):
+        if not ask(leave):  # no run that can take a checkpoint is under way
             leave()
 
 
@@ -76,15 +77,15 @@ def _raise(number: int) -> NoReturn:
     raise SystemExit(128 + number)
 
 
-def _leave_the_terminal() -> None:
-    """Redirect the output of a closed terminal: writing to it would raise."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
+def _discard_terminal_output() -> None:
+    # writing to a closed terminal would raise
+    null = os.open(os.devnull, os.O_WRONLY)
     for fd in (1, 2):
         if os.isatty(fd):
-            os.dup2(nowhere, fd)
+            os.dup2(null, fd)
 
 
-def _await_the_second(reader: int) -> None:
+def _await_second_signal(reader: int) -> None:
     """End the process at the second Ctrl-C, or at the first one after another signal to stop."""
     first_s = None
     while numbers := os.read(reader, 1):
@@ -94,7 +95,7 @@ def _await_the_second(reader: int) -> None:
         if first_s is None:
             first_s, descendants = time.monotonic(), _descendants()
         elif number == signal.SIGINT and time.monotonic() > first_s + TOGETHER_S:
-            _end(descendants, 128 + number)
+            _end_at_once(descendants, 128 + number)
     os.close(reader)
 
 
@@ -104,11 +105,8 @@ def _descendants() -> list[Any]:
     return list(psutil.Process().children(recursive=True))
 
 
-def _end(descendants: list[Any], status: int) -> None:
-    """End the process and its descendants at once.
-
-    The descendants at the first signal are passed in: some may have lost their parents since.
-    """
+def _end_at_once(descendants: list[Any], status: int) -> None:
+    """End the process and its descendants, some of which may have lost their parents by now."""
     import psutil
 
     for process in {*descendants, *_descendants()}:

@@ -87,7 +87,7 @@ def sweep(
                 address=os.environ.get("RAY_ADDRESS"),
                 verbose=verbose,
             )
-        except SystemExit:  # by `ray job stop`
+        except SystemExit:  # after `ray job stop`
             say(f"Stopped. To resume: raysync sweep --resume {folder}")
             raise
     counts = Counter(record.table.status)
@@ -97,7 +97,7 @@ def sweep(
         highlight=False,
     )
     if record.records:
-        _answer(record)
+        _print_answer(record)
     console.print_plain(
         f"Table: {display_name(record.path / CSV)}\nReport: raysync report"
         f" {display_name(record.path)}"
@@ -109,16 +109,7 @@ def sweep(
         raise typer.Exit(1)
 
 
-def any_failed(table: pd.DataFrame) -> bool:
-    """Say whether a trial failed.
-
-    A trial that Tune stopped early also leaves a record without an end, but it has no error.
-    """
-    broke = table.status.eq("unfinished") & table.error.fillna("").ne("")
-    return bool((table.status.eq("failed") | broke).any())
-
-
-def _answer(record: SweepRecord) -> None:
+def _print_answer(record: SweepRecord) -> None:
     from raysync.results.collection import collect
     from raysync.results.ranking import rank_all
     from raysync.results.sentences import answer, overall
@@ -129,3 +120,12 @@ def _answer(record: SweepRecord) -> None:
         console.print(f"{opening}{answer(ranking)}", markup=False, highlight=False)
     if len(rankings) > 1:
         console.print(overall(rankings), markup=False, highlight=False)
+
+
+def any_failed(table: pd.DataFrame) -> bool:
+    """Return whether a trial failed.
+
+    A trial that Tune stopped early also leaves a record without an end, but it has no error.
+    """
+    is_broken = table.status.eq("unfinished") & table.error.fillna("").ne("")
+    return bool((table.status.eq("failed") | is_broken).any())

@@ -73,13 +73,13 @@ def switch_search(
     except KeyboardInterrupt:
         say("Interrupted. Repeat the command to resume.")
         raise typer.Exit(130) from None
-    except SystemExit:  # by SIGTERM or SIGHUP
+    except SystemExit:  # after SIGTERM or SIGHUP
         say("Stopped. Repeat the command to resume.")
         raise
     first = plan.experiment.paradigm.make().phases()[0]
     _print_table(plan, result, first)
     console.print_plain(
-        f"{_answer(plan, result, first)}\n{_costs(result, first)}\n"
+        f"{_answer_text(plan, result, first)}\n{_cost_text(result, first)}\n"
         f"Result: {plan.trials.folder / switch_trials.RESULT}\n"
         f"Run it: raysync run {plan.trials.folder / switch_trials.CHOSEN}"
     )
@@ -90,26 +90,28 @@ def _print_table(plan: SearchPlan, result: SearchResult, first: str) -> None:
     table = plain_table("fraction", "runs", target, "passes", "seconds", f"of {first}\nalone")
     for candidate in (result.first, *result.candidates):
         is_first = candidate is result.first
-        whys = Counter(training.why for training in candidate.trainings if training.why)
+        reasons = Counter(training.why for training in candidate.trainings if training.why)
         name = f"1 ({first} alone)" if is_first else f"{candidate.fraction:g}"
         seconds = result.first_seconds if is_first else candidate.seconds
         table.add_row(
-            " ".join([name, *(f"[red]{count} {why}[/red]" for why, count in whys.items())]),
+            " ".join(
+                [name, *(f"[red]{count} {reason}[/red]" for reason, count in reasons.items())]
+            ),
             str(len(candidate.trainings) or "known"),
-            _value(plan, result.value if is_first else candidate.value),
+            _quality_text(plan, result.value if is_first else candidate.value),
             "" if is_first else PASSES[candidate.passes],
             "-" if seconds is None else seconds_text(seconds),
-            _number(result.ratio(candidate), ".3f"),
+            _number_text(result.ratio(candidate), ".3f"),
         )
     console.print(table)
 
 
-def _answer(plan: SearchPlan, result: SearchResult, first: str) -> str:
+def _answer_text(plan: SearchPlan, result: SearchResult, first: str) -> str:
     bound = result.value - plan.search.threshold * (1 if plan.rises else -1)
-    least = f"at {'least' if plan.rises else 'most'} {_value(plan, bound)}"
+    limit = f"at {'least' if plan.rises else 'most'} {_quality_text(plan, bound)}"
     if result.answer is result.first:
-        return f"Stay with {first}: no fraction that was tried has {least}."
-    answer = f"Switch at fraction {result.fraction:g}: the smallest that was tried with {least}."
+        return f"Stay with {first}: no fraction that was tried has {limit}."
+    answer = f"Switch at fraction {result.fraction:g}: the smallest that was tried with {limit}."
     if result.candidates[-1].passes:
         answer += (
             f" The next smaller one was not tried: candidates_max is {plan.search.candidates_max}."
@@ -117,23 +119,23 @@ def _answer(plan: SearchPlan, result: SearchResult, first: str) -> str:
     return answer
 
 
-def _costs(result: SearchResult, first: str) -> str:
+def _cost_text(result: SearchResult, first: str) -> str:
     spent = f"{seconds_text(result.seconds)} s"
     if result.cost is None:
         return (
             f"Search cost: {spent} of training. To compare it with {first} alone, give known:"
             " {value: ..., seconds: ...}."
         )
-    paid_back = _number(result.amortisation, ".2f").replace("-", "never")
+    paid_back = "never" if result.amortisation is None else f"{result.amortisation:.2f}"
     return (
         f"Search cost in trainings with {first} alone: {result.cost:.2f} ({spent}); paid back"
-        f" after: {paid_back}; effective-training ratio: {_number(result.effective, '.2f')}."
+        f" after: {paid_back}; effective-training ratio: {_number_text(result.effective, '.2f')}."
     )
 
 
-def _value(plan: SearchPlan, value: float | None) -> str:
-    return _number(value, ".2%" if plan.search.metric == "accuracy" else ".4g")
+def _quality_text(plan: SearchPlan, value: float | None) -> str:
+    return _number_text(value, ".2%" if plan.search.metric == "accuracy" else ".4g")
 
 
-def _number(value: float | None, form: str) -> str:
+def _number_text(value: float | None, form: str) -> str:
     return "-" if value is None else format(value, form)

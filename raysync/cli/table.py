@@ -42,7 +42,15 @@ def rate_form(value: float) -> str:
     return ",.0f" if value >= 9.95 or not value else ".2g"
 
 
-# key of a measure -> its heading and form; others are left out
+def seconds_text(value: float) -> str:
+    return format(value, seconds_form(value))
+
+
+def rate_text(value: float) -> str:
+    return format(value, rate_form(value))
+
+
+# key of a measure -> its heading and form; the table has no other measures
 NARROW: dict[str, tuple[str, Form]] = {
     "throughput_samples_per_s": ("samples\nper s", rate_form),
     "busy_fraction": ("com-\npute", lambda _: ".0%"),
@@ -62,17 +70,8 @@ SHOWN_WITH = {
 
 Without transfer and server, computing is what waiting leaves.
 """
-LEAST_SHARE = 0.005
+LEAST_SHARE = 0.005  # a smaller share is printed as 0%
 NARROWEST = 7  # characters of a line of a heading
-
-
-def plain_table(first: str, *headings: str) -> Table:
-    """Create an empty table: names are folded if they are long, numbers are never cut."""
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
-    table.add_column(first, overflow="fold", min_width=14)
-    for heading in headings:
-        table.add_column(heading, justify="right", no_wrap=True)
-    return table
 
 
 def print_answer(answer: Answer) -> None:
@@ -101,13 +100,13 @@ def print_table(
 
     Args:
         rows: paradigm -> the summary of each seed's run; None for a run that failed.
-        metric: of the models' quality.
+        metric: the measure of the models' quality.
     """
     results = result_columns(experiment, metric)
     others = [
         replace(measure, heading=NARROW[measure.key][0], form=NARROW[measure.key][1])
         for measure in OF_EVERY_RUN
-        if measure.key in NARROW and _says_something(measure.key, rows)
+        if measure.key in NARROW and _is_informative(measure.key, rows)
     ]
     table = plain_table("paradigm", *(measure.heading for measure in (*results, *others)))
     for label, summaries in rows.items():
@@ -127,15 +126,9 @@ def print_table(
     console.print(table)
 
 
-def _says_something(key: str, rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> bool:
-    runs = [summary for summaries in rows.values() for summary in summaries if summary]
-    shares = [summary.get(share) or 0.0 for summary in runs for share in SHOWN_WITH.get(key, ())]
-    return key not in SHOWN_WITH or max(shares, default=0.0) >= LEAST_SHARE
-
-
 def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
     """Print where the time of each paradigm went, by its first seed with a diagnosis."""
-    from raysync.results.sentences import said_of  # it imports the statistics
+    from raysync.results.sentences import said_of  # slow: it imports the statistics
 
     for text in said_of(rows):
         console.print_plain(text)
@@ -147,6 +140,15 @@ def print_divergences(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> No
         found = [run["error"] for run in summaries if run and run["status"] == "diverged"]
         if found:
             console.print_plain(f"{label}: diverged: {found[0]}.")
+
+
+def plain_table(first: str, *headings: str) -> Table:
+    """Create an empty table: names are folded if they are long, numbers are never cut."""
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False)
+    table.add_column(first, overflow="fold", min_width=14)
+    for heading in headings:
+        table.add_column(heading, justify="right", no_wrap=True)
+    return table
 
 
 def result_columns(experiment: Experiment, metric: PrimaryMetric) -> list[Measure]:
@@ -164,12 +166,10 @@ def result_columns(experiment: Experiment, metric: PrimaryMetric) -> list[Measur
     ]
 
 
-def seconds_text(value: float) -> str:
-    return format(value, seconds_form(value))
-
-
-def rate_text(value: float) -> str:
-    return format(value, rate_form(value))
+def _is_informative(key: str, rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> bool:
+    runs = [summary for summaries in rows.values() for summary in summaries if summary]
+    shares = [summary.get(share) or 0.0 for summary in runs for share in SHOWN_WITH.get(key, ())]
+    return key not in SHOWN_WITH or max(shares, default=0.0) >= LEAST_SHARE
 
 
 def title(experiment: Experiment, seeds: Sequence[int]) -> str:
@@ -184,7 +184,7 @@ def cell(values: Sequence[float | None], form: Form, *, interval: bool) -> str:
     """Format the mean over the seeds, its interval, and how many have a value, if not all."""
     if len(values) == 1:
         return "-" if values[0] is None else format(values[0], form(values[0]))
-    from raysync.results.statistics import estimate  # scipy takes its time to import
+    from raysync.results.statistics import estimate  # scipy is slow to import
 
     mean = estimate(values)
     if mean.mean is None:

@@ -33,7 +33,7 @@ from raysync.record.uploader import COPY_EVERY_S
 
 JOURNAL = "journal.jsonl"
 POLL_S = 0.25
-LINES = 2_000  # of the journal between two updates of the view, which take tenths of a second
+LINES = 2_000  # journal lines between two updates of the view, which take tenths of a second
 QUIET_S = 20.0
 """A run is quiet after this silence: a step of a large model can take as long.
 
@@ -63,7 +63,7 @@ def watch(run: Folder, once: Once = False) -> None:
         with JournalTail(record.path / JOURNAL) as journal:
             Watcher(record, journal, console).run(once=once)
     except OSError as error:
-        if error.filename is None:  # not of a file: the reader of a pipe is gone
+        if error.filename is None:  # no file is concerned: the reader of a pipe is gone
             raise
         raise ConfigError(f"{error.filename}: cannot be read ({error.strerror}).") from error
 
@@ -83,7 +83,7 @@ def newest(location: Location) -> RunRecord:
         path
         for path in folder.rglob("config.yaml")
         if (path.parent / JOURNAL).is_file()
-        # a tracker keeps a copy of a record within it
+        # a tracker puts a copy of a record into the record
         and not any((above / JOURNAL).is_file() for above in path.parent.parents)
     ]
     if not configs:
@@ -125,7 +125,7 @@ class Watcher:
     ) -> None:
         """
         Args:
-            journal: its journal, from the beginning.
+            journal: the record's journal, from the beginning.
             console: a terminal shows a view that changes, anything else gets lines.
             now: returns seconds since 1970, the clock of modification times.
         """
@@ -137,14 +137,14 @@ class Watcher:
         self._status: RunStatus | None = None  # until the journal's header is written
         self._is_killed = False
         self._has_caught_up = True
-        self._unreachable = ""  # why the URI cannot be reached at the moment
+        self._download_error = ""  # empty: the latest download succeeded
 
     def run(self, *, once: bool = False) -> None:
         """Show the run until its end, or only its current status; the last view stays."""
         if once or self._console.is_terminal:
             self._status = closed_status(self._record)
         if self._status is not None:
-            self._journal.take(0)  # its header alone
+            self._journal.take(0)  # only the header
         elif once:
             for _ in self._read(once=True):
                 pass
@@ -158,27 +158,27 @@ class Watcher:
     def _run_on_terminal(self) -> None:
         with Live(console=self._console, auto_refresh=False) as screen:
             for _ in self._read():
-                below = Text()  # an empty line, where the terminal writes ^C
-                screen.update(Group(self._view(self._console.height - 1), below), refresh=True)
+                last_line = Text()  # empty, where the terminal writes ^C
+                screen.update(Group(self._view(self._console.height - 1), last_line), refresh=True)
             screen.update(self._view(), refresh=True)
 
     def _run_in_lines(self) -> None:
         """Print rare events, every tenth of the work, and the view when the run becomes quiet."""
-        follow: Callable[[Measures], None] | None = None
+        print_tenths: Callable[[Measures], None] | None = None
         was_quiet = False
         for events in self._read():
             if self._status is None:
                 continue
-            follow = follow or self._tenths()
+            print_tenths = print_tenths or self._tenths_printer()
             for event in events:
                 if event.rare:
                     self._console.print_plain(f"{event.at:,.2f} s: {event.text}")
-            follow(self._status.measures)
+            print_tenths(self._status.measures)
             if self._is_quiet and not was_quiet:
                 self._console.print(self._view())
             was_quiet = self._is_quiet
 
-    def _tenths(self) -> Callable[[Measures], None]:
+    def _tenths_printer(self) -> Callable[[Measures], None]:
         lines = RunLines(
             self._console,
             Progress(console=self._console, disable=True),
@@ -187,14 +187,14 @@ class Watcher:
         return lines.follow(self._paradigm)
 
     def _read(self, *, once: bool = False) -> Iterator[list[EventText]]:
-        """Read until no more can come, and yield the events of each part."""
-        more, waits = True, False
-        while more:
+        """Read until no more lines can arrive, and yield the events of each part."""
+        is_reading, is_waiting = True, False
+        while is_reading:
             # checked before reading, so that a writer that is gone has written all that is read
-            gone = self._writer_is_gone()
-            if waits:
+            is_gone = self._has_no_writer()
+            if is_waiting:
                 self._download()
-                self._follow_a_resumption()
+                self._reopen_if_resumed()
             with legible(self._record.path):
                 lines = self._journal.take(LINES)
                 if self._status is None and self._journal.head is not None:
@@ -205,29 +205,33 @@ class Watcher:
                     if self._status is not None
                     for event in self._status.feed(line)
                 ]
-            waits = len(lines) < LINES
-            self._has_caught_up = waits or self._has_ended
-            self._is_killed = gone and not self._has_ended
+            is_waiting = len(lines) < LINES
+            self._has_caught_up = is_waiting or self._has_ended
+            self._is_killed = is_gone and not self._has_ended
             yield events
-            done = waits and (once or gone or self._silence_s > GIVEN_UP_S)
-            more = not self._has_ended and not done
-            if more and waits:
+            gives_up = is_waiting and (once or is_gone or self._silence_s > GIVEN_UP_S)
+            is_reading = not self._has_ended and not gives_up
+            if is_reading and is_waiting:
                 self._sleep(self._poll_s)
 
-    def _follow_a_resumption(self) -> None:
-        """Begin again if the journal was cut off, and now continues from a checkpoint."""
-        if self._journal.is_replaced:
-            self._journal.begin_again()
-            self._status = None
-            self._record = RunRecord(self._record.path)
+    def _has_no_writer(self) -> bool:
+        """Return whether the run was closed, or its writer's process on this machine is gone."""
+        return self._is_closed or writer_is_gone(self._record) is True  # None: unknown
 
     def _download(self) -> None:
         """Update the copy of a URI; after a failure, the next call tries again."""
         try:
             download(self._record.path, without=[CHECKPOINTS])
-            self._unreachable = ""
+            self._download_error = ""
         except ConfigError as error:
-            self._unreachable = f"{error} Trying again."
+            self._download_error = f"{error} Trying again."
+
+    def _reopen_if_resumed(self) -> None:
+        """Read from the beginning if the journal was cut off and continues from a checkpoint."""
+        if self._journal.is_replaced:
+            self._journal.begin_again()
+            self._status = None
+            self._record = RunRecord(self._record.path)
 
     @property
     def _has_ended(self) -> bool:
@@ -237,7 +241,7 @@ class Watcher:
     def _paradigm(self) -> str:
         try:
             return str(self._about.get("paradigm_label") or self._record.config.paradigm.label)
-        except ConfigError:  # its class cannot be imported here, or the file is gone
+        except ConfigError:  # the class cannot be imported on this machine, or the file is gone
             return str(self._about.get("paradigm", "a run"))
 
     @property
@@ -252,11 +256,7 @@ class Watcher:
     def _is_quiet(self) -> bool:
         if not self._has_caught_up or self._has_ended:
             return False
-        return bool(self._is_killed or self._unreachable or self._silence_s > self._quiet_s)
-
-    def _writer_is_gone(self) -> bool:
-        """Whether the writer closed the record, or is a lost process of this machine."""
-        return self._is_closed or writer_is_gone(self._record) or False
+        return bool(self._is_killed or self._download_error or self._silence_s > self._quiet_s)
 
     @property
     def _is_closed(self) -> bool:
@@ -282,16 +282,16 @@ class Watcher:
             return f"Still loading: {self._journal.share:.0%} of the journal read."
         if not self._is_quiet:
             return ""
-        if self._unreachable:
-            return self._unreachable
+        if self._download_error:
+            return self._download_error
         if self._is_closed:
             return "The run has ended, but its journal has no closing line: the file was truncated."
-        quiet = f"No output for {_duration(self._silence_s)}"
+        silence = f"No output for {_duration(self._silence_s)}"
         if self._is_killed:
-            return f"{quiet}: the process of the run is gone, so the run was killed."
+            return f"{silence}: the process of the run is gone, so the run was killed."
         if self._silence_s > GIVEN_UP_S:
-            return f"{quiet}: the run was killed, or it is stuck."
-        return f"{quiet}."
+            return f"{silence}: the run was killed, or it is stuck."
+        return f"{silence}."
 
 
 def _duration(seconds: float) -> str:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, Progress, TextColumn
+from rich.progress import DownloadColumn, MofNCompleteColumn
 
 from raysync.cli.app import AsJson, ExchangeOptions, LinkOptions, NodesOption, Processes, app
 from raysync.cli.console import console, errors
+from raysync.cli.progress_lines import transient_progress
 from raysync.cli.table import print_answer
 from raysync.errors import ConfigError
 
@@ -121,11 +122,11 @@ def whatif(
     from raysync.predict.exchange import exchange_of
     from raysync.predict.what_if import PredictionOptions, predict
 
-    _check(output)
+    _check_output(output)
     if price_per_hour is not None and not price_per_hour < float("inf"):
         raise ConfigError(f"--price-per-hour {price_per_hour}: it must be a finite number.")
     choices, axes = paradigms_in(paradigm), [axis_of(text) for text in curve]
-    times = _read(files, event)
+    times = _read_step_times(files, event)
     options = PredictionOptions(
         batch_size=batch_size,
         steps=steps,
@@ -140,10 +141,7 @@ def whatif(
         ),
         axes=tuple(axes),
     )
-    columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn()
-    with Progress(
-        *columns, console=errors, transient=True, disable=not errors.is_terminal
-    ) as progress:
+    with transient_progress(MofNCompleteColumn()) as progress:
         bar = progress.add_task("Simulating paradigms", total=None)
 
         def show(done: int, total: int) -> None:
@@ -166,14 +164,20 @@ def whatif(
         (errors if as_json else console).print_plain(f"Written: {output}")
 
 
-def _read(files: list[str], event: str | None) -> RankStepTimes:
+def _check_output(output: Path | None) -> None:
+    if output is None:
+        return
+    if output.suffix not in (".html", ".md"):
+        raise ConfigError(f"--output {output}: the name of the file must end in .html or .md.")
+    if not output.absolute().parent.is_dir():
+        raise ConfigError(f"--output {output}: there is no folder {output.parent}.")
+
+
+def _read_step_times(files: list[str], event: str | None) -> RankStepTimes:
     """Read the step times, with a bar for the bytes of traces."""
     from raysync.predict.step_times.rank_step_times import read
 
-    columns = TextColumn("{task.description}"), BarColumn(), DownloadColumn()
-    with Progress(
-        *columns, console=errors, transient=True, disable=not errors.is_terminal
-    ) as progress:
+    with transient_progress(DownloadColumn()) as progress:
         bar = progress.add_task("Reading traces", total=None)
 
         def show(done: int, total: int) -> None:
@@ -193,12 +197,3 @@ def _gradient_bytes(size: str | None, model: str | None, times: RankStepTimes) -
     if size is not None:
         return size_of(size, "--model-bytes")
     return times.exchanged_bytes if model is None else model_bytes_of(model)
-
-
-def _check(output: Path | None) -> None:
-    if output is None:
-        return
-    if output.suffix not in (".html", ".md"):
-        raise ConfigError(f"--output {output}: the name of the file must end in .html or .md.")
-    if not output.absolute().parent.is_dir():
-        raise ConfigError(f"--output {output}: there is no folder {output.parent}.")

@@ -13,15 +13,58 @@ from torch.utils.flop_counter import FlopCounterMode
 from raysync.errors import ConfigError, unknown_name
 from raysync.training.worker.buffers import BufferLayout, persistent_buffers
 
-Cost = Callable[[nn.Module, Tensor], float]  # of an item and its forward pass with these samples
+Cost = Callable[[nn.Module, Tensor], float]  # item, its input -> the cost of its passes
 
 
 class Part(nn.Sequential):
     """Consecutive items of a network."""
 
     names: list[str]
-    """Its trainable parameters as `named_parameters()` of the network has them; "" for one that is
-    not there."""
+    """The names of its trainable parameters in `named_parameters()` of the network; "" for a
+    parameter that is not there."""
+
+
+def cut(
+    module: nn.Module,
+    stages: int,
+    samples: Tensor,
+    balance: str = "operations",
+    at: Sequence[str] = (),
+    name: str = "model",
+) -> list[Part]:
+    """Cut a network into parts of its own items that together compute the same.
+
+    Args:
+        stages: K, the number of parts.
+        samples: (N, ...): the input for measuring costs and for comparing the parts with the whole.
+        balance: `operations` or `parameters`, of which the largest part has as little as possible.
+        at: K - 1 names of items that begin a part; overrides `balance`.
+        name: the name of the model, for errors.
+
+    Raises:
+        ConfigError: the network cannot be cut, or not so often; no item has a name of `at`; two
+            parts share a parameter or buffer; or the parts together compute something else.
+    """
+    items = sequence_of(module, name)
+    starts = (
+        _starts_at(list(items), stages, at, name)
+        if at
+        else _balanced_starts(items, stages, samples, balance, name)
+    )
+    parts = [
+        Part(*list(items.values())[begin:end]) for begin, end in pairwise([*starts, len(items)])
+    ]
+    names = {id(parameter): name for name, parameter in module.named_parameters()}
+    for part in parts:
+        part.names = [names.get(id(p), "") for p in part.parameters() if p.requires_grad]
+    _check_sequence(module, parts, samples, name)
+    for what, owners in (
+        ("parameter", Counter(id(p) for part in parts for p in part.parameters())),
+        ("buffer", Counter(id(b.built) for part in parts for b in persistent_buffers(part))),
+    ):
+        if max(owners.values(), default=0) > 1:
+            raise ConfigError(f"model {name}: two of its modules share a {what}; cut it elsewhere.")
+    return parts
 
 
 def sequence_of(module: nn.Module, name: str = "model") -> dict[str, nn.Module]:
@@ -61,68 +104,7 @@ def _opened(module: nn.Sequential, path: str = "") -> dict[str, nn.Module]:
     return items
 
 
-def trainable(item: nn.Module) -> int:
-    return sum(parameter.numel() for parameter in item.parameters() if parameter.requires_grad)
-
-
-def by_parameters(item: nn.Module, _: Tensor) -> float:
-    return float(trainable(item))
-
-
-def by_operations(item: nn.Module, x: Tensor) -> float:
-    """Count the operations of the forward pass; the backward pass costs in proportion."""
-    with FlopCounterMode(display=False) as counter:
-        item(x)
-    return float(counter.get_total_flops())
-
-
-COSTS: dict[str, Cost] = {"parameters": by_parameters, "operations": by_operations}
-
-
-def cut(
-    module: nn.Module,
-    stages: int,
-    samples: Tensor,
-    balance: str = "operations",
-    at: Sequence[str] = (),
-    name: str = "model",
-) -> list[Part]:
-    """Cut a network into parts of its own items that together compute the same.
-
-    Args:
-        stages: K, the number of parts.
-        samples: (N, ...): the input for measuring costs and for comparing the parts with the whole.
-        balance: `operations` or `parameters`, of which the largest part has as little as possible.
-        at: K - 1 names of items that begin a part; overrides `balance`.
-        name: the name of the model, for errors.
-
-    Raises:
-        ConfigError: the network cannot be cut, or not so often; no item has a name of `at`; two
-            parts share a parameter or buffer; or the parts together compute something else.
-    """
-    items = sequence_of(module, name)
-    starts = (
-        _named(list(items), stages, at, name)
-        if at
-        else _balanced(items, stages, samples, balance, name)
-    )
-    parts = [
-        Part(*list(items.values())[begin:end]) for begin, end in pairwise([*starts, len(items)])
-    ]
-    names = {id(parameter): name for name, parameter in module.named_parameters()}
-    for part in parts:
-        part.names = [names.get(id(p), "") for p in part.parameters() if p.requires_grad]
-    _check(module, parts, samples, name)
-    for what, owners in (
-        ("parameter", Counter(id(p) for part in parts for p in part.parameters())),
-        ("buffer", Counter(id(b.built) for part in parts for b in persistent_buffers(part))),
-    ):
-        if max(owners.values(), default=0) > 1:
-            raise ConfigError(f"model {name}: two of its modules share a {what}; cut it elsewhere.")
-    return parts
-
-
-def _named(names: list[str], stages: int, at: Sequence[str], model: str) -> list[int]:
+def _starts_at(names: list[str], stages: int, at: Sequence[str], model: str) -> list[int]:
     if len(at) != stages - 1:
         raise ConfigError(
             f"model {model}: {stages} modules need {stages - 1} cuts, got {len(at)}:"
@@ -142,36 +124,37 @@ def _named(names: list[str], stages: int, at: Sequence[str], model: str) -> list
     return starts
 
 
-def _balanced(
+def _balanced_starts(
     items: dict[str, nn.Module], stages: int, samples: Tensor, balance: str, model: str
 ) -> list[int]:
     """Find the starts of K parts, each with parameters, whose largest part is smallest."""
-    learns = [by_parameters(item, samples) > 0 for item in items.values()]
-    if stages > sum(learns):
+    has_parameters = [_count_parameters(item, samples) > 0 for item in items.values()]
+    if stages > (most := sum(has_parameters)):
         raise ConfigError(
-            f"model {model}: it can be cut into at most {sum(learns)} modules with parameters, not"
+            f"model {model}: it can be cut into at most {most} modules with parameters, not"
             f" {stages}."
         )
-    costs = [*_costs(items.values(), samples, COSTS[balance])]
-    whole, with_parameters = [0.0, *accumulate(costs)], [0, *accumulate(map(int, learns))]
-    count = len(costs)
+    # the cost of the items before an index, and how many of them have parameters
+    cost_before = [0.0, *accumulate(costs_of(items.values(), samples, COSTS[balance]))]
+    learning_before = [0, *accumulate(map(int, has_parameters))]
     # number of parts -> end -> (largest part, starts)
     best: list[dict[int, tuple[float, list[int]]]] = [{0: (0.0, [])}]
     for _ in range(stages):
         ends: dict[int, tuple[float, list[int]]] = {}
         for begin, (largest, starts) in best[-1].items():
-            for end in range(begin + 1, count + 1):
-                if with_parameters[end] == with_parameters[begin]:
+            for end in range(begin + 1, len(items) + 1):
+                if learning_before[end] == learning_before[begin]:
                     continue
-                candidate = (max(largest, whole[end] - whole[begin]), [*starts, begin])
+                candidate = (max(largest, cost_before[end] - cost_before[begin]), [*starts, begin])
                 if end not in ends or candidate < ends[end]:
                     ends[end] = candidate
         best.append(ends)
-    return best[-1][count][1]
+    return best[-1][len(items)][1]
 
 
 @torch.no_grad()
-def _costs(items: Iterable[nn.Module], samples: Tensor, cost: Cost) -> Iterable[float]:
+def costs_of(items: Iterable[nn.Module], samples: Tensor, cost: Cost) -> Iterable[float]:
+    """Yield the cost of each item, which gets the output of the one before."""
     x = samples
     for item in items:
         training = item.training
@@ -181,8 +164,24 @@ def _costs(items: Iterable[nn.Module], samples: Tensor, cost: Cost) -> Iterable[
         item.train(training)
 
 
+def _count_parameters(item: nn.Module, _: Tensor) -> float:
+    return float(sum(each.numel() for each in item.parameters() if each.requires_grad))
+
+
+def _count_operations(item: nn.Module, x: Tensor) -> float:
+    """Count the operations of the forward pass; the backward pass costs in proportion."""
+    with FlopCounterMode(display=False) as counter:
+        item(x)
+    return float(counter.get_total_flops())
+
+
+COSTS: dict[str, Cost] = {"parameters": _count_parameters, "operations": _count_operations}
+
+
 @torch.no_grad()
-def _check(module: nn.Module, parts: Sequence[nn.Module], samples: Tensor, name: str) -> None:
+def _check_sequence(
+    module: nn.Module, parts: Sequence[nn.Module], samples: Tensor, name: str
+) -> None:
     training = module.training
     module.eval()
     expected, x = module(samples), samples

@@ -47,7 +47,7 @@ class Gossip:
         """
         scaled = _scaled(update, len(matrix))
         self._stores = [shard_of(model, scaled) for _ in matrix]
-        self._size, self._slots = model.size, model.layout.slots
+        self._size, self._buffer_slots = model.size, model.layout.slots
         self._matrix = torch.tensor(matrix)  # (S, S)
         self._mix, self._every = mix, every
         self._rounds = 0
@@ -57,23 +57,23 @@ class Gossip:
         mixes = self._rounds % self._every == 0
         present = plan.replicas
         matrix = self._matrix[present][:, present]
-        matrix = matrix / matrix.sum(dim=1, keepdim=True)  # without those that have left
+        matrix = matrix / matrix.sum(dim=1, keepdim=True)  # over the replicas that are present
         if mixes and self._mix == "grad":
             mixed = matrix @ torch.stack([vector[: self._size] for vector in vectors])  # (S, P)
             vectors = [
-                torch.cat([own, vector[self._size :]])
-                for own, vector in zip(mixed, vectors, strict=True)
+                torch.cat([gradient, vector[self._size :]])
+                for gradient, vector in zip(mixed, vectors, strict=True)
             ]
         for index, (replica, vector) in enumerate(zip(present, vectors, strict=True)):
-            own = replace(
+            replica_plan = replace(
                 plan,
                 workers=[plan.workers[index]],
                 samples=[plan.samples[index]],
                 staleness=[plan.staleness[index]],
             )
-            self._stores[replica].apply(own, [vector])
+            self._stores[replica].apply(replica_plan, [vector])
         if mixes and self._mix == "weight":
-            # views of the optimizers' own memory
+            # `publish` returns views of the optimizers' memory, so `copy_` changes their weights
             models = [self._stores[group].publish()[: self._size] for group in present]
             for model, mean in zip(models, matrix @ torch.stack(models), strict=True):
                 model.copy_(mean)
@@ -83,7 +83,9 @@ class Gossip:
             return self._stores[replica].publish()
         published, size = [store.publish() for store in self._stores], self._size
         weights = torch.stack([vector[:size] for vector in published]).mean(dim=0)
-        return torch.cat([weights, self._slots.mean([vector[size:] for vector in published])])
+        return torch.cat(
+            [weights, self._buffer_slots.mean([vector[size:] for vector in published])]
+        )
 
     def forget(self, worker: str) -> None:
         for store in self._stores:
@@ -98,7 +100,7 @@ class Gossip:
         return {"stores": [store.state() for store in self._stores], "rounds": self._rounds}
 
     def restore(self, saved: State) -> None:
-        states = saved.get("stores", [saved])  # a store alone is its own state
+        states = saved.get("stores", [saved])  # a store without replicas saves its state alone
         check_fits("optimizers of replicas", len(states), len(self._stores))
         for store, state in zip(self._stores, states, strict=True):
             store.restore(state)
@@ -119,8 +121,8 @@ def store_of(paradigm: Decoupled, update: Update, part: Part) -> Store:
 
 
 def _scaled(update: Update, pushes: int) -> Update:
-    # each store gets one push of an update; with the scale, `grad` under full averaging equals one
-    # server with one optimizer
+    # Each store gets one of an update's pushes. With its rate scaled to all of them, `grad` under
+    # full averaging equals one server with one optimizer.
     if update.lr_scaling != "linear":
         return update
     phases = {

@@ -1,6 +1,6 @@
 """The pipelined topology: the calls that carry out decisions about the stages of a network.
 
-    Release(stage)  -> the passes of its iteration, as soon as their inputs are certain to come
+    Release(stage)  -> the passes of its iteration, as soon as their inputs are certain to arrive
     a pass          -> forward(stage, ...) leaves the activation for the next stage
                        backward(stage, ...) leaves its gradient, and one for the stage before
     Apply           -> apply(server of the stage, gradients)
@@ -86,14 +86,14 @@ def refusals_of(paradigm: Decoupled) -> Mapping[Capability, str]:
 class _StageWorker:
     stage_id: StageId
     name: str
-    slot: str  # of the worker that it is placed on; faults name it
-    release: Release | None = None  # the latest
-    weights: Value = None  # of the latest pull
+    slot: str  # the worker's that runs it; faults refer to it
+    release: Release | None = None  # the latest one
+    weights: Value = None  # from the latest pull
     version: int = 0
     is_behind: bool = False  # the next call must carry the weights
-    # batch in flight -> version of its forward pass's weights
+    # batch in flight -> version of the weights of its forward pass
     versions: dict[int, int] = field(default_factory=dict)
-    # of this iteration, each with the neighbours' calls that it waits for
+    # the calls of this iteration, each with the neighbours' calls that it waits for
     calls: list[tuple[Call, list[Call]]] = field(default_factory=list)
 
 
@@ -102,16 +102,18 @@ class PipelinedPlan:
     """The parts of a pipelined run, without torch."""
 
     paradigm: Decoupled
-    workload_samples: int  # each stage does all of it
+    workload_samples: int  # every stage processes all of them
     batches: int  # in the pool
     slots: Mapping[StageId, tuple[str, str]]
-    """Stage of a group -> its own slot, and the slot of the worker it is placed on."""
+    """Stage of a group -> the stage's slot, and the slot of the worker that runs it."""
     groups: Mapping[str, WorkerGroup]  # slot of a worker -> its device
     shares: Mapping[int, float]  # stage -> share of a step's operations
     output_bytes: Mapping[StageId, float]  # as in `DecoupledPlan`
 
     def stage_of(self, slot: str) -> StageId:
-        return next(stage_id for stage_id, (own, _) in self.slots.items() if own == slot)
+        return next(
+            stage_id for stage_id, (stage_slot, _) in self.slots.items() if stage_slot == slot
+        )
 
     def group(self, slot: str) -> WorkerGroup:
         """Find a stage's device by the stage's own slot."""
@@ -151,12 +153,12 @@ class Pipelined:
         }
         self._slots = {WorkerId(worker.name).slot: worker for worker in self._stages.values()}
         self.workers = [worker.name for worker in self._stages.values()]
-        # pass -> its input, and the neighbour's call that produces it
-        self._mail: dict[Pass, tuple[Value, Call]] = {}
+        # pass to come -> its input, and the neighbour's call that produces the input
+        self._inputs: dict[Pass, tuple[Value, Call]] = {}
 
     @property
     def rosters(self) -> list[Roster]:
-        # one a stage; the last one has the loss
+        # one roster for each stage; the last stage's has the loss
         return [machine.roster for machine in self.machine.machines.values()]
 
     def released(self, release: Release) -> Iterable[Step]:
@@ -166,7 +168,7 @@ class Pipelined:
         if release.pull:
             worker.weights, worker.is_behind = self.servers[stage - 1].weights(group), True
         if release.clock > self._pipelines.counts[worker.stage_id].pushed:
-            worker.calls.clear()  # all of them are done
+            worker.calls.clear()  # the passes of the completed iteration
         return self._carry_out(self._pipelines.released(worker.stage_id))
 
     def _carry_out(self, queue: list[Pass]) -> Iterator[Step]:
@@ -177,22 +179,46 @@ class Pipelined:
                 yield step
             queue += self._pipelines.done(following)
 
+    def _call(self, begun: Pass) -> Step | None:
+        """Call a pass; return the step that it ends, if it ends one."""
+        (group, stage), worker = begun.stage_id, self._stages[begun.stage_id]
+        release, inputs = worker.release, self._inputs
+        if begun.direction == "forward":
+            worker.versions[begun.batch] = worker.version
+            if stage < self._paradigm.modules:
+                call = self._send(worker, begun)
+                inputs[Pass((group, stage + 1), "forward", begun.batch)] = call, call
+            elif begun in inputs:  # the last stage runs both passes in one call
+                inputs[Pass(begun.stage_id, "backward", begun.batch)] = inputs.pop(begun)
+            return None
+        call = self._send(worker, begun)
+        if stage > 1:
+            inputs[Pass((group, stage - 1), "backward", begun.batch)] = call.value(1), call
+        forward_version = worker.versions.pop(begun.batch)
+        if begun.batch <= self._pipelines.counts[begun.stage_id].pushed:
+            return None  # the batch was pushed before the run was resumed
+        assert release is not None, f"{begun} of a stage that was never released"
+        assert release.clock == begun.batch - 1, f"{begun} in {release}"
+        report = Report(delay_ticks=self._pipelines.schedule.delay(stage))
+        if self._paradigm.weights == "stash":
+            report = replace(report, forward_version=forward_version)
+        return Step(release, self._batch_size, call, self.servers[stage - 1], None, report)
+
+    def _send(self, worker: _StageWorker, begun: Pass) -> Call:
+        arrived = [self._inputs.pop(begun)] if begun in self._inputs else []
+        inputs = [worker.weights] if worker.is_behind else []
+        inputs += [value for value, _ in arrived]
+        worker.is_behind = False
+        fault = NO_FAULT
+        if self._faults is not None:
+            fault = self._faults.at_step(worker.slot, begun.batch - 1, self._backend.now)
+        message = PASSES[begun.direction](begun.batch, fault)
+        call = self._backend.call(worker.name, message, inputs)
+        worker.calls.append((call, [source for _, source in arrived]))
+        return call
+
     def issued_again(self, step: Step, lost: Collection[Call]) -> None:
-        """Do nothing: the server of a stage does not come back."""
-
-    def _worker(self, name: str) -> _StageWorker:
-        return self._slots[WorkerId(name).slot]
-
-    def _roster(self, worker: _StageWorker) -> Roster:
-        return self.machine.machines[worker.stage_id[1]].roster
-
-    def _member(self, worker: _StageWorker) -> Member | None:
-        return self._roster(worker).live.get(worker.name)
-
-    # a stage that has left has pushed all that its group took
-    def _pushed(self, worker: _StageWorker, taken: Sequence[int]) -> int:
-        member = self._member(worker)
-        return taken[worker.stage_id[0]] if member is None else member.clock
+        """Do nothing: the server of a stage is not restarted."""
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         server, plan = steps[0].server, None
@@ -224,16 +250,16 @@ class Pipelined:
         for server, roster in zip(self.servers, self.rosters, strict=True):
             server.resume(roster.version, roster.published)
         for (group, stage), worker in self._stages.items():
-            # it may have to repeat passes of pushed batches, without another release
+            # the stage may have to repeat passes of pushed batches, without another release
             worker.weights, worker.is_behind = self.servers[stage - 1].weights(group), True
             worker.version = self._roster(worker).published
         taken = state["taken"]
-        batches = {key: self._pushed(worker, taken) for key, worker in self._stages.items()}
+        batches = {key: self._count_pushed(worker, taken) for key, worker in self._stages.items()}
         steps = [*self._carry_out(self._pipelines.resume(taken, batches))]
         assert not steps, f"{steps} without a release"
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
-        """Name the stages whose group has no batch left; their paradigms would wait for them."""
+        """Name the stages that have pushed all batches: their paradigms must not wait for them."""
         pipelines = self._pipelines
         if not pipelines.is_empty:
             return []
@@ -242,7 +268,7 @@ class Pipelined:
             for roster in self.rosters
             for name in roster.live
             if name not in under_way
-            and self._pushed(worker := self._worker(name), pipelines.taken)
+            and self._count_pushed(worker := self._worker(name), pipelines.taken)
             == pipelines.taken[worker.stage_id[0]]
         ]
 
@@ -251,9 +277,9 @@ class Pipelined:
 
         Stages wait for each other: one answer counts for all, and the slowest device sets the time.
         """
-        own, clock = self._worker(step.release.worker), step.release.clock
-        group, at = own.stage_id[0], issued_at(self, step)
-        heard_at, known_s = [at], [0.0]
+        (group, _), clock = self._worker(step.release.worker).stage_id, step.release.clock
+        at = issued_at(self, step)
+        answered_at, known_s = [at], [0.0]
         for (other, _), worker in self._stages.items():
             if other != group:
                 continue
@@ -263,8 +289,8 @@ class Pipelined:
                 )
             )
             if (member := self._member(worker)) is not None:
-                heard_at.append(member.telemetry.pushed_at or 0.0)
-        return max(heard_at) + max(known_s)
+                answered_at.append(member.telemetry.pushed_at or 0.0)
+        return max(answered_at) + max(known_s)
 
     def suspect(self, step: Step) -> str:
         """Name the stage of the group whose call waits for no other stage."""
@@ -278,40 +304,16 @@ class Pipelined:
                 return worker.name
         return step.release.worker
 
-    def _call(self, begun: Pass) -> Step | None:
-        """Call a pass; return the step that it ends, if it ends one."""
-        (group, stage), worker = begun.stage_id, self._stages[begun.stage_id]
-        release, mail = worker.release, self._mail
-        if begun.direction == "forward":
-            worker.versions[begun.batch] = worker.version
-            if stage < self._paradigm.modules:
-                call = self._send(worker, begun)
-                mail[Pass((group, stage + 1), "forward", begun.batch)] = call, call
-            elif begun in mail:  # the last stage runs it with the backward pass
-                mail[Pass(begun.stage_id, "backward", begun.batch)] = mail.pop(begun)
-            return None
-        call = self._send(worker, begun)
-        if stage > 1:
-            mail[Pass((group, stage - 1), "backward", begun.batch)] = call.value(1), call
-        forward_version = worker.versions.pop(begun.batch)
-        if begun.batch <= self._pipelines.counts[begun.stage_id].pushed:
-            return None  # it was pushed before the run was resumed
-        assert release is not None, f"{begun} of a stage that was never released"
-        assert release.clock == begun.batch - 1, f"{begun} in {release}"
-        report = Report(delay_ticks=self._pipelines.schedule.delay(stage))
-        if self._paradigm.weights == "stash":
-            report = replace(report, forward_version=forward_version)
-        return Step(release, self._batch_size, call, self.servers[stage - 1], None, report)
+    def _worker(self, name: str) -> _StageWorker:
+        return self._slots[WorkerId(name).slot]
 
-    def _send(self, worker: _StageWorker, begun: Pass) -> Call:
-        arrived = [self._mail.pop(begun)] if begun in self._mail else []
-        inputs = [worker.weights] if worker.is_behind else []
-        inputs += [value for value, _ in arrived]
-        worker.is_behind = False
-        fault = NO_FAULT
-        if self._faults is not None:
-            fault = self._faults.at_step(worker.slot, begun.batch - 1, self._backend.now)
-        message = PASSES[begun.direction](begun.batch, fault)
-        call = self._backend.call(worker.name, message, inputs)
-        worker.calls.append((call, [source for _, source in arrived]))
-        return call
+    def _roster(self, worker: _StageWorker) -> Roster:
+        return self.machine.machines[worker.stage_id[1]].roster
+
+    def _member(self, worker: _StageWorker) -> Member | None:
+        return self._roster(worker).live.get(worker.name)
+
+    def _count_pushed(self, worker: _StageWorker, taken: Sequence[int]) -> int:
+        # a stage leaves once it has pushed all batches of its group
+        member = self._member(worker)
+        return taken[worker.stage_id[0]] if member is None else member.clock

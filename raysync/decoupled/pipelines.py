@@ -36,10 +36,10 @@ class Counts:
     releases: int = 0
     forwards: int = 0  # begun
     backwards: int = 0  # begun
-    # output or gradient exists or is certain to come
+    # passes whose output or gradient exists, or is certain to arrive
     forwards_done: int = 0
     backwards_done: int = 0
-    pushed: int = 0  # before the run was resumed
+    pushed: int = 0  # batches, before the run was resumed
 
 
 @dataclass
@@ -72,28 +72,28 @@ class Pipelines:
                 f"stage {stage_id} is released before its iteration {counts.releases} has ended"
             )
         counts.releases += 1
-        return self._next(stage_id)
+        return self._begin_next(stage_id)
 
     def done(self, ended: Pass) -> list[Pass]:
-        """Record that the output of a pass exists or is certain to come."""
+        """Record that the output of a pass exists, or is certain to arrive."""
         counts, (group, stage) = self.counts[ended.stage_id], ended.stage_id
-        forward = ended.direction == "forward"
+        is_forward = ended.direction == "forward"
         begun, done = (
             (counts.forwards, counts.forwards_done)
-            if forward
+            if is_forward
             else (counts.backwards, counts.backwards_done)
         )
         if ended.batch != done + 1 or ended.batch > begun:
             raise ProtocolViolation(
                 f"{ended} is done, but {begun} were begun and {done} done before"
             )
-        if forward:
+        if is_forward:
             counts.forwards_done += 1
             reached = [(group, stage + 1)] if stage < self.stages else [ended.stage_id]
         else:
             counts.backwards_done += 1
             reached = [(group, stage - 1)] if stage > 1 else []
-        return [following for stage_id in reached for following in self._next(stage_id)]
+        return [following for stage_id in reached for following in self._begin_next(stage_id)]
 
     # taken: group -> batches taken from the pool; pushed: stage of a group -> batches pushed
     def resume(self, taken: Sequence[int], pushed: Mapping[StageId, int]) -> list[Pass]:
@@ -109,10 +109,10 @@ class Pipelines:
                 backwards_done=behind,
                 pushed=batches,
             )
-        return [following for stage_id in self.counts for following in self._next(stage_id)]
+        return [following for stage_id in self.counts for following in self._begin_next(stage_id)]
 
     def is_drained(self, stage_id: StageId) -> bool:
-        """Whether the stage has run backward all batches that its group will ever get."""
+        """Return whether the stage has run backward all batches that its group will ever get."""
         group, _ = stage_id
         return self.is_empty and self.counts[stage_id].backwards_done == self.taken[group]
 
@@ -120,12 +120,12 @@ class Pipelines:
     def is_empty(self) -> bool:
         return sum(self.taken) == self.batches
 
-    def _next(self, stage_id: StageId) -> list[Pass]:
-        """Begin the passes that the stage may run now, in order."""
+    def _begin_next(self, stage_id: StageId) -> list[Pass]:
+        """Begin the passes that the stage may run now, and return them in order."""
         was_empty = self.is_empty
         passes: list[Pass] = []
         group, _ = stage_id
-        while (following := self._following(stage_id)) is not None:
+        while (following := self._next_pass(stage_id)) is not None:
             passes.append(following)
             if following.direction == "forward":
                 self.counts[stage_id].forwards += 1
@@ -133,25 +133,25 @@ class Pipelines:
                     self.taken[group] = max(self.taken[group], following.batch)
             else:
                 self.counts[stage_id].backwards += 1
-        # Other stages need no longer wait for a batch that will never come. If a paradigm holds the
-        # first stage of a group, no later event reaches the group's other stages.
+        # Other stages need no longer wait for further batches. If a paradigm holds a group's first
+        # stage, no later event reaches the group's other stages.
         if self.is_empty and not was_empty:
             others = [other for other in self.counts if other != stage_id]
-            passes += [following for other in others for following in self._next(other)]
+            passes += [following for other in others for following in self._begin_next(other)]
         return passes
 
-    def _following(self, stage_id: StageId) -> Pass | None:
+    def _next_pass(self, stage_id: StageId) -> Pass | None:
+        """Return the pass that the stage may begin now; None: it lacks a release or an input."""
         (group, stage), counts = stage_id, self.counts[stage_id]
         batch = counts.backwards + 1
         if counts.releases < batch:
-            # not released for the iteration that ends with this batch; but a resumed run repeats
-            # the forward passes of completed iterations
+            # The stage is not released for the iteration that ends with this batch. But a resumed
+            # run repeats the forward passes of completed iterations.
             batch = counts.releases
             if not batch or counts.forwards >= self.schedule.forwards_before(stage, batch):
                 return None
-        if counts.forwards < self.schedule.forwards_before(stage, batch) and not self._has_all(
-            stage_id
-        ):
+        has_run_all = self.is_empty and counts.forwards == self.taken[group]
+        if counts.forwards < self.schedule.forwards_before(stage, batch) and not has_run_all:
             has_input = (
                 counts.forwards < self.taken[group] or not self.is_empty
                 if stage == 1
@@ -166,7 +166,3 @@ class Pipelines:
             else self.counts[group, stage + 1].backwards_done
         )
         return Pass(stage_id, "backward", batch) if gradients >= batch <= counts.forwards else None
-
-    def _has_all(self, stage_id: StageId) -> bool:
-        group, _ = stage_id
-        return self.is_empty and self.counts[stage_id].forwards == self.taken[group]

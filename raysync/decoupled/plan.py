@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.ids import stage_slot
 from raysync.core.paradigm import AnyParadigm, Paradigm
-from raysync.decoupled.cut import COSTS, Part, cut
+from raysync.decoupled.cut import COSTS, Part, costs_of, cut
 from raysync.decoupled.gossip import store_of
 from raysync.decoupled.pipelined_topology import PipelinedPlan, refusals_of
 from raysync.decoupled.pipelines import StageId
@@ -88,19 +88,6 @@ class DecoupledPlan:
         return store_of(self.paradigm, self.training.experiment.update, part)
 
 
-def parts_of(model: InitialModel, seed: int, paradigm: Decoupled) -> list[Part]:
-    return cut_model(model, seed, paradigm)[1]
-
-
-def cut_model(model: InitialModel, seed: int, paradigm: Decoupled) -> tuple[nn.Module, list[Part]]:
-    """Build and cut a model; the whole module shares the parts' tensors."""
-    module = model.build(seed)
-    parts = cut(
-        module, paradigm.modules, _example(model), paradigm.balance, paradigm.at, model.name
-    )
-    return module, parts
-
-
 def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
     """Cut the network and place the stages, or raise a ConfigError."""
     experiment = training.experiment
@@ -118,15 +105,15 @@ def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
         (index // paradigm.modules, index % paradigm.modules + 1): slot
         for index, slot in enumerate(experiment.slots())
     }
-    firsts = [slots[group, 1] for group in range(paradigm.groups)]
+    first_slots = [slots[group, 1] for group in range(paradigm.groups)]
     example = _example(training.model)
-    costs = _costs(parts, example)
+    costs = [max(1.0, cost) for cost in costs_of(parts, example, COSTS["operations"])]
     rounds = -(-training.workload_samples // (paradigm.groups * experiment.batch_size))
     return DecoupledPlan(
         training=training,
         paradigm=paradigm,
         slots=slots,
-        shards=training.deal(firsts),
+        shards=training.deal(first_slots),
         shares={index: cost / sum(costs) for index, cost in enumerate(costs, start=1)},
         vector_bytes={
             index: FLOAT_BYTES * (model.size + model.buffer_size)
@@ -135,6 +122,19 @@ def plan_of(training: TrainingPlan, paradigm: Decoupled) -> DecoupledPlan:
         output_bytes=_output_bytes(parts, example, training, slots),
         batches=rounds * paradigm.groups,
     )
+
+
+def parts_of(model: InitialModel, seed: int, paradigm: Decoupled) -> list[Part]:
+    return cut_model(model, seed, paradigm)[1]
+
+
+def cut_model(model: InitialModel, seed: int, paradigm: Decoupled) -> tuple[nn.Module, list[Part]]:
+    """Build and cut a model; the whole module shares the parts' tensors."""
+    module = model.build(seed)
+    parts = cut(
+        module, paradigm.modules, _example(model), paradigm.balance, paradigm.at, model.name
+    )
+    return module, parts
 
 
 def placed_as(experiment: Experiment, paradigm: AnyParadigm) -> Experiment:
@@ -191,17 +191,6 @@ def _example(model: InitialModel) -> Tensor:
     return inputs
 
 
-@torch.no_grad()
-def _costs(parts: Sequence[Part], samples: Tensor) -> list[float]:
-    costs, x = [], samples
-    for part in parts:
-        part.eval()
-        costs.append(max(1.0, COSTS["operations"](part, x)))
-        x = part(x)
-        part.train()
-    return costs
-
-
 def _output_bytes(
     parts: Sequence[Part], samples: Tensor, training: TrainingPlan, slots: Mapping[StageId, str]
 ) -> dict[StageId, float]:
@@ -209,17 +198,18 @@ def _output_bytes(
     measured: dict[tuple[str, ...], list[float]] = {}
     sizes = {}
     for group in sorted({group for group, _ in slots}):
-        own = [slots[group, stage] for stage in range(1, len(parts) + 1)]
-        precisions = tuple(training.groups[slot].precision for slot in own)
+        precisions = tuple(
+            training.groups[slots[group, stage]].precision for stage in range(1, len(parts) + 1)
+        )
         if precisions not in measured:
-            measured[precisions] = _outputs(parts, samples, precisions)
+            measured[precisions] = _sample_bytes(parts, samples, precisions)
         for stage, size in enumerate(measured[precisions], start=1):
             sizes[group, stage] = size
     return sizes
 
 
 @torch.no_grad()
-def _outputs(parts: Sequence[Part], x: Tensor, precisions: Sequence[str]) -> list[float]:
+def _sample_bytes(parts: Sequence[Part], x: Tensor, precisions: Sequence[str]) -> list[float]:
     sizes = []
     for part, precision in zip(parts, precisions, strict=True):
         part.eval()

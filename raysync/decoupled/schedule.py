@@ -23,7 +23,7 @@ class PipelineSchedule:
         return 2 * (self.stages - stage)
 
     def forwards_before(self, stage: int, batch: int) -> int:
-        """Count the batches a stage has run forward when it runs `batch` backward."""
+        """Count the batches that a stage has run forward when it runs `batch` backward."""
         # stage k < K:   F1 ... FD   B1   F(D+1) B2   F(D+2) B3 ...
         # stage K:       F1 B1   F2 B2   F3 B3 ...
         return max(batch, batch - 1 + self.delay(stage))

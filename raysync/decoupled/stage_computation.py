@@ -33,14 +33,14 @@ Weights = Literal["stash", "latest"]
 class _Stashed:
     x: Tensor
     seed: int
-    y: Tensor | None  # output with its graph; None: the backward pass recomputes it
-    weights: Tensor | None  # (P,), which the graph was built with
+    y: Tensor | None  # the output with its graph; None: the backward pass recomputes it
+    weights: Tensor | None  # (P,), with which the graph was built
 
 
 class StageComputation:
     """The computation of one stage of one group.
 
-    Weights come as flat vectors and are never written to, so old ones can stay in use. With
+    Weights arrive as flat vectors and are never written to, so old ones can stay in use. With
     `stash`, PipeDream's weight stashing, a backward pass uses the weights of its forward pass, and
     the gradient is exact: it keeps the graph and, if changed since, the weights, at most 2(K - k)
     of each. `latest` uses the present weights: it runs the batch forward again, so it keeps only
@@ -118,10 +118,8 @@ class StageComputation:
         stashed = self.stashed.pop(batch)
         if stashed.y is None:
             stashed.x.requires_grad_(stashed.x.is_floating_point())
-            stashed.y, stashed.weights = (
-                self._run(stashed.x, stashed.seed, again=True),
-                self._weights,
-            )
+            stashed.y = self._run(stashed.x, stashed.seed, repeats=True)
+            stashed.weights = self._weights
         return self._gradients(stashed, self._shrink * dy)
 
     def learn(
@@ -151,28 +149,28 @@ class StageComputation:
     def load_state(self, state: State) -> None:
         """Restore the result of `state`."""
         self._flat.read_buffers(state["buffers"])
-        # graphs are built again; they do not depend on the buffers, which have changed since
+        # graphs are rebuilt; they do not depend on the buffers, which have changed since
         for batch, (x, seed, weights) in state["stashed"].items():
             x, y = x.detach(), None
             if weights is not None:
                 self._weights = weights = weights.detach().requires_grad_()
                 x.requires_grad_(x.is_floating_point())
-                y = self._run(x, seed, again=True)
+                y = self._run(x, seed, repeats=True)
             self.stashed[int(batch)] = _Stashed(x, seed, y, weights)
         self._weights = state["weights"].detach().requires_grad_()
 
-    def _run(self, x: Tensor, seed: int, *, again: bool = False) -> Tensor:
+    def _run(self, x: Tensor, seed: int, *, repeats: bool = False) -> Tensor:
         parts = torch.split(self._weights, [shape.numel() for shape in self._shapes])
-        named = {
+        tensors = {
             name: part.view(shape)
             for name, part, shape in zip(self._names, parts, self._shapes, strict=True)
         }
-        if again:
-            named |= {name: buffer.clone() for name, buffer in self._module.named_buffers()}
+        if repeats:  # only the first run of a batch changes buffers
+            tensors |= {name: buffer.clone() for name, buffer in self._module.named_buffers()}
         # Under `bf16` y has the type of the last operation under autocast, mostly bfloat16, as the
         # next layer of the whole network would get it.
         with _seeded(seed), self._computing():
-            y: Tensor = functional_call(self._module, named, (taken_in(self._precision, x),))
+            y: Tensor = functional_call(self._module, tensors, (taken_in(self._precision, x),))
         return y
 
     def _computing(self) -> AbstractContextManager[object]:
@@ -182,7 +180,7 @@ class StageComputation:
         assert stashed.y is not None, "nothing to differentiate"
         assert stashed.weights is not None, "no weights to differentiate by"
         inputs = [stashed.weights, *([stashed.x] if stashed.x.requires_grad else [])]
-        # another computation of this process may have changed it
+        # another computation of this process may have changed this setting
         use_tf32(self._precision != "float32")
         gradient, *dx = torch.autograd.grad(stashed.y, inputs, dy)
         self._flat.gradient.copy_(gradient)
@@ -201,7 +199,7 @@ class StageWork:
         task: Task,
         reader: BatchReader,
         batch_size: int,
-        device: Device | None = None,  # None: where the tensors are
+        device: Device | None = None,  # None: tensors stay where they are
     ) -> None:
         self._computation, self._task = computation, task
         self._reader, self._batch_size = reader, batch_size
@@ -209,7 +207,7 @@ class StageWork:
         self._upload = device.upload if device is not None else _unchanged
         self._mark = device.mark if device is not None else _no_mark
         self._span: tuple[Any, Any] = (None, None)  # marks before and after the last pass
-        self._takes_buffers = True  # with the next weights: it has no buffers of the run yet
+        self._needs_buffers = True  # the stage reads the run's buffers with its first weights
         self.not_finite: Finding | None = None  # in the last backward pass
 
     @property
@@ -225,7 +223,7 @@ class StageWork:
         """
         x = self._read(inputs, expected=0 if self._is_first else 1)
         if x is None:
-            x = self._task.inputs(self._drawn(batch))
+            x = self._task.inputs(self._samples(batch))
         with self._timed():
             return self._computation.forward(batch, x, self._reader.seed(batch - 1))
 
@@ -262,42 +260,43 @@ class StageWork:
         )
         return loss, vector, dx
 
+    def state(self) -> State:
+        return self._computation.state() | {"takes_buffers": self._needs_buffers}
+
+    def load_state(self, state: State) -> None:
+        self._computation.load_state(state)
+        self._needs_buffers = state["takes_buffers"]
+
+    def _read(self, inputs: Sequence[Tensor], expected: int) -> Tensor | None:
+        """Read new weights, if any; return the neighbour's tensor, if one is expected."""
+        if len(inputs) > expected:
+            vector = self._upload(inputs[0])
+            self._computation.read_weights(vector)
+            if self._needs_buffers:
+                self._computation.read_buffers(vector)
+                self._needs_buffers = False
+        return self._upload(inputs[-1]) if expected else None
+
+    def _samples(self, batch: int) -> Any:
+        # all stages of a group read the same batch
+        return batch_to(self._reader.read(batch - 1, [self._batch_size])[0], self._upload)
+
     def _learn(self, batch: int, arrived: Tensor | None) -> tuple[float, Tensor, Tensor | None]:
-        drawn = self._drawn(batch)
-        x = self._task.inputs(drawn) if arrived is None else arrived
+        samples = self._samples(batch)
+        x = self._task.inputs(samples) if arrived is None else arrived
         with self._timed():
             return self._computation.learn(
                 batch,
                 x,
-                lambda output: self._task.criterion(output, drawn),
+                lambda output: self._task.criterion(output, samples),
                 self._reader.seed(batch - 1),
             )
-
-    def state(self) -> State:
-        return self._computation.state() | {"takes_buffers": self._takes_buffers}
-
-    def load_state(self, state: State) -> None:
-        self._computation.load_state(state)
-        self._takes_buffers = state["takes_buffers"]
 
     @contextmanager
     def _timed(self) -> Iterator[None]:
         begin = self._mark()
         yield
         self._span = begin, self._mark()
-
-    # all stages of a group read the same batch
-    def _drawn(self, batch: int) -> Any:
-        return batch_to(self._reader.read(batch - 1, [self._batch_size])[0], self._upload)
-
-    def _read(self, inputs: Sequence[Tensor], expected: int) -> Tensor | None:
-        if len(inputs) > expected:
-            vector = self._upload(inputs[0])
-            self._computation.read_weights(vector)
-            if self._takes_buffers:
-                self._computation.read_buffers(vector)
-                self._takes_buffers = False
-        return self._upload(inputs[-1]) if expected else None
 
 
 def _unchanged(tensor: Tensor) -> Tensor:

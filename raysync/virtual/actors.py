@@ -35,8 +35,8 @@ if TYPE_CHECKING:  # a run that only takes time needs no torch
     from raysync.virtual.trainer import Trainer
 
 NO_COST: Cost = (0.0, 0.0, NO_FAULT, NO_FAULT, None)
-AT_ONCE: Cost = (0.0, 0.0, None, NO_FAULT, None)  # around a checkpoint, not even inputs take time
-Computed = tuple[Sequence[Any], Any]
+AT_ONCE: Cost = (0.0, 0.0, None, NO_FAULT, None)  # a checkpoint's: not even inputs take time
+Computed = tuple[Sequence[Any], Any]  # the values of a call, and its answer
 
 
 class WorkerActor:
@@ -45,14 +45,13 @@ class WorkerActor:
     def __init__(
         self, slot: str, group: WorkerGroup, experiment: Experiment, trainer: Trainer | None
     ) -> None:
-        # the slot is its site, and the key of its randomness
         self.site = slot
         self._trainer = trainer
         batch_size = group.batch_size or experiment.batch_size
         self._step_time = StepTime(group, experiment.seed, slot, batch_size)
         self._weights: Tensor | None = None  # as pulled, or as changed by local steps
         self._worker = None if trainer is None else trainer.worker(slot)
-        self._buffers: Tensor | None = None  # a vector that ends with its latest statistics
+        self._buffers: Tensor | None = None  # a vector that ends with its latest buffers
 
     def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
         if not isinstance(message, StepCall):
@@ -66,7 +65,7 @@ class WorkerActor:
         import torch
 
         if not isinstance(message, StepCall):
-            return self._keep_or_restore(message, inputs)
+            return self._save_or_restore(message, inputs)
         if inputs:
             [self._weights] = inputs
         trainer, worker = self._trainer, self._worker
@@ -76,15 +75,15 @@ class WorkerActor:
         loss, gradient, not_finite = trainer.compute(
             self.site, message, self._weights, self._buffers, worker
         )
-        if worker.local is not None:  # it may go on with the weights that it has now
-            own = worker.local.weights
-            self._weights = torch.cat([own, self._weights[len(own) :]])
+        if worker.local is not None:  # the next iteration may begin with its present weights
+            weights = worker.local.weights
+            self._weights = torch.cat([weights, self._weights[len(weights) :]])
         if trainer.has_buffers:
             self._buffers = gradient
         return (gradient,), StepReport(loss, answer.busy_s, not_finite)
 
-    def _keep_or_restore(self, message: Message, inputs: list[Any]) -> Computed:
-        """Execute a call of a checkpoint."""
+    def _save_or_restore(self, message: Message, inputs: list[Any]) -> Computed:
+        """Execute a call that writes or reads a checkpoint."""
         import torch
 
         from raysync.training.files.state_file import decode, encode
@@ -124,16 +123,16 @@ class ServerTimes:
 class ServerActor:
     """A parameter server, or one of several equal ones, which carry the same bytes in parallel.
 
-    Under a collective it is every worker's own update, behind the all-reduce.
+    Under a collective it stands for the update that every worker makes after the all-reduce.
     """
 
     def __init__(
         self,
         site: str,
         times: ServerTimes,
-        vectors: int,  # of a push: a gradient, and perhaps the weights that it was computed on
+        vectors: int,  # in a push: a gradient, and perhaps the weights that it was computed on
         server: ModelServer | None,  # None: nothing is trained
-        # the workers' exchange of gradients before each update; None: gradients come here
+        # the workers' exchange of gradients before each update; None: the server gets gradients
         exchange: AllReduce | None = None,
     ) -> None:
         self.site = site
@@ -209,7 +208,6 @@ class EvaluatorActor:
         return (), self._encode(inputs)
 
     def state(self) -> State:
-        # empty: it gets its weights with each call
-        return {}
+        return {}  # each call brings its weights
 
     def load_state(self, state: State) -> None: ...

@@ -25,7 +25,7 @@ def ring_s(
 
     Args:
         workers: at least one.
-        size_bytes: the size of the vector of each.
+        size_bytes: the size of a worker's vector.
         latency_s: of the slowest link, one way.
         bandwidth_bytes_per_s: of the slowest link; inf: without limit.
     """
@@ -72,11 +72,14 @@ class AllReduce:
     """
 
     def __init__(
-        self, collective: str, experiment: Experiment, groups: Mapping[str, WorkerGroup], size: int
+        self,
+        collective: str,
+        experiment: Experiment,
+        groups: Mapping[str, WorkerGroup],
+        size_bytes: int,  # of a whole gradient
     ) -> None:
-        # `size` is the bytes of a gradient, before `network` changes what is sent of it
-        self._seconds = COLLECTIVES[collective]
-        self._size = size
+        self._collective_s = COLLECTIVES[collective]
+        self._size_bytes = size_bytes
         links = {group.name: (experiment.network.link, group.link) for group in groups.values()}
         worker_links = {
             name: WorkerLink(
@@ -86,8 +89,8 @@ class AllReduce:
             for name, both in links.items()
         }
         self._links = {slot: worker_links[group.name] for slot, group in groups.items()}
-        # What a checkpoint has kept of a round comes from the server's file: whose it was is not
-        # known here. All members are in a round, so the slowest link decides with or without it.
+        # A checkpoint keeps gradients of an open round in the server's file, without the names of
+        # their workers. All members are in a round, so the slowest link decides in any case.
         self._links[SERVER] = WorkerLink(
             max(link.latency_s for link in worker_links.values()),
             min(link.bandwidth_bytes_per_s for link in worker_links.values()),
@@ -98,4 +101,4 @@ class AllReduce:
         ends = [(self._links[each.site], each.fault) for each in gradients]
         latency_s = max(link.latency_s + fault.latency_s for link, fault in ends)
         bandwidth = min(link.bandwidth_bytes_per_s for link, _ in ends)
-        return self._seconds(len(ends), self._size, latency_s, bandwidth)
+        return self._collective_s(len(ends), self._size_bytes, latency_s, bandwidth)

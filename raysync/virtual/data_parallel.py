@@ -1,7 +1,7 @@
 """Data-parallel runs in virtual time: iterations of compute + upload + update + download.
 
-Under a paradigm with a collective there is no server: gradients stay where they are computed, and
-the update begins with the all-reduce, and leaves the weights everywhere.
+Under a paradigm with a collective there is no server: gradients stay where they are computed, the
+update begins with the all-reduce, and every worker then has the weights.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ class DataParallelRun:
 
     def networks(self) -> Callable[[str], PhaseNetwork]:
         """Return a function that sets the update times of a phase, and returns its network."""
-        training, described = self._training, self._training.experiment.network
+        training, settings = self._training, self._training.experiment.network
         has_server = not self._paradigm.collective
-        links = NetworkRoutes(training.experiment, training.groups)
+        routes = NetworkRoutes(training.experiment, training.groups)
         slots = {slot: slot for slot in training.groups} if has_server else {}
         servers = training.experiment.cluster.server_shards if has_server else 1
 
         def network_of(phase: str) -> PhaseNetwork:
-            network = described.in_phase(phase)
+            network = settings.in_phase(phase)
             push_bytes, pull_bytes = training.push_bytes, training.vector_bytes
             set_times(self._times, network, push_bytes / servers)
-            paths = links.of_server(network, slots, SERVER, push_bytes, pull_bytes)
+            paths = routes.of_server(network, slots, SERVER, push_bytes, pull_bytes)
             push_s = network.push_s if has_server else 0.0
-            return PhaseNetwork(paths, push_s, changes=bool(described.phases))
+            return PhaseNetwork(paths, push_s, changes=bool(settings.phases))
 
         return network_of
 
@@ -78,15 +78,15 @@ class DataParallelRun:
 
     def actor(self, name: str) -> Actor:
         if name == SERVER:
-            return self._server()
+            return self._server_actor()
         if name == EVALUATOR:
-            return self._evaluator()
+            return self._evaluator_actor()
         slot = str(WorkerId(name).slot)
         return WorkerActor(
             slot, self._training.groups[slot], self._training.experiment, self._trainer
         )
 
-    def _server(self) -> ServerActor:
+    def _server_actor(self) -> ServerActor:
         training, experiment = self._training, self._training.experiment
         vectors = 2 if experiment.update.delay_compensation is not None else 1
         server = None
@@ -102,7 +102,7 @@ class DataParallelRun:
             site=SERVER, times=self._times, vectors=vectors, server=server, exchange=exchange
         )
 
-    def _evaluator(self) -> EvaluatorActor:
+    def _evaluator_actor(self) -> EvaluatorActor:
         training, experiment = self._training, self._training.experiment
         module = training.build().to(device_of(training))
         evaluation = ModelEvaluation(training.model, module, experiment)

@@ -34,9 +34,9 @@ from raysync.virtual.virtual_backend import ProcessEnd, VirtualBackend
 
 WORLD = "world"  # the one file in a checkpoint of a run in virtual time
 # The growth in objects that triggers a collection of the youngest. Python's default suits objects
-# that die soon; here an iteration's objects live until its push, so collections find nearly all in
-# use. So objects of a push must not be in reference cycles: then they are freed at once, and
-# are not in checkpoints, which have every live call.
+# that die soon; an iteration's objects live until its push, so collections would find nearly all in
+# use. Objects of a push must therefore not be in reference cycles: without cycles they are freed at
+# once, and are not in checkpoints, which have every live call.
 GARBAGE_OBJECTS = 500_000
 
 
@@ -46,8 +46,8 @@ class VirtualEngine:
     resumes_exactly = True
 
     def __init__(self) -> None:
-        self.places: dict[str, Any] = {}  # none: all actors are in this process
-        self.models: list[SavedModel] = []  # of the latest run, complete before its last report
+        self.places: dict[str, Any] = {}  # empty: all actors are in this process
+        self.models: list[SavedModel] = []  # the latest run's; complete before its last report
         self._driver: Driver | None = None
 
     @property
@@ -88,39 +88,6 @@ class VirtualEngine:
         self._driver.stop()
 
 
-def _reports(driver: Driver) -> Iterator[list[Line] | Checkpoint]:
-    with _rare_collections():
-        for lines in driver.run():
-            yield lines
-            while driver.checkpoints:
-                yield driver.checkpoints.pop(0)
-
-
-def _snapshot(driver: Driver, experiment: Experiment) -> Snapshot | None:
-    """Return the state of a run; None: it is over, or only reenacted."""
-    assert isinstance(driver.backend, VirtualBackend), "a run that is not in virtual time"
-    if driver.status or driver.backend.is_reenacting:
-        return None
-    state, data = snapshot(driver)
-    return state | {"intervals": _intervals(experiment)}, {WORLD: [data]}
-
-
-def _intervals(experiment: Experiment) -> list[float | None]:
-    setting = experiment.checkpoint
-    return [] if setting is None else [setting.every_s, setting.every_progress]
-
-
-def _check_state(experiment: Experiment, state: Mapping[str, Any]) -> None:
-    """Refuse other checkpoint intervals: checkpoints are events of the reenacted run."""
-    if not is_whole(state.get("events")):
-        raise ConfigError("checkpoint: its state is damaged: it has no number of events.")
-    if state.get("intervals") != _intervals(experiment):
-        raise ConfigError(
-            "checkpoint: a run in virtual time can only be resumed with its original every_s and"
-            " every_progress."
-        )
-
-
 def driver_of(
     training: TrainingPlan,
     paradigm: AnyParadigm,
@@ -156,6 +123,39 @@ def driver_of(
         primary=training.primary,
         checkpoint=checkpoint,
     )
+
+
+def _snapshot(driver: Driver, experiment: Experiment) -> Snapshot | None:
+    """Return the state of a run; None: it is over, or only reenacted."""
+    assert isinstance(driver.backend, VirtualBackend), "a run that is not in virtual time"
+    if driver.status or driver.backend.is_reenacting:
+        return None
+    state, data = snapshot(driver)
+    return state | {"intervals": _intervals(experiment)}, {WORLD: [data]}
+
+
+def _intervals(experiment: Experiment) -> list[float | None]:
+    setting = experiment.checkpoint
+    return [] if setting is None else [setting.every_s, setting.every_progress]
+
+
+def _check_state(experiment: Experiment, state: Mapping[str, Any]) -> None:
+    """Refuse other checkpoint intervals: checkpoints are events of the reenacted run."""
+    if not is_whole(state.get("events")):
+        raise ConfigError("checkpoint: its state is damaged: it has no number of events.")
+    if state.get("intervals") != _intervals(experiment):
+        raise ConfigError(
+            "checkpoint: a run in virtual time can only be resumed with its original every_s and"
+            " every_progress."
+        )
+
+
+def _reports(driver: Driver) -> Iterator[list[Line] | Checkpoint]:
+    with _rare_collections():
+        for lines in driver.run():
+            yield lines
+            while driver.checkpoints:
+                yield driver.checkpoints.pop(0)
 
 
 @contextmanager

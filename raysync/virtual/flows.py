@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from math import inf
 from typing import Any, Protocol
 
-ROUNDING = 1e-12  # flows of a lane whose targets differ by less, relatively, end together
+ROUNDING = 1e-12  # flows of a lane end together if their targets differ by less, relatively
 Arrived = Callable[[Any, float], None]
 
 
@@ -28,7 +28,7 @@ class FairLink:
 
     def __init__(self, bytes_per_s: float) -> None:
         self.bytes_per_s = bytes_per_s
-        self.lanes: dict[Lane, None] = {}  # those with flows
+        self.lanes: dict[Lane, None] = {}  # the lanes that have flows
 
 
 class Lane:
@@ -58,7 +58,7 @@ class Lane:
         self._rate = 0.0  # bytes per second of a flow of weight 1, from `_since` on
         # bytes served to such a flow until `_since`, from when the lane was empty
         self._served, self._since = 0.0, 0.0
-        self._wakes_at = inf  # the next check for ended flows
+        self._wakes_at = inf  # the time of the next check for ended flows
 
     def begin(
         self,
@@ -73,9 +73,9 @@ class Lane:
 
         Args:
             clock: the source of time.
-            size_bytes: its size.
-            weight: its share of a link, relative to other flows.
-            after_s: the seconds from its last byte on the links to its arrival.
+            size_bytes: the size of the flow.
+            weight: the flow's share of a link, relative to other flows.
+            after_s: the seconds from the flow's last byte on the links to its arrival.
             arrived: called with `argument` and the time of arrival, once known.
             argument: see `arrived`.
         """
@@ -91,11 +91,11 @@ class Lane:
         self._weight += weight
         target = self._served + size_bytes / weight
         heappush(flows, (target, number, arrived, argument, after_s, weight))
-        self._divide(clock)
+        self._update_rates(clock)
         if flows[0][1] == number:
             self._set_alarm(clock)
 
-    def _divide(self, clock: Clock) -> None:
+    def _update_rates(self, clock: Clock) -> None:
         """Set the rates of all lanes that share links, also indirectly."""
         if self._flows:
             rate, weight = self.limit, self._weight
@@ -103,19 +103,19 @@ class Lane:
             if len(link.lanes) != 1 or not self._flows:
                 break
             rate = min(rate, link.bytes_per_s / (parts * weight))
-        else:  # the usual case: all workers push over one server's link
+        else:  # mostly: all workers push over one server's link
             self._rate = rate
             return
-        lanes = self._sharing()
+        lanes = self._connected_lanes()
         for lane, rate in zip(lanes, fair_rates(lanes), strict=True):
             before = lane._rate
             if rate != before:
                 lane._served += before * (clock.now - lane._since)
                 lane._since, lane._rate = clock.now, rate
-                if rate > before:  # otherwise it looks too soon, and then again
+                if rate > before:  # at a lower rate, the present alarm is early, and sets another
                     lane._set_alarm(clock)
 
-    def _sharing(self) -> list[Lane]:
+    def _connected_lanes(self) -> list[Lane]:
         lanes: dict[Lane, None] = {}
         links = {link: None for link, _ in self._links}
         unseen = list(links)
@@ -144,11 +144,11 @@ class Lane:
         return self._since + max(0.0, self._flows[0][0] - self._served) / self._rate
 
     def _wake(self, clock: Clock) -> None:
-        """Let the flows arrive that have ended."""
+        """Call back for the flows that have ended."""
         if clock.now != self._wakes_at:
-            return  # another has ended sooner
+            return  # the check was moved to a sooner end
         self._wakes_at = inf
-        if self._ends_at > clock.now:  # others have begun since
+        if self._ends_at > clock.now:  # the rate has fallen since
             self._set_alarm(clock)
             return
         flows = self._flows
@@ -162,7 +162,7 @@ class Lane:
             self._rate = 0.0
             for link, _ in self._links:
                 del link.lanes[self]
-        self._divide(clock)
+        self._update_rates(clock)
         if flows:
             self._set_alarm(clock)
         for _, _, arrived, argument, after_s, _ in ended:

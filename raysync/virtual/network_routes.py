@@ -18,7 +18,7 @@ from raysync.randomness import begun_key, standard_normal_at
 from raysync.virtual.flows import FairLink, Lane
 from raysync.virtual.transfers import AnyRoute, FairRoute, LongPath, Path, QueueLink
 
-# the number of weights drawn: a prime, so that rounds of workers get different ones
+# the number of weights drawn: a prime, so that a worker's weight changes from round to round
 WEIGHTS = 1_009
 
 
@@ -28,7 +28,7 @@ class _End:
 
     links: tuple[Link, ...]  # its own links, which are not shared
     region: str | None
-    node: str | None  # whose link it shares with others
+    node: str | None  # the node whose link it shares with others
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +37,9 @@ class _Load:
 
     size_bytes: float
     shares: Sequence[_Share]
-    connections: int = 1  # over which it is spread evenly: one for each server
-    trips: int = 0  # round trips before it
-    is_from_one: bool = False  # whether all that shares links with it leaves the same host
+    connections: int = 1  # one for each server; the load is spread evenly over them
+    trips: int = 0  # round trips before the first byte
+    is_from_one: bool = False  # all values that share links with it leave the same host
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class _Share:
 
     link: tuple[str, str, str]  # its owner's kind and name, and its direction
     bytes_per_s: float | None  # None: without limit
-    part: float = 1.0  # of the value's bytes
+    part: float = 1.0  # the part of the value's bytes on the link
 
 
 class NetworkRoutes:
@@ -75,18 +75,17 @@ class NetworkRoutes:
 
     def of_server(
         self,
-        network: Network,  # of a phase
+        network: Network,  # in a phase
         slots: Mapping[str, str],  # the site of each worker -> its slot
-        server: str,  # its site
-        push_bytes: float,  # of a gradient
-        pull_bytes: float,  # of the weights
+        server: str,  # the server's site
+        push_bytes: float,  # the size of a gradient
+        pull_bytes: float,  # the size of the weights
     ) -> dict[str, dict[str, AnyRoute]]:
         """Return the routes between workers and their server: target -> source -> route."""
         hosts = self._hosts(list(slots.values()))
         servers = self._experiment.cluster.server_shards
         server_bandwidth = self._server_bandwidth(network, hosts)
-        home = self._experiment.server_region
-        end = _End((), home, None)
+        server_end = _End((), self._experiment.server_region, None)
 
         def routes_of(slot: str, away: int) -> list[AnyRoute | None]:
             worker, routes = self._end(network, slot), []
@@ -96,33 +95,33 @@ class NetworkRoutes:
             )
             is_host = self._is_fair and slot in hosts and slot not in self._node_of
             for source, target, sent_bytes, trips, at_server, at_host in (
-                (worker, end, push_bytes, 0, up, down),
-                (end, worker, pull_bytes, network.pull_round_trips, down, up),
+                (worker, server_end, push_bytes, 0, up, down),
+                (server_end, worker, pull_bytes, network.pull_round_trips, down, up),
             ):
-                # What a worker receives comes in over the link by which others push to the server
-                # beside it. Of the links of all hosts, one is simulated, with its part of that.
-                own = [at_host] if is_host else []
+                # A host of a server receives weights over the link by which others push to that
+                # server. Of all hosts' links one is simulated, with its part of the weights.
+                host_shares = [at_host] if is_host else []
                 load = _Load(
                     size_bytes=away / servers * sent_bytes,
                     connections=away,
-                    shares=[*self._node_shares(source, target), at_server, *own],
+                    shares=[*self._node_shares(source, target), at_server, *host_shares],
                     trips=trips,
-                    is_from_one=source is end,
+                    is_from_one=source is server_end,
                 )
                 routes.append(self._route(source, target, load))
             return routes
 
         paths: dict[str, dict[str, AnyRoute]] = {server: {}}
-        # what a worker's routes depend on -> its routes, up and down
-        alike: dict[Any, list[AnyRoute | None]] = {}
+        # all that a worker's routes depend on -> its routes, up and down
+        routes_by_kind: dict[Any, list[AnyRoute | None]] = {}
         for site, slot in slots.items():
-            away = servers - self._beside(slot, hosts)
+            away = servers - self._count_servers_near(slot, hosts)
             if not away:
                 continue  # all servers are on its node
             kind = (id(self._groups[slot]), self._node_of.get(slot), away)
-            if kind not in alike:
-                alike[kind] = routes_of(slot, away)
-            up, down = alike[kind]
+            if kind not in routes_by_kind:
+                routes_by_kind[kind] = routes_of(slot, away)
+            up, down = routes_by_kind[kind]
             if up is not None:
                 paths[server][site] = up
             if down is not None:
@@ -140,9 +139,29 @@ class NetworkRoutes:
         begin, end = self._end(network, source), self._end(network, target)
         if begin.node == end.node:
             begin, end = replace(begin, node=None), replace(end, node=None)
-        # The links of the network are alike: a value passes the limit of `network.link` once.
+        # Both ends begin with `network.link`: a value passes its limit once.
         end = replace(end, links=end.links[1:])
         return self._route(begin, end, _Load(size_bytes, self._node_shares(begin, end)))
+
+    def _hosts(self, slots: list[str]) -> Counter[str]:
+        """Return slot with servers beside it -> number of servers."""
+        return Counter(slots[host] for host in self._experiment.cluster.hosts(len(slots)))
+
+    def _server_bandwidth(self, network: Network, hosts: Counter[str]) -> float | None:
+        """Return the slowest bandwidth of a server's link; None: without limit."""
+        rates = [network.server_bandwidth_bytes_per_s]
+        for host in hosts:
+            rates += [link.bandwidth_bytes_per_s for link in self._end(network, host).links]
+            if (node := self._node_of.get(host)) is not None:
+                rates.append(self._nodes[node].link.bandwidth_bytes_per_s)
+        return min((rate for rate in rates if rate is not None), default=None)
+
+    def _count_servers_near(self, slot: str, hosts: Counter[str]) -> int:
+        """Count the servers beside a worker, or on its node."""
+        node = self._node_of.get(slot)
+        if node is None:
+            return hosts[slot]
+        return sum(count for host, count in hosts.items() if self._node_of.get(host) == node)
 
     def _end(self, network: Network, slot: str) -> _End:
         group, node = self._groups[slot], self._node_of.get(slot)
@@ -151,12 +170,12 @@ class NetworkRoutes:
     def _route(self, source: _End, target: _End, load: _Load) -> AnyRoute | None:
         """Return a route, or None if it takes no time."""
         links = [*source.links, *target.links, *self._between_regions(source, target)]
-        back = [*source.links, *target.links, *self._between_regions(target, source)]
+        links_back = [*source.links, *target.links, *self._between_regions(target, source)]
         node_s = sum(
             self._nodes[each.node].link.latency_s for each in (source, target) if each.node
         )
-        latency_s = _latency(links) + node_s
-        trip_s = latency_s + _latency(back) + node_s
+        latency_s = _latency_s(links) + node_s
+        trip_s = latency_s + _latency_s(links_back) + node_s
         limit = min((link.bandwidth_bytes_per_s or inf for link in links), default=inf)
         shares = [share for share in load.shares if share.bytes_per_s and load.size_bytes]
         if shares and self._is_fair:
@@ -178,7 +197,7 @@ class NetworkRoutes:
         self, load: _Load, shares: Sequence[_Share], limit: float, latency_s: float, trip_s: float
     ) -> FairRoute:
         count = load.connections
-        links = [(self._link(share), count * share.part) for share in shares]
+        links = [(self._fair_link(share), count * share.part) for share in shares]
         return FairRoute(
             lane=Lane(limit / count, links),
             size_bytes=load.size_bytes / count,
@@ -212,41 +231,20 @@ class NetworkRoutes:
     def _queue(self, share: _Share) -> QueueLink:
         return self._queues.setdefault(share.link, QueueLink())
 
-    def _link(self, share: _Share) -> FairLink:
-        # in another phase it may have another bandwidth
+    def _fair_link(self, share: _Share) -> FairLink:
         assert share.bytes_per_s is not None, "a link without limit"
         link = self._links.setdefault(share.link, FairLink(share.bytes_per_s))
-        link.bytes_per_s = share.bytes_per_s
+        link.bytes_per_s = share.bytes_per_s  # may differ from phase to phase
         return link
-
-    def _hosts(self, slots: list[str]) -> Counter[str]:
-        """Return the slots with servers beside them -> how many."""
-        return Counter(slots[host] for host in self._experiment.cluster.hosts(len(slots)))
-
-    def _beside(self, slot: str, hosts: Counter[str]) -> int:
-        """Return how many servers are with a worker, or on its node."""
-        node = self._node_of.get(slot)
-        if node is None:
-            return hosts[slot]
-        return sum(count for host, count in hosts.items() if self._node_of.get(host) == node)
-
-    def _server_bandwidth(self, network: Network, hosts: Counter[str]) -> float | None:
-        """Return the slowest bandwidth of a server's link; None: without limit."""
-        rates = [network.server_bandwidth_bytes_per_s]
-        for host in hosts:
-            rates += [link.bandwidth_bytes_per_s for link in self._end(network, host).links]
-            if (node := self._node_of.get(host)) is not None:
-                rates.append(self._nodes[node].link.bandwidth_bytes_per_s)
-        return min((rate for rate in rates if rate is not None), default=None)
 
 
 def _weights(experiment: Experiment) -> Iterable[float]:
-    # The first few repeat, since each draw would take as long as the simulation of its transfer.
+    # A fixed number of draws repeats: a draw takes as long as the simulation of a transfer.
     sigma, begun = experiment.network.share_sigma, begun_key(experiment.seed, "share")
     if not sigma:
         return (1.0,)
     return [exp(sigma * standard_normal_at(begun, number)) for number in range(WEIGHTS)]
 
 
-def _latency(links: Iterable[Link]) -> float:
+def _latency_s(links: Iterable[Link]) -> float:
     return sum(link.latency_s for link in links)

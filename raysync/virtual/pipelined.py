@@ -33,7 +33,7 @@ from raysync.virtual.network_routes import NetworkRoutes
 from raysync.virtual.transfers import AnyRoute, PhaseNetwork
 from raysync.virtual.virtual_backend import Actor, Cost, VirtualBackend
 
-FORWARD = 1 / 3  # the forward share of a step's operations; a backward pass has twice as many
+FORWARD = 1 / 3  # the forward pass's share of a step's operations; a backward pass has 2 / 3
 
 
 class VirtualStage:
@@ -44,9 +44,11 @@ class VirtualStage:
     """
 
     def __init__(
-        self, plan: DecoupledPlan, stage_id: StageId, computation: StageComputation | None
+        self,
+        plan: DecoupledPlan,
+        stage_id: StageId,
+        computation: StageComputation | None,  # None: nothing is trained
     ) -> None:
-        # without a computation nothing is trained
         self.site = plan.name(stage_id)
         self._plan, (self._group, self._stage) = plan, stage_id
         experiment = plan.training.experiment
@@ -62,33 +64,21 @@ class VirtualStage:
                 stages=plan.paradigm.modules,
                 task=plan.training.task,
                 reader=plan.reader(self._group),
-                batch_size=plan.training.experiment.batch_size,
+                batch_size=self._batch_size,
             )
-        self._busy_s = 0.0  # computing since its last push
+        self._busy_s = 0.0  # seconds of computing since its last push
 
     def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
         assert isinstance(message, ForwardCall | BackwardCall), f"no call of a stage: {message}"
-        forward_s, backward_s = (self._seconds(message, part) for part in self._parts(message))
+        forward_s, backward_s = (
+            self._seconds(message, share) for share in self._pass_shares(message)
+        )
         self._busy_s += forward_s
         self._busy_s += backward_s
         answer = None
         if isinstance(message, BackwardCall):
             answer, self._busy_s = StepReport(None, self._busy_s), 0.0
         return forward_s, backward_s, NO_FAULT, message.fault, answer
-
-    def _seconds(self, message: ForwardCall | BackwardCall, part: float) -> float:
-        share = self._plan.shares[self._stage] * part
-        return share * self._step_time.seconds(
-            message.batch - 1, self._batch_size, message.fault.factor
-        )
-
-    def _parts(self, message: Message) -> tuple[float, float]:
-        """Return a pass's forward and backward shares of the stage's part of a step."""
-        if isinstance(message, ForwardCall):
-            return FORWARD, 0.0
-        if self._stage == self._plan.paradigm.modules:
-            return FORWARD, 1 - FORWARD
-        return 0.0, 1 - FORWARD + (FORWARD if self._plan.paradigm.weights == "latest" else 0.0)
 
     def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
         assert self._work is not None, "nothing to train with"
@@ -106,14 +96,29 @@ class VirtualStage:
         assert self._work is not None, "nothing to train with"
         self._work.load_state(state)
 
+    def _pass_shares(self, message: Message) -> tuple[float, float]:
+        """Return the forward and the backward share of the stage's operations in a pass."""
+        if isinstance(message, ForwardCall):
+            return FORWARD, 0.0
+        if self._stage == self._plan.paradigm.modules:
+            return FORWARD, 1 - FORWARD
+        return 0.0, 1 - FORWARD + (FORWARD if self._plan.paradigm.weights == "latest" else 0.0)
+
+    def _seconds(self, message: ForwardCall | BackwardCall, share: float) -> float:
+        return (self._plan.shares[self._stage] * share) * self._step_time.seconds(
+            message.batch - 1, self._batch_size, message.fault.factor
+        )
+
 
 class PipelinedRun:
     """One run whose network is cut into stages."""
 
     def __init__(
-        self, plan: DecoupledPlan, servers: Mapping[str, Sequence[bytes]] = MappingProxyType({})
+        self,
+        plan: DecoupledPlan,
+        # see `Checkpoint.servers`; empty at the beginning of a run
+        servers: Mapping[str, Sequence[bytes]] = MappingProxyType({}),
     ) -> None:
-        # `servers`: see `Checkpoint.servers`; empty at the beginning of a run
         self._plan, self._servers = plan, servers
         self._trains = plan.training.experiment.timing == "with-gradients"
         self._parts = plan.parts() if self._trains else []
@@ -122,22 +127,22 @@ class PipelinedRun:
     def networks(self) -> Callable[[str], PhaseNetwork]:
         """Return the network of all phases: between stages and servers, and from stage to stage."""
         plan, experiment = self._plan, self._plan.training.experiment
-        network, links = experiment.network, NetworkRoutes(experiment, plan.training.groups)
+        network, routes = experiment.network, NetworkRoutes(experiment, plan.training.groups)
         paths: dict[str, dict[str, AnyRoute]] = {}
         for stage in plan.shares:
             slots = {plan.name(each): slot for each, slot in plan.slots.items() if each[1] == stage}
             size_bytes = plan.vector_bytes[stage]
-            paths |= links.of_server(network, slots, server_of(stage), size_bytes, size_bytes)
-        for (group, stage), slot in plan.slots.items():
+            paths |= routes.of_server(network, slots, server_of(stage), size_bytes, size_bytes)
+        for group, stage in plan.slots:
             if stage < plan.paradigm.modules:
-                this, following = (group, stage), (group, stage + 1)
-                size = round(plan.output_bytes[group, stage] * experiment.batch_size)
-                for (source, target), ends in (
-                    ((slot, plan.slots[following]), (this, following)),
-                    ((plan.slots[following], slot), (following, this)),
-                ):
-                    if route := links.between(network, source, target, size):
-                        paths.setdefault(plan.name(ends[1]), {})[plan.name(ends[0])] = route
+                neighbours = (group, stage), (group, stage + 1)
+                size_bytes = round(plan.output_bytes[group, stage] * experiment.batch_size)
+                for source, target in (neighbours, neighbours[::-1]):
+                    route = routes.between(
+                        network, plan.slots[source], plan.slots[target], size_bytes
+                    )
+                    if route is not None:
+                        paths.setdefault(plan.name(target), {})[plan.name(source)] = route
         return lambda phase: PhaseNetwork(paths, network.push_s)
 
     def topology(self, backend: VirtualBackend, faults: FaultPlan) -> Pipelined:
@@ -145,41 +150,42 @@ class PipelinedRun:
 
     def actor(self, name: str) -> Actor:
         if name == EVALUATOR:
-            return self._evaluator()
+            return self._evaluator_actor()
         for stage in self._plan.shares:
             if name == server_of(stage):
-                server = None
-                if self._trains:
-                    store = self._plan.store(self._part(stage))
-                    server = model_server(store, self._servers.get(name))
-                experiment, times = self._plan.training.experiment, ServerTimes()
-                set_times(times, experiment.network, self._plan.vector_bytes[stage])
-                return ServerActor(name, times, 1, server)
-        stage_id, paradigm = self._stages[WorkerId(name).slot], self._plan.paradigm
-        computation = (
-            StageComputation(
-                self._part(stage_id[1]),
-                paradigm.weights,
-                paradigm.shrink,
-                self._plan.group(stage_id).precision,
-            )
-            if self._trains
-            else None
-        )
-        return VirtualStage(self._plan, stage_id, computation)
+                return self._server_actor(stage)
+        return self._stage_actor(self._stages[WorkerId(name).slot])
 
-    def _part(self, stage: int) -> Part:
+    def _server_actor(self, stage: int) -> ServerActor:
+        plan, site, server = self._plan, server_of(stage), None
+        if self._trains:
+            server = model_server(plan.store(self._copied_part(stage)), self._servers.get(site))
+        times = ServerTimes()
+        set_times(times, plan.training.experiment.network, plan.vector_bytes[stage])
+        return ServerActor(site, times, 1, server)
+
+    def _stage_actor(self, stage_id: StageId) -> VirtualStage:
+        plan, computation = self._plan, None
+        if self._trains:
+            computation = StageComputation(
+                self._copied_part(stage_id[1]),
+                plan.paradigm.weights,
+                plan.paradigm.shrink,
+                plan.group(stage_id).precision,
+            )
+        return VirtualStage(plan, stage_id, computation)
+
+    def _copied_part(self, stage: int) -> Part:
         return copy.deepcopy(self._parts[stage - 1])
 
-    def _evaluator(self) -> EvaluatorActor:
+    def _evaluator_actor(self) -> EvaluatorActor:
         training, paradigm = self._plan.training, self._plan.paradigm
         module, parts = cut_model(training.model, training.experiment.seed, paradigm)
         stages = [layout_of(part) for part in parts]
         whole = nn.Sequential(*(item for part in parts for item in part))
         evaluation = ModelEvaluation(training.model, whole, training.experiment)
-        model = (
-            evaluation.model
-        )  # its tensors are those of `whole`, and of `module`, which is saved
+        # its tensors are those of `whole`, and of `module`, which is saved
+        model = evaluation.model
 
         def vector(means: list[Tensor]) -> Tensor:
             return joined(means, stages, model.layout)

@@ -45,11 +45,11 @@ def reenact(
         driver: of the same experiment, with a fresh paradigm; it has not begun.
         state: see `snapshot`.
         data: see `snapshot`.
-        lines: the journal up to there.
-        at: its time. The settings in `stop` hold from then on: they may be others than before.
+        lines: the journal up to that state.
+        at: the state's time. The settings in `stop`, which may have changed, apply after it.
 
     Raises:
-        ConfigError: the run takes another course than the journal: the program or the settings have
+        ConfigError: the repeated run differs from its journal: the program or the settings have
             changed; or the data are damaged.
     """
     backend, computed = _backend_of(driver), decode(data)
@@ -83,30 +83,26 @@ class _Answers:
         following = self._lines[self._seen :]
         self._seen += len(following)
         self._evaluations += sum(isinstance(line, Evaluation) for line in following)
-        is_told = self._evaluations < len(self._metrics)
-        return self._metrics[self._evaluations] if is_told else answer
+        is_recorded = self._evaluations < len(self._metrics)
+        return self._metrics[self._evaluations] if is_recorded else answer
 
 
-def _check_course(lines: Sequence[Line], told: Sequence[Line]) -> None:
+def _check_course(lines: Sequence[Line], recorded: Sequence[Line]) -> None:
     events, expected = (
-        [line.event for line in each if isinstance(line, Entry)] for each in (lines, told)
+        [line.event for line in each if isinstance(line, Entry)] for each in (lines, recorded)
     )
     if events == expected:
         return
     pairs = zip(events, expected, strict=False)
-    differ = [
+    differences = (
         f"the journal has {wanted}, but {event} happened"
         for event, wanted in pairs
         if event != wanted
-    ]
-    reason = (
-        differ[0]
-        if differ
-        else f"the journal has {len(expected)} events, but {len(events)} happened"
     )
+    count_text = f"the journal has {len(expected)} events, but {len(events)} happened"
     raise ConfigError(
         f"{CHECKPOINT}: the repeated run differs from its journal, so it cannot be resumed"
-        f" ({reason}).\n"
+        f" ({next(differences, count_text)}).\n"
         "Did the settings or the version of raysync change?"
     )
 

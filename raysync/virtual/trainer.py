@@ -42,21 +42,21 @@ class Trainer:
             use_deterministic_kernels()
         self._readers = {slot: training.reader(slot) for slot in training.groups}
         self._computations: dict[tuple[int, str], GradientComputation] = {}
-        model = self._computation(next(iter(training.groups.values()))).model
+        model = self._computation_for(next(iter(training.groups.values()))).model
         self._size = model.size
         self._initial = model.initial()  # (P + Q,)
         self._generators = [torch.default_generator]
-        if self._device != "cpu":  # torch has made its generator by now
+        if self._device != "cpu":  # torch has created its generator by now
             self._generators.append(torch.cuda.default_generators[0])
 
     def compute(
         self,
         slot: str,
         message: StepCall,
-        weights: Tensor,  # (P + Q,) at its beginning
-        # a vector that ends with its latest statistics; None: the initial ones
+        weights: Tensor,  # (P + Q,) at the beginning of the iteration
+        # a vector that ends with the worker's latest buffers; None: the initial ones
         buffers: Tensor | None,
-        worker: WorkerComputation,  # has its state between pushes
+        worker: WorkerComputation,  # has the worker's state between pushes
     ) -> tuple[float, Tensor, Finding | None]:
         """Compute one iteration of a worker.
 
@@ -80,14 +80,14 @@ class Trainer:
         return loss, computation.outgoing(), computation.not_finite
 
     def worker(self, slot: str) -> WorkerComputation:
-        gradient = self._computation(self._training.groups[slot])
+        gradient = self._computation_for(self._training.groups[slot])
         return WorkerComputation(gradient, self._training.experiment)
 
     @property
     def has_buffers(self) -> bool:
         return len(self._initial) > self._size
 
-    def _computation(self, group: WorkerGroup) -> GradientComputation:
+    def _computation_for(self, group: WorkerGroup) -> GradientComputation:
         key = (group.devices, group.precision)
         if key not in self._computations:
             training, experiment = self._training, self._training.experiment
@@ -95,9 +95,8 @@ class Trainer:
                 module=training.build(),
                 task=training.task,
                 devices=[self._device] * group.devices,
-                group=group.model_copy(
-                    update={"compile": False}
-                ),  # that would take longer than steps
+                # to compile would take longer than the steps
+                group=group.model_copy(update={"compile": False}),
                 micro_batch=experiment.micro_batch,
                 wire=experiment.cluster.wire.name,
                 fraction=experiment.cluster.wire.fraction,

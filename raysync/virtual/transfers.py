@@ -30,13 +30,13 @@ class Route(Protocol):
 
         Args:
             begin: when the value is ready and needed.
-            fault: of a worker's link.
+            fault: the fault of a worker's link.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """A route over the two ends' own links, and at most one shared link: the usual one.
+    """A route over the two ends' own links, and at most one shared link, as most are.
 
     A worker has one transfer with a server at a time each way, so nothing queues at its own link.
     """
@@ -51,7 +51,7 @@ class Path:
         if link is None:
             return begin + (self.latency_s + fault.latency_s) + self.transfer_s
         if begin == inf:
-            return begin  # what never comes holds up nothing
+            return begin  # a value that never arrives delays no other
         free_at = (begin if begin > link.free_at else link.free_at) + self.shared_s
         link.free_at = free_at
         own_at = begin + self.transfer_s
@@ -62,7 +62,7 @@ class Path:
 class LongPath:
     """A route over any number of shared links, with round trips."""
 
-    latency_s: float  # of the route itself and of its round trips
+    latency_s: float  # the route's, and its round trips'
     transfer_s: float  # over the links that are not shared, without latency
     # shared links, each with the value's time on it
     shared: tuple[tuple[QueueLink, float], ...] = ()
@@ -70,7 +70,7 @@ class LongPath:
 
     def arrival(self, begin: float, fault: StepFault) -> float:
         if begin == inf:
-            return begin  # what never comes holds up nothing
+            return begin  # a value that never arrives delays no other
         arrival = begin + self.transfer_s
         for link, link_s in self.shared:
             link.free_at = max(begin, link.free_at) + link_s
@@ -87,7 +87,7 @@ class FairRoute:
     latency_s: float
     weights: Iterator[float]  # each transfer's relative share of a link
     trips: int = 0  # round trips before the first byte
-    trip_s: float = 0.0  # of each
+    trip_s: float = 0.0  # seconds of a round trip
 
     def send(
         self, clock: Clock, begin: float, fault: StepFault, arrived: Arrived, argument: Any

@@ -409,7 +409,7 @@ def test_a_long_journal_is_read_to_its_end_before_anything_is_said_of_its_writer
     record, monkeypatch
 ):
     writer = record(lines=[*lines_of("ssp", 20), Ended("finished", 12.5)], done=False)
-    monkeypatch.setattr(Watcher, "_writer_is_gone", lambda _: True)
+    monkeypatch.setattr(Watcher, "_has_no_writer", lambda _: True)
     monkeypatch.setattr(watch, "LINES", 4)
     text = watched(writer.folder, terminal=True, silent_s=7200)
     assert "No output" not in text

@@ -407,7 +407,7 @@ def test_no_more_is_in_flight_than_the_delay():
             seen[stage] = max(seen[stage], len(computation.stashed))
     assert seen == {1: 6, 2: 4, 3: 2, 4: 0}
     assert not driver._pushed
-    assert not driver.topology._mail
+    assert not driver.topology._inputs
 
 
 def test_a_network_that_diverges_says_so():
