@@ -18,7 +18,7 @@ from ray.tune.experiment import Trial
 from ray.util import get_current_placement_group
 
 from raysync import config
-from raysync.cluster.placement import Plan, asked_of_ray, infeasible_together, placed
+from raysync.cluster.placement import Plan, feasible_plan, infeasible_together, placement_request
 from raysync.config import Experiment
 from raysync.decoupled.plan import check, placed_as
 from raysync.engine.stopping import check_metrics
@@ -109,7 +109,7 @@ class Trials:
             experiment = self.experiment(point)
             with suppress(ConfigError):  # `train` raises it again
                 if experiment.engine == "ray":
-                    placement = placed(as_placed(experiment))
+                    placement = feasible_plan(as_placed(experiment))
                     placements[repr(placement)] = placement
         for text, placement in placements.items():
             if why := infeasible_together(placement):
@@ -117,7 +117,7 @@ class Trials:
 
     def place(self, experiment: Experiment) -> Plan:
         """Place a trial's actors; raise `ConfigError` if the cluster cannot hold them."""
-        placement = placed(as_placed(experiment))
+        placement = feasible_plan(as_placed(experiment))
         if why := self.impossible.get(repr(placement)):
             raise ConfigError(why)
         return placement
@@ -127,7 +127,7 @@ class Trials:
         try:
             experiment = self.experiment(point)
             if experiment.engine == "ray":
-                request = asked_of_ray(self.place(experiment))
+                request = placement_request(self.place(experiment))
                 return tune.PlacementGroupFactory([{}, *request.pop("bundles")], **request)
             if any(group.gpus for group in experiment.workers) and _has_gpus():
                 return tune.PlacementGroupFactory([{"CPU": 1, "GPU": VIRTUAL_GPU_SHARE}])
@@ -194,5 +194,5 @@ def _engine(trials: Trials, experiment: Experiment) -> Iterator[Engine]:
     from raysync.cluster.session import Session
 
     trials.place(experiment)  # raises for a trial that cannot be placed, which has only one CPU
-    with Session(notify=print, within=get_current_placement_group()) as session:
+    with Session(notify=print, placement_group=get_current_placement_group()) as session:
         yield session

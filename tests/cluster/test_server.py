@@ -12,7 +12,7 @@ from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actors import server as server_module
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.server import Server
-from raysync.cluster.actors.threads import LEAST, Threads
+from raysync.cluster.actors.threads import LEAST_ELEMENTS, Threads
 from raysync.cluster.transports.shared.segments import Mappings
 from raysync.cluster.transports.shared.shared_memory import slots_of
 from raysync.config import Update
@@ -51,7 +51,7 @@ def test_an_update_has_the_threads_that_it_is_worth(monkeypatch):
     """
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
     monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
-    size, had = 2 * LEAST, []
+    size, had = 2 * LEAST_ELEMENTS, []
 
     class Noting(ParameterStore):
         def combine(self, plan, vectors):

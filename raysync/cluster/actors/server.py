@@ -148,7 +148,7 @@ class Server:
         return outgoing(self._ready.saved(message.name))[0], None
 
     def _use_threads_for(self, plan: ApplyPlan) -> None:
-        torch.set_num_threads(self._threads.of_update(len(plan.samples), self._size))
+        torch.set_num_threads(self._threads.update_count(len(plan.samples), self._size))
 
     @property
     def _ready(self) -> ModelServer:
