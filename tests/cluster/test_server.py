@@ -65,7 +65,7 @@ def test_an_update_has_the_threads_that_it_is_worth(monkeypatch):
     gradients = [torch.full((size,), number).numpy() for number in (1.0, 3.0)]
     two = replace(PLAN, workers=["v#1", "w#1"], samples=[1, 1], staleness=[0, 0])
     slots, mappings = slots_of(4 * size), Mappings()
-    lease = slots.take()
+    lease = slots.lease()
     server.apply(ApplyCall(two, publishes=True), *gradients, into=lease.handle)
     weights = torch.frombuffer(bytearray(mappings.read(lease.handle)), dtype=torch.float32)
     assert torch.equal(weights, torch.full((size,), -4.0))
@@ -81,7 +81,7 @@ def test_weights_are_published_at_their_version(server):
 
 def test_weights_in_shared_memory_stay_as_they_were_published(server):
     slots, mappings = slots_of(8), Mappings()
-    first, second = slots.take(), slots.take()
+    first, second = slots.lease(), slots.lease()
     handle, version = server.publish(PublishCall(1, MEAN), into=first.handle)
     assert (handle, version) == (first.handle, 1)
     update = ApplyCall(replace(PLAN, version=2), publishes=True)
