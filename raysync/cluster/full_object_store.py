@@ -26,13 +26,13 @@ def full_reason() -> str:
     with suppress(TimeoutError):
         sizes = within(ANSWER_S, _sizes)
     if not sizes:
-        size = ""
+        text = ""
     elif len(set(sizes)) == 1:
-        size = f" ({sizes[0] / 1e6:.0f} MB a node)"
+        text = f" ({sizes[0] / 1e6:.0f} MB a node)"
     else:
-        size = f" ({min(sizes) / 1e6:.0f} to {max(sizes) / 1e6:.0f} MB a node)"
+        text = f" ({min(sizes) / 1e6:.0f} to {max(sizes) / 1e6:.0f} MB a node)"
     return (
-        f"an object store of Ray is full{size}, and so is the disk that it goes on to; give the"
+        f"an object store of Ray is full{text}, and so is the disk that it goes on to; give the"
         " nodes larger ones (ray start --object-store-memory), or make room on their disks"
     )
 

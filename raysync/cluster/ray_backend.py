@@ -73,7 +73,7 @@ class RayBackend:
         workers: Mapping[str, Any],  # id -> handle
         respawns: Spawns,
         nodes: WorkerNodes,
-        names: Mapping[str, str],  # Ray's id of an actor -> its id here, of workers and servers
+        names: Mapping[str, str],  # Ray's id of an actor -> the id of the worker or server
         *,
         sites: Mapping[str, str],  # worker -> Ray's id of its node
         # the seconds of a slot's gradient over its emulated link

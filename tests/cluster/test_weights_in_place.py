@@ -159,7 +159,9 @@ class Writing(nn.Module):
 @pytest.fixture
 def worker_over(monkeypatch):
     """Returns a worker that is ready for a run over a transport, and the size of its vectors."""
-    monkeypatch.setattr(worker_module, "here", lambda devices: SimpleNamespace(devices=devices))
+    monkeypatch.setattr(
+        worker_module, "current_place", lambda devices: SimpleNamespace(devices=devices)
+    )
     monkeypatch.setattr(worker_module, "ready_devices", lambda group, count: ["cpu"] * count)
     monkeypatch.setattr(worker_module, "log_ready", lambda *_: None)
     monkeypatch.setattr(worker_module, "warm_up", lambda key, make: None)

@@ -217,7 +217,7 @@ def test_crashes_at_a_clock_come_once_each_the_earliest_first():
         crash | {"at_s": 1},
         crash | {"at_clock": 2},
     )
-    assert [plan.crash_at_clock("fast-0", clock) for clock in (0, 1, 3, 3, 3, 9, 9)] == [
+    assert [plan.pop_crash("fast-0", clock) for clock in (0, 1, 3, 3, 3, 9, 9)] == [
         None,
         None,
         1,
@@ -226,7 +226,7 @@ def test_crashes_at_a_clock_come_once_each_the_earliest_first():
         0,
         None,
     ]
-    assert plan.crash_at_clock("fast-1", 9) is None
+    assert plan.pop_crash("fast-1", 9) is None
     assert sorted(plan.crashes) == [0, 1, 2, 3]
 
 
@@ -283,7 +283,7 @@ def test_what_nobody_met_is_described_as_the_file_has_it():
         "faults[3] {workers: [slow], kind: latency, added_s: 1.0}",
     )
     plan.at_step("slow-0", 90, 0.0)
-    plan.took_effect(2)
+    plan.mark_effective(2)
     assert plan.without_effect() == ()
 
 

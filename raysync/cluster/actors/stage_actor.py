@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raysync.cluster.actor_errors import answers
 from raysync.cluster.actors.actor_spec import Place, Role
-from raysync.cluster.actors.devices import here, ready_devices
+from raysync.cluster.actors.devices import current_place, ready_devices
 from raysync.cluster.actors.freed_memory import give_back_freed_memory, keep_freed_memory
 from raysync.cluster.actors.threads import Threads, use_threads
 from raysync.cluster.actors.warm_up import warm_up
@@ -32,6 +32,7 @@ from raysync.training.data.batches import Batches
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.worker.device import Device, try_kernels
 
+FORWARD = 1 / 3  # the forward share of a step's operations; a backward pass has twice as many
 # A tensor of shape (N, ...), as a payload: bfloat16, which NumPy lacks, as uint16.
 Activation = npt.NDArray[Any]
 
@@ -87,7 +88,7 @@ class StageActor:
         )
         give_back_freed_memory()  # of the previous run, whose model may have been large
         self._warm_up(experiment.seed, model, batches, name, group.precision)
-        place = here([name])
+        place = current_place([name])
         log_ready(f"stage {self._stage} of {model.name}", place.devices)
         return place
 
@@ -99,8 +100,8 @@ class StageActor:
 
         def make() -> Callable[[int], object]:
             parts = parts_of(model, seed, paradigm)
-            *before, own = (part.to(device) for part in parts[:number])
-            computation = StageComputation(own, paradigm.weights, paradigm.shrink, precision)
+            *previous, stage = (part.to(device) for part in parts[:number])
+            computation = StageComputation(stage, paradigm.weights, paradigm.shrink, precision)
             task, upload = model.task, Device(device).upload
             reader = BatchReader(model.train_set, task.collate, batches)
 
@@ -108,7 +109,7 @@ class StageActor:
                 drawn = batch_to(reader.read(clock, [batch_size])[0], upload)
                 x = task.inputs(drawn)
                 with torch.no_grad():
-                    for part in before:
+                    for part in previous:
                         x = part(x)
                 if number == paradigm.modules:
                     computation.learn(clock, x, lambda output: task.criterion(output, drawn), 0)
@@ -128,7 +129,7 @@ class StageActor:
             message: names the batch, and the faults of the pass.
             arrived: weights (P + Q,) if new, then the previous stage's activation, if any.
         """
-        with self._timed(message, 1 / 3, self._stage > 1):
+        with self._timed(message, FORWARD, travels=self._stage > 1):
             y = self._device.download(self._work.forward(message.batch, _tensors(arrived)))
         return sent(y)
 
@@ -144,9 +145,10 @@ class StageActor:
             report.
         """
         modules = self._paradigm.modules
-        last, alone = self._stage == modules, modules == 1
-        again = self._paradigm.weights == "latest" and not last
-        with self._timed(message, 1.0 if last or again else 2 / 3, not alone):
+        # The last stage runs forward only now; with the latest weights all stages do so again.
+        runs_forward = self._stage == modules or self._paradigm.weights == "latest"
+        part = 1.0 if runs_forward else 2 * FORWARD
+        with self._timed(message, part, travels=modules > 1):
             loss, vector, dx = self._work.backward(message.batch, _tensors(arrived))
             gradient = outgoing(self._device.download(vector))[0]
             back = None if dx is None or self._stage == 1 else sent(self._device.download(dx))
@@ -155,9 +157,12 @@ class StageActor:
 
     @contextmanager
     def _timed(
-        self, message: ForwardCall | BackwardCall, part: float, travels: bool
+        self, message: ForwardCall | BackwardCall, part: float, *, travels: bool
     ) -> Iterator[None]:
-        """Sleep for the extra time of the emulated device and its link."""
+        """Sleep for the extra time of the emulated device, and of the link if an input travels.
+
+        `part` is the share of the pass in the operations of the stage's step.
+        """
         if travels:
             sleep_s(one_way_s(self._link, self._output_bytes, message.fault))
         began_s = now_s()
