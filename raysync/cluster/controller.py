@@ -132,6 +132,15 @@ def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | No
     return Collector(spec.labels, topology.paradigm.phase, measures)
 
 
+def writers_of(spec: RunSpec, actors: RunActors) -> Writers:
+    return Writers(
+        sum(spec.vector_bytes.values()),
+        sum(spec.push_bytes.values()),
+        {worker: actor_id(handle) for worker, handle in actors.workers.items()},
+        [actor_id(server) for server in actors.servers],
+    )
+
+
 def driver_of(
     spec: RunSpec,
     actors: RunActors,
@@ -180,13 +189,4 @@ def driver_of(
         marks=marks,
         primary=spec.primary,
         checkpoint=checkpoint,
-    )
-
-
-def writers_of(spec: RunSpec, actors: RunActors) -> Writers:
-    return Writers(
-        sum(spec.vector_bytes.values()),
-        sum(spec.push_bytes.values()),
-        {worker: actor_id(handle) for worker, handle in actors.workers.items()},
-        [actor_id(server) for server in actors.servers],
     )

@@ -374,8 +374,8 @@ def _offer(nodes: Sequence[ClusterNode]) -> str:
 
 
 def _node_labels(labels: Labels) -> str:
-    shown = {label: value for label, value in labels.items() if label != "ray.io/node-id"}
-    return f" ({_show_labels(shown)})" if shown else ""
+    listed = {label: value for label, value in labels.items() if label != "ray.io/node-id"}
+    return f" ({_show_labels(listed)})" if listed else ""
 
 
 def _show_labels(labels: Labels) -> str:

@@ -36,7 +36,7 @@ class StepTime:
         self._steady_s = self._base_s(0, batch_size, 0.0) if is_steady else None
 
     def seconds(self, batch: int, size: int, factor: float = 1.0, computed_s: float = 0.0) -> float:
-        """Return the seconds of a step of `size` samples: one of these, / `speed` x faults x jitter.
+        """Return the seconds of a step of `size` samples: one of these / `speed` x faults x jitter.
 
         max(floor_s, fixed_s + per_sample_s x size)     of a device that is described so
         step_s x size / batch_size                      in proportion, or by `trace`

@@ -34,7 +34,7 @@ def begin(monkeypatch):
 
         monkeypatch.setattr(subject, "_actor_group_for", lambda *_: object())
         monkeypatch.setattr(subject, "_begin", start)
-        return subject._ready(None, SimpleNamespace(experiment=experiment), None)[1]
+        return subject._begin_with_restarts(None, SimpleNamespace(experiment=experiment), None)[1]
 
     return begin_run, told, waited
 

@@ -107,7 +107,7 @@ def test_poisson_spells_have_the_mean_gap_and_end(by):
     plan = faults(SLOW | dict(zip(unit, (100, 20_100, 1, 50), strict=True)))
     keys = slot_fault(plan, by, range(21_000))
     for slot, one in keys.items():
-        begun = plan._slot_faults[slot][0].windows._begun
+        begun = plan._slot_faults[slot][0].windows._past_starts
         gaps = [b - a for a, b in zip([100, *begun], begun, strict=False)]
         assert fmean(gaps) == pytest.approx(50, rel=0.15)
         assert stdev(gaps) == pytest.approx(50, rel=0.2), "as long as the mean: exponential"

@@ -97,7 +97,7 @@ def test_a_run_has_the_slots_of_the_run_before_whatever_that_still_holds():
     for lease in held:
         write(mappings, lease.handle, 1)
     places = {(lease.handle.inode, lease.handle.slot) for lease in held}
-    renewed = pool.renewed()
+    renewed = pool.renew()
     assert pool.is_closed
     again = [renewed.lease() for _ in range(4)]  # two segments of two slots
     assert places < {(lease.handle.inode, lease.handle.slot) for lease in again}

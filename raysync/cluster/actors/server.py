@@ -106,7 +106,7 @@ class Server:
         weights = self._ready_model.publish(version, replica)
         if into is None:
             return outgoing(weights)[0]
-        with into.written() as slot:
+        with into.writing() as slot:
             slot.copy_(weights)
         return into
 

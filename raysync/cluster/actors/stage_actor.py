@@ -131,7 +131,7 @@ class StageActor:
         """
         with self._timed(message, FORWARD, travels=self._stage > 1):
             y = self._device.download(self._work.forward(message.batch, _tensors(arrived)))
-        return sent(y)
+        return to_payload(y)
 
     @answers
     @ray.method(num_returns=3)  # type: ignore[untyped-decorator]
@@ -151,7 +151,7 @@ class StageActor:
         with self._timed(message, part, travels=modules > 1):
             loss, vector, dx = self._work.backward(message.batch, _tensors(arrived))
             gradient = outgoing(self._device.download(vector))[0]
-            back = None if dx is None or self._stage == 1 else sent(self._device.download(dx))
+            back = None if dx is None or self._stage == 1 else to_payload(self._device.download(dx))
         busy_s, self._busy_s = self._busy_s, 0.0
         return gradient, back, StepReport(loss, busy_s, self._work.not_finite)
 
@@ -180,16 +180,16 @@ class StageActor:
 
 def _tensors(arrived: Sequence[Any]) -> list[Tensor]:
     # weights may be bytes; activations keep their shape
-    return [incoming(each)[0] if isinstance(each, bytes) else received(each) for each in arrived]
+    return [incoming(each)[0] if isinstance(each, bytes) else to_tensor(each) for each in arrived]
 
 
-def sent(tensor: Tensor) -> Activation:
+def to_payload(tensor: Tensor) -> Activation:
     """Convert an activation, or its gradient, to a payload."""
     bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
     return bits.numpy()
 
 
-def received(payload: Activation) -> Tensor:
+def to_tensor(payload: Activation) -> Tensor:
     """Convert a payload to a tensor; stages send floats only, so uint16 is bfloat16."""
     tensor = torch.from_numpy(payload)
     return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor

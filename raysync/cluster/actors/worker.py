@@ -128,7 +128,7 @@ class Worker:
         if into is None:
             loss = computation.compute(reader, *work)
         else:
-            with into.written() as vector:
+            with into.writing() as vector:
                 gradient.write_into(vector)
                 loss = computation.compute(reader, *work)
                 gradient.outgoing()

@@ -43,7 +43,7 @@ class Remote(Protocol):
     def read(self) -> Tensor:
         """Return the vector, read-only."""
 
-    def written(self) -> AbstractContextManager[Tensor]:
+    def writing(self) -> AbstractContextManager[Tensor]:
         """Yield the memory for the vector, which is published when the `with` block ends."""
 
     def parts(self, sizes: Sequence[int]) -> Sequence[Remote]:

@@ -131,14 +131,14 @@ class Slots:
         self._free.clear()
         self.segments.clear()
 
-    def renewed(self) -> Slots:
+    def renew(self) -> Slots:
         """Recreate the slots in the same memory, all free, once nothing uses the old leases."""
-        renewed = Slots(self._vector_bytes, self._segment_bytes, self._kind)
-        renewed._stamp = self._stamp
+        slots = Slots(self._vector_bytes, self._segment_bytes, self._kind)
+        slots._stamp = self._stamp
         for segment in self.segments:
-            renewed._add(segment)
+            slots._add(segment)
         self.close()
-        return renewed
+        return slots
 
     @property
     def is_closed(self) -> bool:

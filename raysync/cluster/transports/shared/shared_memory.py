@@ -37,7 +37,7 @@ class SlotCache:
         """Return free slots for a run, and drop others; `sizes`: Ray's actor id -> vector bytes."""
         open_slots = {key: slots for key, slots in self._slots.items() if not slots.is_closed}
         self._slots = {
-            key: open_slots[key].renewed() if key in open_slots else slots_of(key[1])
+            key: open_slots[key].renew() if key in open_slots else slots_of(key[1])
             for key in sizes.items()
         }
         return {actor: each for (actor, _), each in self._slots.items()}

@@ -28,7 +28,7 @@ class SharedVector(Handle):
         return tensor
 
     @contextmanager
-    def written(self) -> Iterator[Tensor]:
+    def writing(self) -> Iterator[Tensor]:
         yield mappings().begin_write(self)
         mappings().finish_write(self)
 
