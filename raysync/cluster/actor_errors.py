@@ -35,20 +35,20 @@ class ProcessRestarted(Exception):
     """An actor was called in a process that Ray has restarted: it knows nothing of the run."""
 
     def __init__(self, reason: str = "its process died and was restarted"):
-        super().__init__(reason)  # which Ray gives back to it when it unpickles it
+        super().__init__(reason)  # unpickling passes the reason to this constructor again
 
 
 def answers(method: Callable[Concatenate[A, M, P], R]) -> Callable[Concatenate[A, M | bytes, P], R]:
-    """Let a method also take an encoded message, and raise its errors as `ActorError`.
+    """Let a method also accept an encoded message, and raise its errors as `ActorError`.
 
-    Applied outside `ray.method`: Ray looks at the innermost function.
+    It is applied outside `ray.method`: Ray inspects the innermost function.
     """
 
     @wraps(method)
     def call(actor: A, message: M | bytes, /, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
-            own = cast(M, decode(message)) if isinstance(message, bytes) else message
-            return method(actor, own, *args, **kwargs)
+            decoded = cast(M, decode(message)) if isinstance(message, bytes) else message
+            return method(actor, decoded, *args, **kwargs)
         except (ActorError, ProcessRestarted):
             raise
         except Exception as error:

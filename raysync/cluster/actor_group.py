@@ -19,7 +19,7 @@ from raysync.cluster.actors.actor_spec import ActorSpec, Role, server_role, work
 from raysync.cluster.actors.evaluator import Evaluator
 from raysync.cluster.actors.receiver import Receiver
 from raysync.cluster.actors.server import Server
-from raysync.cluster.actors.threads import Threads, fair_threads, of_servers
+from raysync.cluster.actors.threads import Threads, fair_threads, with_shared_cores
 from raysync.cluster.clock import ANSWER_S, now_s, within
 from raysync.cluster.controller import BESIDE, Controller
 from raysync.cluster.placement import Plan
@@ -27,7 +27,7 @@ from raysync.cluster.ray_private.fork_server import BLOCKING
 from raysync.cluster.run_spec import RunSpec
 from raysync.config import START_DEADLINE_S, WorkerGroup
 
-TELL_EVERY_S = 5.0  # how often the user is told how many workers are ready
+NOTIFY_EVERY_S = 5.0  # how often the user is notified how many workers are ready
 # The controller's environment. Ray frees in one thread what it allocates in another: with glibc's
 # many arenas the process would grow with each push.
 ONE_ARENA = {"MALLOC_ARENA_MAX": "1"}
@@ -40,12 +40,12 @@ class ActorGroupSpec:
     """The specification of an actor group: the next run with an equal one reuses the actors."""
 
     worker: type  # the class of the workers
-    # with the first label selector of each group; `ActorGroup.plan` has the chosen ones
+    # the plan with the first label selector of each group; `ActorGroup.plan` has the final ones
     requested: Plan
-    slots: tuple[str, ...]  # of the workers, as the journal calls them
-    threads: tuple[int, ...]  # least torch threads of the actors in each bundle
+    slots: tuple[str, ...]  # the workers' slots, as the journal calls them
+    min_threads: tuple[int, ...]  # least torch threads of the actors in each bundle
     # whether actors may use more of their nodes' cores: not in a trial, which runs beside others
-    spreads: bool
+    spreads_threads: bool
     server_threads: int | None  # torch threads of a server; None: like the others of its bundle
     task_events: bool
 
@@ -71,7 +71,7 @@ class ActorGroup:
     nodes: list[str] = field(default_factory=list)  # Ray's node id of each bundle
     threads: tuple[Threads, ...] = ()  # torch threads of the actors in each bundle
     server_threads: tuple[Threads, ...] = ()  # of each server
-    whole: bool = True  # False once an actor was lost: the next run gets new ones
+    is_reusable: bool = True  # False during a run, and once an actor was lost
 
     def start(self, spec: RunSpec, cores: Mapping[str, int], notify: Callable[[str], None]) -> None:
         """Start the actors, each in its bundle.
@@ -83,7 +83,7 @@ class ActorGroup:
         plan = self.plan
         table = within(ANSWER_S, lambda: placement_group_table(self.group))["bundles_to_node_id"]
         nodes = self.nodes = [table[index] for index in range(len(plan.bundles))]
-        self._settle_threads(cores)
+        self._set_threads(cores)
         bundles = [*plan.servers, plan.evaluator, plan.servers[0], *plan.workers]
         starting = Starting(cores, [nodes[index] for index in bundles], len(plan.workers), notify)
         self.start_deadline_s = starting.deadline_s
@@ -91,7 +91,7 @@ class ActorGroup:
         options = self.options(
             Role("evaluator"), plan.evaluator, plan.evaluator_cpus, plan.evaluator_gpus
         )
-        # How often is the controller's to decide.
+        # The controller decides how often it may restart.
         evaluator = ray.remote(Evaluator).options(**options, max_restarts=-1)
         self.evaluator = starting.start(
             nodes[plan.evaluator],
@@ -107,19 +107,20 @@ class ActorGroup:
         self._start_workers(starting, spec)
         starting.finish()
 
-    def _settle_threads(self, cores: Mapping[str, int]) -> None:
-        min_threads, servers = self.spec.threads, self.plan.servers
-        spreads = self.spec.spreads
+    def _set_threads(self, cores: Mapping[str, int]) -> None:
+        spec, servers = self.spec, self.plan.servers
         self.threads = (
-            fair_threads(min_threads, self.nodes, cores)
-            if spreads
-            else tuple(map(Threads, min_threads))
+            fair_threads(spec.min_threads, self.nodes, cores)
+            if spec.spreads_threads
+            else tuple(map(Threads, spec.min_threads))
         )
-        given = _given(self.spec.server_threads)
-        self.server_threads = tuple(given or self.threads[index] for index in servers)
-        if spreads:
-            on = [self.nodes[index] for index in servers]
-            self.server_threads = of_servers(self.server_threads, on, cores)
+        self.server_threads = tuple(
+            self.threads[index] if spec.server_threads is None else Threads(spec.server_threads)
+            for index in servers
+        )
+        if spec.spreads_threads:
+            nodes = [self.nodes[index] for index in servers]
+            self.server_threads = with_shared_cores(self.server_threads, nodes, cores)
 
     def _start_servers(self, starting: Starting, spec: RunSpec, *, is_one_node: bool) -> None:
         """Start the servers, and a receiver beside each unless all actors are on one node."""
@@ -131,13 +132,13 @@ class ActorGroup:
             self.servers.append(
                 starting.start(node, partial(start, self.server_threads[number], role))
             )
-            receives = Role(f"receiver-{role.number}")
+            receiver_role = Role(f"receiver-{role.number}")
             self.receivers.append(
                 None
                 if is_one_node
                 else ray.remote(Receiver)
-                .options(**self.options(receives, index, 0))
-                .remote(receives)
+                .options(**self.options(receiver_role, index, 0))
+                .remote(receiver_role)
             )
 
     def _start_workers(self, starting: Starting, spec: RunSpec) -> None:
@@ -205,10 +206,6 @@ class ActorGroup:
                 remove_placement_group(self.group)
 
 
-def _given(threads: int | None) -> Threads | None:
-    return None if threads is None else Threads(threads)
-
-
 class Starting:
     """Starts actors in order, each as soon as its node has a core for it.
 
@@ -219,28 +216,28 @@ class Starting:
     def __init__(
         self,
         cores: Mapping[str, int],  # node -> how many it has
-        nodes: list[str],  # of all actors to start
-        workers: int,  # how many of them are workers
-        notify: Callable[[str], None],  # is told now and then how many workers are ready
+        nodes: list[str],  # the node of each actor to start
+        workers: int,  # how many of the actors are workers
+        notify: Callable[[str], None],  # called now and then with the number of ready workers
     ) -> None:
         self._cores = cores
         self._workers, self._notify = workers, notify
         # ready reference of an actor -> its node, and whether it is a worker
         self._under_way: dict[Any, tuple[str, bool]] = {}
         self._ready = 0
-        self._told_s = now_s()
-        most = max(ceil(count / cores[node]) for node, count in Counter(nodes).items())
+        self._notified_s = now_s()
         # START_DEADLINE_S is for one actor; those of a node take turns
-        self.deadline_s = START_DEADLINE_S * most
+        turns = max(ceil(count / cores[node]) for node, count in Counter(nodes).items())
+        self.deadline_s = START_DEADLINE_S * turns
 
     def start(self, node: str, make: Callable[[], Any], *, is_worker: bool = False) -> Any:
         """Start an actor with `make` once its node has a free core.
 
         Raises:
-            RayError: an actor before it did not start.
-            TimeoutError: no actor before it gets ready, or Ray is stuck.
+            RayError: an earlier actor did not start.
+            TimeoutError: no earlier actor gets ready, or Ray is stuck.
         """
-        while sum(where == node for where, _ in self._under_way.values()) >= self._cores[node]:
+        while sum(other == node for other, _ in self._under_way.values()) >= self._cores[node]:
             self._await_one()
         actor = within(START_DEADLINE_S, make)
         self._under_way[actor.__ray_ready__.remote()] = node, is_worker
@@ -257,6 +254,6 @@ class Starting:
         _, is_worker = self._under_way.pop(ready)
         within(START_DEADLINE_S, lambda: ray.get(ready))
         self._ready += is_worker
-        if now_s() >= self._told_s + TELL_EVERY_S:
-            self._told_s = now_s()
+        if now_s() >= self._notified_s + NOTIFY_EVERY_S:
+            self._notified_s = now_s()
             self._notify(f"{self._ready} of {self._workers} workers are ready.")

@@ -43,7 +43,8 @@ class RayCall:
         # references that are ready when it is done; the first has its answer
         report: Sequence[Any],
         *values: Parts,
-        upload: Upload | None = None,  # of its first value to a server; None: it is not a worker's
+        # the upload of its first value to a server; None: it is no worker's call
+        upload: Upload | None = None,
         leases: tuple[Lease, ...] = (),  # the memory of its first value, if the driver lent any
         # the leases of its inputs, held until it is known to be done
         reads: tuple[Lease, ...] = (),
@@ -80,11 +81,11 @@ class RayCall:
             return self._backend.failure_of(error)
         return None
 
-    def follow(self, again: IssuedCall, patched: Patch) -> None:
-        assert isinstance(again, RayCall), "it was made over a pipe"
-        self.leases += again.leases
-        self.report = patched(tuple(self.report), tuple(again.report))
-        self._values = tuple(map(patched, self._values, again._values))
+    def follow(self, retry: IssuedCall, patched: Patch) -> None:
+        assert isinstance(retry, RayCall), "a retry over a pipe"
+        self.leases += retry.leases
+        self.report = patched(tuple(self.report), tuple(retry.report))
+        self._values = tuple(map(patched, self._values, retry._values))
 
     @property
     def parts(self) -> Parts:

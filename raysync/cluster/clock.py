@@ -28,14 +28,14 @@ def sleep_s(seconds: float) -> None:
         time.sleep(seconds)
 
 
-def repeat(call: Callable[[], None], every_s: float, sooner: Event) -> None:
-    """Call a function that never raises now, periodically, and when `sooner` is set."""
+def repeat(call: Callable[[], None], every_s: float, wake: Event) -> None:
+    """Call a function at once, periodically, and when `wake` is set; it must not raise."""
 
     def work() -> None:
         while True:
-            sooner.clear()
+            wake.clear()
             call()
-            sooner.wait(every_s)
+            wake.wait(every_s)
 
     Thread(target=work, daemon=True).start()
 
@@ -61,7 +61,7 @@ def within(limit_s: float, call: Callable[[], Result]) -> Result:
     def work() -> None:
         try:
             future.set_result(call())
-        # Ray's word for a cluster that has gone: no reason for this process to end.
+        # Ray raises it if the cluster is gone, which is no reason for this process to end.
         except SystemExit as error:
             future.set_exception(RaySystemError(f"exit status {error.code}"))
         except BaseException as error:

@@ -47,14 +47,15 @@ PRIVATE_CONFIG = {
     "gcs_rpc_server_reconnect_timeout_s": 7 * 24 * 3600,
 }
 
-GONE_S = 5.0  # how long killed processes may take to exit
-ANSWER_S = 10.0  # how long the cluster may take to accept a connection
+EXIT_S = 5.0  # how long killed processes may take to exit
+CONNECT_S = 10.0  # how long the cluster may take to accept a connection
 SHUTDOWN_S = 10.0  # how long Ray may take to shut down: it takes two seconds
-OF_RAY_CLIENT = (
+# the ends of messages about an address that a run cannot join
+RAY_CLIENT_HINT = (
     "is an address of Ray Client, which raysync does not support: submit a job with `ray job"
     " submit`, or give the address of the GCS, HOST:6379, on a machine of the cluster's network."
 )
-OF_JOBS = (
+JOBS_HINT = (
     "is the URL of a Ray dashboard, for `ray job submit` (RAY_API_SERVER_ADDRESS); a run that joins"
     " a cluster by itself needs the address of its GCS, HOST:6379."
 )
@@ -66,14 +67,15 @@ class Connection:
     def __init__(
         self,
         notify: Callable[[str], None],  # shows the user a sentence
-        address: str | None,  # to join where `cluster.address` is `auto`; None: a private cluster
-        # of a private cluster; None: it is started with the cluster, if it is to fork
+        # the cluster to join where `cluster.address` is `auto`; None: a private one is started
+        address: str | None,
+        # the fork server of a private cluster; None: it is started with the cluster, if needed
         fork_server: ForkServer | None = None,
     ) -> None:
-        self.private = False  # whether the cluster was started here
+        self.is_private = False  # whether the cluster was started here
         self._notify = notify
         self._address = address
-        self._connected = False
+        self._is_connected = False
         self._fork_server = fork_server
         # the handler of SIGTERM from before Ray's; None: unknown, or left alone
         self._sigterm: Any = None
@@ -85,12 +87,12 @@ class Connection:
             ConfigError: there is no such cluster.
         """
         address = cluster.address
-        if self._connected:
+        if self._is_connected:
             return
         # A cluster that is already joined is used as it is, and left as it was.
         if ray.is_initialized():
             if client.is_connected():
-                raise ConfigError(f"cluster.address: ray:// {OF_RAY_CLIENT}")
+                raise ConfigError(f"cluster.address: ray:// {RAY_CLIENT_HINT}")
             if address != "auto":
                 raise ConfigError(
                     f"cluster.address: {address!r}: Ray is already initialised in this process;"
@@ -103,33 +105,33 @@ class Connection:
         if address == "local":
             self._start(cluster, math.ceil(cpus), options)
             return
-        knock(address)
+        check_address(address)
         try:
             self._init(address=address, **options)
         except ConnectionError as error:
             raise ConfigError(
-                f"cluster.address: no Ray cluster at {address!r} ({in_a_line(error)}), or the"
+                f"cluster.address: no Ray cluster at {address!r} ({one_line(error)}), or the"
                 " cluster requires a token: set RAY_AUTH_MODE=token."
             ) from error
         except (RuntimeError, ValueError) as error:  # also another version of Ray
             raise ConfigError(
-                f"cluster.address: cannot join {address!r}: {in_a_line(error)}"
+                f"cluster.address: cannot join {address!r}: {one_line(error)}"
             ) from error
 
     def close(self) -> None:
         """Disconnect. A private cluster is gone afterwards, even if Ray is stuck."""
-        if not self._connected:
+        if not self._is_connected:
             return
-        processes = private_processes(self._fork_server) if self.private else []
+        processes = private_processes(self._fork_server) if self.is_private else []
         try:
-            # Before anything is killed: a driver without its raylet may just exit.
+            # Nothing is killed before this: a driver without its raylet may just exit.
             within(SHUTDOWN_S, ray.shutdown)
         except (TimeoutError, RayError):
-            atexit.unregister(ray.shutdown)  # it would be tried again, without a limit
-            ends = "its processes are killed" if self.private else "the cluster is left as it is"
+            atexit.unregister(ray.shutdown)  # Ray would try again, without a limit
+            ends = "its processes are killed" if self.is_private else "the cluster is left as it is"
             self._notify(f"Ray is stuck: it did not shut down within {SHUTDOWN_S:g} s; {ends}.")
         finally:
-            self._connected = False
+            self._is_connected = False
             kill(processes)
             if self._fork_server is not None:
                 self._fork_server.close()
@@ -150,16 +152,16 @@ class Connection:
                 f" Ray uses this folder: {options['_temp_dir']}."
             )
         options |= {"num_cpus": max(needed, cores), "include_dashboard": cluster.dashboard}
-        self.private = True
+        self.is_private = True
         try:
             self._start_once(cluster, options)
         except Exception as error:  # Ray raises nothing more precise
-            self._notify(f"Ray did not start ({in_a_line(error)}); a second start follows.")
+            self._notify(f"Ray did not start ({one_line(error)}); a second start follows.")
             self.close()
             try:
                 self._start_once(cluster, options)
             except Exception as error:
-                raise RunFailed(f"Ray did not start: {in_a_line(error)}") from error
+                raise RunFailed(f"Ray did not start: {one_line(error)}") from error
         ray.get(ray.put(np.zeros(WARM_BYTES, np.uint8)))
 
     def _start_once(self, cluster: Cluster, options: dict[str, Any]) -> None:
@@ -178,17 +180,18 @@ class Connection:
         """
         if threading.current_thread() is threading.main_thread():
             self._sigterm = signal.getsignal(signal.SIGTERM)
-        self._connected = self.private  # a part of it is there even if the rest does not start
+        # a private cluster has processes to end even if Ray starts only in part
+        self._is_connected = self.is_private
         try:
             with notices_filtered():
                 ray.init(**options)
-            self._connected = True
+            self._is_connected = True
         except SystemExit as stop:  # by Ray's handler, while it starts
             raise SystemExit(128 + signal.SIGTERM) from stop
         finally:
             if self._sigterm is not None:
                 signal.signal(
-                    signal.SIGTERM, _leave if self._sigterm is signal.SIG_DFL else self._sigterm
+                    signal.SIGTERM, _exit if self._sigterm is signal.SIG_DFL else self._sigterm
                 )
 
     def _restore_sigterm(self) -> None:
@@ -197,31 +200,21 @@ class Connection:
         self._sigterm = None
 
 
-def in_a_line(error: Exception) -> str:
-    """Return an error's message without line breaks, of which Ray's have many."""
-    return " ".join(str(error).split()) or type(error).__name__
-
-
-def _leave(number: int, _: object) -> None:
-    """Exit as on Ctrl-C, so that records are completed."""
-    raise SystemExit(128 + number)
-
-
-def knock(address: str) -> None:
-    """Check what answers at HOST:PORT: Ray itself would try for minutes (2.60).
+def check_address(address: str) -> None:
+    """Check that Ray may answer at HOST:PORT: Ray itself would try for minutes (2.60).
 
     Raises:
         ConfigError: nothing answers, or something that is not Ray.
     """
     if address.startswith("http"):
-        raise ConfigError(f"cluster.address: {address!r} {OF_JOBS}")
+        raise ConfigError(f"cluster.address: {address!r} {JOBS_HINT}")
     if address.startswith("ray://"):
-        raise ConfigError(f"cluster.address: {address!r} {OF_RAY_CLIENT}")
+        raise ConfigError(f"cluster.address: {address!r} {RAY_CLIENT_HINT}")
     host, _, port = address.rpartition(":")
     if not host or not port.isdecimal():
         return
     try:
-        connection = HTTPConnection(host.strip("[]"), int(port), timeout=ANSWER_S)
+        connection = HTTPConnection(host.strip("[]"), int(port), timeout=CONNECT_S)
         connection.connect()
     except (OSError, OverflowError) as error:
         reason = getattr(error, "strerror", None) or error
@@ -230,7 +223,17 @@ def knock(address: str) -> None:
     with closing(connection), suppress(OSError, HTTPException):
         connection.request("GET", "/")
         connection.getresponse()
-        raise ConfigError(f"cluster.address: {address!r} answers in HTTP, so it {OF_JOBS}")
+        raise ConfigError(f"cluster.address: {address!r} answers in HTTP, so it {JOBS_HINT}")
+
+
+def one_line(error: Exception) -> str:
+    """Return an error's message without line breaks, of which Ray's have many."""
+    return " ".join(str(error).split()) or type(error).__name__
+
+
+def _exit(number: int, _: object) -> None:
+    """Exit as on Ctrl-C, so that records are completed."""
+    raise SystemExit(128 + number)
 
 
 def private_processes(fork_server: ForkServer | None) -> list[psutil.Process]:
@@ -240,11 +243,13 @@ def private_processes(fork_server: ForkServer | None) -> list[psutil.Process]:
     Worker processes are children of the fork server.
     """
     folder = str(Path(ray.__file__).parent)
-    own = [child for child in psutil.Process().children() if folder in " ".join(_command(child))]
+    started = [
+        child for child in psutil.Process().children() if folder in " ".join(_command(child))
+    ]
     if fork_server is not None:
         with suppress(psutil.Error):
-            own.append(psutil.Process(fork_server.pid))
-    return [one for child in own for one in (child, *_below(child))]
+            started.append(psutil.Process(fork_server.pid))
+    return [one for process in started for one in (process, *_descendants(process))]
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:
@@ -253,7 +258,7 @@ def kill(processes: Iterable[psutil.Process]) -> None:
     for process in killed:
         with suppress(psutil.Error):
             process.kill()
-    psutil.wait_procs(killed, timeout=GONE_S)
+    psutil.wait_procs(killed, timeout=EXIT_S)
 
 
 def _command(process: psutil.Process) -> list[str]:
@@ -262,7 +267,7 @@ def _command(process: psutil.Process) -> list[str]:
     return []
 
 
-def _below(process: psutil.Process) -> list[psutil.Process]:
+def _descendants(process: psutil.Process) -> list[psutil.Process]:
     with suppress(psutil.Error):
         return list(process.children(recursive=True))
     return []

@@ -38,11 +38,11 @@ BESIDE = "beside"  # Ray's concurrency group of calls during a run
 class RunActors:
     """The actors of a run, and their places."""
 
-    servers: Sequence[Any]  # Ray's handles, as of all actors
+    servers: Sequence[Any]  # Ray's handles of the server actors
     receivers: Sequence[Any]  # one beside each server; None if the cluster is one node
     evaluator: Any
     workers: Mapping[str, Any]  # id of a worker -> its handle
-    names: Mapping[str, str]  # Ray's id of an actor -> its id here, of workers and servers
+    names: Mapping[str, str]  # Ray's id of an actor -> the id of the worker or server
     sites: Mapping[str, str]  # id of a worker -> Ray's id of its node
     server_sites: Sequence[str]  # Ray's node id of each server actor
     group: PlacementGroup
@@ -95,7 +95,7 @@ class Controller:
             for lines in driver.run():
                 log_events(lines)
                 if collector is not None:
-                    # here: at a resumption, the machine is another once the driver has begun
+                    # repeated with each report: a driver that resumes replaces the machine
                     collector.measures.share(rosters_by_stage(driver.topology))
                     self._exporter.publish(partial(collector.take, lines))
                 while driver.models:
@@ -116,7 +116,7 @@ class Controller:
     @ray.method(concurrency_group=BESIDE)  # type: ignore[untyped-decorator]
     def stop(self) -> None:
         """Let the run in progress end as `stopped`, after a last checkpoint."""
-        driver = self._driver  # once: `run` lets go of it in another thread
+        driver = self._driver  # read once: `run` sets it to None in another thread
         if driver is not None:
             driver.stop()
 
@@ -132,6 +132,15 @@ def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | No
     return Collector(spec.labels, topology.paradigm.phase, measures)
 
 
+def writers_of(spec: RunSpec, actors: RunActors) -> Writers:
+    return Writers(
+        sum(spec.vector_bytes.values()),
+        sum(spec.push_bytes.values()),
+        {worker: actor_id(handle) for worker, handle in actors.workers.items()},
+        [actor_id(server) for server in actors.servers],
+    )
+
+
 def driver_of(
     spec: RunSpec,
     actors: RunActors,
@@ -144,7 +153,7 @@ def driver_of(
     if any(
         isinstance(fault, Crash) and fault.rejoin_after_s is not None for fault in experiment.faults
     ):
-        respawns.fetch()  # before the run begins, so that planned restarts are in time
+        respawns.fetch()  # now: a planned restart must not wait for the import of torch
     shards = {
         name: Shards(
             [actors.servers[index] for index in indices],
@@ -180,13 +189,4 @@ def driver_of(
         marks=marks,
         primary=spec.primary,
         checkpoint=checkpoint,
-    )
-
-
-def writers_of(spec: RunSpec, actors: RunActors) -> Writers:
-    return Writers(
-        sum(spec.vector_bytes.values()),
-        sum(spec.push_bytes.values()),
-        {worker: actor_id(handle) for worker, handle in actors.workers.items()},
-        [actor_id(server) for server in actors.servers],
     )

@@ -26,13 +26,13 @@ def full_reason() -> str:
     with suppress(TimeoutError):
         sizes = within(ANSWER_S, _sizes)
     if not sizes:
-        size = ""
+        text = ""
     elif len(set(sizes)) == 1:
-        size = f" ({sizes[0] / 1e6:.0f} MB a node)"
+        text = f" ({sizes[0] / 1e6:.0f} MB a node)"
     else:
-        size = f" ({min(sizes) / 1e6:.0f} to {max(sizes) / 1e6:.0f} MB a node)"
+        text = f" ({min(sizes) / 1e6:.0f} to {max(sizes) / 1e6:.0f} MB a node)"
     return (
-        f"an object store of Ray is full{size}, and so is the disk to which it spills; give the"
+        f"an object store of Ray is full{text}, and so is the disk to which it spills; give the"
         " nodes larger stores (ray start --object-store-memory), or free space on their disks"
     )
 

@@ -18,10 +18,10 @@ from raysync.record.event_text import texts_of
 from raysync.record.metrics_registry import REGISTRY, RunLabels
 
 LOGGER = "raysync"
-LINE = "%(asctime)s %(levelname)s %(actor)s at_s=%(at_s)s kind=%(kind)s %(message)s"
-# how long a server adds up its seconds: telling Ray of each update is slow
-TELL_EVERY_S = 1.0
-BEGINS = 1e-9  # the first value of a counter, since 0 is not published
+LOG_FORMAT = "%(asctime)s %(levelname)s %(actor)s at_s=%(at_s)s kind=%(kind)s %(message)s"
+# how long a server adds up its seconds: publishing those of each update is slow
+PUBLISH_EVERY_S = 1.0
+FIRST_VALUE = 1e-9  # the first value of a counter, since 0 is not published
 
 
 def log_to_stderr(actor: str) -> None:
@@ -32,7 +32,7 @@ def log_to_stderr(actor: str) -> None:
     if not logger.handlers and not logging.getLogger().handlers:
         handler = logging.StreamHandler()
         handler.setFormatter(
-            logging.Formatter(LINE, defaults={"actor": actor, "at_s": "-", "kind": "-"})
+            logging.Formatter(LOG_FORMAT, defaults={"actor": actor, "at_s": "-", "kind": "-"})
         )
         logger.addHandler(handler)
 
@@ -87,17 +87,17 @@ class Exporter:
     """
 
     def __init__(self) -> None:
-        self._made: dict[str, Any] = {}
-        self._gave_up = False
+        self._metrics: dict[str, Any] = {}
+        self._has_failed = False
 
     def publish(self, collect: Callable[[], Collected]) -> None:
         """Publish what `collect` returns; its errors count as Ray's."""
-        if self._gave_up:
+        if self._has_failed:
             return
         try:
             collected = collect()
-            for (name, labels), by in collected.counters.items():
-                self._metric(name).inc(by or BEGINS, _tags(name, labels))
+            for (name, labels), increment in collected.counters.items():
+                self._metric(name).inc(increment or FIRST_VALUE, _tags(name, labels))
             for (name, labels), value in collected.gauges.items():
                 self._metric(name).set(value, _tags(name, labels))
             for (name, labels), values in collected.histograms.items():
@@ -105,13 +105,13 @@ class Exporter:
                 for value in values:
                     metric.observe(value, tags)
         except Exception:
-            self._gave_up = True
+            self._has_failed = True
             logging.getLogger(__name__).exception("the run publishes no more metrics")
 
     def _metric(self, name: str) -> Any:
-        if name not in self._made:  # a second one would be the same, with the first description
-            self._made[name] = _make(name)
-        return self._made[name]
+        if name not in self._metrics:  # a second one would be the same, with the first description
+            self._metrics[name] = _create_metric(name)
+        return self._metrics[name]
 
 
 class UpdateSeconds:
@@ -120,10 +120,10 @@ class UpdateSeconds:
     def __init__(self, exporter: Exporter, labels: RunLabels | None) -> None:
         self._exporter = exporter
         self._key = None if labels is None else ("raysync_server_update_seconds", labels.values)
-        self._untold_s = 0.0
-        self._told_at_s = now_s()
+        self._unpublished_s = 0.0
+        self._published_at_s = now_s()
         if self._key is not None:
-            self._publish(0.0)  # as the updates that it is divided by begin with 0
+            self._publish(0.0)  # it is divided by the counted updates, which begin with 0
 
     @contextmanager
     def timed(self) -> Iterator[None]:
@@ -133,23 +133,23 @@ class UpdateSeconds:
         if self._key is None:
             return
         ended_s = now_s()
-        self._untold_s += ended_s - began_s
-        if ended_s >= self._told_at_s + TELL_EVERY_S:
-            self.tell()
+        self._unpublished_s += ended_s - began_s
+        if ended_s >= self._published_at_s + PUBLISH_EVERY_S:
+            self.flush()
 
-    def tell(self) -> None:
+    def flush(self) -> None:
         """Publish new seconds; called with each publication of weights, so at the end too."""
-        if self._key is not None and self._untold_s > 0:
-            self._publish(self._untold_s)
-            self._untold_s, self._told_at_s = 0.0, now_s()
+        if self._key is not None and self._unpublished_s > 0:
+            self._publish(self._unpublished_s)
+            self._unpublished_s, self._published_at_s = 0.0, now_s()
 
-    def _publish(self, took_s: float) -> None:
+    def _publish(self, seconds: float) -> None:
         assert self._key is not None, "a run without labels publishes nothing"
         key = self._key
-        self._exporter.publish(lambda: Collected(counters={key: took_s}))
+        self._exporter.publish(lambda: Collected(counters={key: seconds}))
 
 
-def _make(name: str) -> Any:
+def _create_metric(name: str) -> Any:
     metric = REGISTRY[name]
     match metric.kind:
         case "counter":

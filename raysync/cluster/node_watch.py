@@ -17,7 +17,7 @@ from raysync.cluster.ray_private.names import draining_nodes
 from raysync.core.ids import WorkerId
 from raysync.engine.backend import Availability
 
-LOOK_EVERY_S = 2.0
+POLL_EVERY_S = 2.0
 # How long Ray may take to reschedule a lost bundle, if there is space. Until then nobody knows
 # whether there is.
 PLACED_S = 5.0
@@ -74,10 +74,10 @@ class NodeWatch:
         self.view: NodeView | None = None
         # bundle without a node -> when that was first seen
         self._without_since_s: dict[int, float] = {}
-        # how often a new view was requested: a look that began before the latest request is stale
+        # how often a new view was requested: a poll that began before the latest request is stale
         self._refreshed, self._lock = 0, Lock()
         self._wake, self._has_failed = Event(), False
-        repeat(self._look, LOOK_EVERY_S, self._wake)
+        repeat(self._poll, POLL_EVERY_S, self._wake)
 
     def refresh(self) -> None:
         with self._lock:
@@ -85,7 +85,7 @@ class NodeWatch:
             self.view = None
         self._wake.set()
 
-    def _look(self) -> None:
+    def _poll(self) -> None:
         refreshed = self._refreshed
         try:
             view = view_of(self._group)

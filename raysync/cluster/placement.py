@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -28,7 +28,9 @@ EVALUATOR_SHARE = 0.1  # the evaluator's default share of a worker's GPU
 # resources that cannot be requested: names of nodes, and of other placement groups
 RAYS_OWN = re.compile(r"node:|.*_group_([0-9]+_)?[0-9a-f]{36}$")
 # the least amount: no bundle may be empty, and an accelerator type is requested by a trace of it
-LEAST = 0.001
+LEAST_AMOUNT = 0.001
+ROUNDING = 1e-9  # sums of amounts may differ that much
+LISTED_KINDS = 6  # kinds of nodes that a message lists, at most
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ class Plan:
     """The bundles of a run, and the bundle of each actor."""
 
     bundles: tuple[Bundle, ...]
-    # Indices of bundles, as of all actors. The controller is with the first server, and needs no
+    # The indices of the actors' bundles. The controller is with the first server, and needs no
     # resources.
     servers: tuple[int, ...]
     evaluator: int
@@ -74,45 +76,45 @@ class ClusterNode:
 def plan(experiment: Experiment) -> Plan:
     """Return the bundles of an experiment, with the first label selector of each group."""
     cluster, groups = experiment.cluster, list(experiment.slots().values())
-    workers = [Bundle(_of(group), _resources(group), group.label_selector) for group in groups]
+    workers = [Bundle(_owner(group), _resources(group), group.label_selector) for group in groups]
     gpus = cluster.evaluator_gpus
-    host = _host_of_evaluator(groups) if gpus is None else None
+    evaluator_host = _host_of_evaluator(groups) if gpus is None else None
     evaluators: list[Bundle] = []
-    if host is None:
+    if evaluator_host is None:
         evaluators = [_bundle("the evaluator", CPU=cluster.evaluator_cpus, GPU=gpus or 0)]
     servers: list[Bundle] = []
-    hosts = cluster.hosts(len(workers))
-    for place in hosts:
-        workers[place] = _with(workers[place], cluster.server_cpus)
-    if not hosts:
+    server_hosts = cluster.hosts(len(workers))
+    for host in server_hosts:
+        workers[host] = _with_cpus(workers[host], cluster.server_cpus)
+    if not server_hosts:
         server = _bundle("the server", CPU=cluster.server_cpus)
         servers = [replace(server, labels=cluster.server_label_selector)] * cluster.server_shards
     first = len(servers) + len(evaluators)
     return Plan(
         bundles=(*servers, *evaluators, *workers),
-        servers=tuple(range(len(servers))) if servers else tuple(first + place for place in hosts),
-        evaluator=len(servers) if host is None else first + host,
+        servers=tuple(range(len(servers))) or tuple(first + host for host in server_hosts),
+        evaluator=len(servers) if evaluator_host is None else first + evaluator_host,
         workers=tuple(range(first, first + len(workers))),
         evaluator_gpus=(gpus or 0.0)
-        if host is None
-        else min(EVALUATOR_SHARE, groups[host].gpus / 2),
-        evaluator_cpus=cluster.evaluator_cpus if host is None else 0.0,
+        if evaluator_host is None
+        else min(EVALUATOR_SHARE, groups[evaluator_host].gpus / 2),
+        evaluator_cpus=cluster.evaluator_cpus if evaluator_host is None else 0.0,
     )
 
 
 def _host_of_evaluator(groups: Sequence[WorkerGroup]) -> int | None:
     """Choose the worker that shares its GPU with the evaluator by default; None: there is none.
 
-    So evaluations of a large model do not outlast the training. Ray cannot split several GPUs.
+    On a GPU, evaluations of a large model do not outlast the training. Ray cannot split several.
     """
     return next((index for index, group in enumerate(groups) if 0 < group.gpus <= 1), None)
 
 
-def _with(bundle: Bundle, cpus: float) -> Bundle:
+def _with_cpus(bundle: Bundle, cpus: float) -> Bundle:
     return replace(bundle, resources=total([bundle.resources, {"CPU": cpus}]))
 
 
-def _of(group: WorkerGroup) -> str:
+def _owner(group: WorkerGroup) -> str:
     return f"worker group {group.name!r}"
 
 
@@ -120,15 +122,155 @@ def _resources(group: WorkerGroup) -> Amounts:
     kind = (
         {}
         if group.accelerator_type is None
-        else {f"accelerator_type:{group.accelerator_type}": LEAST}
+        else {f"accelerator_type:{group.accelerator_type}": LEAST_AMOUNT}
     )
     return _bundle("", CPU=group.cpus, GPU=group.gpus).resources | kind | group.resources
 
 
 def _bundle(owner: str, **resources: float) -> Bundle:
     return Bundle(
-        owner, {name: amount for name, amount in resources.items() if amount} or {"CPU": LEAST}
+        owner,
+        {name: amount for name, amount in resources.items() if amount} or {"CPU": LEAST_AMOUNT},
     )
+
+
+def cpus(experiment: Experiment) -> float:
+    """Return the least CPUs of a cluster for the experiment."""
+    return total(bundle.resources for bundle in plan(experiment).bundles).get("CPU", 1)
+
+
+# ---- the present cluster ----
+
+
+def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
+    """Return the plan of an experiment on the present cluster, and its ready placement group.
+
+    Raises:
+        ConfigError: the cluster cannot hold it, or has no place for it within the placement
+            deadline.
+        TimeoutError: Ray is stuck.
+    """
+    final = within(ANSWER_S, lambda: feasible_plan(experiment))
+    group = within(ANSWER_S, lambda: placement_group(**placement_request(final), name=name))
+    deadline_s = experiment.cluster.placement_deadline_s
+    try:
+        within(deadline_s + ANSWER_S, lambda: ray.get(group.ready(), timeout=deadline_s))
+    except BaseException as error:
+        within(ANSWER_S, lambda: remove_placement_group(group))
+        if not isinstance(error, GetTimeoutError):
+            raise
+        raise ConfigError(_deadline_message(final.bundles, _nodes(), deadline_s)) from None
+    return final, group
+
+
+def feasible_plan(experiment: Experiment) -> Plan:
+    """Return the plan of an experiment on the present cluster.
+
+    Raises:
+        ConfigError: the cluster certainly cannot hold it.
+    """
+    nodes = _nodes()
+    final = choose_selectors(experiment, nodes)
+    if owner := infeasible_reason(final.bundles, nodes):
+        raise ConfigError(
+            f"cluster: {owner} does not fit. Requested: {_count_bundles(final.bundles)}.\n"
+            f"{_offer(nodes)}.{_hint(experiment, owner, nodes)}"
+        )
+    return final
+
+
+def choose_selectors(experiment: Experiment, nodes: Sequence[ClusterNode]) -> Plan:
+    """Return the plan with the label selectors that the cluster can meet.
+
+    A group, in order, gets its first selector with which all bundles so far can be placed, by the
+    nodes' total resources, not the free ones: Ray's placement groups have no fallback.
+    """
+    requested = plan(experiment)
+    bundles = list(requested.bundles)
+    for group in experiment.workers:
+        indices = [index for index, bundle in enumerate(bundles) if bundle.owner == _owner(group)]
+        settled = [bundle for bundle in bundles[: indices[-1] + 1] if bundle.owner != _owner(group)]
+        for labels in (group.label_selector, *group.fallback_label_selectors):
+            tried = [replace(bundles[index], labels=labels) for index in indices]
+            if infeasible_reason([*settled, *tried], nodes) is None:
+                for index, bundle in zip(indices, tried, strict=True):
+                    bundles[index] = bundle
+                break
+    return replace(requested, bundles=tuple(bundles))
+
+
+def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> str | None:
+    """Name what certainly cannot be placed; None: nothing is certain.
+
+    That is a bundle that no node holds, or one with which the bundles restricted to certain nodes
+    exceed those nodes' total. None is no proof: only Ray decides how bundles share nodes.
+    """
+    holders = [
+        frozenset(index for index, node in enumerate(nodes) if node.holds(bundle))
+        for bundle in bundles
+    ]
+    # set of nodes -> the sum of the bundles that only they can hold, and what they have
+    demand: dict[frozenset[int], Counter[str]] = {able: Counter() for able in holders}
+    supply = {able: total(nodes[index].resources for index in able) for able in demand}
+    for bundle, able in zip(bundles, holders, strict=True):
+        for superset, requested in demand.items():
+            if able <= superset:
+                requested.update(bundle.resources)
+                if not able or not covers(supply[superset], requested):
+                    return bundle.owner
+    return None
+
+
+def _nodes() -> list[ClusterNode]:
+    return [ClusterNode(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
+
+
+def placement_request(final: Plan) -> dict[str, Any]:
+    return {
+        "bundles": [bundle.resources for bundle in final.bundles],
+        "strategy": "PACK",
+        "bundle_label_selector": [bundle.labels for bundle in final.bundles],
+    }
+
+
+def fallbacks(requested: Plan, final: Plan) -> dict[str, str]:
+    """Return the owners of bundles with a fallback label selector -> that selector, as text."""
+    return {
+        final_bundle.owner: _show_labels(final_bundle.labels)
+        for bundle, final_bundle in zip(requested.bundles, final.bundles, strict=True)
+        if bundle.labels != final_bundle.labels
+    }
+
+
+def infeasible_together(final: Plan) -> str | None:
+    """Explain why Ray cannot place the plan though nothing else runs; None: it can.
+
+    `feasible_plan` does not detect this.
+    """
+    group = placement_group(**placement_request(final))
+    try:
+        ready, _ = ray.wait([group.ready()], timeout=VERDICT_S)
+        nodes = _nodes()
+        return (
+            _crowding_message(final.bundles, nodes)
+            if not ready and _is_free(final.bundles, nodes)
+            else None
+        )
+    finally:
+        remove_placement_group(group)
+
+
+def _is_free(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> bool:
+    """Whether all resources that the bundles request are free."""
+    declared, free = total(node.resources for node in nodes), ray.available_resources()
+    return all(
+        free.get(name, 0) >= declared.get(name, 0)
+        for bundle in bundles
+        for name in bundle.resources
+    )
+
+
+# ---- resources and labels ----
 
 
 def total(parts: Iterable[Mapping[str, float]]) -> Amounts:
@@ -140,7 +282,7 @@ def total(parts: Iterable[Mapping[str, float]]) -> Amounts:
 
 def covers(available: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
     """Whether the available resources suffice."""
-    return all(available.get(name, 0) >= amount - 1e-9 for name, amount in wanted.items())
+    return all(available.get(name, 0) >= amount - ROUNDING for name, amount in wanted.items())
 
 
 def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
@@ -154,147 +296,25 @@ def _meets(value: str | None, condition: str) -> bool:
     return (value in one_of) != condition.startswith("!")
 
 
-def infeasible_reason(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> str | None:
-    """Name what certainly cannot be placed; None: nothing is certain.
-
-    That is a bundle that no node holds, or one with which the bundles restricted to certain nodes
-    exceed those nodes' total. None is no proof: only Ray decides how bundles share nodes.
-    """
-    holders = [
-        frozenset(index for index, node in enumerate(nodes) if node.holds(bundle))
-        for bundle in bundles
-    ]
-    demand: dict[frozenset[int], Counter[str]] = {held: Counter() for held in holders}
-    there = {held: total(nodes[index].resources for index in held) for held in demand}
-    for bundle, held in zip(bundles, holders, strict=True):
-        for nodes_there, so_far in demand.items():
-            if held <= nodes_there:
-                so_far.update(bundle.resources)
-                if not held or not covers(there[nodes_there], so_far):
-                    return bundle.owner
-    return None
-
-
-def chosen(experiment: Experiment, nodes: Sequence[ClusterNode]) -> Plan:
-    """Return the plan with the label selectors that the cluster can meet.
-
-    A group, in order, gets its first selector with which all bundles so far can be placed, by the
-    nodes' total resources, not the free ones: Ray's placement groups have no fallback.
-    """
-    whole = plan(experiment)
-    bundles = list(whole.bundles)
-    for group in experiment.workers:
-        indices = [index for index, bundle in enumerate(bundles) if bundle.owner == _of(group)]
-        settled = [bundle for bundle in bundles[: indices[-1] + 1] if bundle.owner != _of(group)]
-        for labels in (group.label_selector, *group.fallback_label_selectors):
-            tried = [replace(bundles[index], labels=labels) for index in indices]
-            if infeasible_reason([*settled, *tried], nodes) is None:
-                for index, bundle in zip(indices, tried, strict=True):
-                    bundles[index] = bundle
-                break
-    return replace(whole, bundles=tuple(bundles))
-
-
-def fallbacks(requested: Plan, final: Plan) -> dict[str, str]:
-    """Return the owners of bundles with a fallback label selector -> that selector, as text."""
-    return {
-        final_bundle.owner: _show_labels(final_bundle.labels)
-        for bundle, final_bundle in zip(requested.bundles, final.bundles, strict=True)
-        if bundle.labels != final_bundle.labels
-    }
-
-
-def placed(experiment: Experiment) -> Plan:
-    """Return the plan of an experiment on the present cluster.
-
-    Raises:
-        ConfigError: the cluster certainly cannot hold it.
-    """
-    nodes = _nodes()
-    final = chosen(experiment, nodes)
-    if owner := infeasible_reason(final.bundles, nodes):
-        raise ConfigError(
-            f"cluster: {owner} does not fit. Requested: {_counted(final.bundles)}.\n"
-            f"{_offer(nodes)}.{_hint(experiment, owner, nodes)}"
-        )
-    return final
-
-
-def asked_of_ray(final: Plan) -> dict[str, Any]:
-    return {
-        "bundles": [bundle.resources for bundle in final.bundles],
-        "strategy": "PACK",
-        "bundle_label_selector": [bundle.labels for bundle in final.bundles],
-    }
-
-
-def infeasible_together(final: Plan) -> str | None:
-    """Explain why Ray cannot place the plan though nothing else runs; None: it can.
-
-    `placed` does not detect this.
-    """
-    group = placement_group(**asked_of_ray(final))
-    try:
-        ready, _ = ray.wait([group.ready()], timeout=VERDICT_S)
-        nodes = _nodes()
-        return (
-            _together(final.bundles, nodes) if not ready and _idle(final.bundles, nodes) else None
-        )
-    finally:
-        remove_placement_group(group)
-
-
-def _idle(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> bool:
-    """Whether all resources that the bundles request are free."""
-    there, free = total(node.resources for node in nodes), ray.available_resources()
-    return all(
-        free.get(name, 0) >= there.get(name, 0) for bundle in bundles for name in bundle.resources
-    )
-
-
-def cpus(experiment: Experiment) -> float:
-    """Return the least CPUs of a cluster for the experiment."""
-    return total(bundle.resources for bundle in plan(experiment).bundles).get("CPU", 1)
-
-
-def _nodes() -> list[ClusterNode]:
-    return [ClusterNode(node["Resources"], node["Labels"]) for node in ray.nodes() if node["Alive"]]
-
-
-def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
-    """Return the plan of an experiment on the present cluster, and its ready placement group.
-
-    Raises:
-        ConfigError: the cluster cannot hold it, or has no place for it within the placement
-            deadline.
-        TimeoutError: Ray is stuck.
-    """
-    final = within(ANSWER_S, lambda: placed(experiment))
-    group = within(ANSWER_S, lambda: placement_group(**asked_of_ray(final), name=name))
-    deadline_s = experiment.cluster.placement_deadline_s
-    try:
-        within(deadline_s + ANSWER_S, lambda: ray.get(group.ready(), timeout=deadline_s))
-    except BaseException as error:
-        within(ANSWER_S, lambda: remove_placement_group(group))
-        if not isinstance(error, GetTimeoutError):
-            raise
-        raise ConfigError(_late(final.bundles, _nodes(), deadline_s)) from None
-    return final, group
-
-
 # ---- messages for the user ----
 
 
 def _hint(experiment: Experiment, owner: str, nodes: Sequence[ClusterNode]) -> str:
     """Return the likely mistake behind a bundle that does not fit."""
-    if owner == "the evaluator" and experiment.cluster.evaluator_gpus and not _any(nodes, "GPU"):
+    if (
+        owner == "the evaluator"
+        and experiment.cluster.evaluator_gpus
+        and not _is_offered(nodes, "GPU")
+    ):
         return " There is no GPU: leave evaluator_gpus out."
     for group in experiment.workers:
-        if owner != _of(group):
+        if owner != _owner(group):
             continue
-        if group.gpus and not _any(nodes, "GPU"):
+        if group.gpus and not _is_offered(nodes, "GPU"):
             return " There is no GPU: set gpus: 0 and emulate with speed or step_s."
-        if group.accelerator_type and not _any(nodes, f"accelerator_type:{group.accelerator_type}"):
+        if group.accelerator_type and not _is_offered(
+            nodes, f"accelerator_type:{group.accelerator_type}"
+        ):
             return f" No node has accelerator_type:{group.accelerator_type} among its resources."
         selectors = (group.label_selector, *group.fallback_label_selectors)
         if group.label_selector and not any(
@@ -304,14 +324,16 @@ def _hint(experiment: Experiment, owner: str, nodes: Sequence[ClusterNode]) -> s
     return ""
 
 
-def _any(nodes: Sequence[ClusterNode], resource: str) -> bool:
+def _is_offered(nodes: Sequence[ClusterNode], resource: str) -> bool:
     return any(node.resources.get(resource) for node in nodes)
 
 
-def _late(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode], deadline_s: float) -> str:
+def _deadline_message(
+    bundles: Sequence[Bundle], nodes: Sequence[ClusterNode], deadline_s: float
+) -> str:
     free = ray.available_resources()
-    if _idle(bundles, nodes):
-        return _together(bundles, nodes)
+    if _is_free(bundles, nodes):
+        return _crowding_message(bundles, nodes)
     owner = (
         infeasible_reason(bundles, [ClusterNode(free, {})])
         if not any(bundle.labels for bundle in bundles)
@@ -319,22 +341,20 @@ def _late(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode], deadline_s: f
     )
     return (
         f"cluster: {owner or 'the run'} got no resources within {deadline_s:g} s; other jobs use"
-        " them.\n"
-        f"Requested: {_counted(bundles)}. Free now: {_show(free)}."
+        f" them.\nRequested: {_count_bundles(bundles)}. Free now: {_show_amounts(free)}."
     )
 
 
-def _together(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> str:
+def _crowding_message(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> str:
     return (
         "cluster: the run does not fit, although nothing else runs: each of these must fit on one"
-        f" node. Requested: {_counted(bundles)}.\n"
-        f"{_offer(nodes)}."
+        f" node. Requested: {_count_bundles(bundles)}.\n{_offer(nodes)}."
     )
 
 
-def _counted(bundles: Sequence[Bundle]) -> str:
+def _count_bundles(bundles: Sequence[Bundle]) -> str:
     alike = Counter(
-        f"{bundle.owner} of {_show(bundle.resources)}"
+        f"{bundle.owner} of {_show_amounts(bundle.resources)}"
         + (f" where {_show_labels(bundle.labels)}" if bundle.labels else "")
         for bundle in bundles
     )
@@ -343,33 +363,34 @@ def _counted(bundles: Sequence[Bundle]) -> str:
 
 def _offer(nodes: Sequence[ClusterNode]) -> str:
     """List the nodes' resources; equal nodes are counted."""
-    kinds = Counter(f"{_show(node.resources)}{_own(node.labels)}" for node in nodes)
-    offers = [f"{count} x {kind}" if count > 1 else kind for kind, count in kinds.most_common(6)]
-    more = f"; and {len(kinds) - 6} other kinds" if len(kinds) > 6 else ""
+    kinds = Counter(f"{_show_amounts(node.resources)}{_node_labels(node.labels)}" for node in nodes)
+    offers = [
+        f"{count} x {kind}" if count > 1 else kind
+        for kind, count in kinds.most_common(LISTED_KINDS)
+    ]
+    others = len(kinds) - LISTED_KINDS
+    more = f"; and {others} other kinds" if others > 0 else ""
     return f"The cluster has {len(nodes)} node(s): {'; '.join(offers)}{more}"
 
 
-def _own(labels: Labels) -> str:
-    own_labels = {label: value for label, value in labels.items() if label != "ray.io/node-id"}
-    return f" ({_show_labels(own_labels)})" if own_labels else ""
+def _node_labels(labels: Labels) -> str:
+    listed = {label: value for label, value in labels.items() if label != "ray.io/node-id"}
+    return f" ({_show_labels(listed)})" if listed else ""
 
 
 def _show_labels(labels: Labels) -> str:
     return ", ".join(f"{label}={value}" for label, value in sorted(labels.items()))
 
 
-def _show(resources: Mapping[str, Any]) -> str:
-    return ", ".join(_amounts(resources))
-
-
-def _amounts(resources: Mapping[str, Any]) -> Iterator[str]:
-    yield f"{resources.get('CPU', 0):g} CPU"
+def _show_amounts(resources: Mapping[str, Any]) -> str:
+    texts = [f"{resources.get('CPU', 0):g} CPU"]
     for name, amount in sorted(resources.items()):
         if name.startswith("accelerator_type:"):
-            yield name.partition(":")[2]
+            texts.append(name.partition(":")[2])
         elif (
             name not in ("CPU", "memory", "object_store_memory")
             and not RAYS_OWN.match(name)
             and amount
         ):
-            yield f"{amount:g} {name}"
+            texts.append(f"{amount:g} {name}")
+    return ", ".join(texts)

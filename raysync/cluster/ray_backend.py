@@ -73,7 +73,7 @@ class RayBackend:
         workers: Mapping[str, Any],  # id -> handle
         respawns: Spawns,
         nodes: WorkerNodes,
-        names: Mapping[str, str],  # Ray's id of an actor -> its id here, of workers and servers
+        names: Mapping[str, str],  # Ray's id of an actor -> the id of the worker or server
         *,
         sites: Mapping[str, str],  # worker -> Ray's id of its node
         # the seconds of a slot's gradient over its emulated link
@@ -113,7 +113,7 @@ class RayBackend:
         if report_at_s <= self.now:
             report_at_s = self._reported_s + SIGN_OF_LIFE_S - self._began_s
         timeout_s = max(0.0, min(self._queue.next_at, report_at_s) - self.now)
-        for reference in self._transport.arrived(self._watched, timeout_s):
+        for reference in self._transport.await_ready(self._watched, timeout_s):
             self._arrived(reference)
         self._nodes.report(self._workers, self._drained, self._node_lost)
         while self._queue.next_at <= self.now:

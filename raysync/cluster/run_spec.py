@@ -25,7 +25,7 @@ class RunSpec:
     vector_bytes: Mapping[str, int]  # id of a server -> the bytes of its weights
     push_bytes: Mapping[str, int]  # id of a server -> the bytes of a gradient for it
     primary: PrimaryMetric  # by which the task's models are judged
-    # name the run in logs and metrics; None: no metrics are published
+    # the run's names in logs and metrics; None: no metrics are published
     labels: RunLabels | None = None
 
     @property
@@ -67,6 +67,6 @@ class RunSpec:
         return ("finished",) if self.is_pipelined else ("finished", "diverged")
 
     @property
-    def published_as(self) -> RunLabels | None:
+    def metric_labels(self) -> RunLabels | None:
         """The labels of the actors' metrics; None: they publish none."""
         return self.labels if self.experiment.cluster.metrics else None

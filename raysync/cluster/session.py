@@ -26,7 +26,7 @@ from raysync.cluster.connection import Connection
 from raysync.cluster.controller import RunActors
 from raysync.cluster.full_object_store import full_reason, is_full
 from raysync.cluster.layout import spec_of, worker_class
-from raysync.cluster.placement import Plan, cpus, fallbacks, placed, plan, reserve
+from raysync.cluster.placement import Plan, cpus, fallbacks, feasible_plan, plan, reserve
 from raysync.cluster.ray_private.fork_server import ForkServer
 from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.transports.choose import choose
@@ -61,16 +61,16 @@ class Session:
     def __init__(
         self,
         notify: Callable[[str], None] = lambda text: None,  # shows the user a sentence
-        # to join where `cluster.address` is `auto`; None: a private cluster
+        # the cluster to join where `cluster.address` is `auto`; None: a private one is started
         address: str | None = None,
-        # with the bundles of `placement.placed`; None: one is created, and removed
-        within: PlacementGroup | None = None,
+        # a group with the bundles of `placement.feasible_plan`; None: one is created, and removed
+        placement_group: PlacementGroup | None = None,
         fork_server: ForkServer | None = None,  # started early for a private cluster
     ) -> None:
         self._notify = notify
         self._connection = Connection(notify, address, fork_server)
-        self._within = within
-        # the actors of the latest run: `server-0`, `evaluator`, and the worker slots
+        self._placement_group = placement_group
+        # `server-0`, `evaluator` or a worker's slot -> the place of that actor in the latest run
         self.places: dict[str, Place] = {}
         self.models: list[SavedModel] = []  # of the latest run, complete before its last report
         self._actor_group: ActorGroup | None = None
@@ -88,7 +88,7 @@ class Session:
         paradigm: AnyParadigm,  # a fresh one
         labels: RunLabels | None = None,  # None: no metrics are published
         checkpoint: Checkpoint | None = None,  # to resume from
-        history: Callable[[], Sequence[Line]] = tuple,  # not needed here
+        history: Callable[[], Sequence[Line]] = tuple,  # not read by this engine
     ) -> Iterator[list[Line] | Checkpoint]:
         """Train under a paradigm, and yield events in order; the last line is an `Ended`.
 
@@ -102,8 +102,8 @@ class Session:
             check_resumable(checkpoint, paradigm)
         spec = spec_of(training, paradigm, labels)
         self._connection.open(spec.experiment.cluster, cpus(spec.experiment))
-        actor_group, begun = self._ready(training, spec, checkpoint)
-        actor_group.whole = False  # until this run has ended well
+        actor_group, begun = self._begin_with_restarts(training, spec, checkpoint)
+        actor_group.is_reusable = False  # until this run has ended well
         ended, lost, has_begun = None, False, False
         self.models = []
         for report in _reports(
@@ -117,11 +117,11 @@ class Session:
                 self.models.append(report)
             elif isinstance(report, Checkpoint):
                 yield report
-            elif report or has_begun:
+            elif report or has_begun:  # an earlier sign of life is no event of the run
                 has_begun = True
                 ended = report[-1] if report and isinstance(report[-1], Ended) else None
                 lost = lost or any(_is_loss(line) for line in report)
-                actor_group.whole = (
+                actor_group.is_reusable = (
                     ended is not None and ended.status in spec.keeps_actors_after and not lost
                 )
                 yield report
@@ -143,7 +143,7 @@ class Session:
                 self._actor_group.start_deadline_s + busy_s, lambda: ray.get(list(resets.values()))
             )
         except RayTaskError as error:
-            if isinstance(error.cause, ConfigError):  # what only an actor can know, of its GPU
+            if isinstance(error.cause, ConfigError):  # of a GPU, which only its actor knows
                 raise error.cause from None
             raise
         self.places = dict(zip(resets, places, strict=True))
@@ -158,13 +158,13 @@ class Session:
 
     # ---- actors ----
 
-    def _ready(
+    def _begin_with_restarts(
         self, training: TrainingPlan, spec: RunSpec, checkpoint: Checkpoint | None
     ) -> tuple[ActorGroup, RunActors]:
         """Return actors that have begun the run.
 
-        Reused actors that do not answer are replaced. New ones of which a process died before the
-        beginning of the run are restarted like workers, by `cluster.restarts`.
+        Reused actors that do not answer are replaced. If a process of new ones dies before the run
+        has begun, all are restarted, as often as `cluster.restarts` allows.
 
         Raises:
             RunFailed: they do not start.
@@ -200,14 +200,14 @@ class Session:
             worker=worker_class(spec),
             requested=requested,
             slots=tuple(spec.slots),
-            threads=threads,
-            spreads=spreads,
+            min_threads=threads,
+            spreads_threads=spreads,
             server_threads=server_threads,
             task_events=experiment.cluster.task_events,
         )
         if (
             self._actor_group is not None
-            and self._actor_group.whole
+            and self._actor_group.is_reusable
             and self._actor_group.spec == wanted
         ):
             return self._actor_group
@@ -215,13 +215,13 @@ class Session:
         name = actor_group_name(spec.labels.experiment if spec.labels else experiment.name)
         chosen, group = (
             reserve(experiment, name)
-            if self._within is None
-            else (placed(experiment), self._within)
+            if self._placement_group is None
+            else (feasible_plan(experiment), self._placement_group)
         )
         self._actor_group = ActorGroup(name, wanted, chosen, group)
-        for owner, where in sorted(fallbacks(requested, chosen).items()):
+        for owner, selector in sorted(fallbacks(requested, chosen).items()):
             self._notify(
-                f"{owner[:1].upper()}{owner[1:]} runs where {where}: the cluster has no room for"
+                f"{owner[:1].upper()}{owner[1:]} runs where {selector}: the cluster has no room for"
                 " its preferred labels."
             )
         self._actor_group.start(spec, self._cores(), self._notify)
@@ -233,9 +233,9 @@ class Session:
             node["NodeID"]: int(node["Resources"].get("CPU", 1))
             for node in within(ANSWER_S, ray.nodes)
         }
-        here = os.cpu_count() or 1
+        cores_here = os.cpu_count() or 1
         return {
-            node: max(1, here if self._connection.private else count)
+            node: max(1, cores_here if self._connection.is_private else count)
             for node, count in declared.items()
         }
 
@@ -245,14 +245,15 @@ class Session:
         On a cluster these are the CPUs of the bundle, or a fair share of its node's cores if that
         is more; on a private one a fair share of the cores.
         """
-        requested, cores, private = plan(experiment), os.cpu_count() or 1, self._connection.private
+        requested, cores = plan(experiment), os.cpu_count() or 1
+        is_private = self._connection.is_private
         share = max(1, cores // len(requested.bundles))
         threads = tuple(
-            share if private else max(1, int(bundle.resources.get("CPU", 1)))
+            share if is_private else max(1, int(bundle.resources.get("CPU", 1)))
             for bundle in requested.bundles
         )
-        servers = server_threads(requested, cores) if private else None
-        return threads, self._within is None, servers
+        servers = server_threads(requested, cores) if is_private else None
+        return threads, self._placement_group is None, servers
 
     def _begin(
         self,
@@ -278,8 +279,8 @@ class Session:
         }
         # A reused worker may still compute its last step.
         self.await_reset(resets, spec.experiment.cluster.step_deadline_s)
-        self._tell_of_missing_gpus(spec)
-        transport = self._transport(actor_group, spec)
+        self._warn_of_missing_gpus(spec)
+        transport = self._choose_transport(actor_group, spec, servers)
         respawns = {
             slot: actor_group.worker_spec(number, spec.group(slot), setup)
             for number, slot in enumerate(spec.slots)
@@ -315,7 +316,7 @@ class Session:
             transport=transport,
         )
 
-    def _tell_of_missing_gpus(self, spec: RunSpec) -> None:
+    def _warn_of_missing_gpus(self, spec: RunSpec) -> None:
         blind = {
             spec.group(slot).name
             for slot in spec.slots
@@ -327,16 +328,15 @@ class Session:
                 " the CPU."
             )
 
-    def _transport(self, actor_group: ActorGroup, spec: RunSpec) -> TransportPlan:
+    def _choose_transport(
+        self, actor_group: ActorGroup, spec: RunSpec, servers: Sequence[str]
+    ) -> TransportPlan:
         """Choose the run's transport, and note it in the places of the actors.
 
         Raises:
             ConfigError: the cluster does not allow the transport that the experiment demands.
         """
         nodes = {name: place.node_id for name, place in self.places.items()}
-        servers = [
-            server_role(spec.first_server + index).kind for index in range(len(actor_group.servers))
-        ]
         sites = Sites(
             {name: nodes[name] for name in servers},
             nodes["evaluator"],
@@ -376,27 +376,12 @@ class Session:
             return
         actor_group, self._actor_group = self._actor_group, None
         try:
-            within(TEARDOWN_S, lambda: actor_group.shutdown(keeps_group=self._within is not None))
+            within(
+                TEARDOWN_S,
+                lambda: actor_group.shutdown(keeps_group=self._placement_group is not None),
+            )
         except TimeoutError:
             self._notify(f"Ray is stuck: it did not end the actors within {TEARDOWN_S:g} s.")
-
-
-def _was_killed(error: Exception) -> bool:
-    """Whether an actor's process died by itself, and not by an error of its constructor."""
-    if not isinstance(error, ActorDiedError | ActorUnavailableError):
-        return False
-    return not error.actor_init_failed
-
-
-def _server_files(spec: RunSpec, checkpoint: Checkpoint | None) -> dict[int, tuple[Any, ...]]:
-    """Return number of a server actor -> a reference to its file in the checkpoint, if any."""
-    if checkpoint is None:
-        return {index: () for indices in spec.servers.values() for index in indices}
-    return {
-        index: (ray.put(np.frombuffer(data, np.uint8)),)
-        for server, indices in spec.servers.items()
-        for index, data in zip(indices, files_of(checkpoint, server, len(indices)), strict=True)
-    }
 
 
 def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkpoint]:
@@ -432,6 +417,22 @@ def _reports(stream: Iterator[Any]) -> Iterator[list[Line] | SavedModel | Checkp
         yield report
 
 
+def _is_loss(line: Line) -> bool:
+    """Whether a worker left before its work was done.
+
+    The next run then gets new actors, even if the worker was restarted: the controller owns the new
+    actor, and the group's handle is of the dead one.
+    """
+    return isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.done
+
+
+def _was_killed(error: Exception) -> bool:
+    """Whether an actor's process died by itself, and not by an error of its constructor."""
+    if not isinstance(error, ActorDiedError | ActorUnavailableError):
+        return False
+    return not error.actor_init_failed
+
+
 def server_threads(requested: Plan, cores: int) -> int:
     """Return the torch threads of each server where all actors share the cores.
 
@@ -443,13 +444,15 @@ def server_threads(requested: Plan, cores: int) -> int:
     return max(1, cores * (shards + 1) // (shards * actors))
 
 
-def _is_loss(line: Line) -> bool:
-    """Whether a worker left before its work was done.
-
-    Even if it was restarted: the controller owns the new actor, and the group's handle is of the
-    dead one. So the next run gets new actors.
-    """
-    return isinstance(line, Entry) and isinstance(line.event, Left) and not line.report.done
+def _server_files(spec: RunSpec, checkpoint: Checkpoint | None) -> dict[int, tuple[Any, ...]]:
+    """Return number of a server actor -> a reference to its file in the checkpoint, if any."""
+    if checkpoint is None:
+        return {index: () for indices in spec.servers.values() for index in indices}
+    return {
+        index: (ray.put(np.frombuffer(data, np.uint8)),)
+        for server, indices in spec.servers.items()
+        for index, data in zip(indices, files_of(checkpoint, server, len(indices)), strict=True)
+    }
 
 
 def _answer(method: Any, *arguments: Any) -> Any:

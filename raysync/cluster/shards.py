@@ -22,7 +22,7 @@ from raysync.engine.messages import (
     method_of,
 )
 
-OVERHEAD_BYTES = 4096  # a bound above what pickling adds to the bytes of a vector
+OVERHEAD_BYTES = 4096  # an upper bound of what pickling adds to the bytes of a vector
 
 Parts = tuple[Any, ...]  # references to the parts of one vector, one a shard
 
@@ -54,14 +54,74 @@ class Shards:
         self.count = len(servers)
         self._servers, self._kinds = list(servers), kinds
         self._lives = [1] * len(servers)
-        self._restarted: Sequence[int] = ()
+        self._restarted: Sequence[int] = ()  # the indices of the shards restarted last
         self._receivers = list(zip(nodes, receivers, strict=True))
         self._is_inline = push_bytes / self.count + OVERHEAD_BYTES <= INLINE_BYTES
-        self._tell_norms = clips and len(servers) > 1
+        self._exchanges_norms = clips and len(servers) > 1
 
     @property
     def first(self) -> Any:
         return self._servers[0]
+
+    def call(
+        self, message: Message, vectors: Sequence[Parts], into: Sequence[Remote] = ()
+    ) -> tuple[Parts, ...]:
+        """Call every shard with its parts of the vectors, and perhaps its slot in shared memory.
+
+        Returns:
+            The references that are ready when it is done, and the parts of the resulting weights,
+            if any.
+        """
+        return self._call(range(self.count), message, vectors, into)
+
+    def _call(
+        self,
+        shards: Sequence[int],
+        message: Message,
+        vectors: Sequence[Parts],
+        into: Sequence[Remote],
+    ) -> tuple[Parts, ...]:
+        parts = list(zip(*vectors, strict=True)) or [()] * self.count
+        if self._exchanges_norms and isinstance(message, ApplyCall):
+            message, parts = self._with_norms(message, parts)
+        method, data = method_of(message), encode(message)
+        options = [{"into": handle} for handle in into] or [{}] * self.count
+        returned = [
+            getattr(self._servers[index], method).remote(data, *parts[index], **options[index])
+            for index in shards
+        ]
+        match message:
+            case ApplyCall() | PublishCall() | SnapshotCall() | SavedCall() | StatisticsCall():
+                # The driver waits for small reports: a value stays where it is until it is needed.
+                values, reports = zip(*returned, strict=True)
+                return reports, values
+        return (tuple(returned),)
+
+    def _with_norms(
+        self, message: ApplyCall, parts: Sequence[Parts]
+    ) -> tuple[ApplyCall, list[Parts]]:
+        """Let each shard combine its gradients; return the update with all norms as its inputs."""
+        assert message.plan is not None, "an update without its details"
+        data = encode(CombineCall(message.plan))
+        norms = tuple(
+            server.combine.remote(data, *gradients)
+            for server, gradients in zip(self._servers, parts, strict=True)
+        )
+        return replace(message, plan=replace(message.plan, combined=True)), [norms] * self.count
+
+    def fetch(self, gradient: Parts, node: str | None) -> list[Any]:
+        """Bring each part of a gradient from a worker's node, if known, to the node of its shard.
+
+        Returns:
+            The references to wait for; none if the parts are there, or travel inside the calls.
+        """
+        if self._is_inline:
+            return []
+        return [
+            receiver.receive.remote(part)
+            for part, (home, receiver) in zip(gradient, self._receivers, strict=True)
+            if receiver is not None and home != node
+        ]
 
     def restart(
         self, dead: Collection[str], base: Parts | None, spawns: Spawns
@@ -71,15 +131,15 @@ class Shards:
         Args:
             dead: Ray's ids of dead actors; if none is a shard, all shards restart.
             base: the parts of the snapshot; None: their states at the beginning of the run.
-            spawns: starts them.
+            spawns: the source of the new actors.
 
         Returns:
             Ray's ids of the new actors, and references that are ready when they are.
         """
-        everyone = range(self.count)
-        restarted = [index for index in everyone if actor_id(self._servers[index]) in dead]
+        indices = range(self.count)
+        restarted = [index for index in indices if actor_id(self._servers[index]) in dead]
         # All restart if they exchange norms: a shard that waits for a lost norm misses the update.
-        self._restarted = list(everyone) if self._tell_norms or not restarted else restarted
+        self._restarted = list(indices) if self._exchanges_norms or not restarted else restarted
         ready = []
         for index in self._restarted:
             ray.kill(self._servers[index])
@@ -101,63 +161,3 @@ class Shards:
         """Replace the parts of the shards restarted last."""
         patch = dict(zip(self._restarted, new, strict=True))
         return tuple(patch.get(index, part) for index, part in enumerate(parts))
-
-    def fetch(self, gradient: Parts, node: str | None) -> list[Any]:
-        """Bring each part of a gradient from a worker's node, if known, to the node of its shard.
-
-        Returns:
-            The references to wait for; none if the parts are there, or travel inside the calls.
-        """
-        if self._is_inline:
-            return []
-        return [
-            receiver.receive.remote(part)
-            for part, (home, receiver) in zip(gradient, self._receivers, strict=True)
-            if receiver is not None and home != node
-        ]
-
-    def call(
-        self, message: Message, vectors: Sequence[Parts], into: Sequence[Remote] = ()
-    ) -> tuple[Parts, ...]:
-        """Call every shard with its parts of the vectors, and perhaps its slot in shared memory.
-
-        Returns:
-            The references that are ready when it is done, and the parts of the resulting weights,
-            if any.
-        """
-        return self._call(range(self.count), message, vectors, into)
-
-    def _call(
-        self,
-        shards: Sequence[int],
-        message: Message,
-        vectors: Sequence[Parts],
-        into: Sequence[Remote],
-    ) -> tuple[Parts, ...]:
-        parts = list(zip(*vectors, strict=True)) or [()] * self.count
-        if self._tell_norms and isinstance(message, ApplyCall):
-            message, parts = self._with_norms(message, parts)
-        method, data = method_of(message), encode(message)
-        options = [{"into": handle} for handle in into] or [{}] * self.count
-        returned = [
-            getattr(self._servers[index], method).remote(data, *parts[index], **options[index])
-            for index in shards
-        ]
-        match message:
-            case ApplyCall() | PublishCall() | SnapshotCall() | SavedCall() | StatisticsCall():
-                # What is waited for is small: a value stays where it is until someone needs it.
-                values, reports = zip(*returned, strict=True)
-                return reports, values
-        return (tuple(returned),)
-
-    def _with_norms(
-        self, message: ApplyCall, parts: Sequence[Parts]
-    ) -> tuple[ApplyCall, list[Parts]]:
-        """Let each shard combine its gradients; return the update with all norms as its inputs."""
-        assert message.plan is not None, "an update without its details"
-        data = encode(CombineCall(message.plan))
-        norms = tuple(
-            server.combine.remote(data, *its)
-            for server, its in zip(self._servers, parts, strict=True)
-        )
-        return replace(message, plan=replace(message.plan, combined=True)), [norms] * self.count

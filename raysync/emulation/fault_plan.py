@@ -20,22 +20,133 @@ from raysync.step_fault import NO_FAULT, StepFault
 # faults that hold at its Release.
 
 
+class FaultPlan:
+    """All faults of a run; it remembers which took effect."""
+
+    def __init__(self, experiment: Experiment) -> None:
+        self._experiment = experiment
+        # the indices of faults without effect so far, in the order of the experiment file
+        self._idle = dict.fromkeys(range(len(experiment.faults)))
+        self._slot_faults: dict[str, list[_SlotFault]] = {}
+        self.crashes: dict[int, Crash] = {}  # index in the experiment file -> crash
+        # slot -> (clock, index) of its future crashes at a clock, the next one last
+        self._crashes_at_clock: dict[str, list[tuple[int, int]]] = {}
+        self._kills: dict[str, list[SlotKills]] = {}
+        seed = experiment.seed
+        for index, fault in enumerate(experiment.faults):
+            # Draws are hashed from this text: another word would draw other faults than in the
+            # published results.
+            purpose = f"trouble {index}"
+            if isinstance(fault, Crash):
+                self.crashes[index] = fault
+                if fault.at_clock is not None:
+                    self._crashes_at_clock.setdefault(fault.worker, []).append(
+                        (fault.at_clock, index)
+                    )
+                continue
+            for slot in _victims(experiment, fault, purpose):
+                if isinstance(fault, Kill):
+                    kills = SlotKills(
+                        index=index, fault=fault, purpose=purpose, seed=seed, slot=slot
+                    )
+                    self._kills.setdefault(slot, []).append(kills)
+                    continue
+                windows = FaultWindows(fault, purpose, seed, slot)
+                slot_fault = _SlotFault(index, fault, windows, fault.draws(seed, purpose, slot))
+                self._slot_faults.setdefault(slot, []).append(slot_fault)
+        for crashes in self._crashes_at_clock.values():
+            crashes.sort(reverse=True)
+
+    def at_step(self, slot: str, clock: int, at: float) -> StepFault:
+        """Return the effect of all faults on a step that is released now."""
+        fault = NO_FAULT
+        for slot_fault in self._slot_faults.get(slot, ()):
+            step_fault = slot_fault.step_fault(clock, at)
+            if step_fault is not None:
+                self._idle.pop(slot_fault.index, None)
+                fault = fault.beside(step_fault)
+        return fault
+
+    def pop_crash(self, slot: str, clock: int) -> int | None:
+        """Pop the index of the crash that is due when the worker begins this iteration."""
+        crashes = self._crashes_at_clock.get(slot)
+        return crashes.pop()[1] if crashes and crashes[-1][0] <= clock else None
+
+    def next_kill(self, slot: str, after: float) -> tuple[float, int] | None:
+        """Return time and fault of the slot's next kill; `after` must not fall between calls."""
+        next_kills = [
+            (kills.first_after(after), kills.index) for kills in self._kills.get(slot, ())
+        ]
+        at, index = min(next_kills, default=(inf, 0))
+        return (at, index) if at < inf else None
+
+    def skip_kills(self, until_s: float) -> None:
+        """Skip the kills up to that time: they struck before the run resumed from a checkpoint."""
+        for kills in chain.from_iterable(self._kills.values()):
+            if kills.first_after(-1.0) <= until_s:  # -1: none is skipped
+                kills.first_after(until_s)
+                self.mark_effective(kills.index)
+
+    def mark_effective(self, index: int) -> None:
+        self._idle.pop(index, None)
+
+    def state(self) -> dict[str, Any]:
+        return {"idle": list(self._idle), "to_come": self._crashes_at_clock}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self._idle = dict.fromkeys(state["idle"])
+        self._crashes_at_clock = {
+            slot: [(clock, index) for clock, index in crashes]
+            for slot, crashes in state["to_come"].items()
+        }
+
+    def description(self, index: int) -> str:
+        """Return a fault as the experiment file has it."""
+        settings = self._experiment.faults[index].model_dump(mode="json", exclude_defaults=True)
+        return f"faults[{index}] {write_yaml(settings, width=1000, flow=True).strip()}"
+
+    def without_effect(self) -> tuple[str, ...]:
+        return tuple(self.description(index) for index in self._idle)
+
+
+def _victims(experiment: Experiment, fault: WindowedFault | Kill, purpose: str) -> list[str]:
+    slots = experiment.slots_of(fault.workers)
+    if fault.count is None:
+        return slots
+    return sorted(slots, key=lambda slot: hashed_seed(experiment.seed, f"{purpose} victim", slot))[
+        : fault.count
+    ]
+
+
+@dataclass(slots=True)
+class _SlotFault:
+    index: int
+    fault: WindowedFault
+    windows: FaultWindows
+    draws: Draws
+
+    def step_fault(self, clock: int, at: float) -> StepFault | None:
+        if not self.windows.contain(clock if self.fault.by_clock else at):
+            return None
+        return self.fault.effect(self.draws, clock, at)
+
+
 class FaultWindows:
     """The windows of one fault on one slot, drawn lazily."""
 
     def __init__(self, fault: WindowedFault, purpose: str, seed: int, slot: str) -> None:
         self._lasts = inf if fault.lasts is None else fault.lasts
-        self._coming = _moments(fault, _drawer(seed, purpose, slot))
-        self._begun: list[float] = []
-        self._next = next(self._coming, inf)
+        self._starts = _moments(fault, _drawer(seed, purpose, slot))
+        self._past_starts: list[float] = []
+        self._next_start = next(self._starts, inf)
 
-    def hold_at(self, key: float) -> bool:
+    def contain(self, key: float) -> bool:
         """Return whether a moment (seconds or clock) lies in a window."""
-        while self._next <= key:
-            self._begun.append(self._next)
-            self._next = next(self._coming, inf)
-        past = bisect_right(self._begun, key)
-        return past > 0 and key < self._begun[past - 1] + self._lasts
+        while self._next_start <= key:
+            self._past_starts.append(self._next_start)
+            self._next_start = next(self._starts, inf)
+        count = bisect_right(self._past_starts, key)
+        return count > 0 and key < self._past_starts[count - 1] + self._lasts
 
 
 class SlotKills:
@@ -43,14 +154,14 @@ class SlotKills:
 
     def __init__(self, index: int, fault: Kill, purpose: str, seed: int, slot: str) -> None:
         self.index = index  # in the experiment file
-        self._coming = _moments(fault, _drawer(seed, purpose, slot))
-        self._next = next(self._coming, inf)
+        self._times = _moments(fault, _drawer(seed, purpose, slot))
+        self._next_s = next(self._times, inf)
 
-    def after(self, at: float) -> float:
+    def first_after(self, at: float) -> float:
         """Return the first kill after `at`, or infinity; `at` must not fall between calls."""
-        while self._next <= at:
-            self._next = next(self._coming, inf)
-        return self._next
+        while self._next_s <= at:
+            self._next_s = next(self._times, inf)
+        return self._next_s
 
 
 def _moments(fault: WindowedFault | Kill, draw: Callable[[int], float]) -> Iterator[float]:
@@ -65,112 +176,6 @@ def _moments(fault: WindowedFault | Kill, draw: Callable[[int], float]) -> Itera
             number += 1
     else:
         yield start
-
-
-@dataclass(slots=True)
-class _SlotFault:
-    index: int
-    fault: WindowedFault
-    windows: FaultWindows
-    draws: Draws
-
-    def step_fault(self, clock: int, at: float) -> StepFault | None:
-        if not self.windows.hold_at(clock if self.fault.by_clock else at):
-            return None
-        return self.fault.effect(self.draws, clock, at)
-
-
-class FaultPlan:
-    """All faults of a run; it remembers which took effect."""
-
-    def __init__(self, experiment: Experiment) -> None:
-        self._experiment = experiment
-        self._idle = dict.fromkeys(range(len(experiment.faults)))
-        self._slot_faults: dict[str, list[_SlotFault]] = {}
-        self.crashes: dict[int, Crash] = {}  # index in the experiment file -> crash
-        # slot -> (clock, index) of its crashes at a clock, the next one last
-        self._to_come: dict[str, list[tuple[int, int]]] = {}
-        self._kills: dict[str, list[SlotKills]] = {}
-        seed = experiment.seed
-        for index, fault in enumerate(experiment.faults):
-            # Draws are hashed from this text: another word would draw other faults than in the
-            # published results.
-            purpose = f"trouble {index}"
-            if isinstance(fault, Crash):
-                self.crashes[index] = fault
-                if fault.at_clock is not None:
-                    self._to_come.setdefault(fault.worker, []).append((fault.at_clock, index))
-                continue
-            for slot in _victims(experiment, fault, purpose):
-                if isinstance(fault, Kill):
-                    kills = SlotKills(
-                        index=index, fault=fault, purpose=purpose, seed=seed, slot=slot
-                    )
-                    self._kills.setdefault(slot, []).append(kills)
-                    continue
-                windows = FaultWindows(fault, purpose, seed, slot)
-                slot_fault = _SlotFault(index, fault, windows, fault.draws(seed, purpose, slot))
-                self._slot_faults.setdefault(slot, []).append(slot_fault)
-        for crashes in self._to_come.values():
-            crashes.sort(reverse=True)
-
-    def at_step(self, slot: str, clock: int, at: float) -> StepFault:
-        """Return the effect of all faults on a step that is released now."""
-        fault = NO_FAULT
-        for slot_fault in self._slot_faults.get(slot, ()):
-            step_fault = slot_fault.step_fault(clock, at)
-            if step_fault is not None:
-                self._idle.pop(slot_fault.index, None)
-                fault = fault.beside(step_fault)
-        return fault
-
-    def crash_at_clock(self, slot: str, clock: int) -> int | None:
-        """Pop the index of the crash that is due when the worker begins this iteration."""
-        to_come = self._to_come.get(slot)
-        return to_come.pop()[1] if to_come and to_come[-1][0] <= clock else None
-
-    def next_kill(self, slot: str, after: float) -> tuple[float, int] | None:
-        """Return time and fault of the slot's next kill; `after` must not fall between calls."""
-        coming = [(kills.after(after), kills.index) for kills in self._kills.get(slot, ())]
-        at, index = min(coming, default=(inf, 0))
-        return (at, index) if at < inf else None
-
-    def outlive(self, until_s: float) -> None:
-        """Skip the kills up to that time: they struck before the run resumed from a checkpoint."""
-        for kills in chain.from_iterable(self._kills.values()):
-            if kills.after(-1.0) <= until_s:
-                kills.after(until_s)
-                self.took_effect(kills.index)
-
-    def took_effect(self, index: int) -> None:
-        self._idle.pop(index, None)
-
-    def state(self) -> dict[str, Any]:
-        return {"idle": list(self._idle), "to_come": self._to_come}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self._idle = dict.fromkeys(state["idle"])
-        self._to_come = {
-            slot: [(clock, index) for clock, index in crashes]
-            for slot, crashes in state["to_come"].items()
-        }
-
-    def described(self, index: int) -> str:
-        """Return a fault as the experiment file has it."""
-        settings = self._experiment.faults[index].model_dump(mode="json", exclude_defaults=True)
-        return f"faults[{index}] {write_yaml(settings, width=1000, flow=True).strip()}"
-
-    def without_effect(self) -> tuple[str, ...]:
-        return tuple(self.described(index) for index in self._idle)
-
-
-def _victims(experiment: Experiment, fault: WindowedFault | Kill, purpose: str) -> list[str]:
-    slots = experiment.slots_of(fault.workers)
-    if fault.count is None:
-        return slots
-    return sorted(slots, key=lambda slot: hashed_seed(experiment.seed, f"{purpose} victim", slot))[
-        : fault.count
-    ]
 
 
 def _drawer(seed: int, purpose: str, slot: str) -> Callable[[int], float]:

@@ -468,7 +468,7 @@ class Driver:
         self.last_at = state["last_at"]
         self._progress, self._version = state["progress"], state["version"]
         self.faults.load_state(state["faults"])
-        self.faults.outlive(state.get(OUTLIVED_S, -1.0))
+        self.faults.skip_kills(state.get(OUTLIVED_S, -1.0))
         self._stopping.load_state(state["early_stop"])
         for release, samples, has_base in state["pushed"]:
             push = release["worker"], release["clock"]

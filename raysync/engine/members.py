@@ -223,7 +223,7 @@ class Members:
             self._held_back[worker] = release, self._backend.now
             return True
         if self._has_faults:
-            crash = self._faults.crash_at_clock(WorkerId(worker).slot.place, release.clock)
+            crash = self._faults.pop_crash(WorkerId(worker).slot.place, release.clock)
             if crash is not None:  # after the decisions in hand, too
                 now = roster_of(self._topology, worker).now
                 self._backend.schedule(now, self._crash, crash)
@@ -250,7 +250,7 @@ class Members:
         """Note that a kill took effect, unless its victim had left before."""
         worker, index = victim
         if not self._run.status and self._is_live(worker):
-            self._faults.took_effect(index)
+            self._faults.mark_effective(index)
 
     def _crash(self, index: int) -> None:
         if self._run.status:
@@ -261,14 +261,14 @@ class Members:
         ]
         if not self._is_live(worker):
             return  # it has left already
-        self._faults.took_effect(index)
+        self._faults.mark_effective(index)
         if crash.rejoin_after_s is None:
             self._stays_away.add(WorkerId(worker).slot)
         else:  # it starts at once, since that takes seconds
             now = self._backend.now
             due_at = now + crash.rejoin_after_s
             self._start(self._expect(Rejoin(_next_life(worker), now, 0, due_at)))
-        why = f"crashed: {self._faults.described(index)}"
+        why = f"crashed: {self._faults.description(index)}"
         self._remove(worker, Report(why=why))
         self._need_workers(f"the last was {worker}: {why}")
 

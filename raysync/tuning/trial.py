@@ -18,7 +18,7 @@ from ray.tune.experiment import Trial
 from ray.util import get_current_placement_group
 
 from raysync import config
-from raysync.cluster.placement import Plan, asked_of_ray, infeasible_together, placed
+from raysync.cluster.placement import Plan, feasible_plan, infeasible_together, placement_request
 from raysync.config import Experiment
 from raysync.decoupled.plan import check, placed_as
 from raysync.engine.stopping import check_metrics
@@ -108,7 +108,7 @@ class Trials:
             experiment = self.experiment(point)
             with suppress(ConfigError):  # `train` raises it again
                 if experiment.engine == "ray":
-                    placement = placed(adapted(experiment))
+                    placement = feasible_plan(adapted(experiment))
                     placements[repr(placement)] = placement
         for text, placement in placements.items():
             if why := infeasible_together(placement):
@@ -116,7 +116,7 @@ class Trials:
 
     def place(self, experiment: Experiment) -> Plan:
         """Place a trial's actors; raise `ConfigError` if the cluster cannot hold them."""
-        placement = placed(adapted(experiment))
+        placement = feasible_plan(adapted(experiment))
         if why := self.impossible.get(repr(placement)):
             raise ConfigError(why)
         return placement
@@ -126,7 +126,7 @@ class Trials:
         try:
             experiment = self.experiment(point)
             if experiment.engine == "ray":
-                request = asked_of_ray(self.place(experiment))
+                request = placement_request(self.place(experiment))
                 return tune.PlacementGroupFactory([{}, *request.pop("bundles")], **request)
             uses_gpus = any(group.gpus for group in experiment.workers)
             if uses_gpus and ray.cluster_resources().get("GPU"):
@@ -190,5 +190,5 @@ def _engine(trials: Trials, experiment: Experiment) -> Iterator[Engine]:
     from raysync.cluster.session import Session
 
     trials.place(experiment)  # raises for a trial that cannot be placed, which has only one CPU
-    with Session(notify=print, within=get_current_placement_group()) as session:
+    with Session(notify=print, placement_group=get_current_placement_group()) as session:
         yield session

@@ -56,7 +56,7 @@ class WorkerActor:
     def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
         if not isinstance(message, StepCall):
             return AT_ONCE
-        busy_s = self._step_time.seconds_of(
+        busy_s = self._step_time.seconds_of_steps(
             message.batch, message.steps, message.samples, message.fault.factor
         )
         return busy_s, 0.0, message.fault, message.fault, StepReport(None, busy_s)

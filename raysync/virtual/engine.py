@@ -75,7 +75,7 @@ class VirtualEngine:
         driver.checkpointer.snapshot = partial(_snapshot, driver, training.experiment)
         if checkpoint is not None:
             _check_state(training.experiment, checkpoint.state)
-            driver.faults.outlive(checkpoint.state.get(OUTLIVED_S, -1.0))
+            driver.faults.skip_kills(checkpoint.state.get(OUTLIVED_S, -1.0))
             [data] = files_of(checkpoint, WORLD, 1)
             reenact(driver, checkpoint.state, data, history(), checkpoint.at)
             driver.checkpointer.number, driver.checkpointer.exists = checkpoint.number, True

@@ -89,7 +89,7 @@ def channels():
 
 
 def call(channels, actor, name="a", text="0", needs=(), message=None):
-    channel = channels.channel(name, actor)
+    channel = channels.open(name, actor)
     piped = PipedCall(channel, request(message or SavedCall(text), needs))
     channel.call(piped)
     return piped
@@ -126,7 +126,7 @@ def test_a_call_waits_for_its_inputs_and_fails_as_they_do(channels):
     channels.await_call(fine, 5)
     assert spoiled.answer == wrong.answer == Failure("raised", "ValueError: mine", "maker")
     assert user.done == ["0", "behind", "fine"]
-    assert not spoiled.is_there
+    assert not spoiled.has_succeeded
 
 
 def test_a_call_of_rays_waits_for_those_before_it_that_come_by_another_actor(channels):
@@ -180,7 +180,7 @@ def test_what_is_lost_stands_for_what_is_made_again(channels):
     lost.watch(told.append, "again")
     again = call(channels, user, "user", text="again", needs=[lost])
     channels.await_call(again, 5)
-    assert lost.is_there
+    assert lost.has_succeeded
     assert user.done == ["again"]
     assert [argument for _, argument in channels.due] == ["again"]
     actor.gate.set()
@@ -220,7 +220,7 @@ def test_an_actor_that_begins_when_its_driver_is_gone_leaves(channels):
     actor, begins = Actor(), threading.Event()
     actor.queued(begins.wait)
     mine = Channels(lambda reference: DIED)
-    mine.channel("a", actor)
+    mine.open("a", actor)
     mine.close()
     others = [os.pipe() for _ in range(3)]  # they have the numbers of its files
     begins.set()

@@ -113,11 +113,11 @@ def test_stages_are_kept_for_the_next_run_and_one_that_breaks_ends_it_with_its_r
     experiment = config.validate(TINY | {"output": str(tmp_path), "paradigm": choice.model_dump()})
     run_in(session, prepare(experiment), choice)
     actor_group = session._actor_group
-    assert actor_group.whole
+    assert actor_group.is_reusable
     with pytest.raises(RunFailed, match=r"worker m2/gpu-[13]#1: ValueError: this layer breaks"):
         run_in(session, prepare(experiment, breaks_at_a_gradient), choice)
     assert session._actor_group is actor_group
-    assert not actor_group.whole, "the next run gets others"
+    assert not actor_group.is_reusable, "the next run gets others"
 
 
 def pushes_by_stage(lines):

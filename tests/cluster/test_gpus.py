@@ -182,7 +182,7 @@ def a100(monkeypatch):
 
 
 def test_the_record_says_what_a_gpu_is(a100):
-    text = devices.described("cuda:0")
+    text = devices.describe_gpu("cuda:0")
     assert text.startswith("cuda:0 NVIDIA A100, 40 GiB, compute capability 8.0, CUDA ")
 
 

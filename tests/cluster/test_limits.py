@@ -103,7 +103,7 @@ def test_no_node_starts_more_at_once_than_it_has_cores(nodes, cores_a, cores_b):
     ray, cores, told = Nodes(), {"a": cores_a, "b": cores_b}, []
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(actor_group, "ray", ray)
-        patched.setattr(actor_group, "TELL_EVERY_S", 0.0)
+        patched.setattr(actor_group, "NOTIFY_EVERY_S", 0.0)
         begins = Starting(cores, nodes, len(nodes), told.append)
         actors = [
             begins.start(node, lambda node=node: ray.actor(node), is_worker=True) for node in nodes

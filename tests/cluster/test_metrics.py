@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from raysync.cluster import monitoring
-from raysync.cluster.monitoring import BEGINS, Exporter, UpdateSeconds
+from raysync.cluster.monitoring import FIRST_VALUE, Exporter, UpdateSeconds
 from raysync.config import validate
 from raysync.record.collector import Collector
 from raysync.record.measures import Measures
@@ -90,7 +90,7 @@ def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_aske
     values, now = published(FakeMetric), SimpleNamespace(s=10.0)
     monkeypatch.setattr(monitoring, "now_s", lambda: now.s)
     seconds, silent = UpdateSeconds(Exporter(), TITLE), UpdateSeconds(Exporter(), None)
-    assert values == [("raysync_server_update_seconds", BEGINS)]
+    assert values == [("raysync_server_update_seconds", FIRST_VALUE)]
     told = []
     values.clear()
     for took_s in (0.25, 0.5, 0.25, 0.125):
@@ -99,7 +99,7 @@ def test_the_seconds_of_updates_are_added_up_for_a_second_or_until_they_are_aske
         told.append([value for _, value in values])
     assert told == [[], [], [1.0], [1.0]]
     for one in (seconds, seconds, silent):
-        one.tell()
+        one.flush()
     assert values == [
         ("raysync_server_update_seconds", 1.0),
         ("raysync_server_update_seconds", 0.125),

@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, strategies as st
 
 from raysync import config
-from raysync.cluster.actors.threads import LEAST, Threads, fair_threads, of_servers
+from raysync.cluster.actors.threads import LEAST_ELEMENTS, Threads, fair_threads, with_shared_cores
 from raysync.cluster.placement import (
     Bundle,
     ClusterNode,
-    chosen,
+    choose_selectors,
     covers,
     infeasible_reason,
     matches,
@@ -146,7 +146,7 @@ def test_a_group_takes_the_first_of_its_selectors_that_can_be_had():
             "fallback_label_selectors": [{}],
         },
     ]
-    made = chosen(
+    made = choose_selectors(
         config.validate({"workers": groups, "cluster": {"server_cpus": 0, "evaluator_cpus": 0}}),
         TWO_NODES,
     )
@@ -168,7 +168,7 @@ def test_a_fallback_is_chosen_beside_those_who_chose_before():
         }
         for name in ("first", "second")
     ]
-    made = chosen(
+    made = choose_selectors(
         config.validate({"workers": groups, "cluster": {"server_cpus": 0, "evaluator_cpus": 0}}),
         TWO_NODES,
     )
@@ -263,8 +263,8 @@ def test_actors_have_the_threads_they_asked_for_or_their_share_of_their_node(bun
     cores = {"a": 16, "b": 3}
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda process: set(range(there)), raising=False)
-        threads = [each.here() for each in fair_threads(asked, nodes, cores)]
-        assert Threads(3).here() == 3
+        threads = [each.base_count() for each in fair_threads(asked, nodes, cores)]
+        assert Threads(3).base_count() == 3
     for node in cores:
         spread = [
             count
@@ -290,16 +290,20 @@ def test_servers_share_the_cores_of_their_node_for_updates(servers, there, worke
     before = fair_threads([*own, *[1] * workers], bundles, cores)[: len(own)]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "sched_getaffinity", lambda process: set(range(there)), raising=False)
-        after = of_servers(before, nodes, cores)
-        assert [each.here() for each in after] == [each.here() for each in before]
+        after = with_shared_cores(before, nodes, cores)
+        assert [each.base_count() for each in after] == [each.base_count() for each in before]
         for each, node in zip(after, nodes, strict=True):
             share = min(cores[node], there) // nodes.count(node)
-            assert each.of_update(1, LONG) == each.here()
-            assert each.of_update(2, LONG) == max(each.here(), share)
-            assert each.of_update(2, 3 * LEAST - 1) == max(1, min(2, each.of_update(2, LONG)))
-            assert each.of_update(2, LEAST) == 1
-        assert [each.of_update(2, LONG) for each in before] == [each.here() for each in before]
-        assert [Threads(3, 16).here(), Threads(3, 16).of_update(2, LONG)] == [3, 3]
+            assert each.update_count(1, LONG) == each.base_count()
+            assert each.update_count(2, LONG) == max(each.base_count(), share)
+            assert each.update_count(2, 3 * LEAST_ELEMENTS - 1) == max(
+                1, min(2, each.update_count(2, LONG))
+            )
+            assert each.update_count(2, LEAST_ELEMENTS) == 1
+        assert [each.update_count(2, LONG) for each in before] == [
+            each.base_count() for each in before
+        ]
+        assert [Threads(3, 16).base_count(), Threads(3, 16).update_count(2, LONG)] == [3, 3]
 
 
 @pytest.mark.slow

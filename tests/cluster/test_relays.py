@@ -76,7 +76,7 @@ class Actor:
             self.end()
             self.begin()
         else:
-            self.service.take(message)
+            self.service.process(message)
         return True
 
     def die(self):
@@ -93,7 +93,7 @@ class World:
         self.made = set()
         """The calls that have left what others need."""
         self.actors = {name: Actor(self.made) for name in NAMES}
-        self.pipes = {name: self.channels.channel(name, self.actors[name]) for name in NAMES}
+        self.pipes = {name: self.channels.open(name, self.actors[name]) for name in NAMES}
         self.calls = []
 
     def call(self, name, needs=(), fails=False, padding=0):
@@ -208,7 +208,7 @@ def lose_and_restart(world):
     world.actors["server"].die()
     world.lose("server")
     world.actors["server"] = restarted = Actor(world.made)
-    world.pipes["server"] = world.channels.channel("server", restarted)
+    world.pipes["server"] = world.channels.open("server", restarted)
     return restarted
 
 
@@ -223,8 +223,8 @@ def test_a_call_on_what_is_made_again_comes_by_the_actor_that_makes_it(world):
     restarted.take()
     assert world.actors["worker"].take()
     world.settle()
-    assert again.is_there
-    assert world.calls[0].is_there
+    assert again.has_succeeded
+    assert world.calls[0].has_succeeded
     assert [argument for _, argument in world.channels.due] == ["made again"]
 
 
@@ -361,12 +361,12 @@ def test_whatever_happens_each_call_is_done_once_in_its_order_or_not_at_all(acts
             assert is_idle(pipe)
         for index, call in enumerate(world.calls):
             actor = world.actors[owners[index]]
-            fed = all(world.calls[need].is_there for need in needs[index])
+            fed = all(world.calls[need].has_succeeded for need in needs[index])
             assert call.is_done
-            assert not call.is_there or index in actor.done
+            assert not call.has_succeeded or index in actor.done
             assert fed or index not in actor.done, "it has no input"
             if fed and actor.is_alive:
                 assert index in actor.done
-                assert call.is_there is not spoiled[index]
+                assert call.has_succeeded is not spoiled[index]
     finally:
         world.close()

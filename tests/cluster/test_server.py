@@ -12,7 +12,7 @@ from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.actors import server as server_module
 from raysync.cluster.actors.actor_spec import Role
 from raysync.cluster.actors.server import Server
-from raysync.cluster.actors.threads import LEAST, Threads
+from raysync.cluster.actors.threads import LEAST_ELEMENTS, Threads
 from raysync.cluster.transports.shared.segments import Mappings
 from raysync.cluster.transports.shared.shared_memory import slots_of
 from raysync.config import Update
@@ -32,7 +32,7 @@ from raysync.training.server.parameter_store import ParameterStore
 
 PLAN = ApplyPlan(workers=["w#1"], samples=[1], progress=0.0, phase="", staleness=[0], version=1)
 GRADIENT = torch.ones(2).numpy()
-SPEC = SimpleNamespace(first_server=0, published_as=None)
+SPEC = SimpleNamespace(first_server=0, metric_labels=None)
 MISSED = "MissedUpdate: the model is at version 1, not at 2"
 
 
@@ -50,8 +50,8 @@ def test_an_update_has_the_threads_that_it_is_worth(monkeypatch):
     not.
     """
     monkeypatch.setattr(os, "sched_getaffinity", lambda process: set(range(8)), raising=False)
-    monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
-    size, had = 2 * LEAST, []
+    monkeypatch.setattr(server_module, "current_place", lambda devices: None)  # asks Ray
+    size, had = 2 * LEAST_ELEMENTS, []
 
     class Noting(ParameterStore):
         def combine(self, plan, vectors):
@@ -60,12 +60,12 @@ def test_an_update_has_the_threads_that_it_is_worth(monkeypatch):
 
     server = Server(Threads(1, cores=8, servers=2), Role("server-0"))
     kept = Noting(torch.zeros(size), size, Update(lr=1.0))
-    monkeypatch.setattr(server_module, "_store", lambda *_: kept)
+    monkeypatch.setattr(server_module, "_initial_store", lambda *_: kept)
     server.reset(SPEC, None)
     gradients = [torch.full((size,), number).numpy() for number in (1.0, 3.0)]
     two = replace(PLAN, workers=["v#1", "w#1"], samples=[1, 1], staleness=[0, 0])
     slots, mappings = slots_of(4 * size), Mappings()
-    lease = slots.take()
+    lease = slots.lease()
     server.apply(ApplyCall(two, publishes=True), *gradients, into=lease.handle)
     weights = torch.frombuffer(bytearray(mappings.read(lease.handle)), dtype=torch.float32)
     assert torch.equal(weights, torch.full((size,), -4.0))
@@ -81,7 +81,7 @@ def test_weights_are_published_at_their_version(server):
 
 def test_weights_in_shared_memory_stay_as_they_were_published(server):
     slots, mappings = slots_of(8), Mappings()
-    first, second = slots.take(), slots.take()
+    first, second = slots.lease(), slots.lease()
     handle, version = server.publish(PublishCall(1, MEAN), into=first.handle)
     assert (handle, version) == (first.handle, 1)
     update = ApplyCall(replace(PLAN, version=2), publishes=True)
@@ -126,11 +126,11 @@ def test_a_clipped_update_is_made_in_two_halves(server):
 
 
 def test_a_new_server_goes_on_from_a_snapshot_that_keeps_vectors_too(monkeypatch, server):
-    monkeypatch.setattr(server_module, "here", lambda devices: None)  # asks Ray
+    monkeypatch.setattr(server_module, "current_place", lambda devices: None)  # asks Ray
     data, version = server.snapshot(SnapshotCall(["pushed"], 1), GRADIENT)
     assert version == 1
     kept = ParameterStore(torch.zeros(2), 2, Update(lr=1.0))
-    monkeypatch.setattr(server_module, "_store", lambda *_: kept)
+    monkeypatch.setattr(server_module, "_initial_store", lambda *_: kept)
     other = Server(Threads(torch.get_num_threads()), Role("server-0"))
     other.reset(SPEC, None, data)
     assert other.publish(PublishCall(1, MEAN)) == server.publish(PublishCall(1, MEAN))

@@ -34,7 +34,7 @@ def begin(monkeypatch):
 
         monkeypatch.setattr(subject, "_actor_group_for", lambda *_: object())
         monkeypatch.setattr(subject, "_begin", start)
-        return subject._ready(None, SimpleNamespace(experiment=experiment), None)[1]
+        return subject._begin_with_restarts(None, SimpleNamespace(experiment=experiment), None)[1]
 
     return begin_run, told, waited
 
@@ -66,12 +66,12 @@ def test_the_actors_of_a_trial_bear_the_names_of_its_sweep_and_of_itself(monkeyp
         raise TimeoutError
 
     monkeypatch.setattr(module, "ActorGroup", named)
-    monkeypatch.setattr(module, "placed", lambda _: None)
+    monkeypatch.setattr(module, "feasible_plan", lambda _: None)
     experiment = config.validate({"name": "00003"})
     labels = RunLabels("unequal/00003", "r", "bsp")
     spec = SimpleNamespace(experiment=experiment, is_pipelined=False, slots=["a"], labels=labels)
     for _ in range(2):
         with pytest.raises(TimeoutError):
-            Session(within=object())._actor_group_for(spec)
+            Session(placement_group=object())._actor_group_for(spec)
     assert all(name.startswith("raysync:unequal/00003-") for name in names)
     assert len(set(names)) == 2, "another sweep of that name has other actors"

@@ -46,7 +46,7 @@ def room_for_all(transport):
 def write(leases):
     """Write another number into each, of the size that it has room for."""
     for number, lease in enumerate(leases):
-        with lease.handle.written() as vector:
+        with lease.handle.writing() as vector:
             vector.fill_(number)
 
 
@@ -78,7 +78,7 @@ def test_segments_hold_a_gradient_and_the_parts_of_the_weights(plan):
 
 def sizes(leases):
     for lease in leases:
-        with lease.handle.written() as vector:
+        with lease.handle.writing() as vector:
             yield vector
 
 
@@ -90,7 +90,7 @@ def test_the_parts_of_a_vector_are_those_of_a_tensor(name, tmp_path_factory, dat
     lengths = [end - begin for begin, end in zip([0, *cuts], [*cuts, 5], strict=True)]
     [lease] = begun(plan).reserve("a#1", STEP, "here")
     whole = torch.arange(5.0)
-    with lease.handle.written() as vector:
+    with lease.handle.writing() as vector:
         vector.copy_(whole)
     parts = incoming(*lease.handle.parts(lengths))
     assert [part.tolist() for part in parts] == [part.tolist() for part in whole.split(lengths)]

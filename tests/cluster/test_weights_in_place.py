@@ -48,9 +48,9 @@ class Published:
         self._slots = Slots(4 * size, segment_bytes=1, kind=SharedVector)
 
     def publish(self, vector):
-        lease = self._slots.take()
-        tensor(MAPPINGS.begin(lease.handle))[:] = vector
-        MAPPINGS.finish(lease.handle)
+        lease = self._slots.lease()
+        tensor(MAPPINGS.begin_write(lease.handle))[:] = vector
+        MAPPINGS.finish_write(lease.handle)
         return lease
 
 
@@ -106,8 +106,8 @@ def test_what_cannot_be_used_in_place_is_copied():
     whole = published.publish(1.0)
     assert in_place.show([whole.handle])
     shared = Slots(4 * SIZE)
-    leases = [shared.take() for _ in range(2)]
-    MAPPINGS.finish(leases[1].handle)
+    leases = [shared.lease() for _ in range(2)]
+    MAPPINGS.finish_write(leases[1].handle)
     for parts in (
         whole.handle.parts([SIZE - 1, 1]),
         whole.handle.parts([SIZE - 1]),
@@ -159,7 +159,9 @@ class Writing(nn.Module):
 @pytest.fixture
 def worker_over(monkeypatch):
     """Returns a worker that is ready for a run over a transport, and the size of its vectors."""
-    monkeypatch.setattr(worker_module, "here", lambda devices: SimpleNamespace(devices=devices))
+    monkeypatch.setattr(
+        worker_module, "current_place", lambda devices: SimpleNamespace(devices=devices)
+    )
     monkeypatch.setattr(worker_module, "ready_devices", lambda group, count: ["cpu"] * count)
     monkeypatch.setattr(worker_module, "log_ready", lambda *_: None)
     monkeypatch.setattr(worker_module, "warm_up", lambda key, make: None)
@@ -191,7 +193,7 @@ def gradients(worker, payloads):
     """The gradients of steps, and the weights that each left; no payload: it pulls nothing."""
     slots = slots_of(4 * sum(worker._computation.gradient.wire.sizes))
     for clock, payload in enumerate(payloads):
-        lease = slots.take()
+        lease = slots.lease()
         part, _ = worker.step(StepCall(clock, 8), *payload, into=lease.handle)
         yield bytes(MAPPINGS.read(part)), worker._computation.gradient.model.weights.clone()
 
@@ -225,7 +227,7 @@ def test_gradients_are_those_of_copied_weights_also_of_a_model_that_writes_to_th
     for lease, vector in zip(left, made[3:5], strict=True):
         assert torch.equal(tensor(MAPPINGS.read(lease.handle)), vector)
     used = in_place._computation.gradient.model.weights
-    tensor(MAPPINGS.begin(left[-1].handle))[7] = 123.0
+    tensor(MAPPINGS.begin_write(left[-1].handle))[7] = 123.0
     assert used[7] == 123.0, "they are in place again"
     assert copying._pulled._in_place is None
 
@@ -238,13 +240,13 @@ def test_a_step_whose_weights_are_overwritten_fails_and_leaves_no_gradient(
     [first, second, *_] = vectors(size)
     lease, into = (
         published.publish(first),
-        slots_of(4 * sum(worker._computation.gradient.wire.sizes)).take(),
+        slots_of(4 * sum(worker._computation.gradient.wire.sizes)).lease(),
     )
     compute = worker._computation.gradient.compute
 
     def computing(*arguments):
         loss = compute(*arguments)
-        tensor(MAPPINGS.begin(lease.handle))[:] = second
+        tensor(MAPPINGS.begin_write(lease.handle))[:] = second
         return loss
 
     monkeypatch.setattr(worker._computation.gradient, "compute", computing)

@@ -182,7 +182,7 @@ def test_a_gradient_in_shared_memory_is_the_one_that_would_be_returned(monkeypat
             ],
             seed=lambda clock: clock,
         )
-        leases = [slots.take(), slots.take()]
+        leases = [slots.lease(), slots.lease()]
         gradients[shares] = [
             [
                 bytes(mappings.read(part) if shares else part)

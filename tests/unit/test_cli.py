@@ -263,7 +263,7 @@ def test_a_cluster_that_cannot_be_joined_is_answered_in_a_line(
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", init)
     if CANNOT_BE_JOINED[address] is not None:
-        monkeypatch.setattr(connection, "knock", lambda _: None)
+        monkeypatch.setattr(connection, "check_address", lambda _: None)
     settings = ["--set", f"cluster.address={address}"]
     code, _, err = call("run", write(tmp_path / "x.yaml", "seed: 1"), *settings)
     assert code == 2

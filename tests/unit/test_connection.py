@@ -61,7 +61,7 @@ def test_a_private_cluster_that_does_not_start_is_started_once_more(no_ray, star
 
 def test_of_the_notices_of_ray_those_are_not_printed_that_are_told_here(monkeypatch, no_ray):
     """Where Ray itself prints them, in a thread that begins with the connection."""
-    coming = [*cluster_start.TOLD_HERE, "infeasible_resource_requests", None]
+    coming = [*cluster_start.SUPPRESSED, "infeasible_resource_requests", None]
     printed, is_subscribed = [], []
     subscriber = SimpleNamespace(
         subscribe=lambda: is_subscribed.append(True),
@@ -82,7 +82,7 @@ def test_of_the_notices_of_ray_those_are_not_printed_that_are_told_here(monkeypa
     with closing(connection.Connection(print, None)) as subject:
         subject.open(config.Cluster(fork_workers=False), 1)
     assert [notice and notice["type"] for notice in printed] == [
-        *(None for _ in cluster_start.TOLD_HERE),
+        *(None for _ in cluster_start.SUPPRESSED),
         "infeasible_resource_requests",
         None,
     ]

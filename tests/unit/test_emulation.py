@@ -107,7 +107,7 @@ def test_poisson_spells_have_the_mean_gap_and_end(by):
     plan = faults(SLOW | dict(zip(unit, (100, 20_100, 1, 50), strict=True)))
     keys = slot_fault(plan, by, range(21_000))
     for slot, one in keys.items():
-        begun = plan._slot_faults[slot][0].windows._begun
+        begun = plan._slot_faults[slot][0].windows._past_starts
         gaps = [b - a for a, b in zip([100, *begun], begun, strict=False)]
         assert fmean(gaps) == pytest.approx(50, rel=0.15)
         assert stdev(gaps) == pytest.approx(50, rel=0.2), "as long as the mean: exponential"
@@ -217,7 +217,7 @@ def test_crashes_at_a_clock_come_once_each_the_earliest_first():
         crash | {"at_s": 1},
         crash | {"at_clock": 2},
     )
-    assert [plan.crash_at_clock("fast-0", clock) for clock in (0, 1, 3, 3, 3, 9, 9)] == [
+    assert [plan.pop_crash("fast-0", clock) for clock in (0, 1, 3, 3, 3, 9, 9)] == [
         None,
         None,
         1,
@@ -226,7 +226,7 @@ def test_crashes_at_a_clock_come_once_each_the_earliest_first():
         0,
         None,
     ]
-    assert plan.crash_at_clock("fast-1", 9) is None
+    assert plan.pop_crash("fast-1", 9) is None
     assert sorted(plan.crashes) == [0, 1, 2, 3]
 
 
@@ -283,7 +283,7 @@ def test_what_nobody_met_is_described_as_the_file_has_it():
         "faults[3] {workers: [slow], kind: latency, added_s: 1.0}",
     )
     plan.at_step("slow-0", 90, 0.0)
-    plan.took_effect(2)
+    plan.mark_effective(2)
     assert plan.without_effect() == ()
 
 

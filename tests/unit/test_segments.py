@@ -18,8 +18,8 @@ def slots():
 
 
 def write(mappings, handle, byte):
-    mappings.begin(handle)[:] = bytes([byte]) * (handle.end - handle.begin)
-    mappings.finish(handle)
+    mappings.begin_write(handle)[:] = bytes([byte]) * (handle.end - handle.begin)
+    mappings.finish_write(handle)
 
 
 class Histories(RuleBasedStateMachine):
@@ -35,7 +35,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(target=leases, pool=st.integers(0, 1), byte=st.integers(0, 255))
     def take(self, pool, byte):
-        lease = self.pools[pool].take()
+        lease = self.pools[pool].lease()
         with pytest.raises(TornVector):
             self.mappings.read(lease.handle)
         write(self.mappings, lease.handle, byte)
@@ -81,9 +81,9 @@ test_what_is_held_stays_as_it_was_written = Histories.TestCase
 def test_two_slots_are_enough_for_a_writer_whose_vectors_are_taken_in_turn():
     """One is written while the other is read: a double buffer."""
     pool = slots()
-    being_read, places = pool.take(), set()
+    being_read, places = pool.lease(), set()
     for _ in range(50):
-        being_written = pool.take()
+        being_written = pool.lease()
         places.add(being_written.handle.slot)
         being_read = being_written
     assert being_read.handle.stamp == 51
@@ -93,28 +93,28 @@ def test_two_slots_are_enough_for_a_writer_whose_vectors_are_taken_in_turn():
 
 def test_a_run_has_the_slots_of_the_run_before_whatever_that_still_holds():
     pool, mappings = slots(), Mappings()
-    held = [pool.take() for _ in range(3)]
+    held = [pool.lease() for _ in range(3)]
     for lease in held:
         write(mappings, lease.handle, 1)
     places = {(lease.handle.inode, lease.handle.slot) for lease in held}
-    renewed = pool.renewed()
+    renewed = pool.renew()
     assert pool.is_closed
-    again = [renewed.take() for _ in range(4)]  # two segments of two slots
+    again = [renewed.lease() for _ in range(4)]  # two segments of two slots
     assert places < {(lease.handle.inode, lease.handle.slot) for lease in again}
     assert len(renewed.segments) == 2
     assert {lease.handle.stamp for lease in again}.isdisjoint(each.handle.stamp for each in held)
     del held  # what gives back a slot that another has now
-    assert renewed.take().handle.inode not in {inode for inode, _ in places}
+    assert renewed.lease().handle.inode not in {inode for inode, _ in places}
 
 
 def test_a_vector_that_is_being_overwritten_cannot_be_read():
     pool, mappings = slots(), Mappings()
-    old = pool.take().handle  # dropped at once
+    old = pool.lease().handle  # dropped at once
     write(mappings, old, 1)
-    new = pool.take()
+    new = pool.lease()
     assert new.handle.slot == old.slot
     assert set(mappings.read(old)) == {1}
-    mappings.begin(new.handle)
+    mappings.begin_write(new.handle)
     for handle in (old, new.handle):
         with pytest.raises(TornVector):
             mappings.read(handle)
@@ -123,13 +123,13 @@ def test_a_vector_that_is_being_overwritten_cannot_be_read():
 def test_a_slot_of_a_writer_that_is_gone_is_given_to_nothing_again():
     """It may be frozen, and write on later."""
     pool, mappings = slots(), Mappings()
-    pushed, being_written = pool.take(), pool.take()
+    pushed, being_written = pool.lease(), pool.lease()
     write(mappings, pushed.handle, 1)
-    late = mappings.begin(being_written.handle)
+    late = mappings.begin_write(being_written.handle)
     pool.close()
     del being_written
     fresh = slots()
-    others = [fresh.take() for _ in range(4)]
+    others = [fresh.lease() for _ in range(4)]
     for other in others:
         write(mappings, other.handle, 2)
     late[:] = bytes(len(late))
@@ -150,7 +150,7 @@ def test_a_mapping_goes_with_its_segment():
     mappings = Mappings()
     for byte in range(5):
         pool = slots()
-        lease = pool.take()
+        lease = pool.lease()
         write(mappings, lease.handle, byte)
         del lease, pool  # in this order: the pool is what holds the segment then
     assert len(mappings) == 1, "those of closed segments are dropped when another is mapped"
@@ -160,7 +160,7 @@ def test_a_view_is_made_once_for_each_part_of_a_slot_and_shows_what_is_written_l
     made = []
     pool, mappings = slots(), Mappings(lambda data: made.append(data) or data)
     for byte in range(3):
-        handle = pool.take().handle
+        handle = pool.lease().handle
         write(mappings, handle, byte)
         first, second = handle.parts([2, 3])
         assert [set(mappings.read(each)) for each in (handle, first, second)] == [{byte}] * 3
@@ -178,7 +178,7 @@ def serve(pipe):
     while True:
         handle, byte = pipe.recv()
         if byte is None:
-            mappings.begin(handle)[: SIZE // 2] = bytes(SIZE // 2)
+            mappings.begin_write(handle)[: SIZE // 2] = bytes(SIZE // 2)
             pipe.send("half")
             signal.pause()
         write(mappings, handle, byte)
@@ -187,7 +187,7 @@ def serve(pipe):
 
 def own(pipe):
     """Lend a slot to the parent, and wait to be killed."""
-    lease = slots().take()
+    lease = slots().lease()
     pipe.send(lease.handle)
     signal.pause()
 
@@ -219,7 +219,7 @@ def is_used(handle):
 def test_a_writer_that_dies_while_it_writes_leaves_no_vector_and_spoils_none(start):
     process, pipe = start(serve)
     pool, mappings = slots(), Mappings()
-    done, torn = pool.take(), pool.take()
+    done, torn = pool.lease(), pool.lease()
     pipe.send((done.handle, 7))
     assert Handle(*pipe.recv()) == done.handle
     pipe.send((torn.handle, None))
@@ -243,5 +243,5 @@ def test_a_killed_owner_leaves_no_segment_and_what_is_mapped_stays_readable(star
     with pytest.raises(FileNotFoundError):
         Mappings().read(handle)
     del view
-    mappings.forget_gone()
+    mappings.drop_closed()
     assert not is_used(handle)

@@ -5,7 +5,7 @@ import pytest
 from raysync import config
 from raysync.cluster.transports.choose import TRANSPORTS
 from raysync.cluster.transports.object_store import ObjectStore, ObjectStorePlan, store_notice
-from raysync.cluster.transports.shared.choice import Memory, memory_here
+from raysync.cluster.transports.shared.planning import Memory, memory_here
 from raysync.cluster.transports.shared.segments import Handle
 from raysync.cluster.transports.shared.shared_memory import SharedPlan
 from raysync.cluster.transports.transport import ServerNode, Sites, Writers, needed_bytes

@@ -39,14 +39,14 @@ class Role:
         The last is restarted, in its second life.
         """
         slot = f" ({self.slot})" if self.slot not in ("", self.kind) else ""
-        return f"{actor_group}:{self.kind}{slot}{self._again}"
+        return f"{actor_group}:{self.kind}{slot}{self._life_suffix}"
 
     def __str__(self) -> str:
         slot = f" {self.slot}" if self.slot not in ("", self.kind) else ""
-        return f"{self.kind}{slot}{self._again}"
+        return f"{self.kind}{slot}{self._life_suffix}"
 
     @property
-    def _again(self) -> str:
+    def _life_suffix(self) -> str:
         return f" #{self.life}" if self.life > 1 else ""
 
 

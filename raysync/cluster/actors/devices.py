@@ -15,20 +15,20 @@ from raysync.training.worker.device import limit_memory, refuse_without_kernels
 from raysync.training.worker.precision import refuse_unsupported
 
 
-def here(devices: Sequence[str]) -> Place:
+def current_place(devices: Sequence[str]) -> Place:
     """Return the calling actor's place, with the models of its GPUs."""
     context = ray.get_runtime_context()
-    named = [described(name) if name.startswith("cuda") else name for name in devices]
+    models = [describe_gpu(name) if name.startswith("cuda") else name for name in devices]
     return Place(
         actor_id=context.get_actor_id(),
         node_id=context.get_node_id(),
         address=ray.util.get_node_ip_address(),
         gpus=tuple(context.get_accelerator_ids().get("GPU", ())),
-        devices=tuple(named),
+        devices=tuple(models),
     )
 
 
-def described(name: str) -> str:
+def describe_gpu(name: str) -> str:
     """Describe a GPU for the record, such as
 
     cuda:0 NVIDIA A100-SXM4-40GB, 40 GiB, compute capability 8.0, CUDA 13.0, cuDNN 91002
@@ -37,8 +37,7 @@ def described(name: str) -> str:
     cudnn = torch.backends.cudnn.version()  # type: ignore[no-untyped-call]
     return (
         f"{name} {facts.name}, {facts.total_memory / 2**30:.0f} GiB, compute capability"
-        f" {facts.major}.{facts.minor}, CUDA {torch.version.cuda}, cuDNN"
-        f" {cudnn}"
+        f" {facts.major}.{facts.minor}, CUDA {torch.version.cuda}, cuDNN {cudnn}"
     )
 
 
@@ -48,11 +47,11 @@ def devices_of_actor(replicas: int = 1) -> list[str]:
     Raises:
         ConfigError: torch does not see these GPUs, or has no code for them.
     """
-    given = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
-    if not given or not torch.cuda.is_available():
+    gpus = ray.get_runtime_context().get_accelerator_ids().get("GPU", [])
+    if not gpus or not torch.cuda.is_available():
         return ["cpu"] * replicas
     names = [
-        f"cuda:{number}" for number in numbers_in_torch(given, torch.cuda.device_count())[:replicas]
+        f"cuda:{number}" for number in numbers_in_torch(gpus, torch.cuda.device_count())[:replicas]
     ]
     for name in names:
         refuse_without_kernels(name)
@@ -74,7 +73,7 @@ def ready_devices(group: WorkerGroup, replicas: int = 1) -> list[str]:
     return names
 
 
-def numbers_in_torch(given: Sequence[str], visible: int) -> list[int]:
+def numbers_in_torch(gpus: Sequence[str], visible: int) -> list[int]:
     """Convert Ray's GPU numbers to torch's; torch sees `visible` GPUs.
 
     Raises:
@@ -83,12 +82,12 @@ def numbers_in_torch(given: Sequence[str], visible: int) -> list[int]:
     # Ray shows an actor only its own GPUs, which torch numbers from 0. But with
     # RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES (images for serving models set it) torch sees all
     # GPUs of the node, under Ray's numbers.
-    if len(given) == visible:
+    if len(gpus) == visible:
         return list(range(visible))
-    if all(name.isdecimal() and int(name) < visible for name in given):
-        return [int(name) for name in given]
+    if all(name.isdecimal() and int(name) < visible for name in gpus):
+        return [int(name) for name in gpus]
     raise ConfigError(
-        f"gpus: Ray gave GPU {', '.join(given)} to a process in which torch sees {visible},"
+        f"gpus: Ray gave GPU {', '.join(gpus)} to a process in which torch sees {visible},"
         " numbered from 0. Unset RAY_EXPERIMENTAL_NOSET_CUDA_VISIBLE_DEVICES on the nodes, or"
         " start Ray there with no more GPUs than torch sees."
     )

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from raysync.cluster.actor_errors import ProcessRestarted, answers
 from raysync.cluster.actors.actor_spec import Place, Role
-from raysync.cluster.actors.devices import devices_of_actor, here
+from raysync.cluster.actors.devices import current_place, devices_of_actor
 from raysync.cluster.actors.threads import Threads, use_threads
 from raysync.cluster.actors.warm_up import warm_up
 from raysync.cluster.run_spec import RunSpec
@@ -25,6 +25,65 @@ from raysync.training.evaluation import ModelEvaluation
 from raysync.training.files.model_file import encoded
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.worker.buffers import BufferLayout, layout_of
+
+
+class Evaluator:
+    """Evaluates published weights on the test set, in the order of their publication."""
+
+    def __init__(self, threads: Threads, role: Role) -> None:
+        use_threads(threads)
+        self._role = role
+        self._evaluation: ModelEvaluation | None = None
+
+    def __repr__(self) -> str:
+        return str(self._role)
+
+    def reset(self, spec: RunSpec, model: InitialModel) -> Place:
+        forget_run()
+        [device] = devices_of_actor()
+        self._assembly, experiment = _assembly(spec), spec.experiment
+        whole, self._module = self._assembly.modules(model)
+        self._evaluation = ModelEvaluation(
+            model, whole.to(device), experiment, experiment.data.loader_workers
+        )
+        warm_up((model.name, device, "evaluation"), lambda: self._evaluate_one_batch)
+        return current_place([device])
+
+    def _evaluate_one_batch(self, number: int) -> None:
+        assert self._evaluation is not None, "warm-up before reset"
+        self._evaluation.warm_up()
+
+    @answers
+    def evaluate(self, message: EvaluateCall, *weights: Payload) -> dict[str, float]:
+        """Return the metrics of published weights: name -> value."""
+        return self._ready_evaluation.measure(
+            self._assembly.vector(incoming(*weights)), message.is_last
+        )
+
+    @answers
+    def state_dict(self, message: StateDictCall, *weights: Payload) -> bytes:
+        """Return a model with published weights as the contents of a safetensors file."""
+        evaluation = self._ready_evaluation
+        vector = self._assembly.vector(incoming(*weights))
+        return encoded(evaluation.model, vector, self._module, evaluation.task)
+
+    @property
+    def _ready_evaluation(self) -> ModelEvaluation:
+        """The evaluation of the run.
+
+        Raises:
+            ProcessRestarted: Ray has restarted the process since `reset`.
+        """
+        if self._evaluation is None:
+            raise ProcessRestarted
+        return self._evaluation
+
+
+def _assembly(spec: RunSpec) -> Assembly:
+    seed, topology = spec.experiment.seed, spec.topology
+    if isinstance(topology, PipelinedPlan):
+        return Stages(seed, topology.paradigm)
+    return WholeModel(seed)
 
 
 class Assembly(Protocol):
@@ -57,7 +116,7 @@ class Stages:
 
     seed: int
     paradigm: Decoupled
-    # of each stage, then of the whole; known once the model is built
+    # the layouts of the stages, then that of the whole; known once the model is built
     layouts: list[BufferLayout] = field(default_factory=list)
 
     def modules(self, model: InitialModel) -> tuple[nn.Module, nn.Module]:
@@ -69,60 +128,3 @@ class Stages:
     def vector(self, weights: Sequence[Tensor]) -> Tensor:
         *stages, whole = self.layouts
         return joined(weights, stages, whole)
-
-
-def _assembly(spec: RunSpec) -> Assembly:
-    seed, topology = spec.experiment.seed, spec.topology
-    if isinstance(topology, PipelinedPlan):
-        return Stages(seed, topology.paradigm)
-    return WholeModel(seed)
-
-
-class Evaluator:
-    """Evaluates published weights on the test set, in the order of their publication."""
-
-    def __init__(self, threads: Threads, role: Role) -> None:
-        use_threads(threads)
-        self._role = role
-        self._evaluation: ModelEvaluation | None = None
-
-    def __repr__(self) -> str:
-        return str(self._role)
-
-    def reset(self, spec: RunSpec, model: InitialModel) -> Place:
-        forget_run()
-        [device] = devices_of_actor()
-        self._assembly, experiment = _assembly(spec), spec.experiment
-        whole, self._module = self._assembly.modules(model)
-        self._evaluation = ModelEvaluation(
-            model, whole.to(device), experiment, experiment.data.loader_workers
-        )
-        warm_up((model.name, device, "evaluation"), lambda: self._evaluation_of_one_batch)
-        return here([device])
-
-    def _evaluation_of_one_batch(self, number: int) -> None:
-        assert self._evaluation is not None, "warm-up before reset"
-        self._evaluation.warm_up()
-
-    @answers
-    def evaluate(self, message: EvaluateCall, *weights: Payload) -> dict[str, float]:
-        """Return the metrics of published weights: name -> value."""
-        return self._ready.measure(self._assembly.vector(incoming(*weights)), message.is_last)
-
-    @answers
-    def state_dict(self, message: StateDictCall, *weights: Payload) -> bytes:
-        """Return a model with published weights as the contents of a safetensors file."""
-        evaluation = self._ready
-        vector = self._assembly.vector(incoming(*weights))
-        return encoded(evaluation.model, vector, self._module, evaluation.task)
-
-    @property
-    def _ready(self) -> ModelEvaluation:
-        """The evaluation of the run.
-
-        Raises:
-            ProcessRestarted: Ray has restarted the process since `reset`.
-        """
-        if self._evaluation is None:
-            raise ProcessRestarted
-        return self._evaluation

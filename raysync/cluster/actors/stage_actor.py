@@ -13,7 +13,7 @@ from torch import Tensor
 
 from raysync.cluster.actor_errors import answers
 from raysync.cluster.actors.actor_spec import Place, Role
-from raysync.cluster.actors.devices import here, ready_devices
+from raysync.cluster.actors.devices import current_place, ready_devices
 from raysync.cluster.actors.freed_memory import give_back_freed_memory, keep_freed_memory
 from raysync.cluster.actors.threads import Threads, use_threads
 from raysync.cluster.actors.warm_up import warm_up
@@ -32,6 +32,7 @@ from raysync.training.data.batches import Batches
 from raysync.training.models.initial_model import InitialModel
 from raysync.training.worker.device import Device, try_kernels
 
+FORWARD = 1 / 3  # the forward share of a step's operations; a backward pass has twice as many
 # A tensor of shape (N, ...), as a payload: bfloat16, which NumPy lacks, as uint16.
 Activation = npt.NDArray[Any]
 
@@ -87,7 +88,7 @@ class StageActor:
         )
         give_back_freed_memory()  # of the previous run, whose model may have been large
         self._warm_up(experiment.seed, model, batches, name, group.precision)
-        place = here([name])
+        place = current_place([name])
         log_ready(f"stage {self._stage} of {model.name}", place.devices)
         return place
 
@@ -99,8 +100,8 @@ class StageActor:
 
         def make() -> Callable[[int], object]:
             parts = parts_of(model, seed, paradigm)
-            *before, own = (part.to(device) for part in parts[:number])
-            computation = StageComputation(own, paradigm.weights, paradigm.shrink, precision)
+            *previous, stage = (part.to(device) for part in parts[:number])
+            computation = StageComputation(stage, paradigm.weights, paradigm.shrink, precision)
             task, upload = model.task, Device(device).upload
             reader = BatchReader(model.train_set, task.collate, batches)
 
@@ -108,7 +109,7 @@ class StageActor:
                 drawn = batch_to(reader.read(clock, [batch_size])[0], upload)
                 x = task.inputs(drawn)
                 with torch.no_grad():
-                    for part in before:
+                    for part in previous:
                         x = part(x)
                 if number == paradigm.modules:
                     computation.learn(clock, x, lambda output: task.criterion(output, drawn), 0)
@@ -128,9 +129,9 @@ class StageActor:
             message: names the batch, and the faults of the pass.
             arrived: weights (P + Q,) if new, then the previous stage's activation, if any.
         """
-        with self._timed(message, 1 / 3, self._stage > 1):
+        with self._timed(message, FORWARD, travels=self._stage > 1):
             y = self._device.download(self._work.forward(message.batch, _tensors(arrived)))
-        return sent(y)
+        return to_payload(y)
 
     @answers
     @ray.method(num_returns=3)  # type: ignore[untyped-decorator]
@@ -144,20 +145,24 @@ class StageActor:
             report.
         """
         modules = self._paradigm.modules
-        last, alone = self._stage == modules, modules == 1
-        again = self._paradigm.weights == "latest" and not last
-        with self._timed(message, 1.0 if last or again else 2 / 3, not alone):
+        # The last stage runs forward only now; with the latest weights all stages do so again.
+        runs_forward = self._stage == modules or self._paradigm.weights == "latest"
+        part = 1.0 if runs_forward else 2 * FORWARD
+        with self._timed(message, part, travels=modules > 1):
             loss, vector, dx = self._work.backward(message.batch, _tensors(arrived))
             gradient = outgoing(self._device.download(vector))[0]
-            back = None if dx is None or self._stage == 1 else sent(self._device.download(dx))
+            back = None if dx is None or self._stage == 1 else to_payload(self._device.download(dx))
         busy_s, self._busy_s = self._busy_s, 0.0
         return gradient, back, StepReport(loss, busy_s, self._work.not_finite)
 
     @contextmanager
     def _timed(
-        self, message: ForwardCall | BackwardCall, part: float, travels: bool
+        self, message: ForwardCall | BackwardCall, part: float, *, travels: bool
     ) -> Iterator[None]:
-        """Sleep for the extra time of the emulated device and its link."""
+        """Sleep for the extra time of the emulated device, and of the link if an input travels.
+
+        `part` is the share of the pass in the operations of the stage's step.
+        """
         if travels:
             sleep_s(one_way_s(self._link, self._output_bytes, message.fault))
         began_s = now_s()
@@ -175,16 +180,16 @@ class StageActor:
 
 def _tensors(arrived: Sequence[Any]) -> list[Tensor]:
     # weights may be bytes; activations keep their shape
-    return [incoming(each)[0] if isinstance(each, bytes) else received(each) for each in arrived]
+    return [incoming(each)[0] if isinstance(each, bytes) else to_tensor(each) for each in arrived]
 
 
-def sent(tensor: Tensor) -> Activation:
+def to_payload(tensor: Tensor) -> Activation:
     """Convert an activation, or its gradient, to a payload."""
     bits = tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor
     return bits.numpy()
 
 
-def received(payload: Activation) -> Tensor:
+def to_tensor(payload: Activation) -> Tensor:
     """Convert a payload to a tensor; stages send floats only, so uint16 is bfloat16."""
     tensor = torch.from_numpy(payload)
     return tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor

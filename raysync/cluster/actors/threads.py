@@ -9,15 +9,16 @@ from typing import NamedTuple
 
 import torch
 
-LEAST = 2**20  # the least elements worth a thread: waking one takes as long as half as many
+# the least elements worth a thread: waking one takes as long as computing half as many
+LEAST_ELEMENTS = 2**20
 
 
 class Threads(NamedTuple):
     """The threads of an actor, as far as they are known before its placement.
 
     Threads spin while they wait for one another, so an actor has at most as many as it has cores. A
-    server's threads block (`fork_server.BLOCKING`), so it may use its whole node: at a barrier all
-    workers wait meanwhile.
+    server's threads block (`fork_server.BLOCKING`), so it may use its whole node while all workers
+    wait at a barrier.
     """
 
     min_threads: int
@@ -25,28 +26,29 @@ class Threads(NamedTuple):
     sharers: int = 0  # bundles of the run that share the cores; 0: none
     servers: int = 0  # servers of the run that share the cores for updates; 0: none
 
-    def here(self) -> int:
+    def base_count(self) -> int:
         """Return the torch threads of the calling actor."""
         return max(1, self.min_threads, self._share(self.sharers))
 
-    def of_update(self, gradients: int, size: int) -> int:
+    def update_count(self, gradients: int, size: int) -> int:
         """Return the calling server's torch threads for an update of vectors of `size` numbers."""
         # All workers of several gradients wait for the update; with one gradient only its worker
         # does, and the others need the cores.
-        most = max(self.here(), self._share(self.servers)) if gradients > 1 else self.here()
-        return max(1, min(most, size // LEAST))
+        base = self.base_count()
+        most = max(base, self._share(self.servers)) if gradients > 1 else base
+        return max(1, min(most, size // LEAST_ELEMENTS))
 
     def _share(self, sharers: int) -> int:
         # A node may declare more cores to Ray than it has, and a container has fewer than its
         # machine: the share is of the smaller number.
         if not sharers:
             return 0
-        there = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-        return min(self.cores, there or 1) // sharers
+        limit = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+        return min(self.cores, limit or 1) // sharers
 
 
 def use_threads(threads: Threads) -> None:
-    torch.set_num_threads(threads.here())
+    torch.set_num_threads(threads.base_count())
 
 
 def fair_threads(
@@ -56,19 +58,19 @@ def fair_threads(
 
     Servers and workers compute in turns, so most of the time reserved cores are idle.
     """
-    there = Counter(nodes)
+    sharers = Counter(nodes)
     return tuple(
-        Threads(least, cores[node], there[node])
+        Threads(least, cores[node], sharers[node])
         for least, node in zip(min_threads, nodes, strict=True)
     )
 
 
-def of_servers(
+def with_shared_cores(
     threads: Sequence[Threads], nodes: Sequence[str], cores: Mapping[str, int]
 ) -> tuple[Threads, ...]:
     """Let servers share the cores of their nodes for updates."""
-    there = Counter(nodes)
+    sharers = Counter(nodes)
     return tuple(
-        each._replace(cores=cores[node], servers=there[node])
+        each._replace(cores=cores[node], servers=sharers[node])
         for each, node in zip(threads, nodes, strict=True)
     )

@@ -11,7 +11,7 @@ import torch
 
 from raysync.cluster.actor_errors import answers
 from raysync.cluster.actors.actor_spec import Place, Role
-from raysync.cluster.actors.devices import here, ready_devices
+from raysync.cluster.actors.devices import current_place, ready_devices
 from raysync.cluster.actors.freed_memory import give_back_freed_memory, keep_freed_memory
 from raysync.cluster.actors.threads import Threads, use_threads
 from raysync.cluster.actors.warm_up import warm_up
@@ -42,44 +42,6 @@ from raysync.training.models.initial_model import InitialModel
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.device import try_kernels
 from raysync.training.worker.gradient import GradientComputation
-
-
-def _computation(
-    spec: RunSpec, group: WorkerGroup, model: InitialModel, devices: Sequence[str]
-) -> GradientComputation:
-    experiment = spec.experiment
-    return GradientComputation(
-        module=model.build(experiment.seed),
-        task=model.task,
-        devices=devices,
-        group=group,
-        micro_batch=experiment.micro_batch,
-        wire=experiment.cluster.wire.name,
-        fraction=experiment.cluster.wire.fraction,
-        shards=experiment.cluster.server_shards,
-        draws_ahead=True,
-    )
-
-
-def _trial(
-    spec: RunSpec, slot: str, model: InitialModel, devices: Sequence[str]
-) -> Callable[[int], torch.Tensor]:
-    """Create a step function with its own tensors, for the warm-up.
-
-    It returns the gradient with the buffers behind it, (P + Q,), valid until the next step.
-    """
-    computation = _computation(spec, spec.group(slot), model, devices)
-    reader = BatchReader(model.train_set, model.task.collate, spec.batches[slot])
-    initial = computation.model.initial().cpu()  # like pulled weights: a GPU pins memory for them
-    batch_size = spec.experiment.batch_size_of(slot)
-
-    def step(clock: int) -> torch.Tensor:
-        try_kernels(True)
-        computation.read_weights([initial])
-        computation.compute(reader, clock, batch_size)
-        return computation.outgoing()
-
-    return step
 
 
 class Worker:
@@ -122,9 +84,9 @@ class Worker:
         self._step_time = StepTime(group, experiment.seed, slot, size)
         warm_up(
             (model.name, *devices, group.precision, group.compile, size),
-            lambda: _trial(spec, slot, model, devices),
+            lambda: _warm_up_step(spec, slot, model, devices),
         )
-        gradient = _computation(spec, group, model, devices)
+        gradient = _gradient_computation(spec, group, model, devices)
         self._computation = WorkerComputation(gradient, experiment)
         # local steps write into the weights
         may_share = devices[0] == "cpu" and experiment.local is None
@@ -132,7 +94,7 @@ class Worker:
         self._reader = BatchReader(
             model.train_set, model.task.collate, spec.batches[slot], experiment.data.loader_workers
         )
-        place = here(devices)
+        place = current_place(devices)
         log_ready(model.name, place.devices)
         return place
 
@@ -159,21 +121,21 @@ class Worker:
         gradient, batch, steps = computation.gradient, message.batch, message.steps
         work = batch, steps, message.samples, message.progress
         try_kernels(message.samples == self._batch_size)
-        if weights:  # the backend emulates the gradient's upload: another step may come meanwhile
+        if weights:  # the backend emulates the gradient's upload: another step may begin meanwhile
             sleep_s(one_way_s(self._link, self._vector_bytes, message.fault))
             pulled.read(weights)
         began_s = now_s()
         if into is None:
             loss = computation.compute(reader, *work)
         else:
-            with into.written() as vector:
+            with into.writing() as vector:
                 gradient.write_into(vector)
                 loss = computation.compute(reader, *work)
                 gradient.outgoing()
                 pulled.check()
         # On a GPU the copies of weights and gradient run beside this thread: they are no computing.
         computed_s = computation.device_s or now_s() - began_s
-        step_s = self._step_time.seconds_of(
+        step_s = self._step_time.seconds_of_steps(
             batch, steps, message.samples, message.fault.factor, computed_s
         )
         began_s = now_s()
@@ -202,3 +164,41 @@ class Worker:
         """Load the slot's buffers from before an interruption, at the end of a vector in parts."""
         assert self._computation is not None, "restore before reset"
         self._computation.gradient.read_buffers(torch.cat(incoming(*parts)))
+
+
+def _warm_up_step(
+    spec: RunSpec, slot: str, model: InitialModel, devices: Sequence[str]
+) -> Callable[[int], torch.Tensor]:
+    """Create a step function that shares no tensors with the run.
+
+    It returns the gradient with the buffers behind it, (P + Q,), valid until the next step.
+    """
+    computation = _gradient_computation(spec, spec.group(slot), model, devices)
+    reader = BatchReader(model.train_set, model.task.collate, spec.batches[slot])
+    initial = computation.model.initial().cpu()  # like pulled weights: a GPU pins memory for them
+    batch_size = spec.experiment.batch_size_of(slot)
+
+    def step(clock: int) -> torch.Tensor:
+        try_kernels(True)
+        computation.read_weights([initial])
+        computation.compute(reader, clock, batch_size)
+        return computation.outgoing()
+
+    return step
+
+
+def _gradient_computation(
+    spec: RunSpec, group: WorkerGroup, model: InitialModel, devices: Sequence[str]
+) -> GradientComputation:
+    experiment = spec.experiment
+    return GradientComputation(
+        module=model.build(experiment.seed),
+        task=model.task,
+        devices=devices,
+        group=group,
+        micro_batch=experiment.micro_batch,
+        wire=experiment.cluster.wire.name,
+        fraction=experiment.cluster.wire.fraction,
+        shards=experiment.cluster.server_shards,
+        draws_ahead=True,
+    )

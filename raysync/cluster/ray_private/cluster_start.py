@@ -13,7 +13,7 @@ from ray._private import ray_constants, worker as rays_worker
 
 # Kinds of Ray's notices that a run reports better itself, in one line: a lost node, the last log
 # lines of its raylet, and a dead process with three guesses why.
-TOLD_HERE = ("node_removed", "raylet_died", "worker_died")
+SUPPRESSED = ("node_removed", "raylet_died", "worker_died")
 
 
 def temporary_folder() -> str:
@@ -37,7 +37,7 @@ def on_loopback() -> Iterator[None]:
 
 
 class _Notices:
-    """Ray's subscriber to a cluster's notices, without `TOLD_HERE`."""
+    """Ray's subscriber to a cluster's notices, without `SUPPRESSED`."""
 
     def __init__(self, subscriber: Any) -> None:
         self._subscriber = subscriber
@@ -48,7 +48,7 @@ class _Notices:
     def poll(self) -> tuple[Any, Mapping[str, Any] | None]:
         """Return the next notice, or None in its place if the run reports it itself."""
         key, notice = self._subscriber.poll()
-        return key, None if notice is not None and notice.get("type") in TOLD_HERE else notice
+        return key, None if notice is not None and notice.get("type") in SUPPRESSED else notice
 
 
 @contextmanager

@@ -60,10 +60,10 @@ READ_EARLY = (
 # Makes torch's threads block while they wait for one another. By default they spin, which slows
 # operations on shared cores many times.
 BLOCKING = {"OMP_WAIT_POLICY": "passive"}
-# Ignored differences: scikit-learn sets some of them when imported, perhaps after the server's
-# start, and the server has its own.
+# The values of these variables if a request lacks them: the server sets the last, and scikit-learn
+# the others when imported, perhaps after the server's start.
 ASSUMED = {"KMP_DUPLICATE_LIB_OK": "True", "KMP_INIT_AT_FORK": "FALSE", **BLOCKING}
-# the one of READ_EARLY that can be set later, and its number for `mallopt` (glibc)
+# the only variable of READ_EARLY that can be set later, and its number for `mallopt` (glibc)
 ARENAS, M_ARENA_MAX = "MALLOC_ARENA_MAX", -8
 WORKERS_PROGRAM = "worker_path"  # Ray's argument for the program of a worker process
 # on macOS a fork of a process that has imported torch is not safe
@@ -85,9 +85,8 @@ class ForkServer:
     """The server process, and the folder with its socket, which only this user can enter."""
 
     def __init__(self) -> None:
-        own = gettempdir()
-        own = own if holds_sockets(own) else SHORT_FOLDER
-        self._folder = folder = Path(mkdtemp(prefix="raysync-", dir=own))
+        parent = gettempdir() if holds_sockets(gettempdir()) else SHORT_FOLDER
+        self._folder = folder = Path(mkdtemp(prefix="raysync-", dir=parent))
         # starts worker processes, which wait for the imports
         self.worker_program = folder / "worker.py"
         self.worker_program.symlink_to(worker_process.__file__)
@@ -138,11 +137,11 @@ def started_early(experiment: Experiment, address: str | None) -> Iterator[ForkS
 
 
 def can_fork() -> bool:
-    """Whether worker processes can be forked: on Linux, if Ray can be told their program.
+    """Whether worker processes can be forked: on Linux, if Ray accepts a program for them.
 
     Ray has no option for that (2.60), only an argument of an inner function.
     """
-    from ray._private import services  # never in the server: see above
+    from ray._private import services  # never imported in the server: see PRELOADED
 
     start_raylet = getattr(services, "start_raylet", None)
     return (
@@ -169,6 +168,9 @@ def forked_by(server: ForkServer) -> Iterator[None]:
         yield
     finally:
         services.start_raylet = start_raylet
+
+
+# ---- in the server ----
 
 
 def serve(listening: socket.socket) -> None:
@@ -238,8 +240,8 @@ class ForkRequest:
     @property
     def is_met_by_fork(self) -> bool:
         """Whether a fork of this process equals a fresh worker process."""
-        own = _read_early(os.environ)  # noqa: TID251 - what this process began with
-        return self.executable == sys.executable and _read_early(self.environment) == own
+        present = _early_variables(os.environ)  # noqa: TID251 - of this process
+        return self.executable == sys.executable and _early_variables(self.environment) == present
 
     def become_worker(self, files: list[int]) -> None:
         """Run Ray's worker program with stdin, stdout and stderr; never returns."""
@@ -258,7 +260,7 @@ class ForkRequest:
         sys.exit()
 
 
-def _read_early(environment: Mapping[str, str]) -> dict[str, str]:
+def _early_variables(environment: Mapping[str, str]) -> dict[str, str]:
     return ASSUMED | {
         name: value
         for name, value in environment.items()

@@ -14,7 +14,7 @@ def actor_id(actor: Any) -> str:
 
 
 def draining_nodes() -> Collection[str]:
-    """Return the nodes being drained, like Ray Train's watcher; none if this Ray cannot tell."""
+    """Return the nodes being drained, like Ray Train's watcher; none if this Ray has no query."""
     try:
         return frozenset(ray._private.state.state.get_draining_nodes())
     except AttributeError:

@@ -15,7 +15,7 @@ RAYS_PROGRAM = "ray._private.workers.default_worker"  # Ray's own program (Ray 2
 SOCKET = "fork-server"
 
 
-def is_handed_over(folder: Path) -> bool:
+def hand_over(folder: Path) -> bool:
     """Ask the fork server of that folder for a process; return whether it has started one."""
     variables = [f"{name}={value}" for name, value in os.environ.items()]  # noqa: TID251 - its own
     strings = [sys.executable, str(Path.cwd()), *sys.argv, "", *variables]
@@ -30,5 +30,5 @@ def is_handed_over(folder: Path) -> bool:
 
 if __name__ == "__main__":
     del sys.path[0]  # the folder of this file, which holds modules of a package
-    if not is_handed_over(Path(sys.argv[0]).parent):
+    if not hand_over(Path(sys.argv[0]).parent):
         runpy.run_module(RAYS_PROGRAM, run_name="__main__", alter_sys=True)

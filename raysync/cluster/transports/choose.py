@@ -6,15 +6,15 @@ from collections.abc import Callable
 
 from raysync.cluster.run_spec import RunSpec
 from raysync.cluster.transports.object_store import by_object_store
-from raysync.cluster.transports.shared.choice import everywhere, wherever_possible
+from raysync.cluster.transports.shared.planning import automatic, by_shared_memory
 from raysync.cluster.transports.transport import Choice, ServerNode, Sites
 from raysync.config import Experiment
 
 # `cluster.transport` -> its planner
 TRANSPORTS: dict[str, Callable[[Experiment, int, Sites, ServerNode], Choice]] = {
     "object-ref": by_object_store,
-    "shared-memory": everywhere,
-    "auto": wherever_possible,
+    "shared-memory": by_shared_memory,
+    "auto": automatic,
 }
 
 

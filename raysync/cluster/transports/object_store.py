@@ -41,7 +41,7 @@ class ObjectStore:
 
     def expect(self, reference: Any) -> None: ...
 
-    def arrived(self, references: Collection[Any], timeout_s: float) -> Iterable[Any]:
+    def await_ready(self, references: Collection[Any], timeout_s: float) -> Iterable[Any]:
         return await_references(references, timeout_s)
 
     def forget(self, actor: str, why: str) -> None: ...
@@ -65,7 +65,7 @@ def await_references(references: Collection[Any], timeout_s: float) -> Iterable[
 class ObjectStorePlan:
     transports: Mapping[str, str] = field(default_factory=dict)
 
-    def begin(self, writers: Writers, before: Transport | None) -> Transport:
+    def begin(self, writers: Writers, previous: Transport | None) -> Transport:
         return ObjectStore()
 
 

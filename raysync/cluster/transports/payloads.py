@@ -26,8 +26,8 @@ def outgoing(vector: Tensor, sizes: Sequence[int] = ()) -> tuple[Payload, ...]:
         vector: as it travels: see `training.worker.wire`.
         sizes: the lengths of its parts; none: it is one part.
     """
-    cut = torch.split(vector, list(sizes) or [len(vector)])
-    parts = [part.detach().cpu().numpy() for part in cut]
+    tensors = torch.split(vector, list(sizes) or [len(vector)])
+    parts = [tensor.detach().cpu().numpy() for tensor in tensors]
     # Ray shares NumPy views within a node without a copy, unlike torch tensors. Small parts travel
     # inside Ray's messages, where bytes save pickling.
     return tuple(part.tobytes() if part.nbytes <= INLINE_BYTES else part for part in parts)
@@ -56,18 +56,20 @@ class PulledWeights:
         self, gradient: GradientComputation, vector_bytes: int, *, may_share: bool
     ) -> None:
         self._gradient, self._vector_bytes = gradient, vector_bytes
-        self._may_share = may_share  # on a CPU, and the step only reads them
+        # whether weights can be used in place: on a CPU, if steps only read them
+        self._may_share = may_share
         self._in_place: InPlace | None = None
 
     def read(self, weights: Sequence[Payload]) -> None:
-        self._gradient.read_weights([] if self._is_shown(weights) else incoming(*weights))
+        self._gradient.read_weights([] if self._show(weights) else incoming(*weights))
 
     def check(self) -> None:
         """Check that the weights were not overwritten during a step."""
         if self._in_place is not None:
             self._in_place.check()
 
-    def _is_shown(self, weights: Sequence[Payload]) -> bool:
+    def _show(self, weights: Sequence[Payload]) -> bool:
+        """Show weights in place; False: they have to be copied."""
         if self._in_place is None:
             first = weights[0]
             if isinstance(first, bytes | np.ndarray) or not self._may_share:

@@ -43,7 +43,7 @@ class Remote(Protocol):
     def read(self) -> Tensor:
         """Return the vector, read-only."""
 
-    def written(self) -> AbstractContextManager[Tensor]:
+    def writing(self) -> AbstractContextManager[Tensor]:
         """Yield the memory for the vector, which is published when the `with` block ends."""
 
     def parts(self, sizes: Sequence[int]) -> Sequence[Remote]:
@@ -69,7 +69,7 @@ class Service(Protocol):
 
 MIB = 2**20
 INLINE_BYTES = 100 * 1024  # the size up to which Ray keeps a result out of its object store
-TURNS = 2  # gradients in flight per worker: one is written while the one before is read
+GRADIENTS_PER_WORKER = 2  # one is written while the one before is read
 # called in an actor's process before each run; transports that hold memory register here
 BETWEEN_RUNS: list[Callable[[], None]] = []
 
@@ -96,7 +96,7 @@ class IssuedCall(Call, Protocol):
 
     def failure_within(self, patience_s: float) -> Failure | None: ...
 
-    def follow(self, again: IssuedCall, patched: Patch) -> None:
+    def follow(self, retry: IssuedCall, patched: Patch) -> None:
         """Take over the results of a retry, which calls only restarted shards."""
 
 
@@ -152,7 +152,7 @@ class Transport(Protocol):
     def expect(self, reference: Any) -> None:
         """Note a Ray reference that the driver waits for."""
 
-    def arrived(self, references: Collection[Any], timeout_s: float) -> Iterable[Any]:
+    def await_ready(self, references: Collection[Any], timeout_s: float) -> Iterable[Any]:
         """Wait for an event, and yield the Ray references that are ready."""
 
     def forget(self, actor: str, why: str) -> None:
@@ -182,7 +182,7 @@ class TransportPlan(Protocol):
     def transports(self) -> Mapping[str, str]:
         """Slot, server or evaluator -> the transport that its record names, if not the default."""
 
-    def begin(self, writers: Writers, before: Transport | None) -> Transport:
+    def begin(self, writers: Writers, previous: Transport | None) -> Transport:
         """Create the transport of a run, which may reuse the memory of the previous one."""
 
 
@@ -212,10 +212,10 @@ Choice = tuple[TransportPlan, list[str]]  # a plan, and notices for the user; em
 def needed_bytes(experiment: Experiment, vector_bytes: int) -> int:
     """Estimate the peak memory of a run's vectors.
 
-    These are two gradients for each worker, its pulled weights, the weights in the making, those of
-    an evaluation, and the server's log.
+    These are the gradients and pulled weights of each worker, the weights that an update writes,
+    those of an evaluation, and the server's log.
     """
     cluster, workers = experiment.cluster, experiment.worker_count
     logged = min(cluster.server_log_bytes, MAX_UPDATES * workers * vector_bytes)
     log = logged if cluster.restarts.attempts else 0
-    return (TURNS * workers + workers + 2) * vector_bytes + log
+    return (GRADIENTS_PER_WORKER * workers + workers + 2) * vector_bytes + log

@@ -49,23 +49,23 @@ class PipedCall:
         self.request, self.channel = request, channel
         self.reads = request.reads  # the leases of its inputs, held until it is done
         self.number = 0  # among its actor's requests; 0: not sent
-        self.needs: list[PipedCall] = [need for need in request.inputs if not need.is_there]
+        # the unfinished or failed calls that make its inputs
+        self.needs: list[PipedCall] = [need for need in request.inputs if not need.has_succeeded]
         self.dependents: list[Channel] = []  # channels whose next call waits for this one
         self._watchers: list[tuple[Callable[[Any], None], Any]] = []
         self._replaces: PipedCall | None = None
 
     @property
-    def is_there(self) -> bool:
-        """Whether it has succeeded."""
+    def has_succeeded(self) -> bool:
         return self.is_done and not isinstance(self.result, Failure)
 
     @property
     def parts(self) -> tuple[Remote, ...]:
         return tuple(lease.handle for lease in self.leases[-1:])
 
-    def framed(self, number: int) -> bytes:
-        inputs = [_plain(part) for call in self.request.inputs for part in call.parts]
-        into = _plain(self.request.leases[0].handle) if self.request.leases else None
+    def to_frame(self, number: int) -> bytes:
+        inputs = [_as_tuple(part) for call in self.request.inputs for part in call.parts]
+        into = _as_tuple(self.request.leases[0].handle) if self.request.leases else None
         return frame((number, encode(self.request.message), inputs, into))
 
     def value(self, index: int) -> tuple[Remote, ...]:
@@ -98,18 +98,18 @@ class PipedCall:
 
     def failure_within(self, patience_s: float) -> Failure | None:
         self.channel.channels.await_call(self, patience_s)
-        return None if self.is_there else self.result
+        return self.failure
 
-    def follow(self, again: IssuedCall, patched: Patch) -> None:
+    def follow(self, retry: IssuedCall, patched: Patch) -> None:
         # there is one shard, so nothing is patched
-        assert isinstance(again, PipedCall), "it has the inputs that it had"
-        self.is_done, self.result, self.channel = False, None, again.channel
-        self.leases, self.number = again.leases, again.number
-        again._replaces = self
+        assert isinstance(retry, PipedCall), "a retry has the inputs of the lost call"
+        self.is_done, self.result, self.channel = False, None, retry.channel
+        self.leases, self.number = retry.leases, retry.number
+        retry._replaces = self
 
 
-def _plain(remote: Remote) -> tuple[int, ...]:
-    # A plain tuple: pickling the name of a handle's class would take longer.
+def _as_tuple(remote: Remote) -> tuple[int, ...]:
+    # Pickling the name of a handle's class would take longer.
     assert isinstance(remote, Handle), "a vector that is not in shared memory"
     return tuple(remote)
 
@@ -137,8 +137,8 @@ class Channel:
         self._ends = end_of(read), end_of(write)
         self._end = tuple(end_of(self._requests))  # where other actors write its requests
         self._queue: deque[PipedCall] = deque()
-        # the numbers of the latest request, and of the latest before LEAVE
-        self._number = self._left_after = 0
+        # the number of the latest request, and of the latest before LEAVE
+        self._number = self._last_before_leave = 0
         # number -> (unanswered call, its size in bytes), the oldest first
         self._sent: dict[int, tuple[PipedCall, int]] = {}
         self._unanswered_bytes = 0
@@ -154,7 +154,7 @@ class Channel:
     def advance(self) -> None:
         """Send from the queue until a call has to wait."""
         if self._relayed is not None:
-            self._check(self._relayed)
+            self._settle_relayed(self._relayed)
         while self._queue and self._relayed is None:
             call = self._queue[0]
             failure = self.failure
@@ -164,7 +164,7 @@ class Channel:
             if failure is not None:
                 self._queue.popleft().finish(failure)
                 continue
-            data = call.framed(self._number + 1)
+            data = call.to_frame(self._number + 1)
             if not self._has_room(len(data)):
                 return
             if not call.needs:
@@ -174,12 +174,12 @@ class Channel:
             self._queue.popleft()
             self._number = call.number = self._number + 1
             self._sent[call.number] = call, 0
-            self._count(call.number, len(data))
+            self._add_bytes(call.number, len(data))
 
     def _has_room(self, size: int) -> bool:
         return not self._sent or self._unanswered_bytes + size <= WINDOW_BYTES
 
-    def _count(self, number: int, size: int) -> None:
+    def _add_bytes(self, number: int, size: int) -> None:
         call, before = self._sent[number]
         self._sent[number] = call, before + size
         self._unanswered_bytes += size
@@ -194,42 +194,43 @@ class Channel:
         if self not in need.dependents:
             need.dependents.append(self)
         via = need.channel
-        # Several actors make the inputs, or the call that makes one is not sent, or a pipe is full.
-        if others or not via.passes_on(need, self._end, data):
+        # A call waits if several actors make its inputs, if the call that makes one is not sent, or
+        # if a pipe is full.
+        if others or not via.forward(need, self._end, data):
             return False
         self._relayed = Relayed(call, need, via, data)
         return True
 
-    def passes_on(self, need: PipedCall, end: tuple[int, ...], data: bytes) -> bool:
-        """Let this actor forward a frame to another's pipe after answering `need`, if it can."""
-        if need.number <= self._left_after or self._relayed is not None:
-            return False  # it would forward the frame before it comes to that call
-        passed_on = frame((need.number, RELAY, end, data))
-        if not self._has_room(len(passed_on)):
+    def forward(self, need: PipedCall, end: tuple[int, ...], data: bytes) -> bool:
+        """Let this actor send a frame to another after it answers `need`; False: it cannot."""
+        if need.number <= self._last_before_leave or self._relayed is not None:
+            return False  # the actor would forward the frame before it reaches that call
+        relay = frame((need.number, RELAY, end, data))
+        if not self._has_room(len(relay)):
             return False
-        send(self._requests, passed_on)
-        self._count(need.number, len(passed_on))
+        send(self._requests, relay)
+        self._add_bytes(need.number, len(relay))
         return True
 
-    def _check(self, relayed: Relayed) -> None:
+    def _settle_relayed(self, relayed: Relayed) -> None:
         """Resend or fail a relayed call whose forwarding actor, or input, has failed."""
         call, need, via, data = relayed
         if need.failure is not None:
             self._relayed = None
-            self._take(call.number).finish(need.failure)
+            self._remove_sent(call.number).finish(need.failure)
         elif via.failure is not None:
             self._relayed = None
             send(self._requests, data)  # perhaps a duplicate, which is skipped
 
-    def _take(self, number: int) -> PipedCall:
+    def _remove_sent(self, number: int) -> PipedCall:
         """Remove a call that has been answered, or never will be."""
         call, size = self._sent.pop(number)
         self._unanswered_bytes -= size
         return call
 
-    def answered(self) -> None:
+    def receive_answer(self) -> None:
         number, answer, error = receive(self.answers)
-        call = self._take(number)
+        call = self._remove_sent(number)
         if self._relayed is not None and self._relayed.call is call:
             self._relayed = None
         call.finish(answer if error is None else Failure("raised", error, self.name))
@@ -241,11 +242,11 @@ class Channel:
         Meanwhile answers of other actors are received, and this actor may turn out to be dead.
         """
         while (self._queue or self._relayed) and self.failure is None:
-            self.channels.pump(None)  # until all calls before it are sent
-        if self.failure is not None:  # it died meanwhile, and its pipes are closed
+            self.channels.pump(None)  # until all earlier calls are sent
+        if self.failure is not None:  # the actor died meanwhile, and its pipes are closed
             return issue()
-        send(self._requests, frame(LEAVE))  # ends `serve`; the next is queued behind the Ray call
-        self._serving, self._left_after = None, self._number
+        send(self._requests, frame(LEAVE))  # ends `serve`; the next one follows the Ray call
+        self._serving, self._last_before_leave = None, self._number
         issued = issue()
         self._serve()
         return issued
@@ -254,8 +255,8 @@ class Channel:
         """Fail all unanswered calls: the actor is gone."""
         if self.failure is not None:
             return
-        while self._sent and _has_more(self.answers):  # a push counts if its handle has returned
-            self.answered()
+        while self._sent and _has_data(self.answers):  # a push counts if its handle has returned
+            self.receive_answer()
         self.failure, self._relayed = failure, None
         sent, self._sent = self._sent, {}
         for call, _ in sent.values():
@@ -274,7 +275,7 @@ class Channel:
         return self._serving is serving
 
 
-def _has_more(file: int) -> bool:
+def _has_data(file: int) -> bool:
     poll = select.poll()
     poll.register(file, select.POLLIN)
     return bool(poll.poll(0))
@@ -284,11 +285,11 @@ class Channels:
     """The channels of a run, and the Ray references that its driver waits for."""
 
     def __init__(self, failure_of: Callable[[Any], Failure | None]) -> None:
-        # callbacks to call, with their arguments
+        # the callbacks to call next, with their arguments
         self.due: list[tuple[Callable[[Any], None], Any]] = []
         self._failure_of = failure_of
         self._channels: dict[str, Channel] = {}
-        self._serving: dict[Any, Channel] = {}
+        self._serving: dict[Any, Channel] = {}  # reference of a `serve` -> its channel
         self._expected: set[Any] = set()
         self._arrived: deque[Any] = deque()
         # Ray references that are ready, except for those of `serve`
@@ -298,8 +299,8 @@ class Channels:
         self._selector = DefaultSelector()
         self._selector.register(self._wake, EVENT_READ, None)
 
-    def channel(self, name: str, actor: Any) -> Channel:
-        """Return the channel of an actor, created at its first call."""
+    def open(self, name: str, actor: Any) -> Channel:
+        """Return the channel of an actor, opened at its first call."""
         if name not in self._channels:
             self._channels[name] = channel = Channel(self, actor, name)
             self._selector.register(channel.answers, EVENT_READ, channel)
@@ -324,9 +325,9 @@ class Channels:
         self._expected.add(reference)
         if channel is not None:
             self._serving[reference] = channel
-        reference.future().add_done_callback(lambda _: self._ring(reference))
+        reference.future().add_done_callback(lambda _: self._notify(reference))
 
-    def _ring(self, reference: Any) -> None:  # in a thread of Ray's
+    def _notify(self, reference: Any) -> None:  # runs in a thread of Ray's
         with self._lock:
             self._arrived.append(reference)
             if not self._is_closed:
@@ -339,7 +340,7 @@ class Channels:
                 with suppress(BlockingIOError):
                     os.eventfd_read(self._wake)
             elif key.data.failure is None:
-                key.data.answered()
+                key.data.receive_answer()
         while self._arrived:
             reference = self._arrived.popleft()
             self._expected.discard(reference)
@@ -350,8 +351,8 @@ class Channels:
                 failure = self._failure_of(reference)
                 channel.fail(failure or Failure("died", "it has left the run", channel.name))
 
-    def arrived(self, timeout_s: float) -> Iterator[Any]:
-        """Yield ready Ray references, and call back what waits for answers over pipes."""
+    def await_ready(self, timeout_s: float) -> Iterator[Any]:
+        """Yield ready Ray references, and call the callbacks of answers over pipes."""
         if not self.due:
             self.pump(timeout_s)
         while self._references or self.due:
@@ -362,7 +363,7 @@ class Channels:
                 then(argument)
 
     def await_call(self, call: PipedCall, patience_s: float) -> None:
-        """Wait until a call is done; nothing is called back meanwhile.
+        """Wait until a call is done; no callback is called meanwhile.
 
         Raises:
             TimeoutError: it is not done in time.

@@ -21,14 +21,14 @@ from raysync.cluster.transports.shared.segments import (
     segment_of,
 )
 
-LEAST_BYTES = 4 * 2**20  # a smaller vector is copied in the time that mapping it takes
+LEAST_BYTES = 4 * 2**20  # mapping a smaller vector takes as long as copying it
 # Linux has these numbers on all processors that torch runs on:
 MAP_FIXED = 0x10
 MADV_POPULATE_READ = 22
 FAILED = ctypes.c_void_p(-1).value
 
 
-def is_worth_it(vector_bytes: int) -> bool:
+def is_large_enough(vector_bytes: int) -> bool:
     """Whether weights of that size are used in place, on a CPU."""
     return vector_bytes >= LEAST_BYTES and is_supported()
 
@@ -65,7 +65,7 @@ class WeightsInPlace:
             return False
         self._mappings.check(handle)
         with segment_of(handle, os.O_RDONLY) as file:
-            self._map(file, handle.slot)
+            self._map_slot(file, handle.slot)
         self._shown = handle
         return True
 
@@ -82,18 +82,18 @@ class WeightsInPlace:
         is_whole = (handle.begin, handle.end) == (0, self._vector_bytes)
         return is_whole and handle.slot % mmap.PAGESIZE == 0
 
-    def _map(self, file: int, slot: int) -> None:
+    def _map_slot(self, file: int, slot: int) -> None:
         access, kind = mmap.PROT_READ | mmap.PROT_WRITE, mmap.MAP_PRIVATE | MAP_FIXED
-        if _mmap()(self._address, len(self._memory), access, kind, file, slot) == FAILED:
-            number = ctypes.get_errno()
-            raise OSError(number, os.strerror(number))
+        if _system_mmap()(self._address, len(self._memory), access, kind, file, slot) == FAILED:
+            code = ctypes.get_errno()
+            raise OSError(code, os.strerror(code))
         with suppress(OSError):  # unknown before Linux 5.14: pages fault when first read
             self._memory.madvise(MADV_POPULATE_READ)
 
 
 @cache
-def _mmap() -> Any:
-    # The system call: Python's own `mmap` chooses the address.
+def _system_mmap() -> Any:
+    # Python's own `mmap` chooses the address.
     call = ctypes.CDLL(None, use_errno=True).mmap
     size, number = ctypes.c_size_t, ctypes.c_int
     call.restype = ctypes.c_void_p

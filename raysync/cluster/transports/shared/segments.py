@@ -81,7 +81,7 @@ class SlotLease:
 
     def __init__(self, pool: Slots, segment: Segment, handle: Handle) -> None:
         self._pool, self._segment = pool, segment
-        self.handle: Any = handle  # of the class that its slots were given
+        self.handle: Any = handle  # of the class that `Slots` was given
 
     def __del__(self) -> None:
         self._pool.give_back(self._segment, self.handle.slot)
@@ -105,7 +105,7 @@ class Slots:
         self._is_closed = False
         self.segments: list[Segment] = []
 
-    def take(self) -> SlotLease:
+    def lease(self) -> SlotLease:
         """Lease the slot that was returned last: its pages are in memory already.
 
         Raises:
@@ -116,10 +116,10 @@ class Slots:
             self._grow()
         segment, slot = self._free.pop()
         self._stamp += 1
-        place = self._kind(
+        handle = self._kind(
             os.getpid(), segment.file, segment.inode, slot, self._stamp, 0, self._vector_bytes
         )
-        return SlotLease(self, segment, place)
+        return SlotLease(self, segment, handle)
 
     def give_back(self, segment: Segment, slot: int) -> None:
         if not self._is_closed:
@@ -131,14 +131,14 @@ class Slots:
         self._free.clear()
         self.segments.clear()
 
-    def renewed(self) -> Slots:
+    def renew(self) -> Slots:
         """Recreate the slots in the same memory, all free, once nothing uses the old leases."""
-        renewed = Slots(self._vector_bytes, self._segment_bytes, self._kind)
-        renewed._stamp = self._stamp
+        slots = Slots(self._vector_bytes, self._segment_bytes, self._kind)
+        slots._stamp = self._stamp
         for segment in self.segments:
-            renewed._add(segment)
+            slots._add(segment)
         self.close()
-        return renewed
+        return slots
 
     @property
     def is_closed(self) -> bool:
@@ -154,7 +154,7 @@ class Slots:
         self._free += [(segment, begin) for begin in reversed(begins)]
 
 
-class _Mapped(NamedTuple):
+class _MappedSegment(NamedTuple):
     """A segment mapped by this process."""
 
     memory: mmap.mmap
@@ -167,10 +167,11 @@ class Mappings:
 
     def __init__(self, view: Callable[[memoryview], Any] = memoryview) -> None:
         self._view = view
-        self._maps: dict[tuple[int, int, int, bool], _Mapped] = {}
+        # (process, file, inode, whether it is writable) -> the segment
+        self._segments: dict[tuple[int, int, int, bool], _MappedSegment] = {}
 
     def __len__(self) -> int:
-        return len(self._maps)
+        return len(self._segments)
 
     def read(self, handle: Handle) -> Any:
         """Return the read-only view of a vector.
@@ -179,55 +180,55 @@ class Mappings:
             TornVector: it is not there.
             OSError: the owning process is gone, or is on another machine.
         """
-        return self._view_of(self._checked(handle), handle)
+        return self._view_of(self._checked_segment(handle), handle)
 
     def check(self, handle: Handle) -> None:
         """Check that a vector is there; raises like `read`."""
-        self._checked(handle)
+        self._checked_segment(handle)
 
-    def begin(self, handle: Handle) -> Any:
+    def begin_write(self, handle: Handle) -> Any:
         """Return the view of a slot that this process is about to write.
 
         Raises:
             OSError: see `read`.
         """
-        mapped = self._mapped(handle, writes=True)
-        _STAMP.pack_into(mapped.memory, handle.slot, UNWRITTEN)
-        return self._view_of(mapped, handle)
+        segment = self._segment(handle, writes=True)
+        _STAMP.pack_into(segment.memory, handle.slot, UNWRITTEN)
+        return self._view_of(segment, handle)
 
-    def finish(self, handle: Handle) -> None:
+    def finish_write(self, handle: Handle) -> None:
         """Stamp a vector that has been written."""
-        _STAMP.pack_into(self._mapped(handle, writes=True).memory, handle.slot, handle.stamp)
+        _STAMP.pack_into(self._segment(handle, writes=True).memory, handle.slot, handle.stamp)
 
-    def forget_gone(self) -> None:
+    def drop_closed(self) -> None:
         """Drop segments closed by their owner; memory is unmapped once nothing refers to it."""
-        for gone in list(self._gone()):
-            del self._maps[gone]
+        for key in list(self._closed_segments()):
+            del self._segments[key]
 
-    def _checked(self, handle: Handle) -> _Mapped:
-        mapped = self._mapped(handle, writes=False)
-        (stamp,) = _STAMP.unpack_from(mapped.memory, handle.slot)
+    def _checked_segment(self, handle: Handle) -> _MappedSegment:
+        segment = self._segment(handle, writes=False)
+        (stamp,) = _STAMP.unpack_from(segment.memory, handle.slot)
         if stamp != handle.stamp:
             raise TornVector(f"vector {handle.stamp} is not in its slot, but {stamp or 'none'} is")
-        return mapped
+        return segment
 
-    def _view_of(self, mapped: _Mapped, handle: Handle) -> Any:
+    def _view_of(self, segment: _MappedSegment, handle: Handle) -> Any:
         place = handle.slot, handle.begin, handle.end
-        if place not in mapped.views:
+        if place not in segment.views:
             first = handle.slot + STAMP_BYTES
-            data = memoryview(mapped.memory)[first + handle.begin : first + handle.end]
-            mapped.views[place] = self._view(data)
-        return mapped.views[place]
+            data = memoryview(segment.memory)[first + handle.begin : first + handle.end]
+            segment.views[place] = self._view(data)
+        return segment.views[place]
 
-    def _mapped(self, handle: Handle, *, writes: bool) -> _Mapped:
+    def _segment(self, handle: Handle, *, writes: bool) -> _MappedSegment:
         key = handle.process, handle.file, handle.inode, writes
-        if key not in self._maps:
-            self.forget_gone()
-            self._maps[key] = _Mapped(_map(handle, writes), {})
-        return self._maps[key]
+        if key not in self._segments:
+            self.drop_closed()
+            self._segments[key] = _MappedSegment(_map(handle, writes), {})
+        return self._segments[key]
 
-    def _gone(self) -> Iterator[tuple[int, int, int, bool]]:
-        for key in self._maps:
+    def _closed_segments(self) -> Iterator[tuple[int, int, int, bool]]:
+        for key in self._segments:
             process, file, inode, _ = key
             try:
                 exists = Path(_path(process, file)).stat().st_ino == inode

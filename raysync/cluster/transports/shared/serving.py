@@ -24,7 +24,7 @@ from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.engine.messages import Message, decode, method_of
 
 LEAVE = None
-RELAY = b""  # takes the place of the message
+RELAY = b""  # in place of the message
 # the errors of a pipe that is gone, or has no reader
 GONE = (BrokenPipeError, FileNotFoundError, ProcessLookupError)
 
@@ -34,7 +34,7 @@ class Piped(NamedTuple):
 
     requests: End  # the calls' pipe, owned by the driver
     answers: End
-    last: int  # the number of the last call before
+    last: int  # the number of the last call sent before the service began
 
     def run(self, actor: object, meanwhile: Callable[[], None] = lambda: None) -> None:
         with (
@@ -44,7 +44,7 @@ class Piped(NamedTuple):
             closing(Requests(actor, answers, self.last)) as calls,
         ):
             while (message := receive(requests)) is not LEAVE:
-                if calls.take(message):
+                if calls.process(message):
                     meanwhile()
 
 
@@ -66,8 +66,8 @@ class Requests:
         # pipe of another actor -> the file descriptor to write to it
         self._others: dict[End, int] = {}
 
-    def take(self, message: tuple[Any, ...]) -> bool:
-        """Execute or relay a message; True if it was a call, which is answered now.
+    def process(self, message: tuple[Any, ...]) -> bool:
+        """Execute or relay a message; return whether it was a call, which is answered now.
 
         Raises:
             BrokenPipeError: the driver is gone.
@@ -79,15 +79,13 @@ class Requests:
             return False
         if number > self._last:
             self._last = number
-            answer, why = self._carried_out(decode(data), *arguments)
-            if why is not None:
+            answer, error = self._execute(decode(data), *arguments)
+            if error is not None:
                 self._failed.add(number)
-            send(self._answers, frame((number, answer, why)))
+            send(self._answers, frame((number, answer, error)))
         return True
 
-    def _carried_out(
-        self, message: Message, inputs: list[Any], into: Any
-    ) -> tuple[Any, str | None]:
+    def _execute(self, message: Message, inputs: list[Any], into: Any) -> tuple[Any, str | None]:
         """Execute a call; return its answer, without the handles, and its error."""
         options = {} if into is None else {"into": SharedVector(*into)}
         try:
@@ -102,11 +100,11 @@ class Requests:
         end = End(*other)
         with suppress(*GONE):
             if end not in self._others:
-                self._close_gone()
+                self._close_unread()
                 self._others[end] = end.open(os.O_WRONLY)
             send(self._others[end], data)
 
-    def _close_gone(self) -> None:
+    def _close_unread(self) -> None:
         """Close the pipes without a reader."""
         for end, file in list(self._others.items()):
             poll = select.poll()

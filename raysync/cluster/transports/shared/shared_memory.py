@@ -37,7 +37,7 @@ class SlotCache:
         """Return free slots for a run, and drop others; `sizes`: Ray's actor id -> vector bytes."""
         open_slots = {key: slots for key, slots in self._slots.items() if not slots.is_closed}
         self._slots = {
-            key: open_slots[key].renewed() if key in open_slots else slots_of(key[1])
+            key: open_slots[key].renew() if key in open_slots else slots_of(key[1])
             for key in sizes.items()
         }
         return {actor: each for (actor, _), each in self._slots.items()}
@@ -60,7 +60,7 @@ class SharedMemory:
         self._weights = [slots[actor] for actor in weights]
         # worker -> the leases of the weights that it uses in place until it gets others
         self._pulled: dict[str, tuple[Any, ...]] = {}
-        # None: some vectors are not shared, or several servers have parts of them
+        # the pipes for hot calls; None: some weights are not shared, or several servers have parts
         self._channels: Channels | None = None
 
     @property
@@ -77,9 +77,9 @@ class SharedMemory:
             case StepCall() if node == self._plan.node:
                 if actor not in self._gradients:
                     self._gradients[actor] = slots_of(self._push_bytes)
-                return (self._gradients[actor].take(),)
+                return (self._gradients[actor].lease(),)
             case PublishCall() | ApplyCall(publishes=True):
-                return tuple(slots.take() for slots in self._weights)
+                return tuple(slots.lease() for slots in self._weights)
         return ()
 
     def call(self, request: CallRequest, by_ray: Callable[[], IssuedCall]) -> IssuedCall:
@@ -90,9 +90,9 @@ class SharedMemory:
         if isinstance(request.message, HOT) and all(
             isinstance(each, PipedCall) for each in request.inputs
         ):
-            makes = not isinstance(request.message, ApplyCall) or request.message.publishes
-            assert bool(request.leases) == makes, "a worker on another node than the server"
-            call = PipedCall(self._channels.channel(request.actor, request.handle), request)
+            has_value = not isinstance(request.message, ApplyCall) or request.message.publishes
+            assert bool(request.leases) == has_value, "a worker on another node than the server"
+            call = PipedCall(self._channels.open(request.actor, request.handle), request)
             call.channel.call(call)
             return call
         channel = self._channels.get(request.actor)
@@ -102,10 +102,10 @@ class SharedMemory:
         if self._channels is not None:
             self._channels.expect(reference)
 
-    def arrived(self, references: Collection[Any], timeout_s: float) -> Iterable[Any]:
+    def await_ready(self, references: Collection[Any], timeout_s: float) -> Iterable[Any]:
         if self._channels is None:
             return await_references(references, timeout_s)
-        return self._channels.arrived(timeout_s)
+        return self._channels.await_ready(timeout_s)
 
     def forget(self, actor: str, why: str) -> None:
         self._hang_up(actor, why)
@@ -136,9 +136,9 @@ class SharedPlan:
     # Ray's id of the node of the controller and all servers. Gradients of workers there are in
     # shared memory, others are object references.
     node: str
-    shares_weights: bool  # whether weights are shared: all their readers are there
+    shares_weights: bool  # whether weights are shared: all their readers are on that node
     transports: Mapping[str, str] = field(default_factory=dict)
 
-    def begin(self, writers: Writers, before: Transport | None) -> Transport:
-        cache = before.cache if isinstance(before, SharedMemory) else SlotCache()
+    def begin(self, writers: Writers, previous: Transport | None) -> Transport:
+        cache = previous.cache if isinstance(previous, SharedMemory) else SlotCache()
         return SharedMemory(self, writers, cache)

@@ -24,27 +24,27 @@ class SharedVector(Handle):
             TornVector: the vector is not there.
             OSError: the owning process is gone, or is on another machine.
         """
-        tensor: Tensor = mapped().read(self)
+        tensor: Tensor = mappings().read(self)
         return tensor
 
     @contextmanager
-    def written(self) -> Iterator[Tensor]:
-        yield mapped().begin(self)
-        mapped().finish(self)
+    def writing(self) -> Iterator[Tensor]:
+        yield mappings().begin_write(self)
+        mappings().finish_write(self)
 
     def in_place(self, vector_bytes: int) -> InPlace | None:
         # imported here: the driver, which only passes handles on, does without torch
-        from raysync.cluster.transports.shared.in_place import WeightsInPlace, is_worth_it
+        from raysync.cluster.transports.shared.in_place import WeightsInPlace, is_large_enough
 
-        return WeightsInPlace(mapped(), vector_bytes) if is_worth_it(vector_bytes) else None
+        return WeightsInPlace(mappings(), vector_bytes) if is_large_enough(vector_bytes) else None
 
 
 @cache
-def mapped() -> Mappings:
+def mappings() -> Mappings:
     """Return this process's mappings, as tensors; they last, so the next run reuses them."""
     import numpy as np
     import torch
 
-    mappings = Mappings(lambda data: torch.from_numpy(np.frombuffer(data, np.float32)))
-    BETWEEN_RUNS.append(mappings.forget_gone)
-    return mappings
+    created = Mappings(lambda data: torch.from_numpy(np.frombuffer(data, np.float32)))
+    BETWEEN_RUNS.append(created.drop_closed)
+    return created

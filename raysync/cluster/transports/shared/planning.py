@@ -35,9 +35,7 @@ def memory_here(cgroup: Path = CGROUP) -> Memory:
     return Memory(is_supported(), available)
 
 
-def wherever_possible(
-    experiment: Experiment, vector_bytes: int, sites: Sites, node: ServerNode
-) -> Choice:
+def automatic(experiment: Experiment, vector_bytes: int, sites: Sites, node: ServerNode) -> Choice:
     """Choose shared memory where possible, and the object store elsewhere."""
     plan, why = shared_plan(experiment, vector_bytes, sites, _memory_of(node))
     if plan is None:
@@ -46,7 +44,9 @@ def wherever_possible(
     return plan, [f"Some vectors travel as object references: {why}."] if why else []
 
 
-def everywhere(experiment: Experiment, vector_bytes: int, sites: Sites, node: ServerNode) -> Choice:
+def by_shared_memory(
+    experiment: Experiment, vector_bytes: int, sites: Sites, node: ServerNode
+) -> Choice:
     """Choose shared memory for everything.
 
     Raises:
@@ -86,7 +86,7 @@ def shared_plan(
         )
     why = ""
     if elsewhere:
-        why = f"these workers are on other nodes than the server: {_named(elsewhere)}"
+        why = f"these workers are on other nodes than the server: {_list_slots(elsewhere)}"
     elif sites.evaluator != home:
         why = "the evaluator is on another node than the server"
     if len(elsewhere) == len(sites.workers):
@@ -97,5 +97,5 @@ def shared_plan(
     return SharedPlan(home, shares_weights=not why, transports=dict.fromkeys(sharing, NAME)), why
 
 
-def _named(slots: Sequence[str]) -> str:
+def _list_slots(slots: Sequence[str]) -> str:
     return ", ".join(slots[:3]) + (f" and {len(slots) - 3} more" if len(slots) > 3 else "")
