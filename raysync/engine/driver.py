@@ -343,7 +343,7 @@ class Driver:
 
     def _evaluate(self, progress: float) -> None:
         """Evaluate the present model for the marks up to that progress."""
-        marks = self._evaluations.take_marks(progress)
+        marks = self._evaluations.pop_marks(progress)
         self._evaluations.add(self._version, self._progress, marks)
 
     def _evaluated(self, evaluations: list[Evaluation]) -> None:
