@@ -158,7 +158,7 @@ def _workers(status: RunStatus, rows: int | None, names: Sequence[str]) -> Table
         numbers = _numbers(row)
         table.add_row(Text(row.worker), *(numbers[name] for name in names), Text(row.state))
     if count < len(workers):
-        doing = ", ".join(f"{number} {what}" for what, number in status.doing().items())
+        doing = ", ".join(f"{number} {what}" for what, number in status.count_by_activity().items())
         table.add_row(f"{len(workers) - count} more", *[""] * len(names), f"all: {doing}")
     return table
 

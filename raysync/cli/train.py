@@ -181,7 +181,7 @@ def _settings_to_resume(
     Raises:
         ConfigError: a setting changed that cannot, or one of its runs is still active.
     """
-    first = comparison.any
+    first = comparison.any_record
     source = first.path / CONFIG if file is None else file
     experiment = config.load(source, settings, recorded=True)
     of_a_run: dict[str, object] = {"paradigm": first.config.paradigm}
@@ -192,7 +192,7 @@ def _settings_to_resume(
     for record in comparison.records.values():
         if not is_over(record):
             check_resumable(record)
-    return comparison.here(experiment)
+    return comparison.redirect(experiment)
 
 
 def _train(

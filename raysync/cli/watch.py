@@ -147,7 +147,7 @@ class Watcher:
         if once or self._console.is_terminal:
             self._status = closed_status(self._record)
         if self._status is not None:
-            self._journal.take(0)  # its header alone
+            self._journal.read(0)  # its header alone
         elif once:
             for _ in self._read(once=True):
                 pass
@@ -199,7 +199,7 @@ class Watcher:
                 self._download()
                 self._follow_a_resumption()
             with legible(self._record.path):
-                lines = self._journal.take(LINES)
+                lines = self._journal.read(LINES)
                 if self._status is None and self._journal.head is not None:
                     self._status = RunStatus(measures_of(self._journal.head))
                 events = [
@@ -220,7 +220,7 @@ class Watcher:
     def _follow_a_resumption(self) -> None:
         """Begin again if the journal was cut off, and now continues from a checkpoint."""
         if self._journal.is_replaced:
-            self._journal.begin_again()
+            self._journal.reopen()
             self._status = None
             self._record = RunRecord(self._record.path)
 
@@ -282,7 +282,7 @@ class Watcher:
 
     def _remark(self) -> str:
         if not self._has_caught_up:
-            return f"Still loading: {self._journal.share:.0%} of the journal read."
+            return f"Still loading: {self._journal.read_fraction:.0%} of the journal read."
         if not self._is_quiet:
             return ""
         if self._unreachable:

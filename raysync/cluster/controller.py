@@ -97,7 +97,7 @@ class Controller:
                 if collector is not None:
                     # here: at a resumption, the machine is another once the driver has begun
                     collector.measures.share(rosters_by_stage(driver.topology))
-                    self._exporter.publish(partial(collector.take, lines))
+                    self._exporter.publish(partial(collector.collect, lines))
                 while driver.models:
                     yield driver.models.pop(0)
                 yield lines

@@ -84,7 +84,7 @@ def simulate(
     for lines in driver.run():
         for line in lines:
             log.see(line, shares)
-        for row in measures.take(lines):
+        for row in measures.feed(lines):
             log.add(row)
         if given_up():
             return None

@@ -41,7 +41,7 @@ from raysync.record.writer import (
     CONFIG,
     JOURNAL,
     MODEL_FILES,
-    NAME,
+    RECORD_NAME,
     ROWS_PER_GROUP,
     schema_of,
     table_of,
@@ -185,7 +185,7 @@ class RunRecord:
             head, lines = read(file)
             measures = measures_of(head)
             for line in lines:
-                measures.take((line,))
+                measures.feed((line,))
         measures.close()
         return dict(head.about), measures
 
@@ -203,7 +203,7 @@ class RunRecord:
             head, lines = read(file)
             measures = measures_of(head)
             for line in lines:
-                yield from measures.take((line,))
+                yield from measures.feed((line,))
         yield from measures.close()
 
 
@@ -279,7 +279,7 @@ def load(path: Location, *, trust: bool = False) -> RunRecord:
 
 def newest_first(location: Location) -> Iterator[RunRecord]:
     """Yield the records in a folder, latest first; raise `ConfigError` if it is unreachable."""
-    for name in filter(NAME.match, reversed(listdir(location))):
+    for name in filter(RECORD_NAME.match, reversed(listdir(location))):
         if {CONFIG, JOURNAL} <= set(listdir(join(location, name))):
             record = load(join(location, name))
             # a run killed as it began has written nothing

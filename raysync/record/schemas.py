@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from raysync.config.bounded_file import open_plain, read_text
 from raysync.core.metrics import ACCURACY, LOSS
 from raysync.core.structs import LONGEST_S, is_native
-from raysync.record.made_here import KEY as MAKER
-from raysync.record.writer import MARKED, schema_of
+from raysync.record.made_here import MAKER
+from raysync.record.writer import EVALUATION_COLUMNS, schema_of
 
 MOST_BYTES = 1 << 24  # of a JSON file: ten times a run with ten thousand workers
 MOST_PARTS, MOST_COLUMNS = 100_000, 10_000  # in a table's metadata; 10,000 pushes are one part
@@ -150,11 +150,11 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
 
 
 def evaluations_in(path: Path) -> pd.DataFrame:
-    """Read `evaluations.parquet`: the columns of `MARKED` and the metrics, among them `loss`."""
+    """Read `evaluations.parquet`: `EVALUATION_COLUMNS` and the metrics, among them `loss`."""
     table = table_in(path)
-    for name, kind in MARKED.items():
+    for name, kind in EVALUATION_COLUMNS.items():
         _check_column(table, name, kind)
-    metrics = [name for name in table.column_names if name not in MARKED]
+    metrics = [name for name in table.column_names if name not in EVALUATION_COLUMNS]
     for name in dict.fromkeys((LOSS, *metrics)):
         _check_column(table, name, pa.float64(), may_be_nan=True)
     frame: pd.DataFrame = table.to_pandas()

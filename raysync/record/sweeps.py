@@ -23,7 +23,7 @@ from raysync.config.yaml_reading import read_yaml, write_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
-from raysync.record.made_here import KEY, making
+from raysync.record.made_here import MAKER, this_maker
 from raysync.record.reader import RunRecord, legible, load, newest_first
 from raysync.record.schemas import MOST_BYTES, table_in
 from raysync.record.storage import (
@@ -139,7 +139,7 @@ class Origin:
     """The path of the experiment file."""
     text: str
     overrides: tuple[str, ...]
-    maker: Annotated[dict[str, Any], Field(validation_alias=KEY)] = field(default_factory=dict)
+    maker: Annotated[dict[str, Any], Field(validation_alias=MAKER)] = field(default_factory=dict)
     """The process that wrote it (`made_here`)."""
 
     def write(self, sweep: Path) -> None:
@@ -149,7 +149,7 @@ class Origin:
             "source": self.source,
             "overrides": [masked(override) for override in self.overrides],
             "text": masked(self.text),
-            KEY: making(sweep),
+            MAKER: this_maker(sweep),
         }
         (sweep / ORIGIN).write_text(write_yaml(data), encoding="utf-8")
         upload(sweep / ORIGIN)

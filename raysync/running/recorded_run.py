@@ -138,7 +138,7 @@ class RecordedRun:
             began=self._began,
             places={name: asdict(place) for name, place in engine.places.items()},
             checkpoints=self._checkpoints,
-            resumed=None
+            resumption=None
             if resume_from is None
             else resume_from.resumption(exact=engine.resumes_exactly),
             comparison=comparison,

@@ -96,7 +96,7 @@ def test_a_journal_is_followed_wherever_what_is_on_disk_ends(tmp_path_factory, c
         for cut in sorted({*cuts, len(TEXT)}):
             file.write(TEXT[done:cut])
             done = cut
-            while lines := journal.take(at_most):
+            while lines := journal.read(at_most):
                 assert len(lines) <= at_most
                 seen += lines
             assert seen == LINES[: max(0, TEXT[:cut].count(b"\n") - 1)]
@@ -110,7 +110,7 @@ def test_what_is_no_journal(tmp_path):
         JournalTail(tmp_path / "journal.jsonl") as journal,
         pytest.raises(ConfigError, match="not a raysync journal"),
     ):
-        journal.take(9)
+        journal.read(9)
 
 
 # ---- what is told ----
