@@ -26,9 +26,17 @@ from raysync.record.event_text import EventText
 from raysync.record.journal_tail import JournalTail
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord, legible, load, measures_of
-from raysync.record.resumption import writer_is_gone
+from raysync.record.resumption import is_writer_gone
 from raysync.record.run_status import RunStatus
-from raysync.record.storage import Location, display_name, download, find, is_copy, is_uri, listdir
+from raysync.record.storage import (
+    Location,
+    display_name,
+    download,
+    find_folders,
+    is_copy,
+    is_uri,
+    listdir,
+)
 from raysync.record.uploader import COPY_EVERY_S
 
 JOURNAL = "journal.jsonl"
@@ -106,7 +114,7 @@ def _newest_uri(uri: Location) -> Location:
     """Return the URI of a record, or of the latest below it."""
     if JOURNAL in listdir(uri):
         return uri
-    records = find(uri, JOURNAL)
+    records = find_folders(uri, JOURNAL)
     if records:
         # names of records begin with a time
         return max(records, key=lambda record: str(record).partition("?")[0].rpartition("/")[2])
@@ -259,7 +267,7 @@ class Watcher:
 
     def _writer_is_gone(self) -> bool:
         """Whether the writer closed the record, or is a lost process of this machine."""
-        return self._is_closed or writer_is_gone(self._record) or False
+        return self._is_closed or is_writer_gone(self._record) or False
 
     @property
     def _is_closed(self) -> bool:

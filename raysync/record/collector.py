@@ -57,11 +57,7 @@ class Collector:
         self._phases = {phase}  # all so far
         self._loss: float | None = None
         # how many are counted
-        self._samples, self._updates, self._switches = (
-            measures.samples,
-            measures.updates,
-            0,
-        )  # counted
+        self._samples, self._updates, self._switches = measures.samples, measures.updates, 0
         self._waited_s: dict[str, float] = {}  # worker -> counted seconds
         self._uncounted = list(measures.workers)  # released already, without counters yet
         self._lagtuner: dict[Key, float] = {}  # each worker's latest decision and finished wait

@@ -24,5 +24,5 @@ def this_maker(folder: Path) -> dict[str, Any]:
 
 
 def is_made_here(folder: Path, maker: Mapping[str, Any]) -> bool:
-    """Say whether a process in this working directory has made a record that is no copy."""
+    """Return whether a process in this working directory has made a record that is no copy."""
     return maker.get("folder") is not None and dict(maker) == this_maker(folder)

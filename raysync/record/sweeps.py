@@ -37,16 +37,14 @@ from raysync.record.storage import (
     upload,
 )
 
-FILE, ORIGIN, TABLE, CSV, RECORDS, NOTE = (
-    "sweep.yaml",  # the experiment file with its `sweep:` block and overrides
-    "origin.yaml",  # the text of that file, and the overrides
-    "sweep.parquet",
-    "sweep.csv",
-    "records",  # 00007/TIME-BSP-ID/: a record of trial 7; the newest counts
-    "trial.yaml",  # records/00007/trial.yaml: its settings, and whether it ended
-)
+FILE = "sweep.yaml"  # the experiment file with its `sweep:` block and overrides
+ORIGIN = "origin.yaml"  # the text of that file, and the overrides
+TABLE = "sweep.parquet"
+CSV = "sweep.csv"
+RECORDS = "records"  # 00007/TIME-BSP-ID/: a record of trial 7; the newest counts
+NOTE = "trial.yaml"  # records/00007/trial.yaml: its settings, and whether it ended
 TUNE = "tune"  # the folder of Ray Tune's own files
-VARIED = "config/"
+VARIED = "config/"  # the prefix of a column of settings
 
 
 @dataclass(frozen=True)
@@ -226,12 +224,6 @@ def write_table(sweep: Path) -> None:
     upload(sweep / TABLE, sweep / CSV)
 
 
-def newest_record(sweep: Location, trial: str) -> RunRecord | None:
-    """Return the newest record of a trial, trusted as its sweep; None: it has no readable one."""
-    newest = next(newest_first(join(sweep, RECORDS, trial)), None)
-    return newest and replace(newest, trust=True)
-
-
 def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
     settings = {f"{VARIED}{key}": value for key, value in note.settings.items()}
     folders = (file.parent for file in (sweep / RECORDS / note.name).glob("*/config.yaml"))
@@ -243,9 +235,9 @@ def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
             "error": note.error,
             **settings,
         }
-    complete = load(newest).summary
-    summary = {key: value for key, value in complete.items() if not isinstance(value, list | dict)}
-    target = complete.get("target") or {}
+    measures = load(newest).summary
+    summary = {key: value for key, value in measures.items() if not isinstance(value, list | dict)}
+    target = measures.get("target") or {}
     summary |= {f"target_{key}": value for key, value in target.items()}
     summary.pop("target", None)
     status, error = summary.pop("status"), summary.pop("error") or note.error
@@ -256,3 +248,9 @@ def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
         **settings,
         **summary,
     }
+
+
+def newest_record(sweep: Location, trial: str) -> RunRecord | None:
+    """Return the newest record of a trial, trusted as its sweep; None: it has no readable one."""
+    newest = next(newest_first(join(sweep, RECORDS, trial)), None)
+    return newest and replace(newest, trust=True)

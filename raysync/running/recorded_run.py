@@ -18,7 +18,7 @@ from raysync.engine.checkpoint_state import OUTLIVED_S, for_workers_of
 from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
-from raysync.record.event_text import tell
+from raysync.record.event_text import report_events
 from raysync.record.journal_cut import end_of, lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
@@ -151,7 +151,7 @@ class RecordedRun:
         self._observers.start(self._remark)
         if self._resume_from is not None and writer.resumed is not None:
             self._write([])  # show observers the measures up to the checkpoint
-            tell([writer.resumed], self._notify)
+            report_events([writer.resumed], self._notify)
             if self._resume_from.remark:
                 self._remark(self._resume_from.remark)
         with stop_request(is_answered=experiment.checkpoint is not None) as request:
@@ -167,7 +167,7 @@ class RecordedRun:
         if isinstance(report, Checkpoint):
             self._keep(report)
         elif isinstance(report, Resumed):
-            tell([report], self._notify)
+            report_events([report], self._notify)
             self._write([])  # show observers the measures up to the checkpoint
         else:
             self._write_models(report)
@@ -175,7 +175,7 @@ class RecordedRun:
 
     def _write(self, lines: list[Line]) -> None:
         self._writer.write(lines)
-        tell(lines, self._notify)
+        report_events(lines, self._notify)
         for watch in self._watches:
             watch(self._writer.measures)
 
@@ -186,7 +186,7 @@ class RecordedRun:
             return
         lines: list[Line] = [Remark(measures.now, text)]
         self._writer.write(lines)
-        tell(lines, self._notify)
+        report_events(lines, self._notify)
 
     def _keep(self, checkpoint: Checkpoint) -> None:
         """Write a checkpoint; if that fails, the run goes on."""
