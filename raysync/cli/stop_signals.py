@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from raysync.running.stop_request import ask
+from raysync.running.stop_request import stop_active_run
 
 TOGETHER_S = 0.3
 """Signals this close count as one: `timeout` signals the process and then its group."""
@@ -66,7 +66,7 @@ class _Leave:
         if number == signal.SIGHUP:
             _leave_the_terminal()
         leave = partial(_raise, number)
-        if not ask(leave):
+        if not stop_active_run(leave):
             leave()
 
 

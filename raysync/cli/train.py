@@ -362,7 +362,7 @@ def _train_one(
     diagnoses: bool,
 ) -> RunRecord:
     """Train one run, or resume its earlier record."""
-    from raysync.running.resuming import resumption_of
+    from raysync.running.resuming import find_resume_point
     from raysync.running.run import run_in
 
     return run_in(
@@ -372,6 +372,6 @@ def _train_one(
         watch=watch,
         notify=say,
         comparison=comparison,
-        resume_from=None if former is None else resumption_of(former, training, say),
+        resume_from=None if former is None else find_resume_point(former, training, say),
         diagnoses=diagnoses,
     )
