@@ -86,8 +86,6 @@ class Checkpointer:
         self._deadline_s = experiment.cluster.step_deadline_s
         self.next_progress = inf
 
-    # ---- a checkpoint ----
-
     def take(self) -> None:
         """Take a checkpoint between two events, unless the one before is still pending."""
         if self._pending is not None:

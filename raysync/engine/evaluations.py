@@ -79,8 +79,6 @@ class Evaluations:
         self._failures = 0  # in a row
         self.published_at = 0.0  # of the latest weights, in seconds since the run began
 
-    # ---- what to evaluate and to save ----
-
     def add(
         self, version: int, progress: float, marks: tuple[float, ...], *, is_last: bool = False
     ) -> None:

@@ -102,7 +102,9 @@ class Collector:
                 case Note():
                     self._add_note(decision, collected)
         if isinstance(entry.event, Left):
-            self._forget(entry.event.worker)
+            labels = self._labels_of(entry.event.worker)
+            for name in (GRANT, PREDICTED, ACTUAL):
+                self._lagtuner.pop((name, labels), None)
 
     def _begin(self, worker: str, collected: Collected) -> None:
         """Start the counters of a worker at 0, also the waits of one that never waits.
@@ -131,10 +133,6 @@ class Collector:
         self._lagtuner.pop(key, None)
         if value is not None:
             self._lagtuner[key] = value
-
-    def _forget(self, worker: str) -> None:
-        for name in (GRANT, PREDICTED, ACTUAL):
-            self._lagtuner.pop((name, self._labels_of(worker)), None)
 
     def _count_switches(self, collected: Collected) -> None:
         for switch in self.measures.switches[self._switches :]:

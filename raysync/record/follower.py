@@ -80,8 +80,6 @@ class Follower:
         self._totals = WorkerTotals()
         self._outcomes: Counter[str] = Counter(applied=0, dropped=0, buffered=0)
 
-    # ---- its start ----
-
     def share(self, rosters: Mapping[int, Roster]) -> None:
         """Read the machine's own rosters, stage -> roster; they may be ahead of the lines."""
         self.rosters, self._owns_rosters = dict(rosters), False

@@ -33,9 +33,6 @@ ANSWER_S = 60.0  # a file system's time to answer `check`
 _copies: dict[Path, str] = {}
 
 
-# ---- locations ----
-
-
 def is_uri(location: Location) -> bool:
     """Return whether a location is a URI, in which %20 replaces a space."""
     return isinstance(location, str) and "://" in location
@@ -105,9 +102,6 @@ def _check_uri(uri: str, setting: str) -> None:
         raise failure
 
 
-# ---- local copies of URIs ----
-
-
 def new_copy(uri: str) -> Path:
     """Choose the folder of a URI's copy, without creating it."""
     copy = Path(mkdtemp(prefix="raysync-")) / (
@@ -166,9 +160,6 @@ def clean() -> None:
 
 def _copy_around(path: Path) -> Path | None:
     return next((copy for copy in (path, *path.parents) if copy in _copies), None)
-
-
-# ---- files behind a location ----
 
 
 def listdir(location: Location) -> list[str]:

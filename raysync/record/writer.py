@@ -151,8 +151,6 @@ class RecordWriter:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    # ---- what it writes ----
-
     def write(self, lines: Sequence[Line]) -> None:
         """Write lines and the rows that they complete.
 
