@@ -252,7 +252,7 @@ def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
     status = standing_of([*lines, left])
     for line in more:
         for news in texts_of(line):
-            status._keep(news)
+            status._store(news)
     assert "left" in [news.kind for news in status.events]
     order = [each for line in [*lines, left, *more] for each in texts_of(line)]
     assert [each for each in order if each in status.events] == status.events, "as they were told"
@@ -263,7 +263,7 @@ def test_of_what_is_frequent_the_latest_of_each_kind_and_worker_is_kept():
     status = standing_of([])
     names = [*map(str, range(FREQUENT)), "0", "new"]
     for at, worker in enumerate(names):
-        status._keep(EventText(float(at), "hold", worker, "waits", rare=False))
+        status._store(EventText(float(at), "hold", worker, "waits", rare=False))
     assert [news.worker for news in status.events] == names[2:]
 
 
