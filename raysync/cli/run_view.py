@@ -158,7 +158,9 @@ def _workers_table(status: RunStatus, rows: int | None, names: Sequence[str]) ->
         numbers = _numbers(row)
         table.add_row(Text(row.worker), *(numbers[name] for name in names), Text(row.state))
     if count < len(workers):
-        states = ", ".join(f"{number} {state}" for state, number in status.doing().items())
+        states = ", ".join(
+            f"{number} {state}" for state, number in status.count_by_activity().items()
+        )
         table.add_row(f"{len(workers) - count} more", *[""] * len(names), f"all: {states}")
     return table
 

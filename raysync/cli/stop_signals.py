@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NoReturn
 
-from raysync.running.stop_request import ask
+from raysync.running.stop_request import stop_active_run
 
 TOGETHER_S = 0.3
 """Signals this close count as one: `timeout` signals the process and then its group."""
@@ -67,7 +67,7 @@ class _StopHandler:
         if number == signal.SIGHUP:
             _discard_terminal_output()
         leave = partial(_raise, number)
-        if not ask(leave):  # no run that can take a checkpoint is under way
+        if not stop_active_run(leave):  # no run that can take a checkpoint is under way
             leave()
 
 

@@ -181,7 +181,7 @@ def _settings_to_resume(
     Raises:
         ConfigError: a setting changed that cannot, or one of its runs is still active.
     """
-    first = comparison.any
+    first = comparison.any_record
     source = first.path / CONFIG if file is None else file
     experiment = config.load(source, settings, recorded=True)
     of_a_run: dict[str, object] = {"paradigm": first.config.paradigm}
@@ -192,7 +192,7 @@ def _settings_to_resume(
     for record in comparison.records.values():
         if not is_over(record):
             check_resumable(record)
-    return comparison.here(experiment)
+    return comparison.redirect(experiment)
 
 
 def _train(
@@ -362,7 +362,7 @@ def _train_one(
     diagnoses: bool,
 ) -> RunRecord:
     """Train one run, or resume its earlier record."""
-    from raysync.running.resuming import resumption_of
+    from raysync.running.resuming import find_resume_point
     from raysync.running.run import run_in
 
     return run_in(
@@ -372,6 +372,6 @@ def _train_one(
         watch=watch,
         notify=say,
         comparison=comparison,
-        resume_from=None if former is None else resumption_of(former, training, say),
+        resume_from=None if former is None else find_resume_point(former, training, say),
         diagnoses=diagnoses,
     )

@@ -26,9 +26,17 @@ from raysync.record.event_text import EventText
 from raysync.record.journal_tail import JournalTail
 from raysync.record.measures import Measures
 from raysync.record.reader import RunRecord, legible, load, measures_of
-from raysync.record.resumption import writer_is_gone
+from raysync.record.resumption import is_writer_gone
 from raysync.record.run_status import RunStatus
-from raysync.record.storage import Location, display_name, download, find, is_copy, is_uri, listdir
+from raysync.record.storage import (
+    Location,
+    display_name,
+    download,
+    find_folders,
+    is_copy,
+    is_uri,
+    listdir,
+)
 from raysync.record.uploader import COPY_EVERY_S
 
 JOURNAL = "journal.jsonl"
@@ -105,7 +113,7 @@ def _newest_uri(uri: Location) -> Location:
     """Return the URI of a record, or of the latest below it."""
     if JOURNAL in listdir(uri):
         return uri
-    records = find(uri, JOURNAL)
+    records = find_folders(uri, JOURNAL)
     if records:
         # names of records begin with a time
         return max(records, key=lambda record: str(record).partition("?")[0].rpartition("/")[2])
@@ -144,7 +152,7 @@ class Watcher:
         if once or self._console.is_terminal:
             self._status = closed_status(self._record)
         if self._status is not None:
-            self._journal.take(0)  # only the header
+            self._journal.read(0)  # only the header
         elif once:
             for _ in self._read(once=True):
                 pass
@@ -196,7 +204,7 @@ class Watcher:
                 self._download()
                 self._reopen_if_resumed()
             with legible(self._record.path):
-                lines = self._journal.take(LINES)
+                lines = self._journal.read(LINES)
                 if self._status is None and self._journal.head is not None:
                     self._status = RunStatus(measures_of(self._journal.head))
                 events = [
@@ -216,7 +224,7 @@ class Watcher:
 
     def _has_no_writer(self) -> bool:
         """Return whether the run was closed, or its writer's process on this machine is gone."""
-        return self._is_closed or writer_is_gone(self._record) is True  # None: unknown
+        return self._is_closed or is_writer_gone(self._record) is True  # None: unknown
 
     def _download(self) -> None:
         """Update the copy of a URI; after a failure, the next call tries again."""
@@ -229,7 +237,7 @@ class Watcher:
     def _reopen_if_resumed(self) -> None:
         """Read from the beginning if the journal was cut off and continues from a checkpoint."""
         if self._journal.is_replaced:
-            self._journal.begin_again()
+            self._journal.reopen()
             self._status = None
             self._record = RunRecord(self._record.path)
 
@@ -279,7 +287,7 @@ class Watcher:
 
     def _remark(self) -> str:
         if not self._has_caught_up:
-            return f"Still loading: {self._journal.share:.0%} of the journal read."
+            return f"Still loading: {self._journal.read_fraction:.0%} of the journal read."
         if not self._is_quiet:
             return ""
         if self._download_error:

@@ -97,7 +97,7 @@ class Controller:
                 if collector is not None:
                     # repeated with each report: a driver that resumes replaces the machine
                     collector.measures.share(rosters_by_stage(driver.topology))
-                    self._exporter.publish(partial(collector.take, lines))
+                    self._exporter.publish(partial(collector.collect, lines))
                 while driver.models:
                     yield driver.models.pop(0)
                 yield lines

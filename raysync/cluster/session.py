@@ -38,7 +38,7 @@ from raysync.core.ids import worker_id
 from raysync.core.journal import Ended, Entry, Line
 from raysync.core.paradigm import AnyParadigm
 from raysync.core.roster import Roster
-from raysync.engine.checkpoint_state import check_resumable, files_of
+from raysync.engine.checkpoint_state import check_restorable, files_of
 from raysync.engine.kept_models import SavedModel
 from raysync.errors import ConfigError, RunFailed, RunLost
 from raysync.record.metrics_registry import RunLabels
@@ -99,7 +99,7 @@ class Session:
             RunLost: the controller died, or something else that the run cannot do without.
         """
         if checkpoint is not None:
-            check_resumable(checkpoint, paradigm)
+            check_restorable(checkpoint, paradigm)
         spec = spec_of(training, paradigm, labels)
         self._connection.open(spec.experiment.cluster, cpus(spec.experiment))
         actor_group, begun = self._begin_with_restarts(training, spec, checkpoint)

@@ -272,7 +272,7 @@ class Pipelined:
             == pipelines.taken[worker.stage_id[0]]
         ]
 
-    def waited_since(self, step: Step) -> float:
+    def expected_at(self, step: Step) -> float:
         """Find the latest answer of the step's group, plus its longest expected step.
 
         Stages wait for each other: one answer counts for all, and the slowest device sets the time.

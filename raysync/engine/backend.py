@@ -17,12 +17,12 @@ from raysync.engine.messages import Message
 # carries out its calls in order. Reports are callbacks: in virtual time a list of completions would
 # cost an object and a look-up per push.
 
-# Left by a call where it was computed, until another call needs it. A `Call` is the first of its
-# values; `Call.value` returns the others.
+# A value stays where its call computed it until another call needs it. A `Call` is the first of
+# its values; `Call.value` returns the others.
 Value = Any
 
 # Whether a worker can start. none: its node is gone or about to go, and no other has a place so
-# far; busy: unknown yet, or its node must first start others.
+# far; busy: that is unknown yet, or its node must first start others.
 Availability = Literal["free", "busy", "none"]
 
 
@@ -79,7 +79,7 @@ class Backend(Protocol):
         """Whether values take time between actors."""
 
     def late_s(self, value: Value) -> float:
-        """Return the seconds until a value is made, or 0 where that cannot be foreseen."""
+        """Return the seconds until a value is computed, or 0 where that cannot be foreseen."""
 
     def deliver(self, value: Value, actor: str) -> tuple[Call, ...]:
         """Start to move a completed call's first value to an actor, without blocking its calls.
@@ -121,7 +121,7 @@ class Backend(Protocol):
     def end_at(self, worker: str, at: float) -> None:
         """Let a worker's process die at that time, unless it was killed before.
 
-        Nobody is told: its calls fail as with any dead actor.
+        Nobody is notified: its calls fail as with any dead actor.
         """
 
     def kill(self, actor: str) -> None:
@@ -135,7 +135,7 @@ class Backend(Protocol):
         Args:
             base: a server's snapshot to begin with; none: its state at the run's start or
                 resumption.
-            freezes: the old process may still be there, and is ended.
+            freezes: the old process may be frozen rather than gone, and is ended.
 
         Raises:
             RunLost: no node has a place for the server.

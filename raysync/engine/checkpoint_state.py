@@ -28,7 +28,7 @@ from raysync.errors import ConfigError, ProtocolViolation
 # old workers and these changes are ordinary events, so the journal replays and every paradigm can
 # handle them. The training set is dealt out again among the new slots.
 
-# entry of the state: seconds since the run began up to which no kill strikes again
+# entry of the state: the seconds since the run began up to which no kill strikes again
 OUTLIVED_S = "outlived_s"
 LEAVING = "leaving"  # entry of the state: the workers that leave as the run resumes
 # why a worker leaves whose slot is gone
@@ -118,13 +118,13 @@ def undamaged() -> Iterator[None]:
 
 
 @undamaged()
-def check_resumable(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
+def check_restorable(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
     """Refuse a checkpoint whose driver's state cannot be restored.
 
     The paradigm is the run's, fresh; it is not changed.
 
     Raises:
-        ConfigError: it says what is wrong.
+        ConfigError: the message says what is wrong.
     """
     if not is_native(checkpoint.state, DEEPEST + 1):
         raise ValueError("a number of more than 64 bits, or too deep a list")
@@ -168,8 +168,8 @@ def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint
     workers = checkpoint.state.get("workers")
     if workers is None:
         return checkpoint
-    places = {WorkerId(worker).slot.place for worker in workers.values()}  # of stages, their hosts
-    if places == set(slots):  # in virtual time, and of stages, they never change
+    places = {WorkerId(worker).slot.place for worker in workers.values()}  # slots, or stages' hosts
+    if places == set(slots):  # always in virtual time, and with stages
         return checkpoint
     state, lives = checkpoint.state, checkpoint.state["lives"]
     added = {slot: _next_worker(slot, lives) for slot in slots if slot not in workers}
@@ -178,10 +178,10 @@ def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint
     unproven = {
         worker: count for worker, count in comebacks["unproven"].items() if _slot(worker) in slots
     }
-    gone = [worker for worker in lives.values() if _slot(worker) not in slots]
-    changed = {
+    leaving = [worker for worker in lives.values() if _slot(worker) not in slots]
+    changes = {
         "workers": {slot: workers.get(slot) or added[slot] for slot in slots},
-        "joining": [*_of(state["joining"], slots), *added.values()],
+        "joining": [*_workers_in(state["joining"], slots), *added.values()],
         "comebacks": {**comebacks, "coming": coming, "unproven": unproven},
         "stays_away": [slot for slot in state["stays_away"] if slot in slots],
         "releases": {
@@ -189,10 +189,10 @@ def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint
             for worker, release in state["releases"].items()
             if _slot(worker) in slots
         },
-        "topology": {**topology, "pushers": _of(topology["pushers"], slots)},
-        LEAVING: gone,
+        "topology": {**topology, "pushers": _workers_in(topology["pushers"], slots)},
+        LEAVING: leaving,
     }
-    return replace(checkpoint, state={**state, **changed})
+    return replace(checkpoint, state={**state, **changes})
 
 
 def _next_worker(slot: str, lives: Mapping[str, str]) -> str:
@@ -200,7 +200,7 @@ def _next_worker(slot: str, lives: Mapping[str, str]) -> str:
     return str(WorkerId(lives[slot]).next_life) if slot in lives else str(worker_id(slot, 1))
 
 
-def _of(workers: Iterable[str], slots: Collection[str]) -> list[Any]:
+def _workers_in(workers: Iterable[str], slots: Collection[str]) -> list[Any]:
     return [worker for worker in workers if _slot(worker) in slots]
 
 

@@ -21,7 +21,7 @@ from raysync.engine.parameter_server import ParameterServer
 #
 # Gradients and weights that the driver still needs (buffered pushes, pending evaluations, models to
 # save) are named inputs of the snapshots: each server writes its parts into its files, so no tensor
-# comes here.
+# reaches the driver.
 
 # The state and the files of a checkpoint.
 Snapshot = tuple[Mapping[str, Any], Mapping[str, Sequence[bytes]]]
@@ -71,13 +71,13 @@ class Checkpointer:
             former: the checkpoint from which the run resumed.
         """
         self.done: list[Checkpoint] = []  # to be reported
-        # of the latest `Checkpointed` in the journal
+        # the number of the latest `Checkpointed` in the journal
         self.number = 0 if former is None else former.number
         self.exists = former is not None  # a checkpoint is complete, so the run can be resumed
-        # returns the whole world of an engine in this process; None: not now
+        # returns the whole state of an engine in this process; None: not now
         self.snapshot: Callable[[], Snapshot | None] | None = None
         self._backend, self._servers = backend, servers
-        self._lines, self._cut = lines, cut
+        self._lines, self._write_cut = lines, cut
         self._is_requested, self._is_last_taken = False, False
         self._pending: _Pending | None = None
         setting = experiment.checkpoint
@@ -85,44 +85,6 @@ class Checkpointer:
         self._every_progress = None if setting is None else setting.every_progress
         self._deadline_s = experiment.cluster.step_deadline_s
         self.next_progress = inf
-
-    def begin(self, progress: float) -> None:
-        """Schedule the first checkpoints, from that progress on."""
-        self._expect(progress)
-        if self._every_s is not None:
-            self._schedule()
-
-    def reached(self, progress: float) -> None:
-        """Take the checkpoint that is due at that progress, after the event in hand."""
-        self._expect(progress)
-        self.request()
-
-    def request(self) -> None:
-        """Take a checkpoint after the event in hand."""
-        self._is_requested = True
-        self._backend.schedule(self._backend.now, self._requested, None)
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether a requested checkpoint is neither complete nor given up."""
-        return self._is_requested or self._pending is not None
-
-    def _expect(self, progress: float) -> None:
-        every = self._every_progress
-        if every is not None:
-            self.next_progress = every * (int(progress / every + 1e-9) + 1)
-
-    def _schedule(self) -> None:
-        assert self._every_s is not None, "scheduled without an interval"
-        self._backend.schedule(self._backend.now + self._every_s, self._come_due, None)
-
-    def _come_due(self, _: None) -> None:
-        self.take()
-        self._schedule()
-
-    def _requested(self, _: None) -> None:
-        self._is_requested = False
-        self.take()
 
     def take(self) -> None:
         """Take a checkpoint between two events, unless the one before is still pending."""
@@ -143,14 +105,14 @@ class Checkpointer:
             self.take()
 
     def _take_cut(self) -> None:
-        cut = self._cut()
+        cut = self._write_cut()
         if cut is None:
             return
         at = self._backend.now
         self.number += 1
         self._lines.append(Checkpointed(at, self.number))
         calls = (
-            {server.actor: self._snapshot(server, cut) for server in self._servers}
+            {server.actor: self._call_snapshot(server, cut) for server in self._servers}
             if self._backend.computes
             else {}
         )
@@ -171,9 +133,9 @@ class Checkpointer:
         else:
             self._backend.schedule(at + self._deadline_s, self._miss_deadline, pending)
 
-    def _snapshot(self, server: ParameterServer, cut: ConsistentCut) -> Call:
-        named = cut.values.get(server.actor, [])
-        return server.snapshot([name for name, _ in named], [value for _, value in named])
+    def _call_snapshot(self, server: ParameterServer, cut: ConsistentCut) -> Call:
+        inputs = cut.values.get(server.actor, [])
+        return server.snapshot([name for name, _ in inputs], [value for _, value in inputs])
 
     def _answered(self, pending: _Pending) -> None:
         pending.missing -= 1
@@ -212,3 +174,44 @@ class Checkpointer:
         self._lines.remark(
             f"Checkpoint {pending.number} could not be taken ({why}); the run continues."
         )
+
+    # ---- when it is due ----
+
+    def begin(self, progress: float) -> None:
+        """Schedule the first checkpoints after that progress."""
+        self._set_next_progress(progress)
+        if self._every_s is not None:
+            self._schedule_next()
+
+    def reached(self, progress: float) -> None:
+        """Take the checkpoint that is due at that progress, after the event in hand."""
+        self._set_next_progress(progress)
+        self.request()
+
+    def request(self) -> None:
+        """Take a checkpoint after the event in hand."""
+        self._is_requested = True
+        self._backend.schedule(self._backend.now, self._take_requested, None)
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether a requested checkpoint is neither complete nor given up."""
+        return self._is_requested or self._pending is not None
+
+    def _set_next_progress(self, progress: float) -> None:
+        every = self._every_progress
+        if every is not None:
+            # a multiple that rounding left just below its value is reached, too
+            self.next_progress = every * (int(progress / every + 1e-9) + 1)
+
+    def _schedule_next(self) -> None:
+        assert self._every_s is not None, "scheduled without an interval"
+        self._backend.schedule(self._backend.now + self._every_s, self._take_scheduled, None)
+
+    def _take_scheduled(self, _: None) -> None:
+        self.take()
+        self._schedule_next()
+
+    def _take_requested(self, _: None) -> None:
+        self._is_requested = False
+        self.take()

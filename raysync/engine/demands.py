@@ -9,6 +9,48 @@ from raysync.core.capability import Capability, Demand
 from raysync.core.paradigm import Paradigm
 from raysync.errors import ConfigError
 
+NO_COLLECTIVE = (
+    "there is no all-reduce on Ray yet: gradients travel to the server as object references;"
+    " engine: virtual simulates its time"
+)
+NOT_EXACT = (
+    "compiled code depends on the batch sizes so far, so a resumed run would not repeat the"
+    " original bit by bit; on Ray it need not"
+)
+ADDS_IN_FLOAT32 = (
+    "an all-reduce adds in the format that it sends, but raysync adds gradients in float32"
+)
+OVER_OWN_LINKS = "the time of an all-reduce is simulated for the workers' own links only"
+NO_LOCAL_OPTIMIZER = (
+    "it needs the block `local`, the optimizer of local steps, such as local: {lr: 0.1}"
+)
+CHANGED_BY_STEPS = (
+    "the paradigm releases workers without new weights, but local steps have changed the old ones"
+)
+
+
+def refuse(
+    name: str,
+    refusals: Mapping[Capability, str],
+    experiment: Experiment,
+    paradigm: Paradigm,
+    within: str = "",
+) -> None:
+    """Refuse demands that a topology cannot meet.
+
+    Args:
+        name: the experiment's paradigm.
+        refusals: the topology's, with reasons.
+        within: the parameter that names `paradigm`, if it is a nested one.
+
+    Raises:
+        ConfigError: it names the paradigm and the first refused setting.
+    """
+    inner = ((capability, f"{within}{setting}") for capability, setting in paradigm.demands())
+    for capability, setting in (*inner, *demands_of(experiment)):
+        if capability in refusals:
+            raise ConfigError(f"paradigm: {name}: {setting}: {refusals[capability]}.")
+
 
 def demands_of(experiment: Experiment) -> Iterator[Demand]:
     """Yield the demands that not every topology can meet."""
@@ -34,7 +76,7 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
     if on_ray and experiment.cluster.transport == "shared-memory":
         yield Capability.SHARE_MEMORY, "cluster.transport: shared-memory"
     if not on_ray:
-        yield from _demands_of(experiment.network)
+        yield from _network_demands(experiment.network)
     for fault in experiment.faults:
         for need in fault.needs:
             yield need, f"faults: {fault.kind}"
@@ -54,28 +96,15 @@ def demands_of(experiment: Experiment) -> Iterator[Demand]:
             yield Capability.EMULATE_LINKS, f"workers: {group.name}: link"
 
 
-NO_COLLECTIVE = (
-    "there is no all-reduce on Ray yet: gradients travel to the server as object references;"
-    " engine: virtual simulates its time"
-)
-
-
-NOT_EXACT = (
-    "compiled code depends on the batch sizes so far, so a resumed run would not repeat the"
-    " original bit by bit; on Ray it need not"
-)
-ADDS_IN_FLOAT32 = (
-    "an all-reduce adds in the format that it sends, but raysync adds gradients in float32"
-)
-OVER_OWN_LINKS = "the time of an all-reduce is simulated for the workers' own links only"
-
-
-NO_LOCAL_OPTIMIZER = (
-    "it needs the block `local`, the optimizer of local steps, such as local: {lr: 0.1}"
-)
-CHANGED_BY_STEPS = (
-    "the paradigm releases workers without new weights, but local steps have changed the old ones"
-)
+def _network_demands(network: Network) -> Iterator[Demand]:
+    """Yield the described network's demands; on Ray the real one replaces it."""
+    if (size := network.vector_bytes) is not None:
+        yield Capability.SEND_SIZES, f"network.vector_bytes: {size:g}"
+    for name in ("nodes", "regions"):
+        if getattr(network, name):
+            yield Capability.SHARE_LINKS, f"network.{name}"
+    if network.phases:
+        yield Capability.NETWORK_PHASES, "network.phases"
 
 
 def refusals_of_data_parallel(
@@ -96,37 +125,3 @@ def refusals_of_data_parallel(
         Capability.REDUCED_WIRE: ADDS_IN_FLOAT32,
         Capability.SHARE_LINKS: OVER_OWN_LINKS,
     }
-
-
-def _demands_of(network: Network) -> Iterator[Demand]:
-    """Yield the described network's demands; on Ray the real one replaces it."""
-    if (size := network.vector_bytes) is not None:
-        yield Capability.SEND_SIZES, f"network.vector_bytes: {size:g}"
-    for name in ("nodes", "regions"):
-        if getattr(network, name):
-            yield Capability.SHARE_LINKS, f"network.{name}"
-    if network.phases:
-        yield Capability.NETWORK_PHASES, "network.phases"
-
-
-def refuse(
-    name: str,
-    refusals: Mapping[Capability, str],
-    experiment: Experiment,
-    paradigm: Paradigm,
-    within: str = "",
-) -> None:
-    """Refuse demands that a topology cannot meet.
-
-    Args:
-        name: the experiment's paradigm.
-        refusals: the topology's, with reasons.
-        within: the parameter that names `paradigm`, if it is a nested one.
-
-    Raises:
-        ConfigError: it names the paradigm and the first refused setting.
-    """
-    inner = ((capability, f"{within}{setting}") for capability, setting in paradigm.demands())
-    for capability, setting in (*inner, *demands_of(experiment)):
-        if capability in refusals:
-            raise ConfigError(f"paradigm: {name}: {setting}: {refusals[capability]}.")

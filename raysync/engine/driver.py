@@ -43,7 +43,7 @@ from raysync.engine.inflight import InFlight
 from raysync.engine.lines import Lines
 from raysync.engine.members import Members
 from raysync.engine.messages import StepReport
-from raysync.engine.stopping import Stopping, why_diverged
+from raysync.engine.stopping import Stopping, divergence
 from raysync.engine.topology import (
     Step,
     Topology,
@@ -326,8 +326,8 @@ class Driver:
         if self.members.postpone(release):
             return
         for step in self.topology.released(release):
-            if not self._failures.is_looking:
-                self._failures.look_later()
+            if not self._failures.is_check_scheduled:
+                self._failures.schedule_check()
             self.inflight.issue(step)
 
     def _fire(self, timer: tuple[str, float]) -> None:
@@ -343,20 +343,20 @@ class Driver:
 
     def _evaluate(self, progress: float) -> None:
         """Evaluate the present model for the marks up to that progress."""
-        marks = self._evaluations.take_marks(progress)
+        marks = self._evaluations.pop_marks(progress)
         self._evaluations.add(self._version, self._progress, marks)
 
     def _evaluated(self, evaluations: list[Evaluation]) -> None:
-        if self._stopping.check_losses(evaluations):
+        if self._stopping.detect_divergence(evaluations):
             self._end("diverged")
         for evaluation in evaluations:
-            if why := self._stopping.take(evaluation):
+            if why := self._stopping.reason_to_stop(evaluation):
                 self._stop(why)
 
     def _diverges(self, event: Pushed, report: Report, not_finite: Finding) -> None:
         """End the run with this push, after an evaluation of the present model."""
         self.handle(event, replace(report, not_finite=not_finite))
-        self._stopping.why_diverged = why_diverged(event, not_finite)
+        self._stopping.why_diverged = divergence(event, not_finite)
         if not self.status:
             self._evaluations.add(self._version, self._progress, (self._progress,))
         self._end("diverged")

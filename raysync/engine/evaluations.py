@@ -70,31 +70,14 @@ class Evaluations:
         self._backend, self._servers = backend, servers
         self._set_marks(reversed(marks))
         self._deadline_s = experiment.evaluation.deadline_s
-        self._named = experiment.named_metrics
-        self._lines, self._then = lines, evaluated
+        self._required_metrics = experiment.named_metrics
+        self._lines, self._on_evaluated = lines, evaluated
         self._waiting: deque[Publication] = deque()
         self._under_way: Call | None = None
         self._must_restart = False
         self._are_models_due = False
         self._failures = 0  # in a row
         self.published_at = 0.0  # of the latest weights, in seconds since the run began
-
-    def _set_marks(self, marks: Iterable[float]) -> None:
-        self._marks = list(marks)  # still to come, falling
-        self.next_mark = self._marks[-1] if self._marks else float("inf")
-
-    @property
-    def is_pending(self) -> bool:
-        """Whether an evaluation or the saving of a model is under way or still to come."""
-        return bool(self._waiting) or self._model_is_next
-
-    def take_marks(self, progress: float) -> tuple[float, ...]:
-        """Return the marks passed since the last call."""
-        taken = []
-        while self._marks and self._marks[-1] <= progress:
-            taken.append(self._marks.pop())
-        self.next_mark = self._marks[-1] if self._marks else float("inf")
-        return tuple(taken)
 
     def add(
         self, version: int, progress: float, marks: tuple[float, ...], *, is_last: bool = False
@@ -138,6 +121,178 @@ class Evaluations:
                 if waiting is publication:
                     break
         self._begin()
+
+    def pop_marks(self, progress: float) -> tuple[float, ...]:
+        """Return the marks passed since the last call."""
+        passed = []
+        while self._marks and self._marks[-1] <= progress:
+            passed.append(self._marks.pop())
+        self._set_marks(self._marks)
+        return tuple(passed)
+
+    def _set_marks(self, marks: Iterable[float]) -> None:
+        self._marks = list(marks)  # not passed yet, falling
+        self.next_mark = self._marks[-1] if self._marks else float("inf")
+
+    def save_models(self) -> None:
+        """Save the models once everything is evaluated: the training has ended."""
+        self._are_models_due = True
+        self._begin()
+
+    @property
+    def is_pending(self) -> bool:
+        """Whether an evaluation or the saving of a model is under way or outstanding."""
+        return bool(self._waiting) or self._is_model_next
+
+    @property
+    def _is_model_next(self) -> bool:
+        is_due = self._are_models_due and not self._waiting
+        return is_due and self.models.next_weights is not None
+
+    @property
+    def _is_idle(self) -> bool:
+        if self._waiting:
+            return self._waiting[0].at is None
+        return not self._is_model_next
+
+    # ---- the call under way ----
+
+    def _begin(self) -> None:
+        """Begin the next evaluation, model or restart, unless a call is under way."""
+        if self._under_way is not None or self._is_idle:
+            return
+        if self._must_restart:
+            call = self._backend.restart(EVALUATOR)
+            then, limit_s = self._restarted, START_DEADLINE_S
+        elif self._is_model_next:
+            weights = self.models.next_weights or ()
+            call = self._backend.call(EVALUATOR, StateDictCall(), weights)
+            then, limit_s = self._save, self._deadline_s
+        else:
+            publication = self._waiting[0]
+            message = EvaluateCall(publication.is_last)
+            call = self._backend.call(EVALUATOR, message, publication.weights)
+            then, limit_s = self._evaluated, self._deadline_s
+        self._under_way = call
+        self._backend.watch(call, then, call)
+        self._backend.schedule(self._backend.now + limit_s, self._miss_deadline, (call, limit_s))
+
+    def _evaluated(self, call: Call) -> None:
+        answer = self._finish(call)
+        if answer is None:
+            return
+        self._check_metrics(answer)
+        publication = self._waiting.popleft()
+        self._failures = 0
+        assert publication.at is not None, "evaluated before it was published"
+        metrics = {name: float(value) for name, value in answer.items()}
+        self.models.update(publication.weights, value_of(metrics, self._primary.name))
+        evaluations = [
+            Evaluation(
+                mark=mark,
+                progress=publication.progress,
+                version=publication.version,
+                at=publication.at,
+                metrics=metrics,
+            )
+            for mark in publication.marks
+        ]
+        self._lines += evaluations
+        self._on_evaluated(evaluations)
+        publication.weights = ()
+        self._begin()
+
+    def _check_metrics(self, metrics: Mapping[str, float]) -> None:
+        """Check the metrics of the user's task.
+
+        Raises:
+            RunFailed: these are no metrics, or one that the experiment names is missing.
+        """
+        why = refusal(metrics)
+        if why:
+            raise RunFailed(f"evaluator: {why}")
+        for where, name in self._required_metrics.items():
+            if value_of(metrics, name) is None:
+                raise RunFailed(
+                    f"{where}: {name!r} is not among the metrics of the task: {', '.join(metrics)}"
+                )
+
+    def _save(self, call: Call) -> None:
+        """Store the file of a model; a model that cannot be saved does not undo the training."""
+        if self._under_way is call and _is_raised(call.answer):
+            self._under_way = None
+            self._give_up_models(f"The evaluator cannot save the model ({call.answer.reason})")
+            return
+        data = self._finish(call)
+        if data is not None:
+            self._failures = 0
+            self.models.save(data)
+            self._begin()
+
+    def _give_up_models(self, why: str) -> None:
+        self._lines.remark(f"{why}: the run leaves no {self.models.give_up()} model.")
+
+    def _restarted(self, call: Call) -> None:
+        if self._finish(call) is not None:
+            self._must_restart = False
+            self._begin()
+
+    def _finish(self, call: Call) -> Any:
+        """End the call under way; return its answer, None if it failed or is no longer awaited.
+
+        Raises:
+            RunFailed: the user's model or data raised an error.
+        """
+        if self._under_way is not call:
+            return None
+        answer = call.answer
+        if not isinstance(answer, Failure):
+            self._under_way = None
+            return answer or {}
+        if _is_raised(answer):
+            raise RunFailed(f"evaluator: {answer.reason}")
+        self._fail(answer.reason)
+        return None
+
+    def _miss_deadline(self, call_and_limit: tuple[Call, float]) -> None:
+        """Give up the call under way: the process is frozen, or cannot start."""
+        call, limit_s = call_and_limit
+        if self._under_way is not call or self._backend.is_done(call):
+            return
+        self._backend.kill(EVALUATOR)
+        self._fail(
+            f"it was not ready after {limit_s:g} s"
+            if self._must_restart
+            else f"no answer for {limit_s:g} s"
+        )
+
+    def _fail(self, why: str) -> None:
+        self._failures += 1
+        self._under_way, self._must_restart = None, True
+        if self._failures < TRIES:
+            repeated = "the model is saved" if self._is_model_next else "its evaluation is repeated"
+            self._lines.remark(
+                f"The evaluator failed ({why}); it is restarted, and then {repeated}."
+            )
+            self._begin()
+            return
+        given_up = f"The evaluator failed {TRIES} times in a row ({why}) and is given up"
+        if self._is_model_next:
+            self._give_up_models(given_up)
+            return
+        waiting = [mark for publication in self._waiting for mark in publication.marks]
+        missing = [*waiting, *reversed(self._marks)]
+        self._waiting.clear()
+        self._set_marks(())
+        names = ", ".join(f"{mark:g}" for mark in missing)
+        no_model = ", and the run leaves no model" if self.models.are_wanted else ""
+        self.models.give_up()
+        self._lines.remark(
+            f"{given_up}: the evaluations at progress {names} are missing{no_model}. The run"
+            " continues."
+        )
+
+    # ---- checkpoints ----
 
     def state(self, cut: ConsistentCut) -> dict[str, Any]:
         """Return the checkpoint state, and let the snapshot keep the queued weights."""
@@ -183,159 +338,7 @@ class Evaluations:
         self.models.load_state(state["models"], saved)
         self._begin()
 
-    def save_models(self) -> None:
-        """Save the models once everything is evaluated: the training has ended."""
-        self._are_models_due = True
-        self._begin()
 
-    @property
-    def _model_is_next(self) -> bool:
-        is_due = self._are_models_due and not self._waiting
-        return is_due and self.models.next_weights is not None
-
-    @property
-    def _is_idle(self) -> bool:
-        if self._waiting:
-            return self._waiting[0].at is None
-        return not self._model_is_next
-
-    def _begin(self) -> None:
-        """Begin the next evaluation, model or restart, unless a call is under way."""
-        if self._under_way is not None or self._is_idle:
-            return
-        if self._must_restart:
-            call = self._backend.restart(EVALUATOR)
-            then, limit_s = self._restarted, START_DEADLINE_S
-        elif self._model_is_next:
-            weights = self.models.next_weights or ()
-            call = self._backend.call(EVALUATOR, StateDictCall(), weights)
-            then, limit_s = self._saved, self._deadline_s
-        else:
-            publication = self._waiting[0]
-            message = EvaluateCall(publication.is_last)
-            call = self._backend.call(EVALUATOR, message, publication.weights)
-            then, limit_s = self._evaluated, self._deadline_s
-        self._under_way = call
-        self._backend.watch(call, then, call)
-        self._backend.schedule(self._backend.now + limit_s, self._miss_deadline, (call, limit_s))
-
-    def _evaluated(self, call: Call) -> None:
-        answer = self._answer(call)
-        if answer is None:
-            return
-        self._check(answer)
-        publication = self._waiting.popleft()
-        self._failures = 0
-        assert publication.at is not None, "evaluated before it was published"
-        metrics = {name: float(value) for name, value in answer.items()}
-        self.models.take(publication.weights, value_of(metrics, self._primary.name))
-        evaluations = [
-            Evaluation(
-                mark=mark,
-                progress=publication.progress,
-                version=publication.version,
-                at=publication.at,
-                metrics=metrics,
-            )
-            for mark in publication.marks
-        ]
-        self._lines += evaluations
-        self._then(evaluations)
-        publication.weights = ()
-        self._begin()
-
-    def _saved(self, call: Call) -> None:
-        """Store the file of a model; a model that cannot be saved does not undo the training."""
-        if self._under_way is call and _is_raised(call.answer):
-            self._under_way = None
-            self._lose_models(f"The evaluator cannot save the model ({call.answer.reason})")
-            return
-        data = self._answer(call)
-        if data is not None:
-            self._failures = 0
-            self.models.save(data)
-            self._begin()
-
-    def _lose_models(self, why: str) -> None:
-        self._lines.remark(f"{why}: the run leaves no {self.models.give_up()} model.")
-
-    def _check(self, metrics: Mapping[str, float]) -> None:
-        """Check the metrics of the user's task.
-
-        Raises:
-            RunFailed: these are no metrics, or one that the experiment names is missing.
-        """
-        why = refusal(metrics)
-        if why:
-            raise RunFailed(f"evaluator: {why}")
-        for where, name in self._named.items():
-            if value_of(metrics, name) is None:
-                raise RunFailed(
-                    f"{where}: {name!r} is not among the metrics of the task: {', '.join(metrics)}"
-                )
-
-    def _restarted(self, call: Call) -> None:
-        if self._answer(call) is not None:
-            self._must_restart = False
-            self._begin()
-
-    def _answer(self, call: Call) -> Any:
-        """Return the answer of the call under way; None if it failed or is no longer awaited.
-
-        Raises:
-            RunFailed: the user's model or data raised an error.
-        """
-        if self._under_way is not call:
-            return None
-        answer = call.answer
-        if not isinstance(answer, Failure):
-            self._under_way = None
-            return answer or {}
-        if _is_raised(answer):
-            raise RunFailed(f"evaluator: {answer.reason}")
-        self._fail(answer.reason)
-        return None
-
-    def _miss_deadline(self, call_and_limit: tuple[Call, float]) -> None:
-        """Give up the call under way: the process is frozen, or cannot start."""
-        call, limit_s = call_and_limit
-        if self._under_way is not call or self._backend.is_done(call):
-            return
-        self._backend.kill(EVALUATOR)
-        self._fail(
-            f"it was not ready after {limit_s:g} s"
-            if self._must_restart
-            else f"no answer for {limit_s:g} s"
-        )
-
-    def _fail(self, why: str) -> None:
-        self._failures += 1
-        self._under_way, self._must_restart = None, True
-        if self._failures < TRIES:
-            repeated = "the model is saved" if self._model_is_next else "its evaluation is repeated"
-            self._lines.remark(
-                f"The evaluator failed ({why}); it is restarted, and then {repeated}."
-            )
-            self._begin()
-            return
-        given_up = f"The evaluator failed {TRIES} times in a row ({why}) and is given up"
-        if self._model_is_next:
-            self._lose_models(given_up)
-            return
-        waiting = [mark for publication in self._waiting for mark in publication.marks]
-        missing = [*waiting, *reversed(self._marks)]
-        self._waiting.clear()
-        self._marks.clear()
-        self.next_mark = float("inf")
-        names = ", ".join(f"{mark:g}" for mark in missing)
-        no_model = ", and the run leaves no model" if self.models.are_wanted else ""
-        self.models.give_up()
-        self._lines.remark(
-            f"{given_up}: the evaluations at progress {names} are missing{no_model}. The run"
-            " continues."
-        )
-
-
-# an error of the user's model or data
 def _is_raised(answer: Any) -> bool:
+    """Return whether the user's model or data raised an error."""
     return isinstance(answer, Failure) and answer.kind == "raised"

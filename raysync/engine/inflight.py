@@ -45,7 +45,7 @@ class InFlight:
         `lost` has the calls that leave these weights.
         """
         for step in self:
-            if step.server is not server or step.arriving is not None:  # it has ended
+            if step.server is not server or step.arriving is not None:  # its iteration has ended
                 continue
             if (call := self._topology.issued_again(step, lost)) is not None:
                 again = step.copy(call)
@@ -105,7 +105,7 @@ class InFlight:
             self._failed(step, answer)
             return
         assert arriving is not None, "a part of a gradient that nothing waits for"
-        arriving.held.append(answer)
+        arriving.values.append(answer)
         arriving.parts.remove(part)
         if not arriving.parts:
             self._end(step, step.call.answer)

@@ -1,7 +1,7 @@
 """The evaluated models that a run saves: the final one, and perhaps the best one.
 
 Until the run ends they are references to published weights. Then the evaluator, which alone knows
-the model, makes files of them: no tensor comes here.
+the model, makes files of them: no tensor reaches the driver.
 """
 
 from __future__ import annotations
@@ -38,9 +38,8 @@ class KeptModels:
     def are_wanted(self) -> bool:
         return self._keep != "none"
 
-    def take(self, weights: Weights, value: float | None) -> None:
-        """Make evaluated weights the final ones, and perhaps the best by the primary metric's
-        value.
+    def update(self, weights: Weights, value: float | None) -> None:
+        """Make evaluated weights the final ones, and perhaps the best; `value` is the metric's.
 
         Of equally good models the first is the best; one without a value (None or NaN) never is.
         """

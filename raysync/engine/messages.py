@@ -110,7 +110,7 @@ class StatisticsCall(Message, frozen=True):
 class SnapshotCall(Message, frozen=True):
     """Ask for a server's whole state, with vectors to keep for the driver."""
 
-    names: list[str]  # of these vectors
+    names: list[str]  # the vectors' names
     version: int  # the server's, or the call fails
 
 
@@ -136,13 +136,13 @@ class StepReport(msgspec.Struct, frozen=True, gc=False):
     not_finite: Finding | None = None
 
 
-_Any = (
+_AnyMessage = (
     StepCall | RestoreCall | WorkerStateCall | LoadWorkerStateCall | ForwardCall | BackwardCall
     | CombineCall | ApplyCall | PublishCall | ForgetCall | StatisticsCall | SnapshotCall | SavedCall
     | EvaluateCall | StateDictCall
 )  # fmt: skip
 _encoder = msgspec.msgpack.Encoder()
-_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_Any)
+_decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(_AnyMessage)
 
 
 def encode(message: Message) -> bytes:

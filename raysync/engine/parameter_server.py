@@ -156,7 +156,7 @@ class ParameterServer:
         self.version += 1
         self._last = call
         self._sent.append((self.version, call, apply.pushes))
-        if self.log is not None and self.log.is_long:
+        if self.log is not None and self.log.is_snapshot_due:
             self.snapshot((), ())
 
     def snapshot(self, names: Sequence[str], values: Sequence[Value]) -> Call:
@@ -217,7 +217,7 @@ class ParameterServer:
         if failure is None:
             log.cut(call, position)
         else:
-            log.miss(is_last=failure.kind == "raised")
+            log.snapshot_failed(is_last=failure.kind == "raised")
 
     # ---- what it has done ----
 

@@ -43,35 +43,30 @@ class ServerLog:
         self.is_whole = True
         self._vector_bytes, self._limit_bytes = vector_bytes, limit_bytes
         self._bytes, self._updates = 0.0, 0  # of all entries
-        self._added = 0  # calls ever
-        self._snapshots = 0  # unanswered
+        self.position = 0  # the number of the next call
+        self._pending_snapshots = 0
 
     @property
-    def is_long(self) -> bool:
-        """Whether a snapshot is due, and none is under way."""
+    def is_snapshot_due(self) -> bool:
+        """Whether the log is long, and no snapshot is under way."""
         is_over = self._bytes >= self._limit_bytes or self._updates >= MAX_UPDATES
-        return is_over and self.is_whole and not self._snapshots
+        return is_over and self.is_whole and not self._pending_snapshots
 
     def add(self, message: Message, inputs: Sequence[Value], call: Call) -> None:
         if not self.is_whole:
             return
         self.entries.append(LoggedCall(message, inputs, ref(call)))
-        self._added += 1
+        self.position += 1
         if isinstance(message, SnapshotCall):
-            self._snapshots += 1
+            self._pending_snapshots += 1
         else:
             self._bytes += len(inputs) * self._vector_bytes
             self._updates += bool(inputs)
 
-    @property
-    def position(self) -> int:
-        """The number of the next call."""
-        return self._added
-
     def cut(self, snapshot: Call, position: int) -> None:
         """Make a complete snapshot the base, and drop all entries before its `position`."""
-        self._snapshots -= 1
-        first = self._added - len(self.entries)
+        self._pending_snapshots -= 1
+        first = self.position - len(self.entries)
         if position <= first:
             return  # a later snapshot was answered sooner
         self.base = snapshot
@@ -81,9 +76,9 @@ class ServerLog:
                 self._bytes -= len(entry.inputs) * self._vector_bytes
                 self._updates -= bool(entry.inputs)
 
-    def miss(self, *, is_last: bool) -> None:
-        """Note a failed snapshot; `is_last`: the server cannot make any, so the log ends."""
-        self._snapshots -= 1
+    def snapshot_failed(self, *, is_last: bool) -> None:
+        """End the wait for a snapshot; `is_last`: the server cannot make any, so the log ends."""
+        self._pending_snapshots -= 1
         if is_last:
             self.is_whole, self.base = False, None
             self.entries.clear()
@@ -92,7 +87,7 @@ class ServerLog:
 def server_log(
     backend: Backend, server: str, experiment: Experiment, vector_bytes: float
 ) -> ServerLog | None:
-    """Return the log of a server; None if it cannot be lost, or does not come back."""
+    """Return the log of a server; None if the server cannot be lost, or is not restarted."""
     cluster = experiment.cluster
     if not (backend.can_lose(server) and cluster.restarts.attempts and cluster.server_log_bytes):
         return None

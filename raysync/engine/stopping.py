@@ -1,7 +1,7 @@
 """The reasons for a run's end before its workload is done.
 
-It stops (`stop`'s settings about evaluations), diverges (a value is not finite), or is stopped from
-outside, after a last checkpoint if it takes any.
+The run stops (settings of `stop` about evaluations), diverges (a value is not finite), or is
+stopped from outside, after a last checkpoint if it takes any.
 """
 
 from __future__ import annotations
@@ -17,20 +17,7 @@ from raysync.core.journal import Evaluation
 from raysync.core.metrics import MODES, PrimaryMetric, known
 from raysync.errors import ConfigError, unknown_name
 
-SHOWN = 5  # samples named of a batch
-
-
-def stop_metric(experiment: Experiment, primary: PrimaryMetric) -> PrimaryMetric | None:
-    """Return the metric of `stop.patience`; None if its better direction is unknown."""
-    stop, target = experiment.stop, experiment.target
-    name = primary.name if stop is None or stop.metric is None else stop.metric
-    if stop is not None and stop.mode is not None:
-        return PrimaryMetric(name, stop.mode)
-    if name == primary.name:
-        return primary
-    if target is not None and name == target.metric:
-        return PrimaryMetric(name, "max" if target.rises else "min")
-    return PrimaryMetric(name, MODES[name]) if name in MODES else None
+MOST_SAMPLES = 5  # samples of a batch that a message lists
 
 
 class Stopping:
@@ -42,17 +29,10 @@ class Stopping:
         self._stop, self._target = experiment.stop, experiment.target
         self._metric = stop_metric(experiment, primary) or primary
         self._best: float | None = None
-        self._version = -1
+        self._version = -1  # of the latest evaluation
         self._not_better = 0  # evaluations in a row that were not better than the best before
 
-    def state(self) -> dict[str, Any]:
-        return {"best": self._best, "version": self._version, "not_better": self._not_better}
-
-    def load_state(self, state: Mapping[str, Any]) -> None:
-        self._best, self._version = state["best"], state["version"]
-        self._not_better = state["not_better"]
-
-    def take(self, evaluation: Evaluation) -> str:
+    def reason_to_stop(self, evaluation: Evaluation) -> str:
         """Return a clause why the run should end after this evaluation; "" if it should not."""
         stop = self._stop
         if stop is None or evaluation.version == self._version:
@@ -77,8 +57,14 @@ class Stopping:
         count = f"{stop.patience} evaluations in a row" if stop.patience > 1 else "an evaluation"
         return f"{self._metric.name} was not better than {self._best:.6g}{by} for {count}"
 
-    def check_losses(self, evaluations: Sequence[Evaluation]) -> bool:
-        """Return whether the run diverges: a loss is not finite."""
+    def _is_better(self, value: float, min_delta: float) -> bool:
+        if self._best is None:
+            return True
+        demanded = self._best + (min_delta if self._metric.rises else -min_delta)
+        return self._metric.is_better(value, demanded)
+
+    def detect_divergence(self, evaluations: Sequence[Evaluation]) -> bool:
+        """Return whether a loss is not finite, and store which."""
         if all(isfinite(evaluation.loss) for evaluation in evaluations):
             return False
         self.why_diverged = self.why_diverged or (
@@ -87,14 +73,15 @@ class Stopping:
         )
         return True
 
-    def _is_better(self, value: float, min_delta: float) -> bool:
-        if self._best is None:
-            return True
-        demanded = self._best + (min_delta if self._metric.rises else -min_delta)
-        return self._metric.is_better(value, demanded)
+    def state(self) -> dict[str, Any]:
+        return {"best": self._best, "version": self._version, "not_better": self._not_better}
+
+    def load_state(self, state: Mapping[str, Any]) -> None:
+        self._best, self._version = state["best"], state["version"]
+        self._not_better = state["not_better"]
 
 
-def why_diverged(event: Pushed, finding: Finding) -> str:
+def divergence(event: Pushed, finding: Finding) -> str:
     """Describe the push with which a run diverged, without a full stop."""
     parameter = f" of {finding.parameter}" if finding.parameter else ""
     first = finding.first
@@ -104,21 +91,21 @@ def why_diverged(event: Pushed, finding: Finding) -> str:
     else:
         what = f"the {first}{parameter}, at version {event.base}"
     return (
-        f"{event.worker}, clock {event.clock}, samples {_some(finding.samples)}: the first"
+        f"{event.worker}, clock {event.clock}, samples {_listed(finding.samples)}: the first"
         f" non-finite value: {what}"
     )
 
 
-def _some(samples: Sequence[int]) -> str:
-    names = ", ".join(map(str, samples[:SHOWN]))
-    more = len(samples) - SHOWN
+def _listed(samples: Sequence[int]) -> str:
+    names = ", ".join(map(str, samples[:MOST_SAMPLES]))
+    more = len(samples) - MOST_SAMPLES
     return f"{names} and {more} more" if more > 0 else names
 
 
 def check_metrics(
     experiment: Experiment, metrics: Sequence[str] | None, primary: PrimaryMetric
 ) -> None:
-    """Refuse metrics of `target` and `stop` that are unknown or have no, or the worse, direction.
+    """Refuse metrics of `target` and `stop` that are unknown, or whose direction is not clear.
 
     Args:
         metrics: the task's; None: unknown before the first evaluation.
@@ -139,3 +126,16 @@ def check_metrics(
         raise ConfigError(
             f"stop.mode: say which direction of {stop.metric!r} is better: max or min."
         )
+
+
+def stop_metric(experiment: Experiment, primary: PrimaryMetric) -> PrimaryMetric | None:
+    """Return the metric of `stop.patience`; None if its better direction is unknown."""
+    stop, target = experiment.stop, experiment.target
+    name = primary.name if stop is None or stop.metric is None else stop.metric
+    if stop is not None and stop.mode is not None:
+        return PrimaryMetric(name, stop.mode)
+    if name == primary.name:
+        return primary
+    if target is not None and name == target.metric:
+        return PrimaryMetric(name, "max" if target.rises else "min")
+    return PrimaryMetric(name, MODES[name]) if name in MODES else None

@@ -42,8 +42,8 @@ class Arriving:
     computed_at: float  # when its upload began, in seconds since the run began
     first: Call  # the first of the calls that bring it
     parts: list[Call]  # the calls still awaited
-    # arrived values; Ray does not evict them while they are held
-    held: list[Any] = field(default_factory=list)
+    # arrived values; Ray does not evict what is referenced
+    values: list[Any] = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False)
@@ -54,7 +54,7 @@ class Step:
     samples: int  # of all its batches together
     call: Call  # ends the iteration and leaves the gradient; answers with a `StepReport`
     server: ParameterServer
-    weights: Value  # that it computes on; only where delays are compensated
+    weights: Value  # what it computes on; only where delays are compensated
     report: Report  # for the journal's line of the push
     steps: int = 1  # optimizer steps, each on a batch
     # where the backend delivers gradients once the call has answered
@@ -145,8 +145,8 @@ class Topology(Protocol):
     def leavers(self, under_way: Collection[str]) -> list[str]:
         """Return the members without further work, given those with a step in flight."""
 
-    def waited_since(self, step: Step) -> float:
-        """Return when a step's answer would be there by the experiment's description.
+    def expected_at(self, step: Step) -> float:
+        """Return the time of a step's answer by the experiment's description.
 
         Its deadline counts from then, so a step that is described as long does not count as frozen.
         """
@@ -196,7 +196,7 @@ class DataParallel:
         self._has_server = not plan.paradigm.collective
         # slot, and worker once released -> samples per batch
         self._batch_sizes = experiment.batch_sizes
-        # of a release that names none
+        # the optimizer steps of a release that gives no number
         self._local_steps = 1 if experiment.local is None else experiment.local.steps
         self._is_local = experiment.local is not None
         self._keeps_worker_state = bool(experiment.worker_state)
@@ -218,12 +218,11 @@ class DataParallel:
 
     def released(self, release: Release) -> Iterable[Step]:
         worker, clock, pulls = release.worker, release.clock, release.pull
-        size = release.batch_size or self._batch_sizes.get(worker) or self._size_of(worker)
+        size = release.batch_size or self._batch_sizes.get(worker) or self._slot_batch_size(worker)
         steps = release.steps or self._local_steps
         if steps > 1 and not self._is_local and self._backend.computes:
             raise RunFailed(f"{release}: {NO_LOCAL_OPTIMIZER}")
-        message = self._step(worker, clock, size, steps)
-        base, report = None, NO_REPORT
+        message, report = self._step_call(worker, clock, size, steps), NO_REPORT
         if pulls:
             weights = self.server.published or self.server.weights()
             if self._has_server and (late_s := self._backend.late_s(weights)):
@@ -236,8 +235,7 @@ class DataParallel:
             call = self._backend.call(worker, message, (weights,))
         else:
             call = self._backend.call(worker, message)
-        if self._compensates:
-            base = self._pulled.get(worker)
+        base = self._pulled.get(worker) if self._compensates else None
         if self._resumed:
             self._resumed.pop(worker, None)
             self._restored.pop(worker, None)
@@ -249,10 +247,14 @@ class DataParallel:
             return None
         if worker in self._restored:
             self._backend.call(worker, RestoreCall(), [self._restored[worker]])
-        message = self._step(worker, clock, step.batch_size, step.steps)
+        message = self._step_call(worker, clock, step.batch_size, step.steps)
         return self._backend.call(worker, message, (weights,))
 
-    def _step(self, worker: str, clock: int, samples: int, steps: int) -> StepCall:
+    def _slot_batch_size(self, worker: str) -> int:
+        size = self._batch_sizes[worker] = self._batch_sizes[WorkerId(worker).slot]
+        return size
+
+    def _step_call(self, worker: str, clock: int, samples: int, steps: int) -> StepCall:
         fault, progress = NO_FAULT, 0.0
         if self._faults is not None:
             fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
@@ -261,10 +263,6 @@ class DataParallel:
         batch = self.roster.live[worker].batches
         return StepCall(batch, samples, fault=fault, steps=steps, progress=progress)
 
-    def _size_of(self, worker: str) -> int:
-        size = self._batch_sizes[worker] = self._batch_sizes[WorkerId(worker).slot]
-        return size
-
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         vectors: list[Value] = [step.call for step in steps]
         if self._compensates:
@@ -272,11 +270,38 @@ class DataParallel:
         plan = self._plan(apply, steps) if self._backend.computes else None
         self.server.apply(apply, plan, vectors, is_pulled)
 
+    def _plan(self, apply: Apply, steps: Sequence[Step]) -> ApplyPlan:
+        roster = self.roster
+        return apply_plan(
+            apply,
+            steps,
+            roster.live.__contains__,
+            self._workload_samples,
+            members=len(roster.members),
+        )
+
     def left(self, worker: str, why: str) -> None:
         self._pulled.pop(worker, None)
         self._resumed.pop(worker, None)
         self._restored.pop(worker, None)
         self.server.forget(worker)
+
+    def leavers(self, under_way: Collection[str]) -> list[str]:
+        return []
+
+    def expected_at(self, step: Step) -> float:
+        at, worker = issued_at(self, step), step.release.worker
+        return at + self._known.seconds(
+            WorkerId(worker).slot,
+            step.release.clock,
+            batch=self.roster.live[worker].batches,
+            steps=step.steps,
+            size=step.batch_size,
+            at=at,
+        )
+
+    def suspect(self, step: Step) -> str:
+        return step.release.worker
 
     def state(self, cut: ConsistentCut) -> dict[str, Any]:
         if self.roster.published < self.roster.version:
@@ -313,36 +338,9 @@ class DataParallel:
         if self._keeps_pulled:
             self._pulled = dict(self._resumed)
 
-    def leavers(self, under_way: Collection[str]) -> list[str]:
-        return []
-
-    def waited_since(self, step: Step) -> float:
-        at, worker = issued_at(self, step), step.release.worker
-        return at + self._known.seconds(
-            WorkerId(worker).slot,
-            step.release.clock,
-            batch=self.roster.live[worker].batches,
-            steps=step.steps,
-            size=step.batch_size,
-            at=at,
-        )
-
-    def suspect(self, step: Step) -> str:
-        return step.release.worker
-
-    def _plan(self, apply: Apply, steps: Sequence[Step]) -> ApplyPlan:
-        roster = self.roster
-        return apply_plan(
-            apply,
-            steps,
-            roster.live.__contains__,
-            self._workload_samples,
-            members=len(roster.members),
-        )
-
 
 def roster_of(topology: Topology, worker: str) -> Roster:
-    return topology.rosters[WorkerId(worker).stage - 1]  # where the network is whole, stage 0: -1
+    return topology.rosters[WorkerId(worker).stage - 1]  # a whole network is stage 0: index -1
 
 
 def rosters_by_stage(topology: Topology) -> dict[int, Roster]:
@@ -361,15 +359,15 @@ def released_at(topology: Topology, step: Step) -> float:
     return at
 
 
-# when it was released, unless that was held back
 def issued_at(topology: Topology, step: Step) -> float:
+    """Return the time of a step's call: its release, or later if that was held back."""
     return released_at(topology, step) + (step.report.held_back_s or 0.0)
 
 
 def apply_plan(
     apply: Apply,
     steps: Sequence[Step],
-    counts: Callable[[str], bool],
+    is_live: Callable[[str], bool],
     workload_samples: int,
     replicas: Sequence[int] = (),
     members: int = 1,
@@ -377,12 +375,12 @@ def apply_plan(
     """Return the details of an update for its server.
 
     Args:
-        counts: whether a worker's buffers count.
+        is_live: whether a worker still takes part, so that its buffers count.
         replicas: the replica of each push, where each has its own optimizer.
-        members: the workers that take part; none where the last one has left since.
+        members: the number of workers that take part; 0 where the last one has left since.
     """
     return ApplyPlan(
-        workers=[worker if counts(worker) else None for worker, _ in apply.pushes],
+        workers=[worker if is_live(worker) else None for worker, _ in apply.pushes],
         samples=[step.samples for step in steps],
         progress=apply.samples_before / workload_samples,
         phase=apply.phase,

@@ -85,7 +85,7 @@ def simulate(
     for lines in driver.run():
         for line in lines:
             log.add_line(line)
-        for row in measures.take(lines):
+        for row in measures.feed(lines):
             log.add_row(row)
         if is_over():
             return None

@@ -1,7 +1,7 @@
 """The checkpoints of a record: folders of JSON and safetensors, of which nothing is executed.
 
-A folder without the suffix `.new` is complete, as far as its checksums tell. One without a manifest
-is being removed, or not uploaded yet.
+A folder without the suffix `.new` is complete if its checksums are right. A folder without a
+manifest is being removed, or not uploaded yet.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from raysync.record.storage import NEW, Location, join, listdir, location_of, re
 CHECKPOINTS = "checkpoints"  # the folder in a record, with subfolders such as 000007
 MANIFEST, STATE = "manifest.json", "state.json"
 CHECKPOINT_SCHEMA = 3  # of the files and of the states in them; no other is read
-CHUNK_BYTES = 1 << 20  # hashed and written at once, while it is in the cache
+CHUNK_BYTES = 1 << 20  # a chunk is hashed and written while it is in the cache
 LOWEST_PRIORITY = 19
 MOST_BYTES = 1 << 24  # of a manifest
-NAME = re.compile(r"\d{6,}")  # of a checkpoint's folder: its number
+CHECKPOINT_NAME = re.compile(r"\d{6,}")  # a checkpoint's folder: its number
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
@@ -57,7 +57,7 @@ def name_of(number: int) -> str:
 
 def numbers_in(location: Location) -> list[int]:
     """Return the numbers of a folder's checkpoints, sorted; some may be damaged."""
-    return sorted(int(name) for name in listdir(location) if NAME.fullmatch(name))
+    return sorted(int(name) for name in listdir(location) if CHECKPOINT_NAME.fullmatch(name))
 
 
 class CheckpointWriter:
@@ -87,18 +87,18 @@ class CheckpointWriter:
             raise
         self._numbers.append(checkpoint.number)
         while len(self._numbers) > self._keep:
-            _remove(self.folder / name_of(self._numbers.pop(0)))
+            _remove_checkpoint(self.folder / name_of(self._numbers.pop(0)))
 
-    def go_on_from(self, number: int) -> None:
+    def resume_from(self, number: int) -> None:
         """Remove the checkpoints behind the one that the run resumes from: they are void."""
         location = location_of(self.folder)
-        there = numbers_in(location)
-        for behind in (each for each in there if each > number):
-            _remove(self.folder / name_of(behind))
-            remove(join(location, name_of(behind)))
-        for rest in self.folder.glob(f"*{NEW}"):
-            shutil.rmtree(rest, ignore_errors=True)
-        self._numbers = [each for each in there if each <= number]
+        numbers = numbers_in(location)
+        for void in (each for each in numbers if each > number):
+            _remove_checkpoint(self.folder / name_of(void))
+            remove(join(location, name_of(void)))
+        for incomplete in self.folder.glob(f"*{NEW}"):
+            shutil.rmtree(incomplete, ignore_errors=True)
+        self._numbers = [each for each in numbers if each <= number]
 
 
 def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
@@ -159,7 +159,7 @@ def _sync(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _remove(folder: Path) -> None:
+def _remove_checkpoint(folder: Path) -> None:
     """Remove a checkpoint, its manifest first: an interrupted removal leaves no checkpoint."""
     with suppress(IsADirectoryError):
         (folder / MANIFEST).unlink(missing_ok=True)

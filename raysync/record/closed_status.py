@@ -21,8 +21,8 @@ from raysync.record.writer import JOURNAL
 
 LAST_BYTES = 1 << 20  # the end of a journal that is decoded whole: some thousand pushes
 PUSH = '{"type":"Entry","event":{"type":"Pushed"'
-RARE = re.compile(f'"({"|".join(("Switch", "Suspend", "Restore", *RARE_NOTES))})"')
-"""The consequences of a push that are displayed however old they are."""
+RARE_LINE = re.compile(f'"({"|".join(("Switch", "Suspend", "Restore", *RARE_NOTES))})"')
+"""Matches lines of pushes with a consequence that is displayed however old it is."""
 
 
 def closed_status(record: RunRecord) -> RunStatus | None:
@@ -33,11 +33,11 @@ def closed_status(record: RunRecord) -> RunStatus | None:
     with legible(record.path), JournalFile(journal) as file:
         header = file.readline()
         status = RunStatus(ClosedMeasures(measures_of(read_header(header)), record))
-        left = journal.stat().st_size - len(header)
+        bytes_left = journal.stat().st_size - len(header)
         for text in file:
-            if left < LAST_BYTES or not text.startswith(PUSH) or RARE.search(text):
+            if bytes_left < LAST_BYTES or not text.startswith(PUSH) or RARE_LINE.search(text):
                 status.feed(decoder.decode(text))
-            left -= len(text.encode())
+            bytes_left -= len(text.encode())
     return status
 
 
@@ -61,7 +61,7 @@ class ClosedMeasures(Measures):
         self._live: list[str] = []
 
     @override
-    def _take_entry(self, entry: Entry, completed: list[PushRow]) -> None:
+    def _feed_entry(self, entry: Entry, completed: list[PushRow]) -> None:
         self.now = entry.event.at
         match entry.event:
             case Joined(worker=worker):

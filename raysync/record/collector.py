@@ -36,8 +36,8 @@ class Collected:
     histograms: dict[Key, list[float]] = field(default_factory=dict)
     """Series -> new observations."""
 
-    def add(self, key: Key, by: float) -> None:
-        self.counters[key] = self.counters.get(key, 0.0) + by
+    def add(self, key: Key, increment: float) -> None:
+        self.counters[key] = self.counters.get(key, 0.0) + increment
 
     def observe(self, key: Key, value: float) -> None:
         self.histograms.setdefault(key, []).append(value)
@@ -47,40 +47,39 @@ class Collector:
     """Follows one run. Memory is bounded by workers and evaluations."""
 
     def __init__(self, labels: RunLabels, phase: str, measures: Measures) -> None:
-        """Begin all counters with 0, even with measures from a checkpoint on: Prometheus expects
-        that of a new process. `measures` receive the lines; `phase` is the first.
+        """Begin all counters with 0, even with measures from a checkpoint on.
+
+        Prometheus expects 0 of a new process. `measures` receive the lines; `phase` is the first.
         """
         self._run = labels.values
         self.measures = measures
         self._phase = phase
         self._phases = {phase}  # all so far
         self._loss: float | None = None
+        # how many are counted
         self._samples, self._updates, self._switches = measures.samples, measures.updates, 0
         self._waited_s: dict[str, float] = {}  # worker -> counted seconds
-        self._begun_before = list(measures.workers)  # released already, without counters yet
+        self._uncounted = list(measures.workers)  # released already, without counters yet
         self._lagtuner: dict[Key, float] = {}  # each worker's latest decision and finished wait
 
-    def take(self, lines: Iterable[Line]) -> Collected:
+    def collect(self, lines: Iterable[Line]) -> Collected:
         """Process the lines since the last call; return the changes of the metrics."""
         collected = Collected()
-        for worker in self._begun_before:
+        for worker in self._uncounted:
             self._begin(worker, collected)
-        self._begun_before = []
+        self._uncounted = []
         for line in lines:
-            for row in self.measures.take((line,)):
-                self._pushed(row, collected)
+            for row in self.measures.feed((line,)):
+                self._add_push(row, collected)
             if isinstance(line, Entry):
-                self._decided(line, collected)
-        self._switch(collected)
+                self._add_entry(line, collected)
+        self._count_switches(collected)
         self._count_totals(collected)
         self._set_gauges(collected.gauges)
         return collected
 
-    def _of(self, worker: str) -> tuple[str, ...]:
-        return *self._run, WorkerId(worker).slot
-
-    def _pushed(self, row: PushRow, collected: Collected) -> None:
-        run, worker = self._run, self._of(row.worker)
+    def _add_push(self, row: PushRow, collected: Collected) -> None:
+        run, worker = self._run, self._labels_of(row.worker)
         collected.add(("raysync_pushes", worker), 1)
         collected.add(("raysync_busy_seconds", worker), row.busy_s)
         collected.add(("raysync_transfer_seconds", worker), row.transfer_s)
@@ -95,22 +94,17 @@ class Collector:
         if row.loss is not None:
             self._loss = row.loss
 
-    def _decided(self, entry: Entry, collected: Collected) -> None:
+    def _add_entry(self, entry: Entry, collected: Collected) -> None:
         for decision in entry.decisions:
             match decision:
                 case Release(worker=worker) if worker not in self._waited_s:
                     self._begin(worker, collected)
                 case Note():
-                    self._noted(decision, collected)
+                    self._add_note(decision, collected)
         if isinstance(entry.event, Left):
-            self._forget(entry.event.worker)
-
-    def _switch(self, collected: Collected) -> None:
-        for switch in self.measures.switches[self._switches :]:
-            self._phase = switch.to
-            self._phases.add(switch.to)
-            collected.add(("raysync_switches", (*self._run, switch.to)), 1)
-        self._switches = len(self.measures.switches)
+            labels = self._labels_of(entry.event.worker)
+            for name in (GRANT, PREDICTED, ACTUAL):
+                self._lagtuner.pop((name, labels), None)
 
     def _begin(self, worker: str, collected: Collected) -> None:
         """Start the counters of a worker at 0, also the waits of one that never waits.
@@ -119,30 +113,33 @@ class Collector:
         """
         self._waited_s[worker] = 0.0
         for name in ("busy_seconds", "wait_seconds", "transfer_seconds", "pushes"):
-            collected.add((f"raysync_{name}", self._of(worker)), 0)
+            collected.add((f"raysync_{name}", self._labels_of(worker)), 0)
         for name in ("raysync_samples_applied", "raysync_updates"):
             collected.add((name, self._run), 0)
 
-    def _noted(self, note: Note, collected: Collected) -> None:
-        worker = self._of(note.worker)
+    def _add_note(self, note: Note, collected: Collected) -> None:
+        worker = self._labels_of(note.worker)
         match note.kind:
             case "straggler":
                 collected.add(("raysync_stragglers_detected", worker), 1)
             case "controller":
-                self._latest((GRANT, worker), note.values.get("extra"))
+                self._set_latest((GRANT, worker), note.values.get("extra"))
             # Both values are of the same wait; the latest prediction would belong to the next one.
             case "waited":
-                self._latest((PREDICTED, worker), note.values.get("predicted_wait_s"))
-                self._latest((ACTUAL, worker), note.values.get("actual_wait_s"))
+                self._set_latest((PREDICTED, worker), note.values.get("predicted_wait_s"))
+                self._set_latest((ACTUAL, worker), note.values.get("actual_wait_s"))
 
-    def _latest(self, key: Key, value: float | None) -> None:
+    def _set_latest(self, key: Key, value: float | None) -> None:
         self._lagtuner.pop(key, None)
         if value is not None:
             self._lagtuner[key] = value
 
-    def _forget(self, worker: str) -> None:
-        for name in (GRANT, PREDICTED, ACTUAL):
-            self._lagtuner.pop((name, self._of(worker)), None)
+    def _count_switches(self, collected: Collected) -> None:
+        for switch in self.measures.switches[self._switches :]:
+            self._phase = switch.to
+            self._phases.add(switch.to)
+            collected.add(("raysync_switches", (*self._run, switch.to)), 1)
+        self._switches = len(self.measures.switches)
 
     def _count_totals(self, collected: Collected) -> None:
         """Increment the counters by differences of totals."""
@@ -157,7 +154,7 @@ class Collector:
         for worker, waited_s in measures.waited_s.items():
             # the total is lower while a push whose wait is over has no outcome yet
             if waited_s > self._waited_s[worker]:
-                key = ("raysync_wait_seconds", self._of(worker))
+                key = ("raysync_wait_seconds", self._labels_of(worker))
                 collected.add(key, waited_s - self._waited_s[worker])
                 self._waited_s[worker] = waited_s
 
@@ -180,9 +177,12 @@ class Collector:
             primary = measures.primary
             gauges["raysync_primary_metric", (*run, primary.name, primary.mode)] = quality
         for worker, lead in leads.items():
-            gauges["raysync_worker_lead_clocks", self._of(worker)] = lead
+            gauges["raysync_worker_lead_clocks", self._labels_of(worker)] = lead
         for phase in self._phases:
             is_active = phase == self._phase and measures.ended is None
             gauges["raysync_phase_active", (*run, phase)] = float(is_active)
         if measures.ended is None:
             gauges.update(self._lagtuner)
+
+    def _labels_of(self, worker: str) -> tuple[str, ...]:
+        return *self._run, WorkerId(worker).slot

@@ -15,8 +15,8 @@ from raysync.record.storage import Location, parent_of
 from raysync.record.trust import trusted
 from raysync.record.writer import STAMP
 
-KEY = "comparison"  # of the id in `environment.json`
-SECOND = len("20261122-102940")  # ids and names of records begin with it
+ID_KEY = "comparison"  # in `environment.json`
+STAMP_LENGTH = len("20261122-102940")  # ids and names of records begin with a stamp
 
 
 @dataclass(frozen=True)
@@ -28,14 +28,14 @@ class Comparison:
     """Label of the paradigm, seed -> the newest record."""
 
     @property
-    def any(self) -> RunRecord:
+    def any_record(self) -> RunRecord:
         """One of the records, all of one experiment but for paradigm and seed."""
         return next(iter(self.records.values()))
 
-    def here(self, experiment: Experiment) -> Experiment:
-        """Redirect an experiment's records to this folder.
+    def redirect(self, experiment: Experiment) -> Experiment:
+        """Return the experiment with its records in this folder.
 
-        It may have been moved, and secrets of a URI are not recorded.
+        The folder may have been moved, and secrets of a URI are not recorded.
         """
         return experiment.model_copy(update={"output": parent_of(self.location)})
 
@@ -52,9 +52,9 @@ def newest_comparison(location: Location, *, trust: bool = False) -> Comparison:
     """
     found: dict[str, dict[tuple[str, int], RunRecord]] = {}
     for record in newest_first(location):
-        if found and record.path.name < max(found)[:SECOND]:
-            break  # it began before the newest comparison
-        if comparison := environment_of(record).get(KEY):
+        if found and record.path.name < max(found)[:STAMP_LENGTH]:
+            break  # the record is older than the newest comparison
+        if comparison := environment_of(record).get(ID_KEY):
             record = trusted(record, trust=trust)
             run = (record.config.paradigm.label, record.config.seed)
             found.setdefault(comparison, {}).setdefault(run, record)

@@ -26,7 +26,6 @@ from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Line, Remark, Report, Resumed
 
 TOGETHER_S = 1.0  # Ray reports all workers on a lost node within milliseconds
-PREDICTED = "predicted_wait_s"
 RARE_NOTES = ("straggler", "recovered", "balanced")
 """Kinds that do not come with every push, as a user's own might."""
 
@@ -45,45 +44,35 @@ class EventText:
     """Whether it deserves a line of a log."""
 
 
-_OF_EACH_PUSH: frozenset[type] = frozenset({Apply, Release, Hold})
-
-
-def is_rare(entry: Entry) -> bool:
-    """Say whether an entry can have a rare event: more than a push, update, release or hold."""
-    if type(entry.event) is not Pushed:
-        return True
-    for decision in entry.decisions:  # noqa: SIM110 - for two or three, `any` takes twice as long
-        if type(decision) not in _OF_EACH_PUSH:
-            return True
-    return False
+_FREQUENT_DECISIONS: frozenset[type] = frozenset({Apply, Release, Hold})
 
 
 def texts_of(line: Line) -> Iterator[EventText]:
     match line:
         case Entry(event=event, decisions=decisions, report=report):
-            yield from _membership(event, report)
+            yield from _membership_texts(event, report)
             for decision in decisions:
-                yield from _decided(event.at, decision)
+                yield from _decision_texts(event.at, decision)
         case Remark(at=at, text=text):
             yield EventText(at, "remark", "", text.removesuffix("."))
         case Checkpointed(at=at, number=number):
             text = f"checkpoint {number} is taken"
             yield EventText(at, "checkpoint", "", text, rare=False)
         case Resumed(at=at):
-            yield EventText(at, "resumed", "", _resumed(line))
+            yield EventText(at, "resumed", "", _resumption_text(line))
         case Ended(status=status, at=at, error=error):
             yield EventText(
                 at, "ended", "", f"the run has ended: {status}{f'; {error}' if error else ''}"
             )
 
 
-def _resumed(line: Resumed) -> str:
+def _resumption_text(line: Resumed) -> str:
     count = line.lost_pushes
     lost = f"; {count:,} push{'es were' if count > 1 else ' was'} lost" if count else ""
     return f"resumed from checkpoint {line.number} after {seconds(line.away_s)}{lost}"
 
 
-def _membership(event: Event, report: Report) -> Iterator[EventText]:
+def _membership_texts(event: Event, report: Report) -> Iterator[EventText]:
     match event:
         case Joined(at=at, worker=worker) if WorkerId(worker).life != 1:
             back = "has joined, in place of the worker that left"
@@ -91,10 +80,10 @@ def _membership(event: Event, report: Report) -> Iterator[EventText]:
                 back = f"has joined {seconds(report.away_s)} after its slot lost its worker"
             yield EventText(at, "joined", worker, f"{worker} {back}")
         case Left(at=at, worker=worker) if not report.done:
-            yield EventText(at, "left", worker, _gone([worker], report))
+            yield EventText(at, "left", worker, _leaving_text([worker], report))
 
 
-def _gone(workers: Sequence[str], report: Report) -> str:
+def _leaving_text(workers: Sequence[str], report: Report) -> str:
     """Describe the leaving of workers with one report."""
     is_one, why = len(workers) == 1, report.why or "it left"
     are, them = ("is", "it") if is_one else ("are", "them")
@@ -105,7 +94,7 @@ def _gone(workers: Sequence[str], report: Report) -> str:
     return text
 
 
-def _decided(at: float, decision: Decision) -> Iterator[EventText]:
+def _decision_texts(at: float, decision: Decision) -> Iterator[EventText]:
     match decision:
         case Switch(to=to, why=why):
             yield EventText(at, "switch", "", f"switch to {to}: {why}")
@@ -129,7 +118,9 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
     """Describe a note; of a user's own paradigm, list its values."""
     match kind:
         case "controller" if (
-            "slowest" in values and _numbers(values, "lead", "extra") and _times(values, PREDICTED)
+            "slowest" in values
+            and _are_numbers(values, "lead", "extra")
+            and _are_times(values, "predicted_wait_s")
         ):
             extra = values["extra"]
             granted = (
@@ -141,12 +132,12 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
                 f"{worker}, {values['lead']} clocks ahead of {values['slowest']}, gets {granted}"
                 f" (r* = {extra}); predicted wait {seconds(values['predicted_wait_s'])}"
             )
-        case "waited" if _times(values, "predicted_wait_s", "actual_wait_s"):
+        case "waited" if _are_times(values, "predicted_wait_s", "actual_wait_s"):
             return (
                 f"{worker} waited {seconds(values['actual_wait_s'])}; "
                 f"predicted: {seconds(values['predicted_wait_s'])}"
             )
-        case "straggler" if _numbers(
+        case "straggler" if _are_numbers(
             values, "pushes_per_active_s", "mean_pushes_per_active_s", "windows"
         ):
             return (
@@ -154,7 +145,7 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
                 f" against a mean of {values['mean_pushes_per_active_s']:.3g}, slow in"
                 f" {values['windows']} detection windows in a row"
             )
-        case "balanced" if _numbers(
+        case "balanced" if _are_numbers(
             values, "samples", "smallest", "largest", "before_s", "predicted_s"
         ):
             return (
@@ -172,15 +163,15 @@ def _noted(kind: str, worker: str, values: Mapping[str, Any]) -> str:
     return f"{kind} {worker}{f': {more}' if more else ''}"
 
 
-def _numbers(values: Mapping[str, Any], *names: str) -> bool:
+def _are_numbers(values: Mapping[str, Any], *names: str) -> bool:
     # a user's own paradigm chooses its values
     return all(type(values.get(name)) in (int, float) for name in names)
 
 
-def _times(values: Mapping[str, Any], *names: str) -> bool:
-    """Say whether all values are times; None is an unknown time."""
+def _are_times(values: Mapping[str, Any], *names: str) -> bool:
+    """Return whether all values are times; None is an unknown time."""
     return all(
-        name in values and (values[name] is None or _numbers(values, name)) for name in names
+        name in values and (values[name] is None or _are_numbers(values, name)) for name in names
     )
 
 
@@ -193,9 +184,9 @@ def seconds(value: float | None) -> str:
     return f"{value:.2f} s" if round(value, 3) >= 1 else f"{1000 * value:.3g} ms"
 
 
-def tell(lines: Sequence[Line], notify: Callable[[str], None]) -> None:
-    """Report the rare events, one for all workers that leave together."""
-    told: set[str] = set()
+def report_events(lines: Sequence[Line], notify: Callable[[str], None]) -> None:
+    """Notify of the rare events, once for all workers that leave together."""
+    reported: set[str] = set()
     for line in lines:
         if isinstance(line, Entry):
             if not is_rare(line):
@@ -207,12 +198,22 @@ def tell(lines: Sequence[Line], notify: Callable[[str], None]) -> None:
         for event in filter(attrgetter("rare"), texts_of(line)):
             text = event.text
             if event.kind == "left" and isinstance(line, Entry):
-                if event.worker in told:
+                if event.worker in reported:
                     continue
                 together = _left_with(line, lines)
-                told.update(together)
-                text = _gone(together, line.report)
+                reported.update(together)
+                text = _leaving_text(together, line.report)
             notify(f"After {event.at:.1f} s: {text}.")
+
+
+def is_rare(entry: Entry) -> bool:
+    """Return whether an entry can have a rare event: more than a push, update, release or hold."""
+    if type(entry.event) is not Pushed:
+        return True
+    for decision in entry.decisions:  # noqa: SIM110 - for two or three, `any` takes twice as long
+        if type(decision) not in _FREQUENT_DECISIONS:
+            return True
+    return False
 
 
 def _left_with(first: Entry, lines: Sequence[Line]) -> list[str]:

@@ -35,7 +35,7 @@ class SwitchMeasures:
 
 @dataclass(slots=True)
 class _WorkerRows:
-    """What a worker's further rows need."""
+    """The state of a worker that its next rows need."""
 
     group: str
     released_at: float | None = None  # the latest release
@@ -60,7 +60,7 @@ class Follower:
         """When the first worker was released."""
         self.rosters: dict[int, Roster] = {}
         """Stage -> its roster; stage 0 is the whole network."""
-        self._follows = True  # whether it has rosters of its own
+        self._owns_rosters = True
         self._is_staged = False
         self.updates = self.samples = 0
         """Updates of the network and samples in them, both of its last stage."""
@@ -76,24 +76,13 @@ class Follower:
         self._open: dict[Push, PushRow] = {}  # incomplete rows
         self._former: dict[Push, int] = {}
         """Push buffered before `begin_at` -> its samples."""
-        self._uncounted: list[PushRow] = []  # not yet in the next two
+        self._uncounted: list[PushRow] = []  # complete, but not in the next two yet
         self._totals = WorkerTotals()
         self._outcomes: Counter[str] = Counter(applied=0, dropped=0, buffered=0)
 
-    @property
-    def workers(self) -> Mapping[str, WorkerMeasures]:
-        self._count()
-        return self._totals.by_worker
-
-    @property
-    def outcomes(self) -> Mapping[str, int]:
-        """Outcome -> number of pushes."""
-        self._count()
-        return self._outcomes
-
     def share(self, rosters: Mapping[int, Roster]) -> None:
         """Read the machine's own rosters, stage -> roster; they may be ahead of the lines."""
-        self.rosters, self._follows = dict(rosters), False
+        self.rosters, self._owns_rosters = dict(rosters), False
 
     def begin_at(self, rosters: dict[int, Roster], at: float) -> None:
         """Follow a journal from a resumption on, as if the run had begun at 0.
@@ -113,31 +102,42 @@ class Follower:
                 self._totals.begin(worker, at)
         self._resume(at)
 
-    def take(self, lines: Iterable[Line]) -> list[PushRow]:
+    def _resume(self, at: float) -> None:
+        """Resume the rosters: iterations in flight are computed again, from now on."""
+        assert self._owns_rosters, "a machine resumes its own rosters"
+        for roster in self.rosters.values():
+            roster.now = at
+            roster.resume()
+            for worker in (*roster.computing, *roster.outdated):
+                self._workers[worker].released_at = at
+
+    # ---- lines ----
+
+    def feed(self, lines: Iterable[Line]) -> list[PushRow]:
         """Process lines of the journal; return the rows that they complete."""
         completed = list[PushRow]()
         for line in lines:
             if isinstance(line, Entry):
-                self._take_entry(line, completed)
+                self._feed_entry(line, completed)
             else:
-                self._take_other(line, completed)
+                self._feed_other(line, completed)
         self._uncounted += completed
         if len(self._uncounted) >= COUNTED_AT_ONCE:
-            self._count()
+            self._count_rest()
         return completed
 
     def close(self) -> list[PushRow]:
         """End the journal; return the rows that were still open."""
-        rows = self._closed()
+        rows = self._close_rows()
         self._uncounted += rows
         return rows
 
-    def _take_entry(self, entry: Entry, completed: list[PushRow]) -> None:
-        event, follows, workers = entry.event, self._follows, self._workers
+    def _feed_entry(self, entry: Entry, completed: list[PushRow]) -> None:
+        event, owns_rosters, workers = entry.event, self._owns_rosters, self._workers
         roster = self.rosters.get(0) or self._roster_of(event)
         self.now = at = event.at
-        if follows:
-            _follow(event, roster)
+        if owns_rosters:
+            _update_roster(event, roster)
         if isinstance(event, Pushed):
             state = workers[event.worker]
             row = _row_of(event, entry.report, state)
@@ -150,10 +150,10 @@ class Follower:
             state = workers[event.worker]
             state.is_live = False
             if state.waiting is not None:
-                self._waited(state, at, completed)
+                self._end_wait(state, at, completed)
             self._totals.leave(event.worker, at)
         for decision in entry.decisions:
-            if follows:
+            if owns_rosters:
                 decision = roster.execute(decision)
             if isinstance(decision, Release):
                 self._released(decision, at, completed)
@@ -162,13 +162,13 @@ class Follower:
                 if not self._is_staged or roster is self.rosters[max(self.rosters)]:
                     self.updates, self.samples, self._updated_at = decision.version, samples, at
                 if not self._is_staged and self.samples >= self.workload_samples:
-                    break  # a decoupled run goes on until the pipelines have drained
+                    break  # a decoupled run continues until the pipelines have drained
             elif isinstance(decision, Drop):
                 self._dropped(decision, completed)
             elif isinstance(decision, Switch):
                 self.switches.append(SwitchMeasures(at, decision.to, decision.why))
 
-    def _take_other(self, line: Line, completed: list[PushRow]) -> None:
+    def _feed_other(self, line: Line, completed: list[PushRow]) -> None:
         match line:
             case Evaluation():
                 self.evaluations.append(line)
@@ -183,7 +183,7 @@ class Follower:
             case Ended(at=at):
                 self.ended = line
                 self.now = max(self.now, at)
-                completed += self._closed()
+                completed += self._close_rows()
 
     def _roster_of(self, event: Event) -> Roster:
         """Return the roster of an event's stage, if no roster has the whole network."""
@@ -199,7 +199,7 @@ class Follower:
     def _released(self, decision: Release, at: float, completed: list[PushRow]) -> None:
         state, lead = self._workers[decision.worker], decision.lead
         if state.waiting is not None:
-            self._waited(state, at, completed)
+            self._end_wait(state, at, completed)
         elif state.released_at is None:
             self._totals.begin(decision.worker, at)
             if self.started_at is None:
@@ -231,7 +231,7 @@ class Follower:
             if self._workers[push[0]].waiting is not row:
                 completed.append(self._open.pop(push))
 
-    def _waited(self, state: _WorkerRows, at: float, completed: list[PushRow]) -> None:
+    def _end_wait(self, state: _WorkerRows, at: float, completed: list[PushRow]) -> None:
         row, state.waiting = state.waiting, None
         assert row is not None, "it does not wait"
         row.wait_s = at - row.pushed_at_s
@@ -239,16 +239,7 @@ class Follower:
             del self._open[row.worker, row.clock]
             completed.append(row)
 
-    def _resume(self, at: float) -> None:
-        """Resume the rosters: iterations in flight are computed again, from now on."""
-        assert self._follows, "a machine resumes its own rosters"
-        for roster in self.rosters.values():
-            roster.now = at
-            roster.resume()
-            for worker in (*roster.computing, *roster.outdated):
-                self._workers[worker].released_at = at
-
-    def _closed(self) -> list[PushRow]:
+    def _close_rows(self) -> list[PushRow]:
         rows, self._open = list(self._open.values()), {}
         for row in rows:
             state = self._workers[row.worker]
@@ -257,7 +248,20 @@ class Follower:
                 state.waiting = None
         return rows
 
-    def _count(self) -> None:
+    # ---- totals ----
+
+    @property
+    def workers(self) -> Mapping[str, WorkerMeasures]:
+        self._count_rest()
+        return self._totals.by_worker
+
+    @property
+    def outcomes(self) -> Mapping[str, int]:
+        """Outcome -> number of pushes."""
+        self._count_rest()
+        return self._outcomes
+
+    def _count_rest(self) -> None:
         if self._uncounted:
             self.count(columns_of(self._uncounted))
 
@@ -266,10 +270,10 @@ class Follower:
 
         The columns have all rows that are not counted yet; counted rows may precede them.
         """
-        known = len(columns["worker"]) - len(self._uncounted)
-        assert known >= 0, f"{-known} rows are neither in the columns nor in the totals"
+        counted = len(columns["worker"]) - len(self._uncounted)
+        assert counted >= 0, f"{-counted} rows are neither in the columns nor in the totals"
         self._uncounted = []
-        columns = {name: values[known:] for name, values in columns.items()}
+        columns = {name: values[counted:] for name, values in columns.items()}
         self._totals.add(columns)
         self._outcomes.update(columns["outcome"])
         if self.switches:
@@ -289,11 +293,11 @@ class Follower:
     def _open_waits_s(self) -> Iterator[tuple[str, float]]:
         """Yield worker and wait in seconds, up to now, of each incomplete row."""
         for (worker, _), row in self._open.items():
-            waits = self._workers[worker].waiting is row
-            yield worker, self.now - row.pushed_at_s if waits else row.wait_s
+            is_waiting = self._workers[worker].waiting is row
+            yield worker, self.now - row.pushed_at_s if is_waiting else row.wait_s
 
 
-def _follow(event: Event, roster: Roster) -> None:
+def _update_roster(event: Event, roster: Roster) -> None:
     roster.now = event.at
     if isinstance(event, Pushed):
         roster.push(event)

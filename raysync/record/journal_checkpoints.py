@@ -1,4 +1,4 @@
-"""Find the checkpoints in a journal, and truncate it behind one, to resume the run there."""
+"""Truncate a journal behind a checkpoint, so that the run resumes from there."""
 
 from __future__ import annotations
 
@@ -31,60 +31,7 @@ class Resumption:
     environment: Mapping[str, Any]
     """What `environment.json` held before the resumption."""
     exact: bool = False
-    """Whether iterations in flight go on rather than begin again."""
-
-
-def checkpoint_in(text: str) -> Checkpointed | None:
-    """Decode a checkpoint's line; None: another line, or an incomplete one."""
-    if not text.startswith(CHECKPOINTED) or not text.endswith("\n"):
-        return None
-    line = decode(text)
-    assert isinstance(line, Checkpointed), f"{CHECKPOINTED} begins {line}"
-    return line
-
-
-def checkpoint_times(journal: Path) -> dict[int, float]:
-    """Return number -> seconds since the run began, for each checkpoint in a journal."""
-    with JournalFile(journal, errors="replace") as file:
-        return {line.number: line.at for text in file if (line := checkpoint_in(text)) is not None}
-
-
-def lines_before(journal: Path, checkpoint: Checkpoint) -> list[Line]:
-    """Return the lines of a journal before a checkpoint's line."""
-    with JournalFile(journal, errors="replace") as file:
-        lines = takewhile(lambda line: line != checkpoint_line(checkpoint), read(file)[1])
-        return list(lines)
-
-
-def end_of(journal: Path) -> float:
-    """Return the latest time in a journal, in seconds since the run began, lost ones included."""
-    with JournalFile(journal, errors="replace") as file:
-        return max(_moments(file), default=0.0)
-
-
-def _moments(texts: Iterable[str]) -> Iterator[float]:
-    for text in texts:
-        with suppress(ConfigError):
-            match decode(text):
-                case Entry(event=event):
-                    yield event.at
-                case Resumed(at=at, lost_s=lost_s):
-                    yield at + lost_s
-                case Remark(at=at):
-                    yield at
-
-
-def checkpoint_line(checkpoint: Checkpoint) -> Checkpointed:
-    return Checkpointed(checkpoint.at, checkpoint.number)
-
-
-def _texts_before(journal: JournalFile, number: int) -> Iterator[str]:
-    """Yield the lines before a checkpoint's; raise `ConfigError` if it has none."""
-    while text := journal.readline():
-        if (line := checkpoint_in(text)) is not None and line.number == number:
-            return
-        yield text
-    raise ConfigError(f"the journal has no line of checkpoint {number}.")
+    """Whether iterations in flight continue rather than begin again."""
 
 
 def truncate(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
@@ -106,7 +53,7 @@ def truncate(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
         new_journal.writelines(_texts_before(old, checkpoint.number))
         line = checkpoint_line(checkpoint)
         new_journal.write(f"{encode(line)}\n")
-        lost_s, lost_pushes, former = _lost(old, line.at)
+        lost_s, lost_pushes, earlier = _losses(old, line.at)
         resumed = Resumed(
             at=line.at,
             number=line.number,
@@ -115,18 +62,27 @@ def truncate(journal: Path, checkpoint: Checkpoint, *, exact: bool) -> Resumed:
             lost_pushes=lost_pushes,
             exact=exact,
         )
-        again = [replace(each, at=line.at, number=line.number) for each in former]
-        new_journal.writelines(f"{encode(resumption)}\n" for resumption in [*again, resumed])
+        repeated = [replace(each, at=line.at, number=line.number) for each in earlier]
+        new_journal.writelines(f"{encode(each)}\n" for each in [*repeated, resumed])
         new_journal.flush()
         os.fsync(new_journal.fileno())
     return resumed
 
 
-def _lost(texts: Iterable[str], since: float) -> tuple[float, int, list[Resumed]]:
+def _texts_before(journal: JournalFile, number: int) -> Iterator[str]:
+    """Yield the lines before a checkpoint's; raise `ConfigError` if it has none."""
+    while text := journal.readline():
+        if (line := checkpoint_in(text)) is not None and line.number == number:
+            return
+        yield text
+    raise ConfigError(f"the journal has no line of checkpoint {number}.")
+
+
+def _losses(texts: Iterable[str], since: float) -> tuple[float, int, list[Resumed]]:
     """Return the seconds, pushes and resumptions in the lines behind a checkpoint."""
     last_at, pushes, resumptions = since, 0, []
     for text in texts:
-        with suppress(ConfigError):  # damage there is lost with it
+        with suppress(ConfigError):  # a damaged line is lost with the others
             line = decode(text)
             if isinstance(line, Entry):
                 last_at = max(last_at, line.event.at)
@@ -136,3 +92,47 @@ def _lost(texts: Iterable[str], since: float) -> tuple[float, int, list[Resumed]
             elif isinstance(line, Resumed):
                 resumptions.append(line)
     return last_at - since, pushes, resumptions
+
+
+def checkpoint_times(journal: Path) -> dict[int, float]:
+    """Return number -> seconds since the run began, for each checkpoint in a journal."""
+    with JournalFile(journal, errors="replace") as file:
+        return {line.number: line.at for text in file if (line := checkpoint_in(text)) is not None}
+
+
+def lines_before(journal: Path, checkpoint: Checkpoint) -> list[Line]:
+    """Return the lines of a journal before a checkpoint's line."""
+    with JournalFile(journal, errors="replace") as file:
+        lines = takewhile(lambda line: line != checkpoint_line(checkpoint), read(file)[1])
+        return list(lines)
+
+
+def end_of(journal: Path) -> float:
+    """Return the latest time in a journal, lost lines included, in seconds since the run began."""
+    with JournalFile(journal, errors="replace") as file:
+        return max(_times(file), default=0.0)
+
+
+def _times(texts: Iterable[str]) -> Iterator[float]:
+    for text in texts:
+        with suppress(ConfigError):
+            match decode(text):
+                case Entry(event=event):
+                    yield event.at
+                case Resumed(at=at, lost_s=lost_s):
+                    yield at + lost_s
+                case Remark(at=at):
+                    yield at
+
+
+def checkpoint_in(text: str) -> Checkpointed | None:
+    """Decode a checkpoint's line; None: another line, or an incomplete one."""
+    if not text.startswith(CHECKPOINTED) or not text.endswith("\n"):
+        return None
+    line = decode(text)
+    assert isinstance(line, Checkpointed), f"{CHECKPOINTED} begins {line}"
+    return line
+
+
+def checkpoint_line(checkpoint: Checkpoint) -> Checkpointed:
+    return Checkpointed(checkpoint.at, checkpoint.number)

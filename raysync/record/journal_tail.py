@@ -13,7 +13,7 @@ from raysync.record.journal_file import bounded_line
 
 
 class JournalTail:
-    """Reads on from its last position, and buffers only the beginning of an unfinished line."""
+    """Continues from its last position, and buffers only the beginning of an unfinished line."""
 
     def __init__(self, journal: Path) -> None:
         self.head: Header | None = None
@@ -22,12 +22,6 @@ class JournalTail:
         self._file = open_plain(journal)
         self._decoder = Decoder()
         self._unfinished = b""
-
-    def begin_again(self) -> None:
-        """Read the journal now at this path from the beginning."""
-        self._file.close()
-        self.head, self._file = None, open_plain(self._path)
-        self._decoder, self._unfinished = Decoder(), b""
 
     def __enter__(self) -> JournalTail:
         return self
@@ -40,20 +34,7 @@ class JournalTail:
     ) -> None:
         self._file.close()
 
-    @property
-    def share(self) -> float:
-        return self._file.tell() / max(1, os.fstat(self._file.fileno()).st_size)
-
-    @property
-    def is_replaced(self) -> bool:
-        """Whether a resumed run has replaced the journal by a truncated one."""
-        try:
-            now, opened = self._path.stat(), os.fstat(self._file.fileno())
-        except OSError:
-            return False
-        return now.st_ino != opened.st_ino or now.st_size < self._file.tell()
-
-    def take(self, at_most: int) -> list[Line]:
+    def read(self, at_most: int) -> list[Line]:
         """Return at most so many complete lines; an empty list: it has caught up with the writer.
 
         Raises `ConfigError` if the file is no journal of this schema, or damaged.
@@ -70,3 +51,22 @@ class JournalTail:
             return ""
         text, self._unfinished = self._unfinished.decode("utf-8", errors="replace"), b""
         return text
+
+    def reopen(self) -> None:
+        """Read the journal that is now at this path from the beginning."""
+        self._file.close()
+        self.head, self._file = None, open_plain(self._path)
+        self._decoder, self._unfinished = Decoder(), b""
+
+    @property
+    def is_replaced(self) -> bool:
+        """Whether a resumed run has replaced the journal by a truncated one."""
+        try:
+            now, opened = self._path.stat(), os.fstat(self._file.fileno())
+        except OSError:
+            return False
+        return now.st_ino != opened.st_ino or now.st_size < self._file.tell()
+
+    @property
+    def read_fraction(self) -> float:
+        return self._file.tell() / max(1, os.fstat(self._file.fileno()).st_size)

@@ -13,16 +13,16 @@ from typing import Any
 
 from raysync.record.storage import is_copy
 
-KEY = "made"
+MAKER = "made"
 """The key in `environment.json`, and in a sweep's `origin.yaml`."""
 
 
-def making(folder: Path) -> dict[str, Any]:
+def this_maker(folder: Path) -> dict[str, Any]:
     """Describe this process as the maker of a record, whose folder exists."""
-    number = None if is_copy(folder) else folder.stat().st_ino
-    return {"host": platform.node(), "directory": str(Path.cwd()), "folder": number}
+    inode = None if is_copy(folder) else folder.stat().st_ino
+    return {"host": platform.node(), "directory": str(Path.cwd()), "folder": inode}
 
 
 def is_made_here(folder: Path, maker: Mapping[str, Any]) -> bool:
-    """Say whether a process in this working directory has made a record that is no copy."""
-    return maker.get("folder") is not None and dict(maker) == making(folder)
+    """Return whether a process in this working directory has made a record that is no copy."""
+    return maker.get("folder") is not None and dict(maker) == this_maker(folder)

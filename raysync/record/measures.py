@@ -155,7 +155,7 @@ class Measures(Follower):
         met = (each for each in self.evaluations if target.is_met(each.value(target.metric)))
         return next((max(0.0, each.at - began) for each in met), None)
 
-    def _modes(self) -> dict[str, PrimaryMetric]:
+    def _directed_metrics(self) -> dict[str, PrimaryMetric]:
         """Return the metrics with a known direction, by name."""
         known = {name: PrimaryMetric(name, mode) for name, mode in MODES.items()}
         if self.target is not None:
@@ -165,21 +165,21 @@ class Measures(Follower):
 
     def _qualities(self) -> dict[str, float | None]:
         """Return the last and the best value of each metric, by key of `summary.json`."""
-        names, modes = self.metrics, self._modes()
+        names, directed = self.metrics, self._directed_metrics()
         if self.primary in OF_LABELS:
             names = tuple(dict.fromkeys((*names, PERPLEXITY.name)))
         found: dict[str, float | None] = {}
         for name in names:
             values = [value for each in self.evaluations if (value := each.value(name)) is not None]
             found[f"final_{name}"] = self.latest(name)
-            if name in modes:
-                found[f"best_{name}"] = modes[name].best(values)
+            if name in directed:
+                found[f"best_{name}"] = directed[name].best(values)
             if name == ACCURACY.name:
                 found["converged_accuracy"] = self._converged_accuracy()
         return found
 
     def _converged_accuracy(self) -> float | None:
-        # one value a version: an update can pass several marks
+        # one value for each version: an update can pass several marks
         of_versions = {each.version: each.value(ACCURACY.name) for each in self.evaluations}
         accuracies = [value for value in of_versions.values() if value is not None]
         return converged(accuracies, self.chance_accuracy)
@@ -241,7 +241,7 @@ def converged(accuracies: Sequence[float], chance: float | None = None) -> float
     """
     for end in range(CONVERGED_SPAN, len(accuracies) + 1):
         window = accuracies[end - CONVERGED_SPAN : end]
-        is_steady = max(window) - min(window) <= CONVERGED_CHANGE + 1e-12
+        is_steady = max(window) - min(window) <= CONVERGED_CHANGE + 1e-12  # rounding
         if is_steady and (chance is None or min(window) > chance):
             return window[-1]
     return None

@@ -39,10 +39,15 @@ from raysync.record.schemas import (
 from raysync.record.storage import Location, display_name, join, listdir, local_copy
 from raysync.record.writer import (
     CONFIG,
+    ENVIRONMENT,
+    EVALUATIONS,
     JOURNAL,
     MODEL_FILES,
-    NAME,
+    PUSHES,
+    RECORD_NAME,
     ROWS_PER_GROUP,
+    SUMMARY,
+    evaluations_table,
     schema_of,
     table_of,
 )
@@ -50,7 +55,9 @@ from raysync.record.writer import (
 if TYPE_CHECKING:
     from raysync.training.files.model_file import Module
     from raysync.training.files.state_dict import StateDict
-from raysync.record.writer import evaluations_table
+
+
+CLOSING_BYTES = 100_000  # an upper bound of a closing line, even with a traceback
 
 
 @dataclass(frozen=True)
@@ -68,19 +75,19 @@ class RunRecord:
     def config(self) -> Experiment:
         """The resolved experiment; untrusted, a user's own paradigm is a name and parameters."""
         with legible(self.path, "config"), nullcontext() if self.trust else without_imports():
-            return config.load(self.path / "config.yaml", recorded=True)
+            return config.load(self.path / CONFIG, recorded=True)
 
     @cached_property
     def environment(self) -> dict[str, Any]:
         """Command, versions and machine."""
         with legible(self.path, "environment"):
-            return mapping_in(self.path / "environment.json", Environment)
+            return mapping_in(self.path / ENVIRONMENT, Environment)
 
     @cached_property
     def summary(self) -> dict[str, Any]:
         """`summary.json`, or its keys from the journal; a run never closed is `unfinished`."""
-        if self._closing is not None:
-            return self._closing
+        if self._stored_summary is not None:
+            return self._stored_summary
         with legible(self.path):
             about, measures = self._measured
             return checked({**about, **measures.summary(), "wall_seconds": None}, Summary)
@@ -90,7 +97,7 @@ class RunRecord:
         """A row for each push, with the fields of `PushRow`."""
         if self.complete:
             with legible(self.path, "pushes"):
-                return frame_in(self.path / "pushes.parquet", PushRow)
+                return frame_in(self.path / PUSHES, PushRow)
         with legible(self.path):
             return self._pushes_from_journal()
 
@@ -99,7 +106,7 @@ class RunRecord:
         """A row for each evaluation: mark, progress, version, at, and each metric."""
         if self.complete:
             with legible(self.path, "evaluations"):
-                return evaluations_in(self.path / "evaluations.parquet")
+                return evaluations_in(self.path / EVALUATIONS)
         with legible(self.path):
             frame: pd.DataFrame = evaluations_table(self._measured[1]).to_pandas()
             return frame
@@ -155,7 +162,7 @@ class RunRecord:
     @property
     def complete(self) -> bool:
         """Whether `summary.json` can be read; otherwise, everything comes from the journal."""
-        return self._closing is not None
+        return self._stored_summary is not None
 
     @cached_property
     def ended(self) -> bool:
@@ -171,10 +178,10 @@ class RunRecord:
             yield from read(file)[1]
 
     @cached_property
-    def _closing(self) -> dict[str, Any] | None:
+    def _stored_summary(self) -> dict[str, Any] | None:
         """`summary.json`; None: missing, empty or damaged, as a full disk leaves it."""
         try:
-            return mapping_in(self.path / "summary.json", Summary)
+            return mapping_in(self.path / SUMMARY, Summary)
         except (OSError, ValueError):
             return None
 
@@ -185,7 +192,7 @@ class RunRecord:
             head, lines = read(file)
             measures = measures_of(head)
             for line in lines:
-                measures.take((line,))
+                measures.feed((line,))
         measures.close()
         return dict(head.about), measures
 
@@ -203,12 +210,47 @@ class RunRecord:
             head, lines = read(file)
             measures = measures_of(head)
             for line in lines:
-                yield from measures.take((line,))
+                yield from measures.feed((line,))
         yield from measures.close()
 
 
-CLOSING_BYTES = 100_000
-"""An upper bound of a closing line, even with a traceback."""
+def load(path: Location, *, trust: bool = False) -> RunRecord:
+    """Open the record of a run.
+
+    Args:
+        path: its folder, or a URI, which is downloaded until this process ends.
+        trust: whether paradigms and models of the user's own may be imported, which runs code.
+
+    Raises:
+        ConfigError: no record is there.
+    """
+    folder = local_copy(path, without=[CHECKPOINTS])
+    if not (folder / JOURNAL).is_file() or not (folder / CONFIG).is_file():
+        raise ConfigError(f"{path}: not a run folder (no journal.jsonl and config.yaml in it).")
+    return RunRecord(folder, trust)
+
+
+def newest_first(location: Location) -> Iterator[RunRecord]:
+    """Yield the records in a folder, latest first; raise `ConfigError` if it is unreachable."""
+    for name in filter(RECORD_NAME.match, reversed(listdir(location))):
+        if {CONFIG, JOURNAL} <= set(listdir(join(location, name))):
+            record = load(join(location, name))
+            # a run killed as it began has written nothing
+            if (record.path / JOURNAL).stat().st_size:
+                yield record
+
+
+def measures_of(head: Header) -> Measures:
+    """Create fresh measures for a journal; raise `ConfigError` if its header is damaged."""
+    about, samples = head.about, head.workload_samples
+    target, chance = about.get("target"), about.get("chance_accuracy")
+    name, mode = about.get("metric", ACCURACY.name), about.get("metric_mode", ACCURACY.mode)
+    with suppress(ValidationError):
+        goal = None if target is None else Target.model_validate(target)
+        primary = TypeAdapter(PrimaryMetric).validate_python({"name": name, "mode": mode})
+        if samples is not None and (chance is None or type(chance) in (int, float)):
+            return Measures(samples, goal, primary, chance)
+    raise ConfigError("the header of the journal is damaged.")
 
 
 _DAMAGE = (
@@ -244,42 +286,3 @@ def legible(record: Path, part: str = "journal") -> Iterator[None]:
             f"{display_name(record)}: its {part} cannot be read: damaged, or of a newer raysync"
             f" ({reason})."
         ) from error
-
-
-def measures_of(head: Header) -> Measures:
-    """Create fresh measures for a journal; raise `ConfigError` if its header is damaged."""
-    about, samples = head.about, head.workload_samples
-    target, chance = about.get("target"), about.get("chance_accuracy")
-    name, mode = about.get("metric", ACCURACY.name), about.get("metric_mode", ACCURACY.mode)
-    with suppress(ValidationError):
-        goal = None if target is None else Target.model_validate(target)
-        primary = TypeAdapter(PrimaryMetric).validate_python({"name": name, "mode": mode})
-        if samples is not None and (chance is None or type(chance) in (int, float)):
-            return Measures(samples, goal, primary, chance)
-    raise ConfigError("the header of the journal is damaged.")
-
-
-def load(path: Location, *, trust: bool = False) -> RunRecord:
-    """Open the record of a run.
-
-    Args:
-        path: its folder, or a URI, which is downloaded until this process ends.
-        trust: whether paradigms and models of the user's own may be imported, which runs code.
-
-    Raises:
-        ConfigError: no record is there.
-    """
-    folder = local_copy(path, without=[CHECKPOINTS])
-    if not (folder / "journal.jsonl").is_file() or not (folder / "config.yaml").is_file():
-        raise ConfigError(f"{path}: not a run folder (no journal.jsonl and config.yaml in it).")
-    return RunRecord(folder, trust)
-
-
-def newest_first(location: Location) -> Iterator[RunRecord]:
-    """Yield the records in a folder, latest first; raise `ConfigError` if it is unreachable."""
-    for name in filter(NAME.match, reversed(listdir(location))):
-        if {CONFIG, JOURNAL} <= set(listdir(join(location, name))):
-            record = load(join(location, name))
-            # a run killed as it began has written nothing
-            if (record.path / JOURNAL).stat().st_size:
-                yield record

@@ -27,7 +27,7 @@ class WorkerState:
     doing: str  # waiting, computing, gone, or done
     since: float  # seconds since the run began
     why: str = ""
-    """Of waiting, or of being gone."""
+    """The reason of waiting, or of being gone."""
     suspended: bool = False
     straggler: bool = False
 
@@ -62,17 +62,17 @@ class RunStatus:
         self.phase = ""
         """The current phase, of a paradigm that has several."""
         self.batch_loss: float | None = None  # of the latest push, in nats
-        self._states: dict[str, WorkerState] = {}  # by slot, of the latest worker
+        self._states: dict[str, WorkerState] = {}  # slot -> the state of its latest worker
         self._event_count = 0
         self._rare: deque[tuple[int, EventText]] = deque(maxlen=RARE)
         self._frequent: dict[tuple[str, str], tuple[int, EventText]] = {}
 
     def feed(self, line: Line) -> list[EventText]:
         """Process one line; return its events."""
-        self.measures.take((line,))
+        self.measures.feed((line,))
         events = list(texts_of(line))
         for event in events:
-            self._keep(event)
+            self._store(event)
         if isinstance(line, Entry):
             self._update(line)
         elif isinstance(line, Resumed) and not line.exact:
@@ -81,30 +81,7 @@ class RunStatus:
                     state.since = line.at  # it computes the same iteration again
         return events
 
-    @property
-    def events(self) -> list[EventText]:
-        numbered = sorted([*self._rare, *self._frequent.values()], key=itemgetter(0))
-        return [event for _, event in numbered]
-
-    def rows(self) -> list[WorkerRow]:
-        """Return a row for each slot, in the order of their first joins."""
-        measures, clocks = self.measures, self.measures.clocks
-        leads = measures.leads if measures.ended is None else {}
-        waits = measures.wait_fractions()
-        return [
-            self._row(
-                state,
-                clocks.get(state.worker),
-                leads.get(state.worker),
-                waits.get(state.worker, 0.0),
-            )
-            for state in self._states.values()
-        ]
-
-    def doing(self) -> Counter[str]:
-        return Counter(state.doing for state in self._states.values())
-
-    def _keep(self, event: EventText) -> None:
+    def _store(self, event: EventText) -> None:
         self._event_count += 1
         if event.rare:
             self._rare.append((self._event_count, event))
@@ -113,25 +90,6 @@ class RunStatus:
         self._frequent[event.kind, event.worker] = (self._event_count, event)
         if len(self._frequent) > FREQUENT:
             del self._frequent[next(iter(self._frequent))]
-
-    def _row(
-        self, state: WorkerState, clock: int | None, lead: int | None, wait_fraction: float
-    ) -> WorkerRow:
-        worker = state.worker
-        finished = self.measures.ended is not None and self.measures.ended.status == "finished"
-        text = "done" if finished and clock is not None else state.text(self.measures.now)
-        totals = self.measures.workers.get(worker) or WorkerMeasures(0.0)  # it was never released
-        mean = totals.staleness_sum / totals.applied if totals.applied else None
-        return WorkerRow(
-            worker=worker,
-            clock=clock,
-            lead=lead,
-            pushes=totals.pushes,
-            wait_fraction=wait_fraction,
-            staleness_mean=mean,
-            staleness_max=totals.staleness_max,
-            state=text,
-        )
 
     def _update(self, entry: Entry) -> None:
         event, states = entry.event, self._states
@@ -172,3 +130,45 @@ class RunStatus:
 
     def _state(self, worker: str) -> WorkerState:
         return self._states[WorkerId(worker).slot]
+
+    @property
+    def events(self) -> list[EventText]:
+        numbered = sorted([*self._rare, *self._frequent.values()], key=itemgetter(0))
+        return [event for _, event in numbered]
+
+    def rows(self) -> list[WorkerRow]:
+        """Return a row for each slot, in the order of their first joins."""
+        measures, clocks = self.measures, self.measures.clocks
+        leads = measures.leads if measures.ended is None else {}
+        waits = measures.wait_fractions()
+        return [
+            self._row(
+                state,
+                clocks.get(state.worker),
+                leads.get(state.worker),
+                waits.get(state.worker, 0.0),
+            )
+            for state in self._states.values()
+        ]
+
+    def _row(
+        self, state: WorkerState, clock: int | None, lead: int | None, wait_fraction: float
+    ) -> WorkerRow:
+        worker = state.worker
+        finished = self.measures.ended is not None and self.measures.ended.status == "finished"
+        text = "done" if finished and clock is not None else state.text(self.measures.now)
+        totals = self.measures.workers.get(worker) or WorkerMeasures(0.0)  # it was never released
+        mean = totals.staleness_sum / totals.applied if totals.applied else None
+        return WorkerRow(
+            worker=worker,
+            clock=clock,
+            lead=lead,
+            pushes=totals.pushes,
+            wait_fraction=wait_fraction,
+            staleness_mean=mean,
+            staleness_max=totals.staleness_max,
+            state=text,
+        )
+
+    def count_by_activity(self) -> Counter[str]:
+        return Counter(state.doing for state in self._states.values())

@@ -18,8 +18,8 @@ import pyarrow.parquet as pq
 from raysync.config.bounded_file import open_plain, read_text
 from raysync.core.metrics import ACCURACY, LOSS
 from raysync.core.structs import LONGEST_S, is_native
-from raysync.record.made_here import KEY as MAKER
-from raysync.record.writer import MARKED, schema_of
+from raysync.record.made_here import MAKER
+from raysync.record.writer import EVALUATION_COLUMNS, schema_of
 
 MOST_BYTES = 1 << 24  # of a JSON file: ten times a run with ten thousand workers
 MOST_PARTS, MOST_COLUMNS = 100_000, 10_000  # in a table's metadata; 10,000 pushes are one part
@@ -132,12 +132,6 @@ def checked(data: Any, schema: type[msgspec.Struct]) -> dict[str, Any]:
     return dict(data)
 
 
-def _check_finite(name: str, column: pa.ChunkedArray) -> None:
-    most = pc.max(pc.abs(column)).as_py()
-    if pc.any(pc.is_nan(column)).as_py() or (most is not None and most > LONGEST_S):
-        raise ValueError(f"column {name}: some rows have NaN, or a number that is too large")
-
-
 def frame_in(path: Path, row: type) -> pd.DataFrame:
     """Read a Parquet file with the columns of a row class; raise `ValueError` without these."""
     table = table_in(path)
@@ -150,15 +144,40 @@ def frame_in(path: Path, row: type) -> pd.DataFrame:
 
 
 def evaluations_in(path: Path) -> pd.DataFrame:
-    """Read `evaluations.parquet`: the columns of `MARKED` and the metrics, among them `loss`."""
+    """Read `evaluations.parquet`: `EVALUATION_COLUMNS` and the metrics, among them `loss`."""
     table = table_in(path)
-    for name, kind in MARKED.items():
+    for name, kind in EVALUATION_COLUMNS.items():
         _check_column(table, name, kind)
-    metrics = [name for name in table.column_names if name not in MARKED]
+    metrics = [name for name in table.column_names if name not in EVALUATION_COLUMNS]
     for name in dict.fromkeys((LOSS, *metrics)):
         _check_column(table, name, pa.float64(), may_be_nan=True)
     frame: pd.DataFrame = table.to_pandas()
     return frame
+
+
+def _check_column(
+    table: pa.Table,
+    name: str,
+    expected: pa.DataType,
+    *,
+    is_optional: bool = False,
+    may_be_nan: bool = False,
+) -> None:
+    if name not in table.column_names:
+        raise ValueError(f"there is no column {name}")
+    column = table.column(name)
+    if column.type != expected:
+        raise ValueError(f"column {name}: {column.type}, not {expected}")
+    if column.null_count and not is_optional:
+        raise ValueError(f"column {name}: some rows have no value")
+    if pa.types.is_floating(column.type) and not may_be_nan and name not in MAY_BE_NAN:
+        _check_finite(name, column)
+
+
+def _check_finite(name: str, column: pa.ChunkedArray) -> None:
+    most = pc.max(pc.abs(column)).as_py()
+    if pc.any(pc.is_nan(column)).as_py() or (most is not None and most > LONGEST_S):
+        raise ValueError(f"column {name}: some rows have NaN, or a number that is too large")
 
 
 def table_in(path: Path) -> pa.Table:
@@ -169,13 +188,13 @@ def table_in(path: Path) -> pa.Table:
     with opened_table(path) as file:
         most_bytes = max(SMALL_BYTES, MOST_RATIO * path.stat().st_size)
         _check_size(file, most_bytes)
-        # encoded, a repeated text is there once; `_plain` computes the full size
+        # encoded, a repeated text is there once; `_decoded` computes the full size
         texts = [field.name for field in file.schema_arrow if _is_text(field.type)]
         table = pq.ParquetFile(path, read_dictionary=texts).read()
     table.validate(full=True)
-    for at, column in enumerate(table.columns):
+    for index, column in enumerate(table.columns):
         if pa.types.is_dictionary(column.type):
-            table = table.set_column(at, table.field(at).name, _plain(column, most_bytes))
+            table = table.set_column(index, table.field(index).name, _decoded(column, most_bytes))
     return table
 
 
@@ -210,7 +229,7 @@ def _is_text(kind: pa.DataType) -> bool:
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind))
 
 
-def _plain(column: pa.ChunkedArray, most: int) -> pa.ChunkedArray:
+def _decoded(column: pa.ChunkedArray, most: int) -> pa.ChunkedArray:
     """Decode a column of dictionary-encoded texts; raise `ValueError` if it is too large."""
     size = sum(
         pc.sum(pc.take(pc.binary_length(chunk.dictionary), chunk.indices)).as_py() or 0
@@ -219,22 +238,3 @@ def _plain(column: pa.ChunkedArray, most: int) -> pa.ChunkedArray:
     if size > most:
         raise ValueError(f"{size:,} bytes of repeated text are too many for a file of its size")
     return column.cast(column.type.value_type)
-
-
-def _check_column(
-    table: pa.Table,
-    name: str,
-    expected: pa.DataType,
-    *,
-    is_optional: bool = False,
-    may_be_nan: bool = False,
-) -> None:
-    if name not in table.column_names:
-        raise ValueError(f"there is no column {name}")
-    column = table.column(name)
-    if column.type != expected:
-        raise ValueError(f"column {name}: {column.type}, not {expected}")
-    if column.null_count and not is_optional:
-        raise ValueError(f"column {name}: some rows have no value")
-    if pa.types.is_floating(column.type) and not may_be_nan and name not in MAY_BE_NAN:
-        _check_finite(name, column)

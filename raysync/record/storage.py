@@ -25,7 +25,7 @@ Location = Path | str  # a folder, or a URI
 NEW = ".new"  # the suffix of an incomplete file or folder
 
 SCHEMES = ("abfs", "file", "gs", "hdfs", "s3", "fsspec+...")
-ANSWER_S = 60.0  # the timeout of `check`
+ANSWER_S = 60.0  # a file system's time to answer `check`
 
 # Local copy -> its URI, in one table of the process: an object that had to travel with each path
 # (through readers, reports, messages, pickled trials) could be lost, and uploads with it. Copies
@@ -34,7 +34,7 @@ _copies: dict[Path, str] = {}
 
 
 def is_uri(location: Location) -> bool:
-    """Say whether a location is a URI, in which %20 replaces a space."""
+    """Return whether a location is a URI, in which %20 replaces a space."""
     return isinstance(location, str) and "://" in location
 
 
@@ -42,7 +42,7 @@ def join(location: Location, *names: str) -> Location:
     """Append path components to a location; the query of a URI stays behind its path."""
     if not is_uri(location):
         return Path(location).joinpath(*names)
-    # not by urllib, which makes one slash of the three in memory:///x
+    # urllib would make one slash of the three in memory:///x
     scheme, _, rest = str(location).partition("://")
     path, mark, query = rest.partition("?")
     return f"{scheme}://{'/'.join([path.rstrip('/'), *names])}{mark}{query}"
@@ -86,7 +86,7 @@ def _check_uri(uri: str, setting: str) -> None:
 
     def create() -> None:
         try:
-            with _reported(f"{setting}: {uri}"):
+            with _as_config_error(f"{setting}: {uri}"):
                 system, path = fs.FileSystem.from_uri(uri)
                 system.create_dir(path, recursive=True)
         except Exception as failure:
@@ -113,7 +113,7 @@ def new_copy(uri: str) -> Path:
 
 def copy_of(uri: str) -> Path:
     """Return the existing copy of a URI, or choose a new one."""
-    return next((copy for copy, its in _copies.items() if its == uri), None) or new_copy(uri)
+    return next((copy for copy, source in _copies.items() if source == uri), None) or new_copy(uri)
 
 
 def local_copy(location: Location, *, without: Collection[str] = ()) -> Path:
@@ -130,144 +130,6 @@ def local_copy(location: Location, *, without: Collection[str] = ()) -> Path:
         drop_copy(copy)
         raise
     return copy
-
-
-def listdir(location: Location) -> list[str]:
-    """List the names in a folder, sorted; empty where the folder does not exist."""
-    if not is_uri(location):
-        folder = Path(location)
-        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
-    with _reported(str(location)):
-        system, path = fs.FileSystem.from_uri(location)
-        selector = fs.FileSelector(path, allow_not_found=True)
-        return sorted(info.base_name for info in system.get_file_info(selector))
-
-
-def folders_with(parent: Path, name: str) -> list[Path]:
-    """List the subfolders with a file of that name, which may come and go meanwhile."""
-    try:
-        folders = sorted(parent.iterdir())
-    except FileNotFoundError:
-        return []
-    return [folder for folder in folders if (folder / name).is_file()]
-
-
-def find(uri: Location, name: str) -> list[Location]:
-    """Find folders, at any depth, with a file of that name; raise `ConfigError` on failure."""
-    with _reported(str(uri)):
-        system, path = fs.FileSystem.from_uri(uri)
-        _check_tree(system, path)
-        infos = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
-        names = [
-            info.path.removeprefix(path.rstrip("/")).strip("/").split("/")
-            for info in infos
-            if info.base_name == name
-        ]
-    return [join(uri, *folders) for *folders, _ in names]
-
-
-def download(folder: Path, *, without: Collection[str] = ()) -> None:
-    """Update a copy, or a folder within one, from its URI, with the files' modification times.
-
-    It skips subfolders named in `without`, at any depth, and leaves other folders alone. Raises
-    `ConfigError` if the URI is unreachable, or nothing is there.
-    """
-    if not is_copy(folder):
-        return
-    uri = location_of(folder)
-    with _reported(str(uri)):
-        system, path = fs.FileSystem.from_uri(uri)
-        infos = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
-        if not infos:
-            raise ConfigError(f"{masked(str(uri))}: nothing is there.")
-        _check_tree(system, path)
-        _copy(system, infos, folder, without)
-
-
-def _check_tree(system: fs.FileSystem, path: str) -> None:
-    """Refuse what pyarrow would read without end: pipes, devices, links that may form a cycle."""
-    if system.type_name != "local":
-        return
-    for folder, folders, files in os.walk(path):
-        for inner in (Path(folder, name) for name in (*folders, *files)):
-            # a link that leads nowhere is no entry for pyarrow
-            if not inner.is_file() and not inner.is_dir() and inner.exists():
-                raise ConfigError(f"{inner}: neither a plain file nor a folder.")
-            if inner.is_dir() and inner.is_symlink():
-                raise ConfigError(f"{inner}: a link to a folder, which is not followed.")
-
-
-def _copy(
-    system: fs.FileSystem, infos: list[fs.FileInfo], folder: Path, without: Collection[str]
-) -> None:
-    for info in infos:
-        if info.base_name in (*without, ""):
-            continue
-        target = folder / info.base_name
-        is_folder = info.type is fs.FileType.Directory
-        (target if is_folder else folder).mkdir(parents=True, exist_ok=True)
-        if is_folder and without and _holds(system, info.path, without):
-            _copy(system, system.get_file_info(fs.FileSelector(info.path)), target, without)
-        else:  # all at once, by several threads
-            fs.copy_files(info.path, str(target), source_filesystem=system)
-            inside = fs.FileSelector(info.path, recursive=True)
-            for inner in system.get_file_info(inside) if is_folder else ():
-                _set_mtime(target / PurePosixPath(inner.path).relative_to(info.path), inner)
-        _set_mtime(target, info)
-
-
-def _set_mtime(target: Path, info: fs.FileInfo) -> None:
-    if info.mtime_ns is not None:
-        os.utime(target, ns=(info.mtime_ns, info.mtime_ns))
-
-
-def _holds(system: fs.FileSystem, path: str, names: Collection[str]) -> bool:
-    """Say whether a folder contains one of these names, at any depth."""
-    inside = system.get_file_info(fs.FileSelector(path, recursive=True))
-    return any(each.base_name in names for each in inside)
-
-
-def upload(*files: Path) -> None:
-    """Upload files and folders, all within one copy, to its URI; outside of copies, do nothing."""
-    if not files or (copy := _copy_around(files[0])) is None:
-        return
-    uri = _copies[copy]
-    with _reported(uri):
-        system, base = fs.FileSystem.from_uri(uri)
-        for file in files:
-            path = "/".join([base.rstrip("/"), *file.relative_to(copy).parts])
-            system.create_dir(path if file.is_dir() else path.rpartition("/")[0], recursive=True)
-            fs.copy_files(str(file), path, destination_filesystem=system)
-
-
-def remove(location: Location) -> None:
-    """Remove a file or folder if it exists; raise `ConfigError` on failure."""
-    if not is_uri(location):
-        if Path(location).is_dir():
-            shutil.rmtree(location)
-        else:
-            Path(location).unlink(missing_ok=True)
-        return
-    with _reported(str(location)):
-        system, path = fs.FileSystem.from_uri(location)
-        kind = system.get_file_info(path).type
-        if kind is fs.FileType.File:
-            system.delete_file(path)
-        elif kind is fs.FileType.Directory:
-            system.delete_dir(path)
-
-
-@contextmanager
-def completed(path: Path) -> Iterator[Path]:
-    """Yield a new path, which replaces the file at `path` if the block ends without an error."""
-    new = path.with_name(path.name + NEW)
-    try:
-        yield new
-        new.replace(path)
-    except BaseException:
-        with suppress(OSError):
-            new.unlink()
-        raise
 
 
 def is_copy(path: Path) -> bool:
@@ -289,12 +151,148 @@ def drop_copy(path: Path) -> None:
         shutil.rmtree(copy.parent, ignore_errors=True)
 
 
+@atexit.register
+def clean() -> None:
+    """Remove the copies at the end of the process."""
+    for copy in list(_copies):
+        drop_copy(copy)
+
+
 def _copy_around(path: Path) -> Path | None:
     return next((copy for copy in (path, *path.parents) if copy in _copies), None)
 
 
+def listdir(location: Location) -> list[str]:
+    """List the names in a folder, sorted; empty where the folder does not exist."""
+    if not is_uri(location):
+        folder = Path(location)
+        return sorted(path.name for path in folder.iterdir()) if folder.is_dir() else []
+    with _as_config_error(str(location)):
+        system, path = fs.FileSystem.from_uri(location)
+        selector = fs.FileSelector(path, allow_not_found=True)
+        return sorted(info.base_name for info in system.get_file_info(selector))
+
+
+def find_folders(uri: Location, name: str) -> list[Location]:
+    """Find folders, at any depth, with a file of that name; raise `ConfigError` on failure."""
+    with _as_config_error(str(uri)):
+        system, path = fs.FileSystem.from_uri(uri)
+        _check_tree(system, path)
+        infos = system.get_file_info(fs.FileSelector(path, allow_not_found=True, recursive=True))
+        names = [
+            info.path.removeprefix(path.rstrip("/")).strip("/").split("/")
+            for info in infos
+            if info.base_name == name
+        ]
+    return [join(uri, *folders) for *folders, _ in names]
+
+
+def download(folder: Path, *, without: Collection[str] = ()) -> None:
+    """Update a copy, or a folder within one, from its URI, with the files' modification times.
+
+    It skips subfolders named in `without`, at any depth, and leaves other folders alone. Raises
+    `ConfigError` if the URI is unreachable, or nothing is there.
+    """
+    if not is_copy(folder):
+        return
+    uri = location_of(folder)
+    with _as_config_error(str(uri)):
+        system, path = fs.FileSystem.from_uri(uri)
+        infos = system.get_file_info(fs.FileSelector(path, allow_not_found=True))
+        if not infos:
+            raise ConfigError(f"{masked(str(uri))}: nothing is there.")
+        _check_tree(system, path)
+        _copy_tree(system, infos, folder, without)
+
+
+def _copy_tree(
+    system: fs.FileSystem, infos: list[fs.FileInfo], folder: Path, without: Collection[str]
+) -> None:
+    for info in infos:
+        if info.base_name in (*without, ""):
+            continue
+        target = folder / info.base_name
+        is_folder = info.type is fs.FileType.Directory
+        (target if is_folder else folder).mkdir(parents=True, exist_ok=True)
+        if is_folder and without and _contains_any(system, info.path, without):
+            _copy_tree(system, system.get_file_info(fs.FileSelector(info.path)), target, without)
+        else:  # all files at once, by several threads
+            fs.copy_files(info.path, str(target), source_filesystem=system)
+            inside = fs.FileSelector(info.path, recursive=True)
+            for inner in system.get_file_info(inside) if is_folder else ():
+                _set_mtime(target / PurePosixPath(inner.path).relative_to(info.path), inner)
+        _set_mtime(target, info)
+
+
+def _set_mtime(target: Path, info: fs.FileInfo) -> None:
+    if info.mtime_ns is not None:
+        os.utime(target, ns=(info.mtime_ns, info.mtime_ns))
+
+
+def _contains_any(system: fs.FileSystem, path: str, names: Collection[str]) -> bool:
+    """Return whether a folder contains one of these names, at any depth."""
+    inside = system.get_file_info(fs.FileSelector(path, recursive=True))
+    return any(each.base_name in names for each in inside)
+
+
+def _check_tree(system: fs.FileSystem, path: str) -> None:
+    """Refuse what pyarrow would read without end: pipes, devices, links that may form a cycle."""
+    if system.type_name != "local":
+        return
+    for folder, folders, files in os.walk(path):
+        for inner in (Path(folder, name) for name in (*folders, *files)):
+            # a link that leads nowhere is no entry for pyarrow
+            if not inner.is_file() and not inner.is_dir() and inner.exists():
+                raise ConfigError(f"{inner}: neither a plain file nor a folder.")
+            if inner.is_dir() and inner.is_symlink():
+                raise ConfigError(f"{inner}: a link to a folder, which is not followed.")
+
+
+def upload(*files: Path) -> None:
+    """Upload files and folders, all within one copy, to its URI; outside of copies, do nothing."""
+    if not files or (copy := _copy_around(files[0])) is None:
+        return
+    uri = _copies[copy]
+    with _as_config_error(uri):
+        system, base = fs.FileSystem.from_uri(uri)
+        for file in files:
+            path = "/".join([base.rstrip("/"), *file.relative_to(copy).parts])
+            system.create_dir(path if file.is_dir() else path.rpartition("/")[0], recursive=True)
+            fs.copy_files(str(file), path, destination_filesystem=system)
+
+
+def remove(location: Location) -> None:
+    """Remove a file or folder if it exists; raise `ConfigError` on failure."""
+    if not is_uri(location):
+        if Path(location).is_dir():
+            shutil.rmtree(location)
+        else:
+            Path(location).unlink(missing_ok=True)
+        return
+    with _as_config_error(str(location)):
+        system, path = fs.FileSystem.from_uri(location)
+        kind = system.get_file_info(path).type
+        if kind is fs.FileType.File:
+            system.delete_file(path)
+        elif kind is fs.FileType.Directory:
+            system.delete_dir(path)
+
+
 @contextmanager
-def _reported(where: str) -> Iterator[None]:
+def completed(path: Path) -> Iterator[Path]:
+    """Yield a new path, which replaces the file at `path` if the block ends without an error."""
+    new = path.with_name(path.name + NEW)
+    try:
+        yield new
+        new.replace(path)
+    except BaseException:
+        with suppress(OSError):
+            new.unlink()
+        raise
+
+
+@contextmanager
+def _as_config_error(where: str) -> Iterator[None]:
     """Turn errors of a file system into a `ConfigError` without the secrets of the URI."""
     try:
         yield
@@ -306,10 +304,3 @@ def _reported(where: str) -> Iterator[None]:
             raise unknown_name("kind of URI", scheme, SCHEMES, where=masked(where)) from error
         reason = masked(" ".join(str(error).split()))[:300]
         raise ConfigError(f"{masked(where)}: cannot be reached or written ({reason}).") from error
-
-
-@atexit.register
-def clean() -> None:
-    """Remove the copies at the end of the process."""
-    for copy in list(_copies):
-        drop_copy(copy)

@@ -23,7 +23,7 @@ from raysync.config.yaml_reading import read_yaml, write_yaml
 from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
-from raysync.record.made_here import KEY, making
+from raysync.record.made_here import MAKER, this_maker
 from raysync.record.reader import RunRecord, legible, load, newest_first
 from raysync.record.schemas import MOST_BYTES, table_in
 from raysync.record.storage import (
@@ -37,16 +37,14 @@ from raysync.record.storage import (
     upload,
 )
 
-FILE, ORIGIN, TABLE, CSV, RECORDS, NOTE = (
-    "sweep.yaml",  # the experiment file with its `sweep:` block and overrides
-    "origin.yaml",  # the text of that file, and the overrides
-    "sweep.parquet",
-    "sweep.csv",
-    "records",  # 00007/TIME-BSP-ID/: a record of trial 7; the newest counts
-    "trial.yaml",  # records/00007/trial.yaml: its settings, and whether it ended
-)
+FILE = "sweep.yaml"  # the experiment file with its `sweep:` block and overrides
+ORIGIN = "origin.yaml"  # the text of that file, and the overrides
+TABLE = "sweep.parquet"
+CSV = "sweep.csv"
+RECORDS = "records"  # 00007/TIME-BSP-ID/: a record of trial 7; the newest counts
+NOTE = "trial.yaml"  # records/00007/trial.yaml: its settings, and whether it ended
 TUNE = "tune"  # the folder of Ray Tune's own files
-VARIED = "config/"
+VARIED = "config/"  # the prefix of a column of settings
 
 
 @dataclass(frozen=True)
@@ -139,7 +137,7 @@ class Origin:
     """The path of the experiment file."""
     text: str
     overrides: tuple[str, ...]
-    maker: Annotated[dict[str, Any], Field(validation_alias=KEY)] = field(default_factory=dict)
+    maker: Annotated[dict[str, Any], Field(validation_alias=MAKER)] = field(default_factory=dict)
     """The process that wrote it (`made_here`)."""
 
     def write(self, sweep: Path) -> None:
@@ -149,7 +147,7 @@ class Origin:
             "source": self.source,
             "overrides": [masked(override) for override in self.overrides],
             "text": masked(self.text),
-            KEY: making(sweep),
+            MAKER: this_maker(sweep),
         }
         (sweep / ORIGIN).write_text(write_yaml(data), encoding="utf-8")
         upload(sweep / ORIGIN)
@@ -226,12 +224,6 @@ def write_table(sweep: Path) -> None:
     upload(sweep / TABLE, sweep / CSV)
 
 
-def newest_record(sweep: Location, trial: str) -> RunRecord | None:
-    """Return the newest record of a trial, trusted as its sweep; None: it has no readable one."""
-    newest = next(newest_first(join(sweep, RECORDS, trial)), None)
-    return newest and replace(newest, trust=True)
-
-
 def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
     settings = {f"{VARIED}{key}": value for key, value in note.settings.items()}
     folders = (file.parent for file in (sweep / RECORDS / note.name).glob("*/config.yaml"))
@@ -243,9 +235,9 @@ def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
             "error": note.error,
             **settings,
         }
-    complete = load(newest).summary
-    summary = {key: value for key, value in complete.items() if not isinstance(value, list | dict)}
-    target = complete.get("target") or {}
+    measures = load(newest).summary
+    summary = {key: value for key, value in measures.items() if not isinstance(value, list | dict)}
+    target = measures.get("target") or {}
     summary |= {f"target_{key}": value for key, value in target.items()}
     summary.pop("target", None)
     status, error = summary.pop("status"), summary.pop("error") or note.error
@@ -256,3 +248,9 @@ def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
         **settings,
         **summary,
     }
+
+
+def newest_record(sweep: Location, trial: str) -> RunRecord | None:
+    """Return the newest record of a trial, trusted as its sweep; None: it has no readable one."""
+    newest = next(newest_first(join(sweep, RECORDS, trial)), None)
+    return newest and replace(newest, trust=True)

@@ -1,4 +1,4 @@
-"""Whether to import and call what a record names of the user's own.
+"""Decide whether to import and call the user's own code that a record names.
 
 Any name can do harm (`os:system` as a model), and so can the address of a Ray cluster. So a record
 that was not made here must be trusted first.
@@ -16,7 +16,7 @@ from raysync.config.bounded_file import read_text
 from raysync.config.files import MOST_BYTES
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
-from raysync.record.made_here import KEY, is_made_here
+from raysync.record.made_here import MAKER, is_made_here
 from raysync.record.reader import RunRecord
 from raysync.record.resumption import environment_of
 from raysync.record.storage import display_name
@@ -24,15 +24,15 @@ from raysync.record.sweeps import FILE, NOTE, ORIGIN, RECORDS, Origin
 from raysync.record.writer import CONFIG
 
 OWN_WORDS = ("hf", "timm", "torchvision", "given")  # prefixes of names that are no modules
-NAMED = 5  # the names that a message lists
+MOST_NAMES = 5  # in a message
 
 
 def trusted(record: RunRecord, *, trust: bool) -> RunRecord:
-    """Return a record, trusted, so that its run can go on.
+    """Return a record, trusted, so that its run can resume.
 
     Raises `ConfigError` if it names modules, was not made here, and `trust` is False.
     """
-    maker = environment_of(record).get(KEY, {})
+    maker = environment_of(record).get(MAKER, {})
     if not trust and not is_made_here(record.path, maker):
         _refuse(record.path, references_in(_yaml(record.path / CONFIG)))
     return replace(record, trust=True)
@@ -45,20 +45,20 @@ def check_trusted(sweep: Path, *, trust: bool) -> None:
         return
     records = sweep / RECORDS
     files = [sweep / FILE, *records.glob(f"*/{NOTE}"), *records.glob(f"*/*/{CONFIG}")]
-    parts = [_yaml(file) for file in files]
+    contents = [_yaml(file) for file in files]
     if origin is not None:
-        parts.append(read_yaml(origin.text, origin.source))
-        parts += [read_yaml(each.partition("=")[2], each) for each in origin.overrides]
-    _refuse(sweep, references_in(parts))
+        contents.append(read_yaml(origin.text, origin.source))
+        contents += [read_yaml(each.partition("=")[2], each) for each in origin.overrides]
+    _refuse(sweep, references_in(contents))
 
 
 def _refuse(folder: Path, names: Iterator[str]) -> None:
     found = sorted(set(names))
     if found:
-        more = f" and {len(found) - NAMED} more" if len(found) > NAMED else ""
+        more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
         raise ConfigError(
             f"{display_name(folder)}: it was not created from the current directory, and resuming"
-            f" it runs the code that it names: {', '.join(found[:NAMED])}{more}.\n"
+            f" it runs the code that it names: {', '.join(found[:MOST_NAMES])}{more}.\n"
             "If you trust it: --trust."
         )
 
@@ -82,7 +82,7 @@ def references_in(value: Any) -> Iterator[str]:
 
 
 def _is_reference(text: str) -> bool:
-    """Say whether `load_reference` could import something by that name."""
+    """Return whether `load_reference` could import something by that name."""
     module, _, name = text.removeprefix("lightning:").partition(":")
     is_name = bool(name) and all(part.isidentifier() for part in name.split("."))
     return is_name and bool(module) and module not in OWN_WORDS

@@ -8,7 +8,7 @@ from datetime import datetime, timedelta
 from pathlib import Path
 
 from raysync.errors import ConfigError, RunFailed
-from raysync.record.checkpoints import MANIFEST, NAME, name_of, numbers_in
+from raysync.record.checkpoints import CHECKPOINT_NAME, MANIFEST, name_of, numbers_in
 from raysync.record.measures import Measures
 from raysync.record.storage import (
     NEW,
@@ -56,7 +56,7 @@ class Uploader:
         """File -> modification time and size when it was uploaded."""
         self._due = datetime.min  # at once, so that the run can be found behind its URI
 
-    def skip_what_is_there(self) -> None:
+    def skip_present_files(self) -> None:
         """Treat all present files as uploaded: they were downloaded."""
         self._uploaded = self._states()
 
@@ -98,7 +98,7 @@ class Uploader:
         """Return modification time and size of each complete file, in the order of uploads."""
         files = [
             file
-            for file in sorted(self._folder.rglob("*"), key=_order)
+            for file in sorted(self._folder.rglob("*"), key=_upload_order)
             if file.is_file() and NEW not in (file.suffix, file.parent.suffix)
         ]
         return {file: (file.stat().st_mtime_ns, file.stat().st_size) for file in files}
@@ -114,34 +114,35 @@ def uploads(
     """
     with Uploader(record, notify) as uploader:
         if is_resumed:
-            uploader.skip_what_is_there()
+            uploader.skip_present_files()
         if record in checkpoints.parents:
             yield uploader
             return
         what = "the folder of its checkpoints"
         with Uploader(checkpoints, notify, what, is_essential=False) as other:
             if is_resumed:
-                other.skip_what_is_there()
+                other.skip_present_files()
 
             def upload_both(measures: Measures) -> None:
                 uploader(measures)
                 other(measures)
 
             yield upload_both
-        drop_copy(checkpoints)  # another process may go on with them
+        drop_copy(checkpoints)  # another process may continue with the files behind the URI
 
 
-def _order(file: Path) -> tuple[bool, bool, bool, Path]:
-    """Return the sort key of uploads: the journal, by which a record is found, after config.yaml,
-    and the summary last, as it promises all else.
+def _upload_order(file: Path) -> tuple[bool, bool, bool, Path]:
+    """Return the sort key of uploads: files by name, checkpoints, manifests, the summary.
+
+    A journal implies a config.yaml, a manifest the files of its checkpoint, the summary all else.
     """
-    is_of_checkpoint = NAME.fullmatch(file.parent.name) is not None
+    is_of_checkpoint = CHECKPOINT_NAME.fullmatch(file.parent.name) is not None
     return file.name == "summary.json", file.name == MANIFEST, is_of_checkpoint, file
 
 
 def _remove_older(folder: Path) -> None:
     """Remove the checkpoints behind the URI that are older than the folder's."""
-    there = numbers_in(folder)
+    oldest = numbers_in(folder)[0]
     for number in numbers_in(location := location_of(folder)):
-        if number < there[0]:
+        if number < oldest:
             remove(join(location, name_of(number)))

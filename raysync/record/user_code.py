@@ -18,7 +18,7 @@ GIT_S = 10.0  # timeout
 
 
 def user_code(trained: Iterable[object], paradigm: Iterable[object]) -> dict[str, Any] | None:
-    """Describe the user's code behind objects, or settings that name modules; None: none."""
+    """Describe the user's code behind objects, or settings that name modules; None: no code."""
     of_task, of_paradigm = _files(trained), _files(paradigm)
     files = of_task | of_paradigm
     if not files:
@@ -42,6 +42,7 @@ def _files(things: Iterable[object]) -> dict[str, Path]:
         for module in waiting:
             file = _source_of(module)
             if file is not None and is_users(file):
+                # the parts of the path from the folder of the topmost package
                 depth = module.count(".") + 1 + (file.stem == "__init__")
                 found["/".join(file.parts[-depth:])] = file
                 imported.update(_imports(module, file))

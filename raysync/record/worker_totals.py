@@ -31,7 +31,7 @@ class WorkerTotals:
     """The totals of all workers of a run, as columns."""
 
     def __init__(self) -> None:
-        self._numbers: dict[str, int] = {}  # worker -> index in the columns
+        self._indices: dict[str, int] = {}  # worker -> index in the columns
         self._released_at: list[float] = []
         self._left_at: dict[str, float] = {}
         self._columns: dict[str, Any] = {
@@ -42,14 +42,14 @@ class WorkerTotals:
 
     def begin(self, worker: str, at: float) -> None:
         """Record the first release of a worker."""
-        if worker not in self._numbers:
-            self._numbers[worker] = len(self._numbers)
+        if worker not in self._indices:
+            self._indices[worker] = len(self._indices)
             self._released_at.append(at)
             self._built = None
 
     def leave(self, worker: str, at: float) -> None:
         """Record that a worker has left, if it was ever released."""
-        if worker in self._numbers:
+        if worker in self._indices:
             self._left_at[worker] = at
             self._built = None
 
@@ -62,28 +62,28 @@ class WorkerTotals:
             self._built = {
                 worker: WorkerMeasures(released_at, self._left_at.get(worker), *values)
                 for worker, released_at, values in zip(
-                    self._numbers, self._released_at, totals, strict=True
+                    self._indices, self._released_at, totals, strict=True
                 )
             }
         return self._built
 
-    def add(self, of: Columns) -> None:
+    def add(self, rows: Columns) -> None:
         """Add rows, in their order: sums do not depend on how many are added at once."""
         self._grow()
         self._built = None
-        workers = np.array([self._numbers[worker] for worker in of["worker"]], np.int64)
-        stale = np.array([0 if each is None else each for each in of["staleness"]], np.int64)
-        transfer_s = of["pushed_at_s"] - of["released_at_s"] - of["busy_s"] - of["server_s"]
+        workers = np.array([self._indices[worker] for worker in rows["worker"]], np.int64)
+        stale = np.array([0 if each is None else each for each in rows["staleness"]], np.int64)
+        transfer_s = rows["pushed_at_s"] - rows["released_at_s"] - rows["busy_s"] - rows["server_s"]
         for name, values in (
             ("pushes", 1),
-            ("dropped", [each == "dropped" for each in of["outcome"]]),
-            ("samples", of["samples"]),
-            ("applied", [each is not None for each in of["staleness"]]),
+            ("dropped", [each == "dropped" for each in rows["outcome"]]),
+            ("samples", rows["samples"]),
+            ("applied", [each is not None for each in rows["staleness"]]),
             ("staleness_sum", stale),
-            ("busy_s", of["busy_s"]),
+            ("busy_s", rows["busy_s"]),
             ("transfer_s", np.maximum(0.0, transfer_s)),
-            ("server_s", of["server_s"]),
-            ("wait_s", of["wait_s"]),
+            ("server_s", rows["server_s"]),
+            ("wait_s", rows["wait_s"]),
         ):
             np.add.at(self._columns[name], workers, values)
         np.maximum.at(self._columns["staleness_max"], workers, stale)
@@ -91,5 +91,5 @@ class WorkerTotals:
     def _grow(self) -> None:
         """Extend the columns to all workers."""
         for name, column in self._columns.items():
-            if more := len(self._numbers) - len(column):
+            if more := len(self._indices) - len(column):
                 self._columns[name] = np.concatenate([column, np.zeros(more, column.dtype)])

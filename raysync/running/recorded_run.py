@@ -18,7 +18,7 @@ from raysync.engine.checkpoint_state import OUTLIVED_S, for_workers_of
 from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
 from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
-from raysync.record.event_text import tell
+from raysync.record.event_text import report_events
 from raysync.record.journal_checkpoints import end_of, lines_before
 from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
@@ -37,7 +37,7 @@ from raysync.tracking.trackers import trackers_of
 from raysync.training.preparation import TrainingPlan
 from raysync.training.tasks.supervised import Supervised
 
-MODEL_AFTER = ("finished", "diverged")  # runs that leave a model
+MODEL_AFTER = ("finished", "diverged")  # the statuses of runs that leave a model
 
 
 class RecordedRun:
@@ -60,9 +60,9 @@ class RecordedRun:
             if resume_from is None
             else resume_from.record.path
         )
-        self._checkpoints = _checkpoints_for(self._folder, self._experiment)
+        self._checkpoints = _checkpoint_writer(self._folder, self._experiment)
         self._labels = RunLabels(self._experiment.name, self._folder.name, choice.label)
-        # before the engine begins: they may be refused
+        # created before the engine begins, as they may be refused
         self._trackers = trackers_of(self._experiment, notify)
         self._callbacks = callbacks_of(self._experiment)
         self._watches: tuple[WatchCallback, ...] = ()
@@ -86,7 +86,7 @@ class RecordedRun:
                 checkpoint = replace(checkpoint, state=state)
             history = partial(lines_before, journal, checkpoint)
             stream = self._engine.run(training, paradigm, self._labels, checkpoint, history)
-        return chain([next(stream)], stream)
+        return chain([next(stream)], stream)  # an impossible run raises here
 
     @contextmanager
     def observed(
@@ -104,7 +104,7 @@ class RecordedRun:
                 self._folder, self._checkpoints.folder, notify, is_resumed=resume_from is not None
             ) as upload,
             Observers(start, self._trackers, callbacks, notify) as observers,
-            self._writer_of(measures, comparison) as self._writer,
+            self._new_writer(measures, comparison) as self._writer,
         ):
             self._observers = observers
             self._watches = observers, upload, watch
@@ -122,13 +122,9 @@ class RecordedRun:
             measures.share(rosters)
         return measures
 
-    def _writer_of(self, measures: Measures, comparison: str) -> RecordWriter:
-        training, choice, resume_from, engine = (
-            self._training,
-            self._choice,
-            self._resume_from,
-            self._engine,
-        )
+    def _new_writer(self, measures: Measures, comparison: str) -> RecordWriter:
+        training, choice = self._training, self._choice
+        engine, resume_from = self._engine, self._resume_from
         return RecordWriter(
             folder=self._folder,
             config_yaml=self._experiment.recorded.to_yaml(),
@@ -138,7 +134,7 @@ class RecordedRun:
             began=self._began,
             places={name: asdict(place) for name, place in engine.places.items()},
             checkpoints=self._checkpoints,
-            resumed=None
+            resumption=None
             if resume_from is None
             else resume_from.resumption(exact=engine.resumes_exactly),
             comparison=comparison,
@@ -151,7 +147,7 @@ class RecordedRun:
         self._observers.start(self._remark)
         if self._resume_from is not None and writer.resumed is not None:
             self._write([])  # show observers the measures up to the checkpoint
-            tell([writer.resumed], self._notify)
+            report_events([writer.resumed], self._notify)
             if self._resume_from.remark:
                 self._remark(self._resume_from.remark)
         with stop_request(is_answered=experiment.checkpoint is not None) as request:
@@ -159,15 +155,15 @@ class RecordedRun:
                 experiment, self._reports, request.wait, self._notify, exact=engine.resumes_exactly
             )
             for report in recoveries.reports(stream, writer):
-                self._take(report)
-                if request.take():
+                self._handle(report)
+                if request.poll():
                     engine.stop()
 
-    def _take(self, report: list[Line] | Checkpoint | Resumed) -> None:
+    def _handle(self, report: list[Line] | Checkpoint | Resumed) -> None:
         if isinstance(report, Checkpoint):
-            self._keep(report)
+            self._write_checkpoint(report)
         elif isinstance(report, Resumed):
-            tell([report], self._notify)
+            report_events([report], self._notify)
             self._write([])  # show observers the measures up to the checkpoint
         else:
             self._write_models(report)
@@ -175,7 +171,7 @@ class RecordedRun:
 
     def _write(self, lines: list[Line]) -> None:
         self._writer.write(lines)
-        tell(lines, self._notify)
+        report_events(lines, self._notify)
         for watch in self._watches:
             watch(self._writer.measures)
 
@@ -186,10 +182,10 @@ class RecordedRun:
             return
         lines: list[Line] = [Remark(measures.now, text)]
         self._writer.write(lines)
-        tell(lines, self._notify)
+        report_events(lines, self._notify)
 
-    def _keep(self, checkpoint: Checkpoint) -> None:
-        """Write a checkpoint; if that fails, the run goes on."""
+    def _write_checkpoint(self, checkpoint: Checkpoint) -> None:
+        """Write a checkpoint; if that fails, the run continues."""
         try:
             self._writer.write_checkpoint(checkpoint)
         except OSError as error:
@@ -200,30 +196,30 @@ class RecordedRun:
             )
 
     def _write_models(self, report: list[Line]) -> None:
-        # before the line of the end: a run that has ended cannot be resumed
+        # models precede the line of the end: a run that has ended cannot be resumed
         if report and isinstance(report[-1], Ended) and report[-1].status in MODEL_AFTER:
             for model in self._engine.models:
                 self._writer.write_model(model.which, model.data)
 
     @contextmanager
-    def ended(self) -> Iterator[None]:
+    def completing(self) -> Iterator[None]:
         """Complete the record, however the block ends."""
         try:
             yield
         except RunFailed as failure:
             self._problem = str(failure)  # the journal may have its end already
-            self._end("failed", self._problem)
+            self._close("failed", self._problem)
         except BaseException as error:
             stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
-            in_order = self._writer.measures.ended is not None
-            if not in_order:
-                self._end(*(("stopped", "") if stopped else ("failed", repr(error))))
-            if stopped or not in_order:
+            has_ended = self._writer.measures.ended is not None
+            if not has_ended:
+                self._close(*(("stopped", "") if stopped else ("failed", repr(error))))
+            if stopped or not has_ended:
                 what = "Stopped" if stopped else "Failed"
                 self._notify(f"{what}. The record up to now: {display_name(self._folder)}")
             raise
 
-    def _end(self, status: str, error: str) -> None:
+    def _close(self, status: str, error: str) -> None:
         writer = self._writer
         if writer.measures.ended is None:
             with suppress(RunFailed):  # if it cannot be written, the writer keeps the reason
@@ -244,11 +240,11 @@ class RecordedRun:
 
 def user_code_of(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any] | None:
     """Describe the user's code that a run executes; see `user_code`."""
-    named = training.experiment.model_dump(include={"task", "model", "data"})
+    settings = training.experiment.model_dump(include={"task", "model", "data"})
     objects: list[object] = [training.task]
     if isinstance(training.task, Supervised):
         objects += [training.task.plan.source, *vars(training.task.data).values()]
-    return user_code([named, *objects], [choice.model_dump()])
+    return user_code([settings, *objects], [choice.model_dump()])
 
 
 def _new_folder(experiment: Experiment, choice: ParadigmChoice) -> Path:
@@ -256,7 +252,7 @@ def _new_folder(experiment: Experiment, choice: ParadigmChoice) -> Path:
     return folder_name(experiment.output, experiment.name, choice.label)
 
 
-def _checkpoints_for(folder: Path, experiment: Experiment) -> CheckpointWriter:
+def _checkpoint_writer(folder: Path, experiment: Experiment) -> CheckpointWriter:
     setting = experiment.checkpoint
     if setting is None:
         return CheckpointWriter(folder / CHECKPOINTS)

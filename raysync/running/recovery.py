@@ -67,7 +67,7 @@ class Recoveries:
         self._output = None if setting is None else setting.output
         self._begin, self._wait, self._notify, self._exact = begin, wait, notify, exact
         self._attempts = 0  # in a row, without a new checkpoint
-        self._number = 0  # the number of the checkpoint that was resumed last
+        self._resumed_number = 0  # of the latest checkpoint that was resumed
 
     def reports(self, reports: Reports, writer: RecordWriter) -> Iterator[RunReport | Resumed]:
         """Yield a run's reports and each `Resumed`; raise `RunLost` if no attempt is left."""
@@ -83,17 +83,17 @@ class Recoveries:
 
     def _recover(self, loss: RunLost, writer: RecordWriter) -> tuple[Checkpoint, Reports]:
         why: Exception = loss
-        writer.flush()  # how far the run came, as its journal says, decides where it resumes
+        writer.flush()  # the end of the journal says how far the run came
         while True:
             try:
                 checkpoint = newest_checkpoint(writer.folder, self._notify, self._output)
             except ConfigError:
                 raise loss from None
-            if checkpoint.number > self._number:
-                self._attempts, self._number = 0, checkpoint.number
+            if checkpoint.number > self._resumed_number:
+                self._attempts, self._resumed_number = 0, checkpoint.number
             if self._attempts >= self._restarts.attempts:
                 raise loss
-            # virtual actors need no time to come back
+            # virtual actors need no time to restart
             wait_s = 0.0 if self._exact else self._restarts.wait_s(self._attempts)
             self._attempts += 1
             reason = str(why).splitlines()[0].rstrip(".")
@@ -104,5 +104,5 @@ class Recoveries:
                 raise loss
             try:
                 return checkpoint, self._begin(checkpoint)
-            except (ConfigError, RunFailed) as failure:  # there may be no room for it yet
+            except (ConfigError, RunFailed) as failure:  # the cluster may have no room for it yet
                 why = failure

@@ -105,7 +105,7 @@ def prepare_to_resume(
     return training, resume_from
 
 
-def resumption_of(
+def find_resume_point(
     record: RunRecord, training: TrainingPlan, notify: Notify, *, is_gone: bool = False
 ) -> ResumePoint | None:
     """Find the checkpoint of one run of several; without one, it starts again, with a notice.
@@ -132,10 +132,10 @@ def _resume_point(
     setting = training.experiment.checkpoint
     output = None if setting is None else setting.output
     checkpoint = newest_checkpoint(record, notify, output=output)
-    return ResumePoint(record, checkpoint, _other_code(record, training))
+    return ResumePoint(record, checkpoint, _code_change(record, training))
 
 
-def _other_code(record: RunRecord, training: TrainingPlan) -> str:
+def _code_change(record: RunRecord, training: TrainingPlan) -> str:
     """Return a remark if the user's code has changed since the run began, else ""."""
     before = environment_of(record).get("user_code")
     now = user_code_of(training, record.config.paradigm)

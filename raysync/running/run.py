@@ -106,7 +106,7 @@ def run_in(
         engine=engine, training=training, choice=choice, resume_from=resume_from, notify=notify
     )
     stream = running.begin(sweep)  # an impossible experiment raises here, before it has a record
-    with running.observed(sweep, comparison, watch, callbacks) as writer, running.ended():
+    with running.observed(sweep, comparison, watch, callbacks) as writer, running.completing():
         running.follow(stream)
         if diagnoses:
             writer.bottleneck = _bottleneck(training, choice, writer.measures)

@@ -26,8 +26,8 @@ class StopRequest:
         self._leave = self._leave or leave
         self._requested.set()
 
-    def take(self) -> bool:
-        """Whether a request is pending; True only once."""
+    def poll(self) -> bool:
+        """Return whether a request is new: True only once."""
         is_new = self._requested.is_set() and not self._is_noticed
         self._is_noticed = self._is_noticed or is_new
         return is_new
@@ -63,7 +63,7 @@ def stop_request(*, is_answered: bool) -> Iterator[StopRequest]:
     request.leave()
 
 
-def ask(leave: Leave) -> bool:
+def stop_active_run(leave: Leave) -> bool:
     """Request the stop of the run under way; return whether one can stop."""
     for request in _answering:
         request.make(leave)

@@ -28,7 +28,7 @@ from raysync.record.storage import clean, join
 from raysync.record.sweeps import RECORDS, newest_record, trial_name
 from raysync.running.engines import Engine
 from raysync.running.recovery import ResumePoint
-from raysync.running.resuming import resumption_of
+from raysync.running.resuming import find_resume_point
 from raysync.running.run import run_in
 from raysync.tracking.trackers import check_trackers
 from raysync.training.preparation import TrainingPlan, prepare
@@ -92,7 +92,7 @@ class Trials:
         record = newest_record(self.uri or self.folder, name) if self.resume else None
         if record is None or is_over(record):  # is over: it failed after its end
             return None
-        return resumption_of(record, training, print, is_gone=True)
+        return find_resume_point(record, training, print, is_gone=True)
 
     def check(self, point: Point) -> None:
         """Check a trial's settings, paradigm, metrics and trackers, without its data or model."""

@@ -19,7 +19,6 @@ from raysync.core.decisions import Apply, Drop
 from raysync.core.journal import encode, header
 from raysync.errors import ConfigError
 from raysync.paradigms import make, rebuild
-from raysync.record.storage import folders_with
 from tests.builders.journals import journal
 from tests.builders.messages import naming
 from tests.chaos import oracles, processes, trial
@@ -92,13 +91,13 @@ def test_a_checkpoint_that_is_removed_while_it_is_looked_for_is_none(tmp_path, m
     for name in ("1", "2"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "manifest.json").touch()
-    assert folders_with(tmp_path, "manifest.json") == [tmp_path / "1", tmp_path / "2"]
+    assert trial.folders_with(tmp_path, "manifest.json") == [tmp_path / "1", tmp_path / "2"]
     listed = sorted(tmp_path.iterdir())
     shutil.rmtree(tmp_path / "1")
     monkeypatch.setattr(type(tmp_path), "iterdir", lambda self: iter(listed))
-    assert folders_with(tmp_path, "manifest.json") == [tmp_path / "2"]
+    assert trial.folders_with(tmp_path, "manifest.json") == [tmp_path / "2"]
     monkeypatch.undo()
-    assert folders_with(tmp_path / "gone", "manifest.json") == []
+    assert trial.folders_with(tmp_path / "gone", "manifest.json") == []
 
 
 def test_a_semaphore_of_a_stranger_is_no_memory_that_was_left(tmp_path, monkeypatch):

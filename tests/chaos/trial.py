@@ -23,7 +23,7 @@ from raysync.errors import ConfigError
 from raysync.paradigms import rebuild
 from raysync.record.checkpoints import CHECKPOINTS, MANIFEST
 from raysync.record.reader import RunRecord, load
-from raysync.record.storage import folders_with, is_uri
+from raysync.record.storage import is_uri
 from tests.chaos import processes
 from tests.chaos.full_store import FULL_S, FullStores
 from tests.chaos.memory import MemorySamples
@@ -305,6 +305,15 @@ class Trial:
         if record is None:
             return False
         return bool(folders_with(record / CHECKPOINTS, MANIFEST))
+
+
+def folders_with(parent: Path, name: str) -> list[Path]:
+    """List the subfolders with a file of that name, which may come and go meanwhile."""
+    try:
+        folders = sorted(parent.iterdir())
+    except FileNotFoundError:
+        return []
+    return [folder for folder in folders if (folder / name).is_file()]
 
 
 # ---- what came out ----

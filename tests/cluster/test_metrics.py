@@ -44,7 +44,7 @@ def train(exporter):
     collector = Collector(TITLE, paradigm.phase, Measures(480))
 
     def publish(lines):
-        exporter.publish(lambda: collector.take(lines))
+        exporter.publish(lambda: collector.collect(lines))
 
     for lines in VirtualEngine().run(prepare(experiment), paradigm):
         publish(lines)

@@ -10,7 +10,7 @@ import pytest
 
 from raysync.config import ParadigmChoice
 from raysync.core.checkpoint import Checkpoint
-from raysync.engine.checkpoint_state import check_resumable, files_of
+from raysync.engine.checkpoint_state import check_restorable, files_of
 from raysync.errors import ConfigError
 from tests.builders.paradigms import VARIANTS
 from tests.builders.virtual import cut_task, interrupted, resumed, timed
@@ -69,13 +69,13 @@ def changed(value, path, other):
 def test_any_other_state_is_refused_or_goes_on(run):
     """A value of another type anywhere is refused, or is one that the run can go on with."""
     _, choice, checkpoint = run
-    check_resumable(checkpoint, choice.make())
+    check_restorable(checkpoint, choice.make())
     refused = []
     for path in list(places(checkpoint.state))[1:]:
         for other in [KeyError, *OTHERS]:
             state = changed(deepcopy(checkpoint.state), path, other)
             try:
-                check_resumable(replace(checkpoint, state=state), choice.make())
+                check_restorable(replace(checkpoint, state=state), choice.make())
             except ConfigError:
                 refused.append((path, repr(other)))
     kinds = {path[0] for path, other in refused if other == repr(KeyError)}
@@ -99,7 +99,7 @@ def test_no_number_is_too_large_and_nothing_is_added(run, path, other):
     if choice.name == "bsp":
         state = changed(deepcopy(checkpoint.state), path, other)
         with pytest.raises(ConfigError):
-            check_resumable(replace(checkpoint, state=state), choice.make())
+            check_restorable(replace(checkpoint, state=state), choice.make())
 
 
 @pytest.mark.parametrize("variant", VARIANTS)
@@ -108,13 +108,13 @@ def test_every_checkpoint_of_a_run_is_one_to_go_on_from(variant):
     choice = ParadigmChoice(name=name, **parameters)
     for after in (0, 3, 5):
         if (checkpoint := interrupted(WHOLE, choice, after)[1]) is not None:
-            check_resumable(checkpoint, choice.make())
+            check_restorable(checkpoint, choice.make())
 
 
 def test_what_is_not_refused_has_not_changed(run):
     _, choice, checkpoint = run
     before = json.dumps(checkpoint.state)
-    check_resumable(checkpoint, choice.make())
+    check_restorable(checkpoint, choice.make())
     assert json.dumps(checkpoint.state) == before
     assert resumed(*run)[-1].status == "finished"
 
@@ -138,9 +138,9 @@ def test_parts_that_do_not_go_together_are_refused(change):
     )
     state = {**checkpoint.state, **change} if change else {}
     with pytest.raises(ConfigError):
-        check_resumable(replace(checkpoint, state=state), choice.make())
+        check_restorable(replace(checkpoint, state=state), choice.make())
     with pytest.raises(ConfigError):
-        check_resumable(checkpoint, ParadigmChoice(name="asp").make())
+        check_restorable(checkpoint, ParadigmChoice(name="asp").make())
 
 
 def test_a_server_has_as_many_files_as_it_has_shards():

@@ -518,7 +518,7 @@ def test_the_best_model_is_the_first_of_those_with_the_best_value(values, higher
     primary = PrimaryMetric("accuracy", "max" if higher_is_better else "min")
     models = KeptModels("best", primary)
     for number, value in enumerate(values):
-        models.take((number,), value)
+        models.update((number,), value)
     saved = {}
     while models.next_weights is not None:
         saved_weights = models.next_weights

@@ -161,7 +161,7 @@ def test_patience_as_others_have_it(values, patience, min_delta, rises):
         metrics = {"score": value, "loss": 1.0}
         for _ in range(2):  # two marks that were passed at once are one evaluation
             line = Evaluation(mark=0.0, progress=0.0, version=version, at=0.0, metrics=metrics)
-            if early.take(line) and stopped is None:
+            if early.reason_to_stop(line) and stopped is None:
                 stopped = version
     best, since, expected = None, 0, None
     for version, value in enumerate(values):

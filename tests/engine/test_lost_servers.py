@@ -238,14 +238,14 @@ def test_the_log_begins_with_the_latest_snapshot_and_is_bounded():
     for _ in range(3):
         log.add(ApplyCall(), ("a gradient",), Held())
         log.add(ForgetCall("w-0#1"), (), Held())
-    assert not log.is_long
+    assert not log.is_snapshot_due
     log.add(ApplyCall(publishes=True), ("a gradient",), Held())
-    assert log.is_long
+    assert log.is_snapshot_due
     for _ in range(2):
         snapshots.append((Held(), len(log.entries) + 1))
         log.add(SnapshotCall([], 1), (), snapshots[-1][0])
         log.add(ApplyCall(), ("a gradient",), Held())
-    assert not log.is_long, "it has asked"
+    assert not log.is_snapshot_due, "it has asked"
     log.cut(*snapshots[1])
     assert log.base is snapshots[1][0]
     assert [entry.message for entry in log.entries] == [ApplyCall()]
@@ -253,13 +253,13 @@ def test_the_log_begins_with_the_latest_snapshot_and_is_bounded():
     assert log.base is snapshots[1][0], "an older one that was late"
     assert len(log.entries) == 1
     for _ in range(MAX_UPDATES - 1):
-        assert not log.is_long
+        assert not log.is_snapshot_due
         log.add(ApplyCall(), (), Held())
     log = ServerLog(vector_bytes=0.0, limit_bytes=1.0)
     for _ in range(MAX_UPDATES):
-        assert not log.is_long
+        assert not log.is_snapshot_due
         log.add(ApplyCall(), ("a gradient",), Held())
-    assert log.is_long, "however small they are"
+    assert log.is_snapshot_due, "however small they are"
     assert {entry.call() for entry in log.entries} == {None}, "it holds no weights"
 
 
@@ -267,14 +267,14 @@ def test_a_server_that_cannot_be_snapshot_has_no_log():
     log = ServerLog(vector_bytes=1.0, limit_bytes=1.0)
     log.add(ApplyCall(), ("a gradient",), Held())
     log.add(SnapshotCall([], 1), (), Held())
-    log.miss(is_last=False)
-    assert log.is_long, "it asks again"
+    log.snapshot_failed(is_last=False)
+    assert log.is_snapshot_due, "it asks again"
     log.add(SnapshotCall([], 1), (), Held())
-    log.miss(is_last=True)
+    log.snapshot_failed(is_last=True)
     assert not log.is_whole
     log.add(ApplyCall(), ("a gradient",), Held())
     assert not log.entries
-    assert not log.is_long
+    assert not log.is_snapshot_due
 
 
 @pytest.mark.parametrize("setting", [{"server_log_bytes": 0}, {"restarts": {"attempts": 0}}])

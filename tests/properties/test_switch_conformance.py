@@ -33,7 +33,7 @@ class SwitchConformance(Conformance):
         journal = []
         self.journal = journal
         super().send(happened)
-        self.follower.take([Entry(happened, tuple(journal))])
+        self.follower.feed([Entry(happened, tuple(journal))])
         dumped = replace(self.machine.roster.dump(), workload_samples=10**9)
         assert self.follower.rosters[0].dump() == dumped
 

@@ -164,7 +164,7 @@ def test_any_metrics_go_to_parquet_and_back(evaluations, losses):
     measures = Measures(100)
     for number, (metrics, loss) in enumerate(zip(evaluations, losses, strict=False)):
         line = Evaluation(0.5, 0.5, number, 1.0, metrics | {"loss": loss})
-        assert measures.take([line]) == []
+        assert measures.feed([line]) == []
     with TemporaryDirectory() as folder:
         file = Path(folder) / "evaluations.parquet"
         pq.write_table(evaluations_table(measures), file)

@@ -153,13 +153,13 @@ def test_rosters_of_records_go_on_as_those_of_the_machine(engine, tmp_path, name
     cut = [decode(text) for text in texts].index(resumed) + 1
     measures = Measures(32 * 60)
     for end, line in enumerate(list(record.journal())[: cut + 20], start=1):
-        measures.take([line])
+        measures.feed([line])
         if end >= cut:
             machine = replay([head, *texts[:end]], rebuild).machine
             assert measures.rosters[0].dump() == machine.roster.dump()
 
 
-def test_iterations_under_way_begin_again_at_the_resumption(engine, tmp_path):
+def test_iterations_under_way_reopen_at_the_resumption(engine, tmp_path):
     path = lost(engine, tmp_path)
     record = raysync.resume(path)
     [resumed] = of(record, Resumed)
@@ -217,11 +217,11 @@ def test_what_was_lost_is_counted_up_to_a_damaged_line(tmp_path):
 def test_iterations_that_go_on_exactly_keep_their_release():
     measures = Measures(32 * 60)
     for line in journal("asp", 5):
-        measures.take([line])
+        measures.feed([line])
     before = [worker.released_at for worker in measures._workers.values()]
-    measures.take([Resumed(10.0, 1, exact=True)])
+    measures.feed([Resumed(10.0, 1, exact=True)])
     assert [worker.released_at for worker in measures._workers.values()] == before
-    measures.take([Resumed(10.0, 1)])
+    measures.feed([Resumed(10.0, 1)])
     assert {worker.released_at for worker in measures._workers.values()} == {10.0}
 
 
@@ -367,7 +367,7 @@ def test_a_resumption_that_is_killed_at_any_moment_can_be_done_again(engine, tmp
     def go_on(folder):
         measures, resumed = Measures(32 * 60), Resumption(checkpoint, {})
         began = datetime.now()
-        return RecordWriter(folder, config, make("ssp"), measures, {}, began, resumed=resumed)
+        return RecordWriter(folder, config, make("ssp"), measures, {}, began, resumption=resumed)
 
     for owner, names in ((Path, ("unlink", "replace", "open")), (os, ("fsync", "rmdir"))):
         for name in names:
@@ -524,7 +524,7 @@ def test_metrics_of_a_process_that_saw_only_the_rest(engine, tmp_path, name):
     collector = Collector(RunLabels("experiment", "run", name), "", measures)
     totals = Counter()
     for line in lines[cut + 1 :]:
-        for (metric, _), by in collector.take([line]).counters.items():
+        for (metric, _), by in collector.collect([line]).counters.items():
             totals[metric] += by
     rest = [line for line in lines[cut:] if isinstance(line, Entry)]
     pushed = [line for line in rest if isinstance(line.event, Pushed)]
@@ -535,7 +535,7 @@ def test_metrics_of_a_process_that_saw_only_the_rest(engine, tmp_path, name):
     assert totals["raysync_samples_applied"] == 32 * sum(len(each.pushes) for each in applied)
     whole = Counter()
     collector = Collector(RunLabels("experiment", "run", name), "", Measures(32 * 60))
-    for (metric, _), by in collector.take(lines).counters.items():
+    for (metric, _), by in collector.collect(lines).counters.items():
         whole[metric] += by
     assert whole["raysync_pushes"] == len(record.pushes)
     assert whole["raysync_wait_seconds"] == pytest.approx(record.pushes.wait_s.sum())
@@ -544,12 +544,12 @@ def test_metrics_of_a_process_that_saw_only_the_rest(engine, tmp_path, name):
 def test_a_view_follows_a_journal_that_was_cut_off(engine, tmp_path):
     path = lost(engine, tmp_path)
     with JournalTail(path / "journal.jsonl") as tail:
-        assert tail.take(10**6)
+        assert tail.read(10**6)
         assert not tail.is_replaced
         record = raysync.resume(path)
         assert tail.is_replaced
-        tail.begin_again()
-        assert tail.take(10**6) == list(record.journal())
+        tail.reopen()
+        assert tail.read(10**6) == list(record.journal())
         assert not tail.is_replaced
 
 

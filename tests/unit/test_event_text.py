@@ -7,7 +7,7 @@ from hypothesis import given, strategies as st
 
 from raysync.core.events import Left
 from raysync.core.journal import Entry, Report
-from raysync.record.event_text import seconds, tell
+from raysync.record.event_text import report_events, seconds
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_of_workers_that_leave_together_one_line_tells():
             (6.6, "w-5#1", "its actor died"),
         ]
     ]
-    tell(lines, said.append)
+    report_events(lines, said.append)
     assert [re.findall(r"w-\d#1", text) for text in said] == [
         ["w-0#1", "w-1#1", "w-3#1"],
         ["w-2#1"],

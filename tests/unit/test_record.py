@@ -36,7 +36,7 @@ from tests.builders.schedules import joins, simulate
 def measured(lines, workload=10 * SAMPLES, target=None):
     goal = None if target is None else Target(metric="accuracy", at_least=target)
     measures = Measures(workload, goal)
-    rows = measures.take(lines)
+    rows = measures.feed(lines)
     return measures, rows
 
 
@@ -131,7 +131,7 @@ def test_totals_are_the_same_from_columns_that_others_made(looks_every):
     workload = 100 * SAMPLES
     expected, measures, rows = measured(lines, workload)[0].summary(), Measures(workload), []
     for number, line in enumerate(lines, start=1):
-        rows += measures.take((line,))
+        rows += measures.feed((line,))
         if number % looks_every == 0:
             assert measures.workers
         if len(rows) >= 5:
@@ -148,7 +148,7 @@ def test_totals_are_the_same_however_many_rows_are_added_at_once(monkeypatch, at
     expected, looked_at = measured(lines, workload)[0].summary(), Measures(workload)
     monkeypatch.setattr("raysync.record.follower.COUNTED_AT_ONCE", at_once)
     for number, line in enumerate(lines):
-        looked_at.take([line])
+        looked_at.feed([line])
         if number % 7 == 0:
             assert sum(looked_at.outcomes.values()) == sum(
                 worker.pushes for worker in looked_at.workers.values()
@@ -166,11 +166,11 @@ def test_the_roster_of_a_machine_gives_the_measures_of_one_that_follows():
     )
     for event, decisions in events:
         line = Entry(event, tuple(decisions))
-        assert shared.take([line]) == following.take([decode(encode(line))])
+        assert shared.feed([line]) == following.feed([decode(encode(line))])
         assert shared.leads == following.leads
         assert shared.clocks == following.clocks
     ended = Ended("finished", 99.0)
-    assert shared.take([ended]) == following.take([ended])
+    assert shared.feed([ended]) == following.feed([ended])
     assert shared.summary() == following.summary()
     assert shared.samples == workload
 
@@ -182,7 +182,7 @@ def test_leads_are_those_of_the_machine():
         machine, joins(FAST, SLOW), lambda worker, _: 1.0 if worker == FAST else 3.0, 30
     ):
         seen += [machine.roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
-        follower.take([Entry(event, tuple(decisions))])
+        follower.feed([Entry(event, tuple(decisions))])
         [roster] = follower.rosters.values()
         mirrored += [roster.lead(d.worker) for d in decisions if isinstance(d, Release)]
         assert structs.replace(roster.dump(), workload_samples=None) == machine.roster.dump()
@@ -208,10 +208,10 @@ def test_a_suspended_worker_is_not_what_leads_are_measured_from():
     switched = False
     for event, decisions in events:
         line = Entry(event, tuple(decisions))
-        measures.take([line])
+        measures.feed([line])
         switched = switched or any(isinstance(d, Switch) for d in decisions)
         if not switched:
-            before.take([line])
+            before.feed([line])
             clocks = {worker: member.clock for worker, member in before.rosters[0].live.items()}
             ahead = max(ahead, clocks.get("fast-0#1", 0) - clocks.get(slow, 0))
     assert ahead > 10

@@ -250,7 +250,7 @@ def test_a_process_number_can_be_of_another_process(path):
     """The writer is gone, and a process that began later has its number."""
     wrote(path, pid=os.getpid(), host=platform.node())
     os.utime(path / "journal.jsonl", (0, 0))
-    assert resumption.writer_is_gone(load(path))
+    assert resumption.is_writer_gone(load(path))
 
 
 def test_a_run_that_fails_again_can_be_resumed_again(engine, path):

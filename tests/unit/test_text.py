@@ -422,7 +422,7 @@ def measured(*losses, target=None, primary=ACCURACY):
     measures = Measures(100, goal, primary)
     for index, loss in enumerate(losses):
         metrics = {"accuracy": 0.5, "loss": loss}
-        measures.take([Evaluation(0, 0, index, 1.0 + index, metrics)])
+        measures.feed([Evaluation(0, 0, index, 1.0 + index, metrics)])
     return measures
 
 

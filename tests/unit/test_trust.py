@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from raysync.errors import ConfigError
-from raysync.record.made_here import is_made_here, making
+from raysync.record.made_here import is_made_here, this_maker
 from raysync.record.reader import load
 from raysync.record.sweeps import Origin
 from raysync.record.trust import _is_reference, check_trusted, trusted
@@ -169,7 +169,7 @@ def test_trust_is_of_what_is_resumed(call, tmp_path, command):
 
 def test_making(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    made = making(tmp_path)
+    made = this_maker(tmp_path)
     assert is_made_here(tmp_path, made)
     assert not is_made_here(tmp_path, {})
     assert not is_made_here(tmp_path.parent, made)

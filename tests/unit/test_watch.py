@@ -96,7 +96,7 @@ def test_a_journal_is_followed_wherever_what_is_on_disk_ends(tmp_path_factory, c
         for cut in sorted({*cuts, len(TEXT)}):
             file.write(TEXT[done:cut])
             done = cut
-            while lines := journal.take(at_most):
+            while lines := journal.read(at_most):
                 assert len(lines) <= at_most
                 seen += lines
             assert seen == LINES[: max(0, TEXT[:cut].count(b"\n") - 1)]
@@ -110,7 +110,7 @@ def test_what_is_no_journal(tmp_path):
         JournalTail(tmp_path / "journal.jsonl") as journal,
         pytest.raises(ConfigError, match="not a raysync journal"),
     ):
-        journal.take(9)
+        journal.read(9)
 
 
 # ---- what is told ----
@@ -252,7 +252,7 @@ def test_what_comes_with_the_pushes_does_not_displace_what_is_rare():
     status = standing_of([*lines, left])
     for line in more:
         for news in texts_of(line):
-            status._keep(news)
+            status._store(news)
     assert "left" in [news.kind for news in status.events]
     order = [each for line in [*lines, left, *more] for each in texts_of(line)]
     assert [each for each in order if each in status.events] == status.events, "as they were told"
@@ -263,7 +263,7 @@ def test_of_what_is_frequent_the_latest_of_each_kind_and_worker_is_kept():
     status = standing_of([])
     names = [*map(str, range(FREQUENT)), "0", "new"]
     for at, worker in enumerate(names):
-        status._keep(EventText(float(at), "hold", worker, "waits", rare=False))
+        status._store(EventText(float(at), "hold", worker, "waits", rare=False))
     assert [news.worker for news in status.events] == names[2:]
 
 

@@ -141,7 +141,7 @@ def test_a_prediction_is_the_virtual_run_of_the_same_trace(choice):
         workload={"iterations_per_worker": 40},
     )
     measures = Measures(200)
-    measures.take(run(training, choice))
+    measures.feed(run(training, choice))
     assert found == measures.summary()
 
 

@@ -55,7 +55,7 @@ class Published:
         self.gauges = {}
 
     def take(self, lines):
-        collected = self.collector.take(lines)
+        collected = self.collector.collect(lines)
         self.gauges = collected.gauges
         for kind, keys in (
             ("counter", collected.counters),
@@ -100,7 +100,7 @@ class Published:
 
 def summed_up(lines, workload):
     measures = Measures(workload)
-    rows = measures.take(lines)
+    rows = measures.feed(lines)
     rows += measures.close()
     return measures.summary(), rows
 
@@ -180,7 +180,7 @@ def test_metrics_are_the_same_from_the_rosters_of_the_machine(staged):
                 for decision in line.decisions if isinstance(line, Entry) and not staged else ():
                     if isinstance(decision, Apply):
                         assert alone.samples == decision.samples_before
-                alone.take([line])
+                alone.feed([line])
         assert shared.counters == following.counters
         assert shared.gauges == following.gauges
         assert shared.histograms == following.histograms

@@ -41,7 +41,7 @@ def evaluated(lines):
 
 def rows_of(lines, samples):
     follower = Follower(samples)
-    return follower.take(lines) + follower.close()
+    return follower.feed(lines) + follower.close()
 
 
 @pytest.mark.parametrize(("groups", "precision"), [(1, "float32"), (3, "float32"), (2, "bf16")])
