@@ -12,13 +12,15 @@ import typer
 from raysync.cli import (  # noqa: F401 - each registers its commands
     advise_command,
     calibrate_command,
+    compare_command,
     dashboards,
     export_command,
     listing,
+    replay_command,
     reports,
+    run_command,
     sweep_command,
     switch_search_command,
-    train,
     watch,
     whatif_command,
 )

@@ -1,0 +1,177 @@
+"""Train the runs of a command in one session, and print their results."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from itertools import product
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import typer
+
+from raysync.cli.app import say_that_ray_starts, warn_of_the_jobs_folder
+from raysync.cli.console import console, say
+from raysync.cli.progress_lines import run_lines
+from raysync.cli.table import print_bottlenecks, print_divergences, print_table
+from raysync.cluster.ray_private.fork_server import ForkServer, started_early
+from raysync.config import Experiment, ParadigmChoice
+from raysync.config.secret_masking import masked
+from raysync.errors import RunFailed
+from raysync.record.comparisons import Comparison
+from raysync.record.reader import RunRecord
+from raysync.record.resumption import is_over
+from raysync.record.storage import display_name, is_uri, join
+from raysync.record.writer import MODEL_FILES
+
+if TYPE_CHECKING:
+    from raysync.running.engines import Engine, WatchCallback
+    from raysync.training.preparation import TrainingPlan
+
+
+def train(
+    experiment: Experiment,
+    choices: Sequence[ParadigmChoice],
+    seeds: Sequence[int],
+    comparison: Comparison | None = None,
+) -> None:
+    """Train each paradigm with each seed in one session, and print the results."""
+    address = os.environ.get("RAY_ADDRESS")
+    with started_early(experiment, address) as fork_server:
+        _train_in_session(experiment, choices, seeds, comparison, address, fork_server)
+
+
+def _train_in_session(
+    experiment: Experiment,
+    choices: Sequence[ParadigmChoice],
+    seeds: Sequence[int],
+    comparison: Comparison | None,
+    address: str | None,
+    fork_server: ForkServer | None,
+) -> None:
+    from raysync.decoupled.plan import check_training
+    from raysync.engine.stopping import check_metrics
+    from raysync.running.engines import engine_for
+    from raysync.training.preparation import prepare
+
+    training = prepare(experiment)
+    check_metrics(experiment, training.metrics, training.primary)
+    for choice in choices:  # all are checked before the first one trains
+        check_training(training, training.make(choice))
+    over = [] if comparison is None else list(map(is_over, comparison.records.values()))
+    if any(over):
+        say(f"{sum(over)} of {len(choices) * len(seeds)} runs have ended and are not repeated.")
+    if sum(over) < len(choices) * len(seeds):
+        announce(experiment)
+    with engine_for(experiment, say, address, fork_server) as engine:
+        try:
+            done = _train_all(engine, training, choices, seeds, comparison)
+        except (KeyboardInterrupt, SystemExit):
+            if comparison is not None:
+                say(f"To resume: raysync compare --resume {masked(str(comparison.location))}")
+            raise
+        # before the shutdown of Ray, which takes seconds, or more where Ray is stuck
+        summaries = {
+            label: [record.summary if record else None for record in runs]
+            for label, runs in done.items()
+        }
+        print_table(summaries, experiment, seeds, training.primary)
+        print_divergences(summaries)
+        print_bottlenecks(summaries)
+        records = join(experiment.output, experiment.name)
+        if not is_uri(records):
+            records = Path(records).expanduser()
+        if is_uri(records) or Path(records).is_dir():  # not if the first run could not begin
+            console.print_plain(f"Records: {masked(str(records))}")
+        say_where_the_model_is([record for runs in done.values() for record in runs])
+    if any(record is None for runs in done.values() for record in runs):
+        raise typer.Exit(1)
+
+
+def announce(experiment: Experiment) -> None:
+    if experiment.engine == "ray":
+        workers = f"{experiment.worker_count} worker{'s' * (experiment.worker_count > 1)}"
+        say_that_ray_starts(experiment, workers)
+
+
+def _train_all(
+    engine: Engine,
+    training: TrainingPlan,
+    choices: Sequence[ParadigmChoice],
+    seeds: Sequence[int],
+    comparison: Comparison | None,
+) -> dict[str, list[RunRecord | None]]:
+    """Return the records of each paradigm, one for each seed; None for a run that failed."""
+    done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
+    with run_lines(training.experiment.timing == "only") as lines:
+        warn_of_the_jobs_folder(training.experiment)
+        for remark in (*training.remarks, *_rates(training, choices)):
+            say(remark)
+        for group, step_s in training.estimated_s.items():
+            say(
+                f"Worker group {group!r} has no step time; estimated from the floating-point"
+                f" operations: {step_s:.2g} s."
+            )
+        for seed, choice in product(seeds, choices):
+            label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
+            former = None if comparison is None else comparison.records.get((choice.label, seed))
+            if former is not None and is_over(former):
+                done[choice.label].append(former)
+                continue
+            try:
+                record = _train_one(
+                    engine,
+                    training.with_seed(seed),
+                    choice,
+                    lines.follow(label),
+                    former,
+                    "" if comparison is None else comparison.id,
+                    diagnoses=seed == seeds[0],  # the bottleneck is that of the cluster
+                )
+            except RunFailed as failure:
+                say(f"{label} failed: {failure}")
+                done[choice.label].append(None)
+            else:
+                done[choice.label].append(record)
+    return done
+
+
+def _rates(training: TrainingPlan, choices: Sequence[ParadigmChoice]) -> Iterator[str]:
+    """Yield the learning rates in force, once for paradigms with the same rate."""
+    labels: dict[str, list[str]] = {}
+    for choice in choices if training.experiment.trains else ():
+        labels.setdefault(training.rate_in_force(choice), []).append(choice.label)
+    for rate, own in labels.items():
+        yield rate if len(labels) == 1 else f"{', '.join(own)}: {rate}"
+
+
+def _train_one(
+    engine: Engine,
+    training: TrainingPlan,
+    choice: ParadigmChoice,
+    watch: WatchCallback,
+    former: RunRecord | None,
+    comparison: str,
+    diagnoses: bool,
+) -> RunRecord:
+    """Train one run, or resume its earlier record."""
+    from raysync.running.resuming import find_resume_point
+    from raysync.running.run import run_in
+
+    return run_in(
+        engine,
+        training,
+        choice,
+        watch=watch,
+        notify=say,
+        comparison=comparison,
+        resume_from=None if former is None else find_resume_point(former, training, say),
+        diagnoses=diagnoses,
+    )
+
+
+def say_where_the_model_is(records: Sequence[RunRecord | None]) -> None:
+    """Print the path of the trained model of a single run, if there is one."""
+    [record, *others] = records
+    if record is not None and not others and (record.path / MODEL_FILES["final"]).is_file():
+        console.print_plain(f"Model: {display_name(record.model_file())}")
