@@ -41,7 +41,7 @@ def test_a_sweep_by_scenario_paradigm_and_seed(sweep):
             assert {run.record.config.update.lr for run in runs[:3]} == {lr}
     assert len(sweep.runs) == 19
     assert sweep.name == "tiny"
-    assert sweep.success(SCENARIOS[0]).time_key == "time_to_target_s"
+    assert sweep.criteria(SCENARIOS[0]).time_key == "time_to_target_s"
 
 
 def test_a_diverged_trial_is_a_run_and_a_lost_one_is_listed(sweep):
@@ -230,9 +230,9 @@ def test_values_in_words(value, text):
     ],
 )
 def test_by_what_runs_are_judged(made, settings, summary, said):
-    success = made({"bsp": [summary]}, **settings).success("")
-    target = success.target and success.target.value
-    assert (success.metric, target, success.time_key) == said
+    criteria = made({"bsp": [summary]}, **settings).criteria("")
+    target = criteria.target and criteria.target.value
+    assert (criteria.metric, target, criteria.time_key) == said
 
 
 def test_a_number_that_is_none():

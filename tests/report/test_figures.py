@@ -32,7 +32,7 @@ CURVES = st.lists(FINITE, min_size=1, max_size=60).map(np.array)
 
 def figures_by_key(collection, scenario=""):
     series = series_of(collection.paradigms, collection.scenarios()[scenario])
-    return {figure.key: figure for figure in figures_of(series, collection.success(scenario))}
+    return {figure.key: figure for figure in figures_of(series, collection.criteria(scenario))}
 
 
 @pytest.fixture(scope="module")
@@ -337,7 +337,7 @@ def test_lanes_of_two_paradigms_are_not_the_same(figures):
 def test_one_paradigm_that_never_waits_has_no_empty_figures(sweep):
     scenario, groups = next(iter(sweep.scenarios().items()))
     bsp = series_of(sweep.paradigms, {"bsp": groups["bsp"][:1]})
-    figures = figures_of(bsp, sweep.success(scenario))
+    figures = figures_of(bsp, sweep.criteria(scenario))
     assert {figure.key for figure in figures} == EVERY_RUN
     # One seed: no band.
     assert not any(trace.get("fill") for figure in figures for trace in figure.traces)

@@ -16,7 +16,7 @@ from raysync.results.figures import Figure
 from raysync.results.figures.colours import COLOURS
 from raysync.results.ranking import rank, rank_all
 from raysync.results.sentences import answer
-from raysync.results.tables import cell, columns, table
+from raysync.results.tables import cell, table, table_measures
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
@@ -128,7 +128,7 @@ def test_the_answer_and_the_table_are_those_of_the_frames(opened, file, runs):
     frame = table(runs)
     rows = tab.locator(".paradigms tbody tr")
     assert rows.count() == len(frame)
-    shown = page.shown_columns(columns(runs), frame)
+    shown = page.without_empty(table_measures(runs), frame)
     headings = tab.locator(".paradigms thead th").all_inner_texts()
     assert headings == ["paradigm", *(measure.heading for measure in shown)]
     for number, (_, row) in enumerate(frame.iterrows()):

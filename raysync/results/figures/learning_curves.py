@@ -12,7 +12,7 @@ import numpy as np
 import pandas as pd
 
 from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
-from raysync.results.collection import CollectedRun, Success
+from raysync.results.collection import CollectedRun, Criteria
 from raysync.results.figures.downsample import Floats, common, evenly, kept
 from raysync.results.figures.journal_events import workload_of
 from raysync.results.figures.primitives import (
@@ -60,9 +60,9 @@ class MeasureAxis:
         missing = pd.Series(np.nan, evaluations.index)
         return np.asarray(self.scale * evaluations.get(self.name, missing), dtype=float)
 
-    def target(self, success: Success) -> float | None:
+    def target(self, criteria: Criteria) -> float | None:
         """Return the experiment's target on this scale; None: it is of another measure."""
-        target = success.target
+        target = criteria.target
         if target is None or target.metric not in (self.name, self.logarithm):
             return None
         return self.scale * target.value if target.metric == self.name else float(exp(target.value))
@@ -90,17 +90,17 @@ def measure_of(metric: PrimaryMetric) -> MeasureAxis:
     return OF_LABELS.get(metric, plain)
 
 
-def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:
+def figures(all_series: Sequence[Series], criteria: Criteria) -> list[Figure]:
     """Return the figures of a scenario; without evaluations only of the work done."""
-    if success.metric is None or not any(
+    if criteria.metric is None or not any(
         len(run.record.evaluations) for series in all_series for run in series.runs
     ):
         return [_work_done(all_series)]
-    measure = measure_of(success.metric)
+    measure = measure_of(criteria.metric)
     return [
-        _against(all_series, success, measure, "time"),
-        _against(all_series, success, measure, "samples"),
-        *_time_to(all_series, success, measure),
+        _against(all_series, criteria, measure, "time"),
+        _against(all_series, criteria, measure, "samples"),
+        *_time_to(all_series, criteria, measure),
     ]
 
 
@@ -116,7 +116,7 @@ def points(run: CollectedRun, measure: MeasureAxis, x: str) -> tuple[Floats, Flo
 
 
 def _against(
-    all_series: Sequence[Series], success: Success, measure: MeasureAxis, x: str
+    all_series: Sequence[Series], criteria: Criteria, measure: MeasureAxis, x: str
 ) -> Figure:
     traces: list[Trace] = []
     hover = f"%{{y}}{measure.unit} at %{{x}} {'s' if x == 'time' else x}"
@@ -129,7 +129,7 @@ def _against(
             traces += _lone(series, run, *points(run, measure, x))
     of = "time" if x == "time" else "samples"
     unit = "seconds since the first release" if x == "time" else "samples applied"
-    target = measure.target(success)
+    target = measure.target(criteria)
     shapes = [] if target is None else [rule((0, 1), (target, target), xref="paper")]
     lone = any(series.others for series in all_series)
     switched = any("diamond" in str(trace.get("marker")) for trace in traces)
@@ -240,7 +240,9 @@ def _best_so_far(y: Floats, measure: MeasureAxis) -> Floats:
     return np.maximum.accumulate(y) if measure.rises else np.minimum.accumulate(y)
 
 
-def _time_to(all_series: Sequence[Series], success: Success, measure: MeasureAxis) -> list[Figure]:
+def _time_to(
+    all_series: Sequence[Series], criteria: Criteria, measure: MeasureAxis
+) -> list[Figure]:
     curves = {
         series.index: [points(run, measure, "time") for run in series.regular]
         for series in all_series
@@ -248,7 +250,7 @@ def _time_to(all_series: Sequence[Series], success: Success, measure: MeasureAxi
     met_values = [_best_so_far(y, measure) for pairs in curves.values() for _, y in pairs if len(y)]
     if not met_values:
         return []
-    target = measure.target(success)
+    target = measure.target(criteria)
     levels = np.unique(np.concatenate(met_values))
     targets = np.unique([*levels[evenly(len(levels))], *([target] if target is not None else [])])
     traces: list[Trace] = []
