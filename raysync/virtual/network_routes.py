@@ -14,7 +14,7 @@ from typing import Any
 
 from raysync.config import Experiment, Link, Network, WorkerGroup
 from raysync.errors import ConfigError
-from raysync.randomness import begun_key, standard_normal_at
+from raysync.randomness import hash_prefix, standard_normal_at
 from raysync.virtual.flows import FairLink, Lane
 from raysync.virtual.transfers import AnyRoute, FairRoute, LongPath, Path, QueueLink
 
@@ -242,7 +242,7 @@ class NetworkRoutes:
 
 def _weights(experiment: Experiment) -> Iterable[float]:
     # The first few repeat, since each draw would take as long as the simulation of its transfer.
-    sigma, begun = experiment.network.share_sigma, begun_key(experiment.seed, "share")
+    sigma, begun = experiment.network.share_sigma, hash_prefix(experiment.seed, "share")
     if not sigma:
         return (1.0,)
     return [exp(sigma * standard_normal_at(begun, number)) for number in range(WEIGHTS)]

@@ -19,11 +19,18 @@ from raysync.record.writer import schema_of
 from raysync.results.collection import collect
 from raysync.results.figures import figures_of, series_of
 from raysync.results.figures.colours import COLOURS, HUES, painted
-from raysync.results.figures.downsample import POINTS, binned, common, evenly, kept, shares_up_to
+from raysync.results.figures.downsample import (
+    POINTS,
+    binned,
+    even_indices,
+    extreme_indices,
+    on_common_grid,
+    shares_up_to,
+)
 from raysync.results.figures.journal_events import run_events_of
 from raysync.results.figures.learning_curves import times_to
 from raysync.results.figures.primitives import INVISIBLE, layout_of, numbers
-from raysync.results.figures.time_breakdown import ACTIVITIES, contributions, spent
+from raysync.results.figures.time_breakdown import ACTIVITIES, contributions, time_parts
 from tests.builders.reports import BASE, cut
 
 FINITE = st.floats(-1e6, 1e6)
@@ -80,15 +87,15 @@ def test_a_workers_times_sum_to_its_time(series):
                 .agg(slot=("slot", "first"), begin=("released_at_s", "min"), end=("end", "max"))
             )
             there = (lives.end - lives.begin).groupby(lives.slot).sum()
-            sums = spent(pushes)[list(ACTIVITIES)].sum(axis=1)
+            sums = time_parts(pushes)[list(ACTIVITIES)].sum(axis=1)
             pd.testing.assert_series_equal(sums.sort_index(), there.sort_index(), check_names=False)
-            assert (spent(pushes) >= 0).all(axis=None)
+            assert (time_parts(pushes) >= 0).all(axis=None)
 
 
 def test_a_workers_samples_are_those_that_were_applied(series):
     for one in series:
         for run, pushes in zip(one.runs, one.pushes, strict=True):
-            assert spent(pushes).samples.sum() == run.record.summary["samples"]
+            assert time_parts(pushes).samples.sum() == run.record.summary["samples"]
 
 
 def test_shares_sum_to_one(series):
@@ -101,7 +108,9 @@ def test_the_bars_show_the_frames(figures, series):
     traces = [trace for trace in figures["spending"].traces if trace["type"] == "bar"]
     for one in series:
         shown = sum(sum(trace["x"]) for trace in traces if trace["legendgroup"] == str(one.index))
-        mean = np.mean([spent(pushes)[list(ACTIVITIES)].sum(axis=None) for pushes in one.pushes])
+        mean = np.mean(
+            [time_parts(pushes)[list(ACTIVITIES)].sum(axis=None) for pushes in one.pushes]
+        )
         assert shown == pytest.approx(mean, rel=1e-3)
 
 
@@ -215,7 +224,7 @@ def test_the_largest_lead_is_shown(series, figures):
 @given(st.lists(FINITE, min_size=1, max_size=400), st.integers(8, 60))
 def test_thinning_keeps_ends_and_extremes(values, points):
     y = np.array(values)
-    chosen = kept(y, points)
+    chosen = extreme_indices(y, points)
     assert (np.diff(chosen) > 0).all()
     assert len(chosen) <= points
     assert {0, len(y) - 1} <= set(chosen)
@@ -235,7 +244,7 @@ def test_thinning_keeps_ends_and_extremes(values, points):
 def test_curves_meet_on_common_ground(drawn):
     # Straight lines stay straight.
     curves = [(sorted(x), [slope * value for value in sorted(x)]) for x, slope in drawn]
-    grid, values = common(curves)
+    grid, values = on_common_grid(curves)
     low, high = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     assert all(low <= x <= high for x in grid)
     for row, (_, slope) in zip(values, drawn, strict=True):
@@ -267,7 +276,7 @@ def test_cumulative_shares(values):
 
 @given(st.integers(0, 2_000))
 def test_evenly(count):
-    chosen = evenly(count)
+    chosen = even_indices(count)
     assert len(chosen) <= POINTS
     assert not count or (chosen[0], chosen[-1]) == (0, count - 1)
 
@@ -400,7 +409,7 @@ def test_drops_are_counted_by_reason(own_copy):
     all_series = series_of(collection.paradigms, collection.scenarios()[""])
     for series in all_series:
         assert all(
-            spent(frame).samples.sum() == frame[frame.outcome == "applied"].samples.sum()
+            time_parts(frame).samples.sum() == frame[frame.outcome == "applied"].samples.sum()
             for frame in series.pushes
         )
     figures = figures_by_key(collection)
