@@ -23,7 +23,7 @@ from raysync.results.columns import (
 )
 from raysync.results.ranking import Standings
 from raysync.results.report_faces import Answer, Table
-from raysync.results.sentences import leader_text
+from raysync.results.sentences import lead_text
 from raysync.results.statistics import CONFIDENCE
 from raysync.results.tables import Column, distance_column
 from raysync.training.evaluation import OF_THE_TEST_SET
@@ -149,15 +149,13 @@ def sentences(advice: Advice) -> list[str]:
     target = advice.world.plan.experiment.target
     measured = advice.time.measure is not WHOLE_WORK and target is not None
     goal = f"reach {target.words}" if measured and target else "finish its work"
-    said = [leader_text(advice.time, f"is the first to {goal}", " s")]
+    said = [lead_text(advice.time, f"is the first to {goal}", " s")]
     if advice.final is None:
         return said
     if advice.final.first.value.mean is None:
         return [*said, "No run has a final model."]
     primary = advice.world.plan.primary
-    said.append(
-        leader_text(advice.final, f"has the best final {primary.name} on the validation set")
-    )
+    said.append(lead_text(advice.final, f"has the best final {primary.name} on the validation set"))
     value = advice.mean(advice.best.label, OF_THE_TEST_SET)
     if value is not None:
         text = format(value, percent_form(value)) if primary.name == "accuracy" else f"{value:.4g}"

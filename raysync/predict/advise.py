@@ -157,9 +157,7 @@ def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
             tuning, outcomes = trained
             contenders = {each.label: each for each in tuning.contenders}
             remarks += _of_training(tuning, outcomes, seeds)
-    criteria = Criteria(
-        world.plan.primary if tuning else None, experiment.target if tuning else None
-    )
+    criteria = Criteria(world.plan.primary, experiment.target) if tuning else Criteria(None, None)
     measure, final = time_measure(criteria), final_measure(criteria)
     standings = _standings(measure, outcomes)
     if standings.first.value.count == 0:

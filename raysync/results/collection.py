@@ -149,16 +149,13 @@ class Collection:
         order = {label: place for place, label in enumerate(listed)}
         return tuple(sorted(labels, key=lambda label: order.get(label, len(order))))
 
+    @cached_property
     def scenarios(self) -> dict[str, dict[str, list[CollectedRun]]]:
-        """Return scenario -> paradigm -> repeats by seed.
+        """Scenario -> paradigm -> repeats by seed.
 
         If nothing differs, the only scenario is "". If all trials of a paradigm failed without a
         record, it has an empty list.
         """
-        return self._scenarios
-
-    @cached_property
-    def _scenarios(self) -> dict[str, dict[str, list[CollectedRun]]]:
         order = {label: place for place, label in enumerate(self.paradigms)}
         groups: dict[str, dict[str, list[CollectedRun]]] = {
             trial.scenario: {} for trial in self._trials
@@ -183,7 +180,7 @@ class Collection:
 
     def statuses(self, scenario: str, paradigm: str) -> Counter[str]:
         """Count the repeats by status; trials without a record have failed."""
-        repeats = self.scenarios()[scenario][paradigm]
+        repeats = self.scenarios[scenario][paradigm]
         failed = len(self.failures(scenario, paradigm))
         return Counter([*(run.status for run in repeats), *["failed"] * failed])
 

@@ -11,7 +11,7 @@ from raysync.core.metrics import ACCURACY, PERPLEXITY
 from raysync.results.collection import Criteria
 
 Form = Callable[[float], str]  # value -> its format specification
-Comparison = Literal["ratio", "points", "difference"]
+ComparedBy = Literal["ratio", "points", "difference"]
 
 
 def seconds_form(value: float) -> str:
@@ -64,7 +64,7 @@ class Measure:
     """A definition in a line."""
     rises: bool = False
     """Whether more is better."""
-    compared_by: Comparison = "ratio"
+    compared_by: ComparedBy = "ratio"
     """How paradigms differ: by ratio (times, perplexities), percentage points, or difference."""
 
     def show(self, value: float) -> str:

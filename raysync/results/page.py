@@ -95,7 +95,7 @@ def _scenario(collection: Collection, ranking: Ranking) -> dict[str, Any]:
 def figures_in(collection: Collection, scenario: str) -> list[Figure]:
     """Return the figures of a scenario that are not empty, in the order of the page."""
     return figures_of(
-        series_of(collection.paradigms, collection.scenarios()[scenario]),
+        series_of(collection.paradigms, collection.scenarios[scenario]),
         collection.criteria(scenario),
     )
 
@@ -210,7 +210,7 @@ def _failures(collection: Collection) -> list[dict[str, str]]:
             "label": run.label,
             "error": run.incomplete_reason or str(run.record.summary.get("error") or ""),
         }
-        for groups in collection.scenarios().values()
+        for groups in collection.scenarios.values()
         for repeats in groups.values()
         for run in repeats
         if run.status != "finished" or run.incomplete_reason
@@ -260,7 +260,7 @@ def write_png(collection: Collection, folder: Path) -> list[Path]:
     kaleido = _kaleido()
     folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[Path, dict[str, Any]] = {}
-    for scenario in collection.scenarios():
+    for scenario in collection.scenarios:
         name = re.sub(r"[^A-Za-z0-9=.]+", "-", scenario).strip("-")
         prefix = f"{name}-" if name else ""
         for figure in figures_in(collection, scenario):

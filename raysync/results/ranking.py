@@ -149,11 +149,11 @@ class Ranking:
 
 
 def rank_all(collection: Collection) -> list[Ranking]:
-    return [rank(collection, scenario) for scenario in collection.scenarios()]
+    return [rank(collection, scenario) for scenario in collection.scenarios]
 
 
 def rank(collection: Collection, scenario: str = "") -> Ranking:
-    criteria, groups = collection.criteria(scenario), collection.scenarios()[scenario]
+    criteria, groups = collection.criteria(scenario), collection.scenarios[scenario]
     final = final_measure(criteria)
     return Ranking(
         scenario,
@@ -171,7 +171,7 @@ def rank(collection: Collection, scenario: str = "") -> Ranking:
 def _standings(collection: Collection, scenario: str, measure: Measure) -> Standings:
     sign = -1.0 if measure.rises else 1.0
     ranked = []
-    for paradigm, repeats in collection.scenarios()[scenario].items():
+    for paradigm, repeats in collection.scenarios[scenario].items():
         failed = len(collection.failures(scenario, paradigm))
         values = [*(run.value(measure.key) for run in repeats), *[None] * failed]
         ranked.append(Ranked(paradigm, estimate(values), by_seed(repeats, measure.key)))

@@ -51,11 +51,11 @@ def answer(ranking: Ranking) -> str:
         target = target_text(ranking.criteria)
         parts.append(f"No repeat reached {target}." if target else "No target was given.")
         if final.leader.sure != "none":
-            parts.append(leader_text(final, f"has the best {final.measure.heading}"))
+            parts.append(lead_text(final, f"has the best {final.measure.heading}"))
     if times.leader.sure == "none":
         return " ".join([*parts, "No run finished its work."])
     what = f"reach {ranking.target}" if ranking.target else "finish the whole work"
-    parts.append(leader_text(times, f"is the first to {what}", " s"))
+    parts.append(lead_text(times, f"is the first to {what}", " s"))
     if ranking.target and not all(entry.value.complete for entry in times.ranked):
         parts.append(
             f"Not every repeat reached {ranking.target}; the times are means over those that did."
@@ -66,7 +66,7 @@ def answer(ranking: Ranking) -> str:
     return " ".join(parts)
 
 
-def leader_text(standings: Standings, does: str, unit: str = "") -> str:
+def lead_text(standings: Standings, does: str, unit: str = "") -> str:
     """Say which paradigm is first by a measure, with its value, and how surely.
 
     Args:
@@ -104,7 +104,7 @@ def bottlenecks(collection: Collection, scenario: str) -> list[str]:
     return describe_bottlenecks(
         {
             paradigm: [run.record.summary for run in runs]
-            for paradigm, runs in collection.scenarios()[scenario].items()
+            for paradigm, runs in collection.scenarios[scenario].items()
         }
     )
 

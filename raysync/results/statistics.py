@@ -21,7 +21,7 @@ Method = Literal["t", "bootstrap"]
 BOOTSTRAP_SAMPLES = 9_999
 BOOTSTRAP_SEED = 0
 FEWEST_FOR_BOOTSTRAP = 10
-LARGEST_LOG = 700.0
+LARGEST_LOG = 700.0  # the exponential of more is infinite
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,6 @@ def paired_ratio(
 
 
 def _exp(value: float | None) -> float | None:
-    # the logarithms of seeds that differ wildly exceed what a float can hold
     return None if value is None else exp(min(value, LARGEST_LOG))
 
 

@@ -39,7 +39,7 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
 
     Args:
         collection: the runs.
-        scenario: one of `collection.scenarios()`.
+        scenario: one of `collection.scenarios`.
         median: whether to return values of the median run (`statistics.median_run`), without
             intervals, instead of means.
 
@@ -51,7 +51,7 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
         `KEY_ratio`, `KEY_ratio_low`, `KEY_ratio_high`, `KEY_ratio_count` (measured, paired over
         seeds) and `KEY_published_ratio`.
     """
-    groups, published = collection.scenarios()[scenario], collection.published
+    groups, published = collection.scenarios[scenario], collection.published
     final = final_measure(collection.criteria(scenario)) or WHOLE_WORK
     measures = table_measures(collection, scenario)
     rows: dict[str, dict[str, Any]] = {}

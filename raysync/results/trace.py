@@ -46,7 +46,7 @@ def trace(record: RunRecord) -> TraceEvent:
         worker: track for track, worker in enumerate(_workers(lines, record), start=FIRST_WORKER)
     }
     events = [
-        *_track_names(tracks, record),
+        *_metadata(tracks, record),
         *_slices(record, tracks, _hold_reasons(lines)),
         *_marks(lines, tracks, record.summary["metric"]),
     ]
@@ -66,7 +66,7 @@ def _workers(lines: Iterable[Line], record: RunRecord) -> list[str]:
     return sorted(workers, key=lambda worker: slots.index(WorkerId(worker).slot))
 
 
-def _track_names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
+def _metadata(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
     """Name and order the processes and tracks."""
     label = f"{label_of(record)}, seed {record.config.seed}"
     for process, name in (
@@ -74,32 +74,16 @@ def _track_names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEve
         (SERVER, "server"),
         (LEAD, "lead, clocks"),
     ):
-        yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
-        yield {
-            "ph": "M",
-            "pid": process,
-            "name": "process_sort_index",
-            "args": {"sort_index": process},
-        }
-    threads = [
-        *((WORKERS, track, worker) for worker, track in tracks.items()),
-        *((SERVER, track, name) for track, name in TRACKS.items()),
-    ]
-    for process, track, name in threads:
-        yield {
-            "ph": "M",
-            "pid": process,
-            "tid": track,
-            "name": "thread_name",
-            "args": {"name": name},
-        }
-        yield {
-            "ph": "M",
-            "pid": process,
-            "tid": track,
-            "name": "thread_sort_index",
-            "args": {"sort_index": track},
-        }
+        yield from _name_and_order("process", name, process, {"pid": process})
+    for track, name in TRACKS.items():
+        yield from _name_and_order("thread", name, track, {"pid": SERVER, "tid": track})
+    for worker, track in tracks.items():
+        yield from _name_and_order("thread", worker, track, {"pid": WORKERS, "tid": track})
+
+
+def _name_and_order(kind: str, name: str, number: int, ids: TraceEvent) -> Iterator[TraceEvent]:
+    for key, args in (("name", {"name": name}), ("sort_index", {"sort_index": number})):
+        yield {"ph": "M", **ids, "name": f"{kind}_{key}", "args": args}
 
 
 def _hold_reasons(lines: Iterable[Line]) -> dict[tuple[str, int], str]:

@@ -38,7 +38,7 @@ CURVES = st.lists(FINITE, min_size=1, max_size=60).map(np.array)
 
 
 def figures_by_key(collection, scenario=""):
-    series = series_of(collection.paradigms, collection.scenarios()[scenario])
+    series = series_of(collection.paradigms, collection.scenarios[scenario])
     return {figure.key: figure for figure in figures_of(series, collection.criteria(scenario))}
 
 
@@ -54,7 +54,7 @@ def figures(runs):
 
 @pytest.fixture(scope="module")
 def series(runs):
-    return series_of(runs.paradigms, runs.scenarios()[""])
+    return series_of(runs.paradigms, runs.scenarios[""])
 
 
 def edited(folder, change):
@@ -183,7 +183,7 @@ def test_the_ends_of_the_accuracy_curves(runs, figures):
     lowest to the highest.
     """
     for index, paradigm in enumerate(runs.paradigms):
-        finals = [100 * run.value("final_accuracy") for run in runs.scenarios()[""][paradigm]]
+        finals = [100 * run.value("final_accuracy") for run in runs.scenarios[""][paradigm]]
         band, mean = (
             trace
             for trace in figures["accuracy-samples"].traces
@@ -293,7 +293,7 @@ def test_what_is_not_finite_is_null():
 
 
 def test_no_trace_is_long(sweep, figures):
-    every = [*figures.values(), *figures_by_key(sweep, next(iter(sweep.scenarios()))).values()]
+    every = [*figures.values(), *figures_by_key(sweep, next(iter(sweep.scenarios))).values()]
     for figure in every:
         if figure.key != "timeline":
             assert all(len(trace["x"]) <= 2 * POINTS + 2 for trace in figure.traces), figure.key
@@ -344,7 +344,7 @@ def test_lanes_of_two_paradigms_are_not_the_same(figures):
 
 
 def test_one_paradigm_that_never_waits_has_no_empty_figures(sweep):
-    scenario, groups = next(iter(sweep.scenarios().items()))
+    scenario, groups = next(iter(sweep.scenarios.items()))
     bsp = series_of(sweep.paradigms, {"bsp": groups["bsp"][:1]})
     figures = figures_of(bsp, sweep.criteria(scenario))
     assert {figure.key for figure in figures} == EVERY_RUN
@@ -406,7 +406,7 @@ def test_drops_are_counted_by_reason(own_copy):
         table = pa.Table.from_pandas(changed, schema_of(PushRow), preserve_index=False)
         pq.write_table(table, record / "pushes.parquet")
     collection = collect([own_copy])
-    all_series = series_of(collection.paradigms, collection.scenarios()[""])
+    all_series = series_of(collection.paradigms, collection.scenarios[""])
     for series in all_series:
         assert all(
             time_parts(frame).samples.sum() == frame[frame.outcome == "applied"].samples.sum()

@@ -34,7 +34,7 @@ def test_the_report_of_a_sweep(sweep):
     text = markdown(sweep)
     lines = text.splitlines()
     assert lines[0] == "# tiny"
-    for scenario in sweep.scenarios():
+    for scenario in sweep.scenarios:
         assert f"## {scenario}" in lines
         assert answer(rank(sweep, scenario)) in lines
         frame = table(sweep, scenario)

@@ -255,7 +255,7 @@ def test_on_paper_everything_is_there_and_light(opened, file):
 
 def test_scenarios_are_chosen_and_faults_are_said(opened, sweep_file, sweep):
     tab = opened(sweep_file)
-    scenarios = list(sweep.scenarios())
+    scenarios = list(sweep.scenarios)
     assert tab.locator("article .each").all_inner_texts() == list(map(answer, rank_all(sweep)))
     assert tab.locator("#scenario option").all_inner_texts() == scenarios
     for number, scenario in enumerate(scenarios):

@@ -150,7 +150,7 @@ def test_who_leads_how_surely_and_how_it_is_said(made, snapshot, case):
 def test_the_next_is_behind_by_the_mean_of_the_pairs_ratios(made):
     """On the log scale, with its t interval; over the seeds that both have."""
     [versus] = rank(made(CLEAR)).times.behind
-    assert versus.by == paired_ratio({0: 20, 1: 42, 2: 57}, {0: 10, 1: 20, 2: 30})
+    assert versus.margin == paired_ratio({0: 20, 1: 42, 2: 57}, {0: 10, 1: 20, 2: 30})
     assert versus.margin.mean == pytest.approx((2.0 * 2.1 * 1.9) ** (1 / 3))
     [versus] = rank(made(CASES["pairs in which one did not reach it"][0])).times.behind
     assert (versus.margin.count, versus.margin.mean) == (2, pytest.approx((2.0 * 2.05) ** 0.5))
@@ -277,7 +277,7 @@ def test_any_results_have_an_answer(found, target, timing):
 
 
 def test_the_table_s_numbers_are_the_records_means(sweep):
-    for scenario, groups in sweep.scenarios().items():
+    for scenario, groups in sweep.scenarios.items():
         frame = table(sweep, scenario)
         assert tuple(frame.index) == LABELS
         for label, runs in groups.items():
@@ -352,10 +352,7 @@ def test_published_beside_measured(made):
     collection = made(measured, published=published)
     frame = table(collection)
     ratio = paired_ratio(
-        *(
-            by_seed(collection.scenarios()[""][label], "time_to_target_s")
-            for label in ("asp", "bsp")
-        )
+        *(by_seed(collection.scenarios[""][label], "time_to_target_s") for label in ("asp", "bsp"))
     )
     asp = frame.loc["asp"]
     assert asp["time_to_target_s_ratio"] == ratio.mean == pytest.approx(1 / 2, rel=0.01)

@@ -49,8 +49,6 @@ STALENESS = Distance(
     definition="versions applied between a push's weights and its own update",
 )
 
-PUSHES_IN_BIN = 3  # the fewest pushes of each worker in a stretch, on average
-
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
     """Return the figures of a scenario, except for a distance that is always 0."""
@@ -79,7 +77,7 @@ def _over_time(all_series: Sequence[Series], distance: Distance) -> Figure:
             frames = [_measured(frame, distance) for frame in series.pushes[:1]]
         workers = max((frame.slot.nunique() for frame in frames), default=1)
         pushes = min(map(len, frames), default=0)
-        bins = min(max(1, pushes // (PUSHES_IN_BIN * max(1, workers))), POINTS // 2)
+        bins = min(max(1, pushes // (3 * max(1, workers))), POINTS // 2)  # three pushes a worker
         middles, values = binned(
             [frame[distance.time] for frame in frames],
             [frame[distance.column] for frame in frames],

@@ -137,7 +137,7 @@ def _against(
     return Figure(
         key=f"{measure.key}-{of}",
         section=SECTION,
-        title=f"{_title(measure)} against {of}",
+        title=f"{measure.name[0].upper()}{measure.name[1:]} against {of}",
         caption=caption(
             f"Test {measure.name}{' in %' if measure.unit else ''} against {unit}.",
             over_seeds(all_series),
@@ -153,10 +153,6 @@ def _against(
         },
         views=_views(all_series, measure, "yaxis"),
     )
-
-
-def _title(measure: MeasureAxis) -> str:
-    return measure.name[0].upper() + measure.name[1:]
 
 
 def _switches(series: Series, x: Floats, y: Floats) -> list[Trace]:
@@ -212,7 +208,8 @@ def _time_to(
         series.index: [points(run, measure, "time") for run in series.regular]
         for series in all_series
     }
-    met_values = [_best_so_far(y, measure) for pairs in curves.values() for _, y in pairs if len(y)]
+    best = np.maximum if measure.rises else np.minimum
+    met_values = [best.accumulate(y) for pairs in curves.values() for _, y in pairs if len(y)]
     if not met_values:
         return []
     target = measure.target(criteria)
@@ -253,10 +250,6 @@ def _time_to(
             views=_views(all_series, measure, "xaxis")[::-1],
         )
     ]
-
-
-def _best_so_far(y: Floats, measure: MeasureAxis) -> Floats:
-    return np.maximum.accumulate(y) if measure.rises else np.minimum.accumulate(y)
 
 
 def times_to(x: Floats, y: Floats, targets: Floats, *, rises: bool) -> Floats:

@@ -22,9 +22,8 @@ from raysync.results.figures.primitives import (
 SECTION = "What the workers did"
 MOST_WORKERS = 10  # more workers are displayed by group
 
-BAR_PX = 16  # the height of one paradigm's bar beside others
-BETWEEN_PX = 16  # the distance between the bars of two reasons
-AROUND_BARS_PX = 110  # the height above and below all bars
+# the heights of one paradigm's bar beside others, between reasons, and above and below all bars
+BAR_PX, BETWEEN_PX, AROUND_BARS_PX = 16, 16, 110
 
 ACTIVITIES = {
     "busy_s": ("computing", 100),
@@ -121,11 +120,7 @@ def time_parts(pushes: pd.DataFrame) -> pd.DataFrame:
         transfer_s=(active_s - pushes.busy_s - pushes.server_s).clip(lower=0.0),
         samples=pushes.samples.where(pushes.outcome == "applied", 0),
     )
-    return (
-        frame.groupby("slot", sort=False)[[*ACTIVITIES, "samples"]]
-        .sum()
-        .loc[slots_in_order(frame.slot)]
-    )
+    return _sums_by_slot(frame, [*ACTIVITIES, "samples"])
 
 
 def _contribution_figure(all_series: Sequence[Series]) -> list[Figure]:
@@ -273,16 +268,17 @@ def _drop_share_figure(all_series: Sequence[Series]) -> list[Figure]:
 def drop_counts(pushes: pd.DataFrame) -> pd.DataFrame:
     """Count `pushes` and, of these, `dropped` by slot."""
     frame = pushes.assign(pushes=1, dropped=pushes.outcome == "dropped")
-    return (
-        frame.groupby("slot", sort=False)[["pushes", "dropped"]]
-        .sum()
-        .loc[slots_in_order(frame.slot)]
-    )
+    return _sums_by_slot(frame, ["pushes", "dropped"])
 
 
 def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
     """Return the mean over runs for each worker."""
     return pd.concat(frames).groupby(level=0, sort=False).mean()
+
+
+def _sums_by_slot(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    sums = frame.groupby("slot", sort=False)[columns].sum()
+    return sums.loc[slots_in_order(frame.slot)]
 
 
 def slots_in_order(slots: pd.Series[str]) -> list[str]:
