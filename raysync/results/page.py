@@ -35,9 +35,7 @@ from raysync.results.tables import Column, cell, distance_columns, table, table_
 PLOTLY = "vendor/plotly-basic.min.js"
 
 PICTURE_WIDTH = 860  # pixels before scaling
-
 LEGEND_PX = 60  # the height of a picture's legend
-
 PICTURE_SCALE = 2.5  # 860 pixels become 2,150: 300 dpi at a width of 18 cm
 
 OPTIONAL = ("converged_accuracy", "transfer_fraction", "server_fraction", "dropped")

@@ -128,16 +128,15 @@ def _against(
             traces += _switches(series, grid, values.mean(axis=0)) if x == "time" else []
         for run in series.others:
             traces += _unfinished(series, run, *points(run, measure, x))
-    of = "time" if x == "time" else "samples"
     unit = "seconds since the first release" if x == "time" else "samples applied"
     target = measure.target(criteria)
     shapes = [] if target is None else [rule((0, 1), (target, target), xref="paper")]
     unfinished = any(series.others for series in all_series)
     switched = any("diamond" in str(trace.get("marker")) for trace in traces)
     return Figure(
-        key=f"{measure.key}-{of}",
+        key=f"{measure.key}-{x}",
         section=SECTION,
-        title=f"{measure.name[0].upper()}{measure.name[1:]} against {of}",
+        title=f"{measure.name[0].upper()}{measure.name[1:]} against {x}",
         caption=caption(
             f"Test {measure.name}{' in %' if measure.unit else ''} against {unit}.",
             over_seeds(all_series),

@@ -41,7 +41,7 @@ _AXIS = {
 }
 _TITLE = {"standoff": 8, "font": {"size": 12.5, "color": "$muted"}}
 
-INVISIBLE = "\u2060"  # paradigms append different numbers of it, so that all lanes have other names
+INVISIBLE = "\u2060"  # each paradigm appends another number of it: no two lanes have one name
 
 
 @dataclass(frozen=True)
