@@ -6,8 +6,8 @@ import re
 from collections.abc import Iterable
 from difflib import get_close_matches
 
-COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # as Ray writes them into the errors of its tasks
-# All control characters but tab and line feed, also those that change the direction of text, and
+COLOUR = re.compile(r"\x1b\[[0-9;]*m")  # Ray colours the errors of its tasks
+# Control characters except tab and line feed, characters that change the direction of text, and
 # halves of surrogate pairs, which no stream accepts.
 CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
@@ -22,7 +22,7 @@ class RaysyncError(Exception):
     """The base of every error that raysync raises on purpose."""
 
     def __str__(self) -> str:
-        return visible(super().__str__())  # it may quote names and errors of the user's own
+        return visible(super().__str__())  # a message may quote the user's names and errors
 
 
 # The command line prints it without a traceback and exits with 2.

@@ -9,9 +9,9 @@ _STANDARD_NORMAL = NormalDist()
 _from_bytes = int.from_bytes
 
 
-# So all paradigms and both engines meet the same batches and jitter, in any order of events.
+# Hashes give all paradigms and both engines the same batches and jitter, in any order of events.
 def hashed_seed(seed: int, purpose: str, slot: str = "", clock: int = 0) -> int:
-    """64 bits, for the generators of other libraries."""
+    """Return 64 bits, for the generators of other libraries."""
     key = f"{seed}/{purpose}/{slot}/{clock}".encode()
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
 
@@ -21,14 +21,14 @@ def uniform(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:
     return ((hashed_seed(seed, purpose, slot, clock) >> 12) + 0.5) / 2**52
 
 
-def begun_key(seed: int, purpose: str, slot: str = "") -> blake2b:
+def hash_prefix(seed: int, purpose: str, slot: str = "") -> blake2b:
     """Return the hash prefix of (seed, purpose, slot), for `uniform_at`."""
     return blake2b(f"{seed}/{purpose}/{slot}/".encode(), digest_size=8)
 
 
-def uniform_at(begun: blake2b, clock: int) -> float:
+def uniform_at(prefix: blake2b, clock: int) -> float:
     """Draw the number of `uniform`, faster where one prefix serves many clocks."""
-    key = begun.copy()
+    key = prefix.copy()
     key.update(b"%d" % clock)
     return ((_from_bytes(key.digest(), "big") >> 12) + 0.5) * 2.0**-52
 
@@ -37,5 +37,5 @@ def standard_normal(seed: int, purpose: str, slot: str = "", clock: int = 0) -> 
     return _STANDARD_NORMAL.inv_cdf(uniform(seed, purpose, slot, clock))
 
 
-def standard_normal_at(begun: blake2b, clock: int) -> float:
-    return _STANDARD_NORMAL.inv_cdf(uniform_at(begun, clock))
+def standard_normal_at(prefix: blake2b, clock: int) -> float:
+    return _STANDARD_NORMAL.inv_cdf(uniform_at(prefix, clock))

@@ -11,7 +11,7 @@ class StepFault(msgspec.Struct, frozen=True, array_like=True, omit_defaults=True
     factor: float = 1.0  # multiplies its duration
     latency_s: float = 0.0  # added to each transfer between worker and server
 
-    def beside(self, other: StepFault) -> StepFault:
+    def combine(self, other: StepFault) -> StepFault:
         return StepFault(self.factor * other.factor, self.latency_s + other.latency_s)
 
     def way_s(self, latency_s: float, transfer_s: float) -> float:

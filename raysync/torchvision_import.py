@@ -18,7 +18,7 @@ from typing import Any
 # import torchvision.
 _SYMPTOM = "torchvision::nms"
 _SCHEMA = "(Tensor dets, Tensor scores, float iou_threshold) -> Tensor"
-_kept: list[Any] = []  # schemas vanish with their Library
+_libraries: list[Any] = []  # schemas vanish with their Library
 
 
 def heal_torchvision() -> None:
@@ -34,12 +34,12 @@ class _Finder(MetaPathFinder):
             return None
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            declaring = partial(_execute, spec.loader.exec_module)
+            declaring = partial(_execute_with_operators, spec.loader.exec_module)
             spec.loader.exec_module = declaring  # type: ignore[method-assign]
         return spec
 
 
-def _execute(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
+def _execute_with_operators(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
     try:
         execute(module)
     except RuntimeError as error:
@@ -47,7 +47,7 @@ def _execute(execute: Callable[[ModuleType], None], module: ModuleType) -> None:
             raise
         torch = import_module("torch")  # which torchvision has imported: raysync itself does not
         library = torch.library.Library("torchvision", "DEF")
-        _kept.append(library)
+        _libraries.append(library)
         library.define(f"nms{_SCHEMA}")
         library.define(f"qnms{_SCHEMA}")
         execute(module)

@@ -10,8 +10,7 @@ from traceback import FrameSummary, extract_tb
 
 from raysync.errors import ConfigError, RaysyncError
 
-# raysync's folder, and Python's own modules
-OURS, STDLIB = Path(__file__).parent, Path(sysconfig.get_path("stdlib"))
+RAYSYNC, STDLIB = Path(__file__).parent, Path(sysconfig.get_path("stdlib"))
 INSTALLED = {"site-packages", "dist-packages"}  # folders of packages
 TYPED = ("<string>", "<stdin>", "<ipython")  # how file names of typed code begin
 
@@ -25,7 +24,7 @@ def users_code(where: str) -> Iterator[None]:
         raise
     except Exception as error:  # anything that the user's code raises
         last = Path(_frames(error)[0].filename)
-        if isinstance(error, AssertionError) and last.is_relative_to(OURS):
+        if isinstance(error, AssertionError) and last.is_relative_to(RAYSYNC):
             raise  # a bug of raysync's own
         raise ConfigError(f"{where}: {reason_of(error)}.") from error
 
@@ -39,24 +38,26 @@ def reason_of(error: Exception) -> str:
 
 def users_place(error: BaseException) -> str:
     """Return FILE:LINE of the last user line that an error came through, or ""."""
-    return next((_place(frame) for frame in _frames(error) if is_users(Path(frame.filename))), "")
+    return next(
+        (_file_and_line(frame) for frame in _frames(error) if is_users(Path(frame.filename))), ""
+    )
 
 
 def place_of(error: BaseException) -> str:
     """Return the user's FILE:LINE, or else the raising one."""
-    return users_place(error) or _place(_frames(error)[0])
+    return users_place(error) or _file_and_line(_frames(error)[0])
 
 
 def _frames(error: BaseException) -> list[FrameSummary]:
     return extract_tb(error.__traceback__)[::-1]  # the raising line first
 
 
-def _place(frame: FrameSummary) -> str:
+def _file_and_line(frame: FrameSummary) -> str:
     return f"{frame.filename}:{frame.lineno}"
 
 
 def is_users(file: Path) -> bool:
     """Return whether a file is the user's: neither raysync's nor a library's."""
-    if not file.is_absolute():  # no file: a notebook's cell, or a line of a compiled library
+    if not file.is_absolute():  # it is no file, but a notebook's cell or compiled code
         return str(file).startswith(TYPED)
-    return not INSTALLED & set(file.parts) and not any(map(file.is_relative_to, (OURS, STDLIB)))
+    return not INSTALLED & set(file.parts) and not any(map(file.is_relative_to, (RAYSYNC, STDLIB)))

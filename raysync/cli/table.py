@@ -16,7 +16,7 @@ from raysync.cli.console import console
 from raysync.config import Experiment
 from raysync.core.metrics import PrimaryMetric
 from raysync.errors import visible
-from raysync.results.collection import Success
+from raysync.results.collection import Criteria
 from raysync.results.columns import (
     OF_EVERY_RUN,
     WHOLE_WORK,
@@ -128,9 +128,9 @@ def print_table(
 
 def print_bottlenecks(rows: Mapping[str, Sequence[dict[str, Any] | None]]) -> None:
     """Print where the time of each paradigm went, by its first seed with a diagnosis."""
-    from raysync.results.sentences import said_of  # slow: it imports the statistics
+    from raysync.results.sentences import describe_bottlenecks  # slow: it imports the statistics
 
-    for text in said_of(rows):
+    for text in describe_bottlenecks(rows):
         console.print_plain(text)
 
 
@@ -155,8 +155,8 @@ def result_columns(experiment: Experiment, metric: PrimaryMetric) -> list[Measur
     """Return the columns of the model's quality, and of the time to the target."""
     if experiment.timing == "only":
         return [replace(WHOLE_WORK, form=seconds_form)]
-    success = Success(metric, experiment.target)
-    final, time = final_measure(success), time_measure(success)
+    criteria = Criteria(metric, experiment.target)
+    final, time = final_measure(criteria), time_measure(criteria)
     assert final is not None, "a model was trained"
     if experiment.target is None:
         time = replace(time, key="time_to_target_s", heading="s to target")

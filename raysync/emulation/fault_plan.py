@@ -64,7 +64,7 @@ class FaultPlan:
             step_fault = slot_fault.step_fault(clock, at)
             if step_fault is not None:
                 self._idle.pop(slot_fault.index, None)
-                fault = fault.beside(step_fault)
+                fault = fault.combine(step_fault)
         return fault
 
     def pop_crash(self, slot: str, clock: int) -> int | None:

@@ -10,7 +10,7 @@ from statistics import fmean
 from raysync.config import Experiment, Jitter, Link, WorkerGroup
 from raysync.config.durations import steps_of
 from raysync.core.ids import Slot
-from raysync.randomness import begun_key, standard_normal_at, uniform_at
+from raysync.randomness import hash_prefix, standard_normal_at, uniform_at
 from raysync.step_fault import NO_FAULT, StepFault
 
 SHORTEST = 0.05  # the least factor of a normal jitter
@@ -116,7 +116,7 @@ def one_way_s(link: Link, size_bytes: int, fault: StepFault = NO_FAULT) -> float
 
 def jitter_of(jitter: Jitter, seed: int, slot: str) -> Factor:
     """Return a slot's jitter, with mean 1 (a normal one is cut at `SHORTEST`)."""
-    begun = begun_key(seed, "jitter", slot)
+    begun = hash_prefix(seed, "jitter", slot)
     if jitter.distribution == "exponential":
         return _exponential(begun)
     if jitter.distribution == "pareto":

@@ -23,9 +23,9 @@ from raysync.results.columns import (
 )
 from raysync.results.ranking import Standings
 from raysync.results.report_faces import Answer, Table
-from raysync.results.sentences import lead
+from raysync.results.sentences import lead_text
 from raysync.results.statistics import CONFIDENCE
-from raysync.results.tables import Column, behind
+from raysync.results.tables import Column, distance_column
 from raysync.training.evaluation import OF_THE_TEST_SET
 
 SCHEMA = 1
@@ -64,7 +64,7 @@ def _candidate_table(advice: Advice) -> Table:
     columns = []
     for standings in (advice.time, advice.final):
         if standings is not None:
-            columns += [_value_column(standings), behind(standings)]
+            columns += [_value_column(standings), distance_column(standings)]
     columns += [
         Column("wait share", "of the workers' time, between push and release",
                lambda label: _mean_text(advice, label, "wait_fraction", share_form)),
@@ -149,13 +149,13 @@ def sentences(advice: Advice) -> list[str]:
     target = advice.world.plan.experiment.target
     measured = advice.time.measure is not WHOLE_WORK and target is not None
     goal = f"reach {target.words}" if measured and target else "finish its work"
-    said = [lead(advice.time, f"is the first to {goal}", " s")]
+    said = [lead_text(advice.time, f"is the first to {goal}", " s")]
     if advice.final is None:
         return said
     if advice.final.first.value.mean is None:
         return [*said, "No run has a final model."]
     primary = advice.world.plan.primary
-    said.append(lead(advice.final, f"has the best final {primary.name} on the validation set"))
+    said.append(lead_text(advice.final, f"has the best final {primary.name} on the validation set"))
     value = advice.mean(advice.best.label, OF_THE_TEST_SET)
     if value is not None:
         text = format(value, percent_form(value)) if primary.name == "accuracy" else f"{value:.4g}"
@@ -260,8 +260,8 @@ def _plain_standings(standings: Standings) -> dict[str, Any]:
             {"label": one.paradigm, **asdict(one.value)} for one in standings.ranked
         ],
         "behind": [
-            {"label": each.other.paradigm, "by": each.by.mean, "low": each.by.low,
-             "high": each.by.high, "equal": each.equal, "clear": each.clear}
+            {"label": each.other.paradigm, "by": each.margin.mean, "low": each.margin.low,
+             "high": each.margin.high, "equal": each.equal, "clear": each.is_clear}
             for each in standings.behind
         ],
     }  # fmt: skip

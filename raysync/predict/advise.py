@@ -16,7 +16,7 @@ from raysync.predict.runs import Now, Outcome, PlannedRun
 from raysync.predict.search import Timed, check_optuna, finalists, search, with_best_servers
 from raysync.predict.setting import Setting
 from raysync.predict.world import World
-from raysync.results.collection import Success
+from raysync.results.collection import Criteria
 from raysync.results.columns import WHOLE_WORK, Measure, final_measure, time_measure
 from raysync.results.ranking import Ranked, Standings
 from raysync.results.statistics import estimate
@@ -149,8 +149,8 @@ def _advise(world: World, options: SearchOptions, runner: Runner) -> Advice:
             tuning, outcomes = trained
             contenders = {each.label: each for each in tuning.contenders}
             remarks += _training_remarks(tuning, outcomes, seeds)
-    success = Success(world.plan.primary if tuning else None, experiment.target if tuning else None)
-    measure, final = time_measure(success), final_measure(success)
+    criteria = Criteria(world.plan.primary, experiment.target) if tuning else Criteria(None, None)
+    measure, final = time_measure(criteria), final_measure(criteria)
     standings = _standings(measure, outcomes)
     if standings.first.value.count == 0:
         remarks.append(

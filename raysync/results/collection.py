@@ -31,7 +31,7 @@ from raysync.results.grouping import differences, setting_text
 
 OF_FINISHED_RUNS = ("final_", "best_", "converged_", "seconds")  # prefixes of keys in the summary
 
-CODE_SHOWN = 8  # digits of a hash of code
+CODE_DIGITS = 8  # of a hash of code, in labels
 
 
 @dataclass(frozen=True)
@@ -54,8 +54,8 @@ class CollectedRun:
         return str(self.record.summary["status"])
 
     @property
-    def unfinished(self) -> str:
-        """Why a part of the run is missing, in a clause; empty: it is complete."""
+    def incomplete_reason(self) -> str:
+        """Why a part of the run is missing, in a clause; "": the run is complete."""
         if self.status == "unfinished":
             return "it was killed, or it still runs: its journal has no closing line"
         if not self.record.ended:
@@ -78,7 +78,7 @@ def by_seed(runs: Iterable[CollectedRun], key: str) -> dict[int, float | None]:
 
 
 @dataclass(frozen=True)
-class Failed:
+class FailedTrial:
     """A trial of a sweep that left no record."""
 
     trial: int
@@ -97,7 +97,7 @@ def _label(scenario: str, paradigm: str, seed: int) -> str:
 
 
 @dataclass(frozen=True)
-class Success:
+class Criteria:
     """The criteria that judge the runs of a scenario."""
 
     metric: PrimaryMetric | None
@@ -121,7 +121,7 @@ class Collection:
     """The folders as the command names them."""
     runs: tuple[CollectedRun, ...]
     """At least one, in file order, or in the order of the sweep's trials."""
-    failed: tuple[Failed, ...] = ()
+    failed: tuple[FailedTrial, ...] = ()
     superseded: int = 0
     """The number of records omitted for a newer one of the same scenario, paradigm and seed."""
     sweep: SweepRecord | None = None
@@ -141,7 +141,7 @@ class Collection:
 
     @cached_property
     def paradigms(self) -> tuple[str, ...]:
-        """The paradigms in the order of the experiment, then, or for a sweep, of appearance."""
+        """The paradigms as the experiment lists them, then, or in a sweep, as they appear."""
         labels = list(dict.fromkeys(trial.paradigm for trial in self._trials))
         names = labels_of(run.record for run in self.runs)
         choices = () if self.sweep is not None else self.experiment.paradigms
@@ -149,16 +149,13 @@ class Collection:
         order = {label: place for place, label in enumerate(listed)}
         return tuple(sorted(labels, key=lambda label: order.get(label, len(order))))
 
+    @cached_property
     def scenarios(self) -> dict[str, dict[str, list[CollectedRun]]]:
-        """Return scenario -> paradigm -> repeats by seed.
+        """Scenario -> paradigm -> repeats by seed.
 
         If nothing differs, the only scenario is "". If all trials of a paradigm failed without a
         record, it has an empty list.
         """
-        return self._scenarios
-
-    @cached_property
-    def _scenarios(self) -> dict[str, dict[str, list[CollectedRun]]]:
         order = {label: place for place, label in enumerate(self.paradigms)}
         groups: dict[str, dict[str, list[CollectedRun]]] = {
             trial.scenario: {} for trial in self._trials
@@ -170,10 +167,10 @@ class Collection:
         return groups
 
     @property
-    def _trials(self) -> tuple[CollectedRun | Failed, ...]:
+    def _trials(self) -> tuple[CollectedRun | FailedTrial, ...]:
         return (*self.runs, *self.failed)
 
-    def failures(self, scenario: str, paradigm: str) -> list[Failed]:
+    def failures(self, scenario: str, paradigm: str) -> list[FailedTrial]:
         """Return the trials of a paradigm without a record."""
         return [
             trial
@@ -183,23 +180,14 @@ class Collection:
 
     def statuses(self, scenario: str, paradigm: str) -> Counter[str]:
         """Count the repeats by status; trials without a record have failed."""
-        repeats = self.scenarios()[scenario][paradigm]
-        lost = len(self.failures(scenario, paradigm))
-        return Counter([*(run.status for run in repeats), *["failed"] * lost])
+        repeats = self.scenarios[scenario][paradigm]
+        failed = len(self.failures(scenario, paradigm))
+        return Counter([*(run.status for run in repeats), *["failed"] * failed])
 
-    def success(self, scenario: str) -> Success:
-        return success_of(
+    def criteria(self, scenario: str) -> Criteria:
+        return criteria_of(
             next((run for run in self.runs if run.scenario == scenario), self.runs[0]).record
         )
-
-
-def success_of(record: RunRecord) -> Success:
-    """Return the primary metric of a run's task, and its target."""
-    experiment, summary = record.config, record.summary
-    if experiment.timing == "only":
-        return Success(None, None)
-    metric = PrimaryMetric(summary["metric"], summary["metric_mode"])
-    return Success(metric, experiment.target)
 
 
 def collect(paths: Sequence[Path]) -> Collection:
@@ -208,7 +196,7 @@ def collect(paths: Sequence[Path]) -> Collection:
     Raises `ConfigError` if there is nothing, or a record is damaged or of a newer raysync.
     """
     if len(paths) == 1 and (paths[0] / FILE).is_file():
-        return _of_sweep(paths[0])
+        return _collect_sweep(paths[0])
     records = [record for path in paths for record in _records(path)]
     for record in records:
         _check(record)
@@ -217,64 +205,13 @@ def collect(paths: Sequence[Path]) -> Collection:
         CollectedRun(record, label_of(record), record.config.seed, scenario)
         for record, scenario in zip(records, scenarios, strict=True)
     ]
-    runs = by_code(runs)
+    runs = _separate_by_code(runs)
     newest = _newest(runs)
     return Collection(tuple(paths), newest, superseded=len(runs) - len(newest))
 
 
-def label_of(record: RunRecord) -> str:
-    """Return the paradigm's label by the run itself: a user's own class is not imported for it."""
-    label = record.summary.get("paradigm_label")
-    return label if isinstance(label, str) else record.config.paradigm.label
-
-
-def labels_of(records: Iterable[RunRecord]) -> dict[str, str]:
-    """Return label by configuration alone -> label by the run."""
-    return {record.config.paradigm.label: label_of(record) for record in records}
-
-
-def by_code(runs: Sequence[CollectedRun]) -> list[CollectedRun]:
-    """Separate runs of equal settings and different code.
-
-    Different code of task, model or data makes another scenario; of the paradigm, another paradigm.
-    """
-    scenarios = _codes(runs, "task_sha256", lambda run: run.scenario)
-    runs = [
-        replace(run, scenario=", ".join(filter(None, (run.scenario, code))))
-        for run, code in zip(runs, scenarios, strict=True)
-    ]
-    paradigms = _codes(runs, "paradigm_sha256", lambda run: f"{run.paradigm} {run.scenario}")
-    return [
-        replace(run, paradigm=" ".join(filter(None, (run.paradigm, code))))
-        for run, code in zip(runs, paradigms, strict=True)
-    ]
-
-
-def _codes(
-    runs: Sequence[CollectedRun], key: str, alike: Callable[[CollectedRun], str]
-) -> list[str]:
-    """Return `code=1a2b3c4d` for runs with other code than their `alike` ones, else ""."""
-    hashes = [(run.record.environment.get("user_code") or {}).get(key) or "none" for run in runs]
-    groups: dict[str, set[str]] = {}
-    for run, code in zip(runs, hashes, strict=True):
-        groups.setdefault(alike(run), set()).add(code)
-    return [
-        f"code={code[:CODE_SHOWN]}" if len(groups[alike(run)]) > 1 else ""
-        for run, code in zip(runs, hashes, strict=True)
-    ]
-
-
-def _newest(runs: Sequence[CollectedRun]) -> tuple[CollectedRun, ...]:
-    # in virtual time, a repetition is the same run, and no evidence
-    newest = {
-        (run.scenario, run.paradigm, run.seed): run
-        for run in sorted(runs, key=lambda run: run.record.path.name)
-    }
-    return tuple(run for run in runs if newest[run.scenario, run.paradigm, run.seed] is run)
-
-
 def _records(path: Path) -> list[RunRecord]:
-    """Return the records in a folder by name, which begins with the time."""
+    """Return the records in a folder, in the order of their names, which begin with the time."""
     if not path.is_dir():
         raise ConfigError(
             f"{path}: there is no such folder; name the folder of a run, of a sweep, or of"
@@ -304,7 +241,80 @@ def _holds_records(folder: Path) -> bool:
     return (folder / FILE).is_file() or any(map(_is_record, folder.iterdir()))
 
 
-def _of_sweep(path: Path) -> Collection:
+def _whole_sweep(path: Path) -> SweepRecord:
+    """Load a sweep; raise `ConfigError` if its experiment or its table cannot be read."""
+    sweep = load_sweep(path)
+    for file_content in ("experiment", "table"):
+        getattr(sweep, file_content)
+    return sweep
+
+
+def _check(record: RunRecord) -> None:
+    """Refuse a damaged record with a `ConfigError`, before the report is half written."""
+    with legible(record.path), JournalFile(record.path / "journal.jsonl") as file:
+        read_header(file.readline())
+    for file_content in ("config", "summary", "evaluations", "environment"):
+        getattr(record, file_content)
+    if record.complete:
+        with legible(record.path, "pushes"):
+            with opened_table(record.path / "pushes.parquet") as table:
+                columns = table.schema_arrow.names
+            if missing := set(schema_of(PushRow).names) - {*columns}:
+                raise ValueError(f"there is no column {min(missing)}")
+
+
+def label_of(record: RunRecord) -> str:
+    """Return the paradigm's label by the run itself: a user's own class is not imported for it."""
+    label = record.summary.get("paradigm_label")
+    return label if isinstance(label, str) else record.config.paradigm.label
+
+
+def labels_of(records: Iterable[RunRecord]) -> dict[str, str]:
+    """Return label by configuration alone -> label by the run."""
+    return {record.config.paradigm.label: label_of(record) for record in records}
+
+
+def _separate_by_code(runs: Sequence[CollectedRun]) -> list[CollectedRun]:
+    """Separate runs of equal settings and different code.
+
+    Different code of task, model or data makes another scenario; of the paradigm, another paradigm.
+    """
+    scenarios = _codes(runs, "task_sha256", lambda run: run.scenario)
+    runs = [
+        replace(run, scenario=", ".join(filter(None, (run.scenario, code))))
+        for run, code in zip(runs, scenarios, strict=True)
+    ]
+    paradigms = _codes(runs, "paradigm_sha256", lambda run: f"{run.paradigm} {run.scenario}")
+    return [
+        replace(run, paradigm=" ".join(filter(None, (run.paradigm, code))))
+        for run, code in zip(runs, paradigms, strict=True)
+    ]
+
+
+def _codes(
+    runs: Sequence[CollectedRun], key: str, group_of: Callable[[CollectedRun], str]
+) -> list[str]:
+    """Return `code=1a2b3c4d` for the runs of a group with different code, else ""."""
+    hashes = [(run.record.environment.get("user_code") or {}).get(key) or "none" for run in runs]
+    groups: dict[str, set[str]] = {}
+    for run, code in zip(runs, hashes, strict=True):
+        groups.setdefault(group_of(run), set()).add(code)
+    return [
+        f"code={code[:CODE_DIGITS]}" if len(groups[group_of(run)]) > 1 else ""
+        for run, code in zip(runs, hashes, strict=True)
+    ]
+
+
+def _newest(runs: Sequence[CollectedRun]) -> tuple[CollectedRun, ...]:
+    # a repetition in virtual time is the same run again, so it is no evidence
+    newest = {
+        (run.scenario, run.paradigm, run.seed): run
+        for run in sorted(runs, key=lambda run: run.record.path.name)
+    }
+    return tuple(run for run in runs if newest[run.scenario, run.paradigm, run.seed] is run)
+
+
+def _collect_sweep(path: Path) -> Collection:
     sweep = _whole_sweep(path)
     varied = [key for key in sweep.varied if key.partition(".")[0] not in ("paradigm", "seed")]
     runs, failed = [], []
@@ -318,7 +328,7 @@ def _of_sweep(path: Path) -> Collection:
         else:
             seed = int(row.get("config/seed", sweep.experiment.seed))
             failed.append(
-                Failed(
+                FailedTrial(
                     trial=trial,
                     scenario=scenario,
                     paradigm=_trial_paradigm(sweep, row),
@@ -332,7 +342,7 @@ def _of_sweep(path: Path) -> Collection:
             f"{path}: nothing to report on: none of its {len(failed)} trials left a"
             f" record.\n{first}".strip()
         )
-    runs = by_code(runs)
+    runs = _separate_by_code(runs)
     newest, names = _newest(runs), labels_of(run.record for run in runs)
     renamed = tuple(
         replace(trial, paradigm=names.get(trial.paradigm, trial.paradigm)) for trial in failed
@@ -359,23 +369,10 @@ def _trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
     return experiment.paradigm.label
 
 
-def _check(record: RunRecord) -> None:
-    """Read a record as far as a report needs it; raise `ConfigError` before one is half written."""
-    with legible(record.path), JournalFile(record.path / "journal.jsonl") as file:
-        read_header(file.readline())
-    for part in ("config", "summary", "evaluations", "environment"):
-        getattr(record, part)
-    if record.complete:
-        with legible(record.path, "pushes"):
-            with opened_table(record.path / "pushes.parquet") as table:
-                columns = table.schema_arrow.names
-            if missing := set(schema_of(PushRow).names) - {*columns}:
-                raise ValueError(f"there is no column {min(missing)}")
-
-
-def _whole_sweep(path: Path) -> SweepRecord:
-    """Return a sweep with readable experiment and table; raise `ConfigError` without."""
-    sweep = load_sweep(path)
-    for part in ("experiment", "table"):
-        getattr(sweep, part)
-    return sweep
+def criteria_of(record: RunRecord) -> Criteria:
+    """Return the primary metric of a run's task, and its target."""
+    experiment, summary = record.config, record.summary
+    if experiment.timing == "only":
+        return Criteria(None, None)
+    metric = PrimaryMetric(summary["metric"], summary["metric_mode"])
+    return Criteria(metric, experiment.target)

@@ -8,12 +8,10 @@ from math import floor, isfinite, log10
 from typing import Literal
 
 from raysync.core.metrics import ACCURACY, PERPLEXITY
-from raysync.results.collection import Success
+from raysync.results.collection import Criteria
 
 Form = Callable[[float], str]  # value -> its format specification
-
-
-Comparable = Literal["ratio", "points", "difference"]
+ComparedBy = Literal["ratio", "points", "difference"]
 
 
 def seconds_form(value: float) -> str:
@@ -61,13 +59,13 @@ class Measure:
     heading: str
     form: Form
     unit: str = ""
-    """Of the number in the data frame; "": a fraction of 1."""
+    """The unit of the number in the data frame; "": a fraction of 1."""
     about: str = ""
     """A definition in a line."""
     rises: bool = False
     """Whether more is better."""
-    compared_by: Comparable = "ratio"
-    """By ratio (times, perplexities), percentage points, or plain difference."""
+    compared_by: ComparedBy = "ratio"
+    """How paradigms differ: by ratio (times, perplexities), percentage points, or difference."""
 
     def show(self, value: float) -> str:
         return format(value, self.form(value))
@@ -148,9 +146,9 @@ def metric_text(metric: str, value: float) -> str:
     return format(value, forms.get(metric, digits_form)(value))
 
 
-def target_text(success: Success) -> str:
+def target_text(criteria: Criteria) -> str:
     """Return the target in words, such as "95.0%", "loss 1.8", "f1 0.9", or ""."""
-    target = success.target
+    target = criteria.target
     if target is None:
         return ""
     if target.metric == ACCURACY.name:
@@ -158,9 +156,9 @@ def target_text(success: Success) -> str:
     return f"{target.metric} {target.value:g}"
 
 
-def final_measure(success: Success) -> Measure | None:
+def final_measure(criteria: Criteria) -> Measure | None:
     """Return the measure of the final model; None: none was trained."""
-    metric = success.metric
+    metric = criteria.metric
     if metric is None:
         return None
     if metric in FINALS:
@@ -175,32 +173,32 @@ def final_measure(success: Success) -> Measure | None:
     )
 
 
-def time_measure(success: Success) -> Measure:
+def time_measure(criteria: Criteria) -> Measure:
     """Return the time to the target or, without one, of the whole work."""
-    if success.target is None:
+    if criteria.target is None:
         return WHOLE_WORK
     return Measure(
-        success.time_key,
-        f"s to {target_text(success)}",
+        criteria.time_key,
+        f"s to {target_text(criteria)}",
         seconds_form,
         "s",
         "until the first evaluation that met the target was published",
     )
 
 
-def measures_for(success: Success) -> tuple[Measure, ...]:
+def measures_for(criteria: Criteria) -> tuple[Measure, ...]:
     """Return a table's columns for a scenario, in order."""
-    final, time = final_measure(success), time_measure(success)
+    final, time = final_measure(criteria), time_measure(criteria)
     return (
         *([] if final is None else [final]),
         *([] if time is WHOLE_WORK else [time]),
         WHOLE_WORK,
-        *([CONVERGED_ACCURACY] if success.metric == ACCURACY else []),
+        *([CONVERGED_ACCURACY] if criteria.metric == ACCURACY else []),
         *OF_EVERY_RUN,
     )
 
 
-def measure_named(key: str) -> Measure:
+def published_measure(key: str) -> Measure:
     """Return the measure of a key that tables have only for a published value."""
     if key.endswith("_accuracy"):
         form: Form = percent_form

@@ -12,9 +12,15 @@ from raysync.results.collection import Collection
 from raysync.results.provenance import commands, configuration, dates, environment, title
 from raysync.results.ranking import Ranking, rank_all
 from raysync.results.sentences import answer, bottlenecks, cautions, overall, resumptions
-from raysync.results.tables import as_text, behind_leaders, columns, published_as_text, table
+from raysync.results.tables import (
+    as_text,
+    distance_columns,
+    published_as_text,
+    table,
+    table_measures,
+)
 
-LISTED = 5  # the most trials without a record that are named
+MOST_FAILURES = 5  # the most trials without a record that are listed
 
 
 def markdown(collection: Collection, *, median: bool = False) -> str:
@@ -38,19 +44,19 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
         "## Configuration",
         markdown_table(settings),
         plain(f"{dates(collection)}, {environment(collection)}."),
-        _block(commands(collection)),
+        _fenced(commands(collection)),
     ]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
 def _scenario(collection: Collection, ranking: Ranking, median: bool) -> list[str]:
     scenario, published = ranking.scenario, collection.published
-    measures = columns(collection, scenario)
+    measures = table_measures(collection, scenario)
     numbers = table(collection, scenario, median=median)
     parts = [
         f"## {plain(scenario)}" if scenario else "",
         plain(answer(ranking)),
-        markdown_table(as_text(numbers, measures, {} if median else behind_leaders(ranking))),
+        markdown_table(as_text(numbers, measures, {} if median else distance_columns(ranking))),
         "\n".join(f"- {plain(text)}" for text in bottlenecks(collection, scenario)),
     ]
     if published is not None:
@@ -73,9 +79,9 @@ def legend(median: bool = False) -> str:
 def notes(collection: Collection) -> list[str]:
     """Describe omissions and failures."""
     sentences = [
-        f"Unfinished: {run.label} in {display_name(run.record.path)}; {run.unfinished}."
+        f"Unfinished: {run.label} in {display_name(run.record.path)}; {run.incomplete_reason}."
         for run in collection.runs
-        if run.unfinished
+        if run.incomplete_reason
     ]
     sentences += [*cautions(collection), *resumptions(collection)]
     if collection.superseded:
@@ -86,9 +92,9 @@ def notes(collection: Collection) -> list[str]:
     if collection.failed:
         listed = "; ".join(
             f"{trial.label}: {trial.error.splitlines()[0] if trial.error else 'no reason given'}"
-            for trial in collection.failed[:LISTED]
+            for trial in collection.failed[:MOST_FAILURES]
         )
-        rest = len(collection.failed) - LISTED
+        rest = len(collection.failed) - MOST_FAILURES
         more = f"; and {rest} more" if rest > 0 else ""
         sentences.append(f"Trials without a record: {listed}{more}.")
     return sentences
@@ -110,8 +116,8 @@ def markdown_table(frame: pd.DataFrame) -> str:
     return str(text.to_markdown(disable_numparse=True))
 
 
-def _block(lines: Sequence[str]) -> str:
+def _fenced(lines: Sequence[str]) -> str:
     """Fence lines of a shell with more backticks than they have in a row."""
-    within = max((len(run) for line in lines for run in re.findall("`+", line)), default=0)
-    fence = "`" * max(3, within + 1)
+    longest = max((len(row) for line in lines for row in re.findall("`+", line)), default=0)
+    fence = "`" * max(3, longest + 1)
     return "\n".join([f"{fence}sh", *lines, fence])

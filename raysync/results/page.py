@@ -30,16 +30,18 @@ from raysync.results.figures.downsample import POINTS
 from raysync.results.figures.primitives import layout_of
 from raysync.results.ranking import Ranking, rank_all
 from raysync.results.sentences import answer, bottlenecks, cautions, overall, resumptions
-from raysync.results.tables import Column, behind_leaders, cell, columns, table
+from raysync.results.tables import Column, cell, distance_columns, table, table_measures
 
 PLOTLY = "vendor/plotly-basic.min.js"
 
 PICTURE_WIDTH = 860  # pixels before scaling
-
+LEGEND_PX = 60  # the height of a picture's legend
 PICTURE_SCALE = 2.5  # 860 pixels become 2,150: 300 dpi at a width of 18 cm
 
 OPTIONAL = ("converged_accuracy", "transfer_fraction", "server_fraction", "dropped")
 """Columns that are omitted where all their values are missing or 0."""
+
+MOST_SEEDS = 12  # the most seeds that are listed one by one
 
 
 def write_html(collection: Collection, path: Path) -> None:
@@ -53,7 +55,7 @@ def write_html(collection: Collection, path: Path) -> None:
         overall=overall(rankings),
         scenarios=scenarios,
         columns=list(visible.values()),
-        repeats=_repeats(collection),
+        repeats=_repeats_text(collection),
         published=collection.published,
         paradigms=collection.paradigms,
         points=POINTS,
@@ -61,41 +63,19 @@ def write_html(collection: Collection, path: Path) -> None:
         configuration=provenance.configuration(collection),
         environment=provenance.environment(collection),
         runs=collection.runs,
-        counts=_counts(collection),
-        faults=_faults(collection),
+        counts=_count_text(collection),
+        failures=_failures(collection),
         resumptions=resumptions(collection),
         cautions=cautions(collection),
     )
     path.write_text(page, encoding="utf-8", errors="backslashreplace")
 
 
-def render(template: str, **contents: Any) -> str:
-    """Fill a file of `template` in the shared frame with style, script and plotly.js.
-
-    The `contents` need `name` and `title` for the frame.
-    """
-    pages = Environment(
-        loader=PackageLoader("raysync.results", "template"),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-    )
-    pages.filters["parts"] = _parts
-    return pages.get_template(template).render(
-        hues=HUES,
-        colours=COLOURS,
-        css=Markup(_part("template/page.css")),
-        js=Markup(_part("template/page.js")),
-        plotly=Markup(_part(PLOTLY)),
-        **contents,
-    )
-
-
 def _scenario(collection: Collection, ranking: Ranking) -> dict[str, Any]:
     """Return the parts of a scenario for the page, with the figures by section."""
     frame = table(collection, ranking.scenario)
-    measures = shown_columns(columns(collection, ranking.scenario), frame)
-    visible = _columns(measures, behind_leaders(ranking), collection.published)
+    measures = without_empty(table_measures(collection, ranking.scenario), frame)
+    visible = _columns(measures, distance_columns(ranking), collection.published)
     figures = figures_in(collection, ranking.scenario)
     return {
         "title": ranking.scenario or "all runs",
@@ -113,9 +93,160 @@ def _scenario(collection: Collection, ranking: Ranking) -> dict[str, Any]:
 def figures_in(collection: Collection, scenario: str) -> list[Figure]:
     """Return the figures of a scenario that are not empty, in the order of the page."""
     return figures_of(
-        series_of(collection.paradigms, collection.scenarios()[scenario]),
-        collection.success(scenario),
+        series_of(collection.paradigms, collection.scenarios[scenario]),
+        collection.criteria(scenario),
     )
+
+
+def figure_json(figure: Figure) -> str:
+    """Return a figure as JSON that is safe in a script element: without `<`."""
+    data = {"traces": figure.traces, "layout": layout_of(figure)}
+    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
+
+
+def without_empty(measures: Sequence[Measure], frame: pd.DataFrame) -> list[Measure]:
+    """Remove the measures of `OPTIONAL` that are empty for all paradigms of a scenario."""
+    empty = {
+        measure.key
+        for measure in measures
+        if measure.key in OPTIONAL
+        and not frame[measure.key].fillna(0.0).any()
+        and f"{measure.key}_published" not in frame
+    }
+    return [measure for measure in measures if measure.key not in empty]
+
+
+def _columns(
+    measures: Sequence[Measure], distances: Mapping[str, Column], published: Published | None
+) -> list[Column]:
+    """Return the columns of the page for rows of `table`, with distances from the first."""
+    found = []
+    for measure in measures:
+        about = measure.about or measure.key
+        about += f" ({measure.unit})" if measure.unit else ""
+        distance = distances.get(measure.key)
+
+        def show(
+            row: pd.Series[Any], measure: Measure = measure, distance: Column | None = distance
+        ) -> str:
+            text = "-" if distance is None else distance.show(row)
+            sign = "×" if measure.compared_by == "ratio" else "behind "
+            notes = [] if text == "-" else [f"{sign}{text}"]
+            return "\n".join([cell(row, measure), *notes, *_notes(row, measure, published)])
+
+        if distance is not None:
+            about += f"; below it: {distance.about}"
+        found.append(Column(measure.heading, about, show))
+    return found
+
+
+def _notes(row: pd.Series[Any], measure: Measure, published: Published | None) -> list[str]:
+    """Return the lines below a measured value: its ratio, and the published value and ratio."""
+    rows = published.rows.get(str(row.name), {}) if published is not None else {}
+    if measure.key not in rows:
+        return []
+    value = rows[measure.key]
+    ratio, their_ratio = (row.get(f"{measure.key}_{name}") for name in ("ratio", "published_ratio"))
+    theirs = "not reached" if value is None else measure.show(value)
+    if their_ratio is not None and pd.notna(their_ratio):
+        theirs += f" ({ratio_text(their_ratio)}×)"
+    ours = [f"{ratio_text(ratio)}×"] if ratio is not None and pd.notna(ratio) else []
+    return [*ours, f"published {theirs}"]
+
+
+def _rows(
+    collection: Collection, frame: pd.DataFrame, visible: Sequence[Column]
+) -> list[dict[str, Any]]:
+    return [
+        {
+            "index": collection.paradigms.index(str(paradigm)),
+            "statuses": row["statuses"],
+            "label": _breakable(str(paradigm)),
+            "cells": [column.show(row) for column in visible],
+        }
+        for paradigm, row in frame.iterrows()
+    ]
+
+
+def _breakable(label: str) -> Markup:
+    """Let a browser break a name before its parameters."""
+    return escape(label).replace("(", Markup("<wbr>("))
+
+
+def _repeats_text(collection: Collection) -> str:
+    """Explain the means."""
+    seeds = provenance.seeds(collection)
+    if len(seeds) == 1:
+        return f"Seed {seeds[0]}: one run a paradigm, so no interval."
+    listed = (
+        ", ".join(map(str, seeds)) if len(seeds) <= MOST_SEEDS else f"{seeds[0]} to {seeds[-1]}"
+    )
+    return (
+        f"Mean over seeds {listed}; ±: half of the 95% interval of the mean (Student's t). “2 of"
+        " 3”: two of three repeats have a value; the mean is of those."
+    )
+
+
+def _count_text(collection: Collection) -> str:
+    """Count the runs by status."""
+    statuses = Counter(run.status for run in collection.runs)
+    statuses["failed"] += len(collection.failed)
+    parts = ", ".join(f"{count} {status}" for status, count in statuses.most_common() if count)
+    older = (
+        f"; {collection.superseded} older records of the same are left out"
+        if collection.superseded
+        else ""
+    )
+    return f"{len(collection.runs) + len(collection.failed)} runs: {parts}{older}"
+
+
+def _failures(collection: Collection) -> list[dict[str, str]]:
+    """Return the runs that did not finish or are not recorded to their end, with the reason."""
+    return [
+        {
+            "status": run.status,
+            "label": run.label,
+            "error": run.incomplete_reason or str(run.record.summary.get("error") or ""),
+        }
+        for groups in collection.scenarios.values()
+        for repeats in groups.values()
+        for run in repeats
+        if run.status != "finished" or run.incomplete_reason
+    ] + [
+        {"status": "failed", "label": trial.label, "error": trial.error}
+        for trial in collection.failed
+    ]
+
+
+def render(template: str, **contents: Any) -> str:
+    """Fill a file of `template` in the shared frame with style, script and plotly.js.
+
+    The `contents` need `name` and `title` for the frame.
+    """
+    pages = Environment(
+        loader=PackageLoader("raysync.results", "template"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+    )
+    pages.filters["parts"] = _cell_parts
+    return pages.get_template(template).render(
+        hues=HUES,
+        colours=COLOURS,
+        css=Markup(_resource("template/page.css")),
+        js=Markup(_resource("template/page.js")),
+        plotly=Markup(_resource(PLOTLY)),
+        **contents,
+    )
+
+
+def _resource(name: str) -> str:
+    return (files("raysync.results") / name).read_text(encoding="utf-8")
+
+
+def _cell_parts(text: str) -> list[str]:
+    """Split a cell at its possible line breaks: `3.42`, `± 0.31`, `(2 of 3)`."""
+    return re.split(r" (?=[±(])", text)
 
 
 def write_png(collection: Collection, folder: Path) -> list[Path]:
@@ -127,19 +258,19 @@ def write_png(collection: Collection, folder: Path) -> list[Path]:
     kaleido = _kaleido()
     folder.mkdir(parents=True, exist_ok=True)
     pictures: dict[Path, dict[str, Any]] = {}
-    for scenario in collection.scenarios():
+    for scenario in collection.scenarios:
         name = re.sub(r"[^A-Za-z0-9=.]+", "-", scenario).strip("-")
         prefix = f"{name}-" if name else ""
         for figure in figures_in(collection, scenario):
             pictures[folder / f"{prefix}{figure.key}.png"] = _picture(figure)
-    orders = [
+    jobs = [
         {"fig": picture, "path": str(path), "opts": {"format": "png", "scale": PICTURE_SCALE}}
         for path, picture in pictures.items()
     ]
     with as_file(files("raysync.results") / PLOTLY) as bundle:
         page = kaleido.PageGenerator(plotly=str(bundle), mathjax=False)
         try:
-            kaleido.write_fig_from_object_sync(orders, kopts={"page_generator": page})
+            kaleido.write_fig_from_object_sync(jobs, kopts={"page_generator": page})
         except kaleido.errors.ChromeNotFoundError as error:
             raise ConfigError(
                 "pictures need Chrome or Chromium, and none was found; install one: your system's"
@@ -165,7 +296,7 @@ def _picture(figure: Figure) -> dict[str, Any]:
     margin = {"l": 60, "r": 20, "t": 70, "b": 50}
     layout = layout_of(figure) | {
         "width": PICTURE_WIDTH,
-        "height": figure.height + 60,
+        "height": figure.height + LEGEND_PX,
         "showlegend": True,
         "legend": legend,
         "margin": margin,
@@ -174,134 +305,3 @@ def _picture(figure: Figure) -> dict[str, Any]:
         layout[view.axis] = layout[view.axis] | {"range": [view.low, view.high]}
     picture: dict[str, Any] = painted({"data": figure.traces, "layout": layout}, "light")
     return picture
-
-
-def _part(name: str) -> str:
-    return (files("raysync.results") / name).read_text(encoding="utf-8")
-
-
-def figure_json(figure: Figure) -> str:
-    """Return a figure as JSON that is safe in a script element: without `<`."""
-    data = {"traces": figure.traces, "layout": layout_of(figure)}
-    return json.dumps(data, separators=(",", ":"), allow_nan=False).replace("<", "\\u003c")
-
-
-def _columns(
-    measures: Sequence[Measure], behind: Mapping[str, Column], published: Published | None
-) -> list[Column]:
-    """Return the columns of the page for rows of `table`, with distances from the first."""
-    found = []
-    for measure in measures:
-        about = measure.about or measure.key
-        about += f" ({measure.unit})" if measure.unit else ""
-        distance = behind.get(measure.key)
-
-        def show(
-            row: pd.Series[Any], measure: Measure = measure, distance: Column | None = distance
-        ) -> str:
-            text = "-" if distance is None else distance.show(row)
-            sign = "×" if measure.compared_by == "ratio" else "behind "
-            notes = [] if text == "-" else [f"{sign}{text}"]
-            return "\n".join([cell(row, measure), *notes, *_notes(row, measure, published)])
-
-        if distance is not None:
-            about += f"; below it: {distance.about}"
-        found.append(Column(measure.heading, about, show))
-    return found
-
-
-def _rows(
-    collection: Collection, frame: pd.DataFrame, visible: Sequence[Column]
-) -> list[dict[str, Any]]:
-    return [
-        {
-            "index": collection.paradigms.index(str(paradigm)),
-            "statuses": row["statuses"],
-            "label": _breakable(str(paradigm)),
-            "cells": [column.show(row) for column in visible],
-        }
-        for paradigm, row in frame.iterrows()
-    ]
-
-
-def shown_columns(measures: Sequence[Measure], frame: pd.DataFrame) -> list[Measure]:
-    """Remove the columns of `OPTIONAL` that are empty for all paradigms of a scenario."""
-    silent = {
-        measure.key
-        for measure in measures
-        if measure.key in OPTIONAL
-        and not frame[measure.key].fillna(0.0).any()
-        and f"{measure.key}_published" not in frame
-    }
-    return [measure for measure in measures if measure.key not in silent]
-
-
-def _breakable(label: str) -> Markup:
-    """Let a browser break a name before its parameters."""
-    return escape(label).replace("(", Markup("<wbr>("))
-
-
-def _parts(text: str) -> list[str]:
-    """Split a cell at its possible line breaks: `3.42`, `± 0.31`, `(2 of 3)`."""
-    return re.split(r" (?=[±(])", text)
-
-
-def _notes(row: pd.Series[Any], measure: Measure, published: Published | None) -> list[str]:
-    """Return the lines below a measured value: its ratio, and the published value and ratio."""
-    rows = published.rows.get(str(row.name), {}) if published is not None else {}
-    if measure.key not in rows:
-        return []
-    value = rows[measure.key]
-    ratio, their_ratio = (row.get(f"{measure.key}_{name}") for name in ("ratio", "published_ratio"))
-    theirs = "not reached" if value is None else measure.show(value)
-    if their_ratio is not None and pd.notna(their_ratio):
-        theirs += f" ({ratio_text(their_ratio)}×)"
-    ours = [f"{ratio_text(ratio)}×"] if ratio is not None and pd.notna(ratio) else []
-    return [*ours, f"published {theirs}"]
-
-
-def _repeats(collection: Collection) -> str:
-    """Explain the means."""
-    seeds = provenance.seeds(collection)
-    if len(seeds) == 1:
-        return f"Seed {seeds[0]}: one run a paradigm, so no interval."
-    listed = ", ".join(map(str, seeds)) if len(seeds) <= 12 else f"{seeds[0]} to {seeds[-1]}"
-    return (
-        f"Mean over seeds {listed}; ±: half of the 95% interval of the mean (Student's t). “2 of"
-        " 3”: two of three repeats have a value; the mean is of those."
-    )
-
-
-def _counts(collection: Collection) -> str:
-    """Count the runs by status."""
-    statuses = Counter(run.status for run in collection.runs)
-    statuses["failed"] += len(collection.failed)
-    parts = ", ".join(f"{count} {status}" for status, count in statuses.most_common() if count)
-    older = (
-        f"; {collection.superseded} older records of the same are left out"
-        if collection.superseded
-        else ""
-    )
-    return f"{len(collection.runs) + len(collection.failed)} runs: {parts}{older}"
-
-
-def _faults(collection: Collection) -> list[dict[str, str]]:
-    """Return the runs that did not finish or are not recorded to their end, with the reason."""
-    runs = [
-        run
-        for groups in collection.scenarios().values()
-        for repeats in groups.values()
-        for run in repeats
-    ]
-    return [
-        {
-            "status": run.status,
-            "label": run.label,
-            "error": run.unfinished or str(run.record.summary.get("error") or ""),
-        }
-        for run in runs
-        if run.status != "finished" or run.unfinished
-    ] + [
-        {"status": "failed", "label": trial.label, "error": trial.error}
-        for trial in collection.failed
-    ]

@@ -15,7 +15,7 @@ from raysync.results.collection import Collection
 from raysync.results.columns import target_text
 from raysync.results.grouping import setting_text, workers_text
 
-LISTED = 3  # the most runs that are named one by one
+MOST_COMMANDS = 3  # with more runs, a loop over their folders replaces a command for each
 
 ENGINES = {"ray": "on Ray, real seconds", "virtual": "in virtual time"}
 
@@ -25,14 +25,14 @@ def title(collection: Collection) -> str:
     experiment, varied = collection.runs[0].record.config, _varied(collection)
     parts = [] if "model" in varied or "data" in varied else [experiment.subject]
     if not {"workers", "profile", "network"} & varied:
-        parts.append(_workers(collection))
+        parts.append(_workers_text(collection))
     if "engine" not in varied:
         parts.append(ENGINES[experiment.engine])
     all_seeds = seeds(collection)
     if len(all_seeds) == 1:
         parts.append(f"seed {all_seeds[0]}")
     else:
-        parts.append(f"{len(all_seeds)} seeds ({_range(all_seeds)})")
+        parts.append(f"{len(all_seeds)} seeds ({_range_text(all_seeds)})")
     return ", ".join(parts)
 
 
@@ -48,47 +48,88 @@ def configuration(collection: Collection) -> dict[str, str]:
     settings = {
         "engine": f"{experiment.engine}{timing}",
         "model": f"{setting_text(experiment.model.model_dump())}, {parameters:,} parameters",
-        "data": _block(experiment, "data"),
-        "workers": _workers(collection),
-        "network": _block(experiment, "network"),
+        "data": _block_text(experiment, "data"),
+        "workers": _workers_text(collection),
+        "network": _block_text(experiment, "network"),
         "faults": (
             f"{len(experiment.faults)}: {' + '.join(fault.kind for fault in experiment.faults)}"
             if experiment.faults
             else "none"
         ),
-        "batch size": _batch_sizes(experiment),
-        "update": _block(experiment, "update"),
-        "workload": _block(experiment, "workload"),
-        "evaluation": _block(experiment, "evaluation"),
-        "target": target_text(collection.success(collection.runs[0].scenario)) or "none",
+        "batch size": _batch_sizes_text(experiment),
+        "update": _block_text(experiment, "update"),
+        "workload": _block_text(experiment, "workload"),
+        "evaluation": _block_text(experiment, "evaluation"),
+        "target": target_text(collection.criteria(collection.runs[0].scenario)) or "none",
         "seeds": ", ".join(map(str, seeds(collection))),
     }
     if shared := transports(collection):
         settings["transport"] = shared
-    also = {
+    aliases = {
         "engine": {"timing"},
         "workers": {"profile"},
         "network": {"profile"},
         "target": {"target.metric", "target.at_least", "target.at_most"},
     }
     for name in settings:
-        if ({name.replace(" ", "_")} | also.get(name, set())) & varied:
+        if ({name.replace(" ", "_")} | aliases.get(name, set())) & varied:
             settings[name] = "varies, see the scenarios"
     return settings
 
 
-def transports(collection: Collection) -> str:
-    """List the actors on shared memory: `shared-memory: server-0, fast-0; object-ref: slow-0`.
+def _workers_text(collection: Collection) -> str:
+    experiment = collection.runs[0].record.config
+    profile = collection.runs[0].record.summary.get("profile")
+    count = experiment.worker_count
+    of_profile = f"; profile {profile}" if profile else ""
+    return f"{count} worker{'s' * (count > 1)} ({workers_text(experiment)}{of_profile})"
 
-    Returns "" if there are none, or records are damaged.
+
+def _block_text(experiment: Experiment, name: str) -> str:
+    """Return a block of settings in a line: its name, and changes from the defaults."""
+    block = getattr(experiment, name)
+    always = {"name", "optimizer", "lr"} & type(block).model_fields.keys()
+    settings = _with_integers(
+        block.model_dump(mode="json", include=always)
+        | block.model_dump(mode="json", exclude_defaults=True)
+    )
+    if "name" in settings:
+        return setting_text(settings)
+    text = write_yaml(settings, width=10_000, flow=True).strip().strip("{}")
+    return text or "as the defaults"
+
+
+def _with_integers(value: Any) -> Any:
+    """Return data with integers for whole numbers."""
+    if isinstance(value, dict):
+        return {name: _with_integers(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_with_integers(inner) for inner in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _batch_sizes_text(experiment: Experiment) -> str:
+    """Return the batch sizes in words: `32 samples a worker; 16 in slow`."""
+    exceptions = [
+        f"; {group.batch_size} in {group.name}"
+        for group in experiment.workers
+        if group.batch_size not in (None, experiment.batch_size)
+    ]
+    return f"{experiment.batch_size} samples a worker{''.join(exceptions)}"
+
+
+def transports(collection: Collection) -> str:
+    """List the actors by transport: `shared-memory: server-0, fast-0; object-ref: slow-0`.
+
+    Returns "" if none uses shared memory, or records are damaged.
     """
     lines = dict.fromkeys(
-        _transports(run.record.environment.get("places")) for run in collection.runs
+        _transports_text(run.record.environment.get("places")) for run in collection.runs
     )
     return " | ".join(line or "object-ref" for line in lines) if any(lines) else ""
 
 
-def _transports(places: object) -> str:
+def _transports_text(places: object) -> str:
     actors: dict[str, list[str]] = {}
     for name, place in places.items() if isinstance(places, dict) else ():
         transport = place.get("transport") if isinstance(place, dict) else None
@@ -103,20 +144,25 @@ def _transports(places: object) -> str:
     )
 
 
-def _batch_sizes(experiment: Experiment) -> str:
-    """Return the batch sizes in words: `32 samples a worker; 16 in slow`."""
-    own = [
-        f"; {group.batch_size} in {group.name}"
-        for group in experiment.workers
-        if group.batch_size not in (None, experiment.batch_size)
-    ]
-    return f"{experiment.batch_size} samples a worker{''.join(own)}"
+def _varied(collection: Collection) -> set[str]:
+    """Return the first part of each setting that the scenarios vary."""
+    parts = [part for run in collection.runs for part in run.scenario.split(", ")]
+    return {part.partition("=")[0].partition(".")[0] for part in parts if "=" in part}
 
 
 def environment(collection: Collection) -> str:
     """Return versions and machine in a line, or in several for several machines."""
-    lines = dict.fromkeys(_environment(run.record.environment) for run in collection.runs)
+    lines = dict.fromkeys(_environment_text(run.record.environment) for run in collection.runs)
     return "; ".join(lines)
+
+
+def _environment_text(environment: dict[str, Any]) -> str:
+    packages = ", ".join(
+        f"{name} {version}" for name, version in environment.get("packages", {}).items() if version
+    )
+    return (
+        f"Python {environment.get('python', '?')}, {packages} on {environment.get('platform', '?')}"
+    )
 
 
 def dates(collection: Collection) -> str:
@@ -135,32 +181,15 @@ def commands(collection: Collection) -> list[str]:
             report,
         ]
     typed = dict.fromkeys(
-        filter(None, (_command(run.record.environment.get("command")) for run in collection.runs))
+        filter(
+            None, (_typed_command(run.record.environment.get("command")) for run in collection.runs)
+        )
     )
-    return [*(typed or _runs_again(collection)), report, *_exports(collection)]
+    return [*(typed or _run_commands(collection)), report, *_export_commands(collection)]
 
 
-def _exports(collection: Collection) -> list[str]:
-    paths = [run.record.path for run in collection.runs]
-    if len(paths) != 1 or not (paths[0] / MODEL_FILES["final"]).is_file():
-        return []
-    return [shlex.join(["raysync", "export", display_name(paths[0]), "model.safetensors"])]
-
-
-def _runs_again(collection: Collection) -> list[str]:
-    """Return commands that repeat the runs from the records' own files."""
-    files = [str(run.record.path / "config.yaml") for run in collection.runs]
-    if len(files) <= LISTED:
-        return [shlex.join(["raysync", "run", file]) for file in files]
-    folders = dict.fromkeys(str(Path(file).parents[1]) for file in files)
-    return [
-        f'for file in {shlex.quote(folder)}/*/config.yaml; do raysync run "$file"; done'
-        for folder in folders
-    ]
-
-
-def _command(words: object) -> str | None:
-    """Return the typed command, if it can be typed again: not from Python, or within an actor."""
+def _typed_command(words: object) -> str | None:
+    """Return the command as the user typed it; None: the run began in Python, or in an actor."""
     if not isinstance(words, list) or not words:
         return None
     name = Path(str(words[0])).name
@@ -171,53 +200,26 @@ def _command(words: object) -> str | None:
     return None
 
 
-def _environment(environment: dict[str, Any]) -> str:
-    packages = ", ".join(
-        f"{name} {version}" for name, version in environment.get("packages", {}).items() if version
-    )
-    return (
-        f"Python {environment.get('python', '?')}, {packages} on {environment.get('platform', '?')}"
-    )
+def _run_commands(collection: Collection) -> list[str]:
+    """Return commands that repeat the runs from the records' own files."""
+    files = [str(run.record.path / "config.yaml") for run in collection.runs]
+    if len(files) <= MOST_COMMANDS:
+        return [shlex.join(["raysync", "run", file]) for file in files]
+    folders = dict.fromkeys(str(Path(file).parents[1]) for file in files)
+    return [
+        f'for file in {shlex.quote(folder)}/*/config.yaml; do raysync run "$file"; done'
+        for folder in folders
+    ]
 
 
-def _varied(collection: Collection) -> set[str]:
-    """Return the first part of each setting that the scenarios vary."""
-    parts = [part for run in collection.runs for part in run.scenario.split(", ")]
-    return {part.partition("=")[0].partition(".")[0] for part in parts if "=" in part}
+def _export_commands(collection: Collection) -> list[str]:
+    paths = [run.record.path for run in collection.runs]
+    if len(paths) != 1 or not (paths[0] / MODEL_FILES["final"]).is_file():
+        return []
+    return [shlex.join(["raysync", "export", display_name(paths[0]), "model.safetensors"])]
 
 
-def _workers(collection: Collection) -> str:
-    experiment = collection.runs[0].record.config
-    profile = collection.runs[0].record.summary.get("profile")
-    count = experiment.worker_count
-    of_profile = f"; profile {profile}" if profile else ""
-    return f"{count} worker{'s' * (count > 1)} ({workers_text(experiment)}{of_profile})"
-
-
-def _block(experiment: Experiment, name: str) -> str:
-    """Return a block of settings in a line: its name, and changes from the defaults."""
-    block = getattr(experiment, name)
-    always = {"name", "optimizer", "lr"} & type(block).model_fields.keys()
-    settings = _plain(
-        block.model_dump(mode="json", include=always)
-        | block.model_dump(mode="json", exclude_defaults=True)
-    )
-    if "name" in settings:
-        return setting_text(settings)
-    text = write_yaml(settings, width=10_000, flow=True).strip().strip("{}")
-    return text or "as the defaults"
-
-
-def _plain(value: Any) -> Any:
-    """Return data with integers for whole numbers."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [_plain(inner) for inner in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-def _range(rising: Sequence[int]) -> str:
+def _range_text(rising: Sequence[int]) -> str:
     if len(rising) > 2 and list(rising) == list(range(rising[0], rising[-1] + 1)):
         return f"{rising[0]} to {rising[-1]}"
     return ", ".join(map(str, rising))

@@ -1,7 +1,8 @@
 """Rank the paradigms of a scenario: who is first, by how much, and how surely.
 
-First is the largest share of repeats that met the target, then the shortest mean time. A lead is
-*clear* if the 95 % interval of each paired ratio excludes 1; in one pair of twenty, by chance.
+First is the paradigm with the largest share of repeats that met the target and, among equals, with
+the shortest mean time. Its lead is *clear* if the 95 % interval of each paired ratio excludes 1; in
+one pair of twenty, by chance.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Literal
 
-from raysync.results.collection import Collection, Success, by_seed
+from raysync.results.collection import Collection, Criteria, by_seed
 from raysync.results.columns import WHOLE_WORK, Measure, final_measure, target_text, time_measure
 from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
@@ -29,7 +30,7 @@ class Ranked:
 
     paradigm: str
     value: Estimate
-    seeds: dict[int, float | None]
+    by_seed: dict[int, float | None]
 
     @property
     def share(self) -> float:
@@ -43,21 +44,23 @@ class PairwiseComparison:
 
     other: Ranked
     """The supposedly worse one."""
-    by: Estimate
+    margin: Estimate
     """The ratio of its times or perplexities to the better one's, or its deficit otherwise."""
     equal: float
-    """`by` of equals: 1 for a ratio, 0 for a difference."""
+    """The margin of equals: 1 for a ratio, 0 for a difference."""
 
     @property
-    def clear(self) -> bool:
-        """Whether it is worse by the whole interval, and visibly."""
-        return self.by.low is not None and self.by.low > self.equal and not self.alike
+    def is_clear(self) -> bool:
+        """Whether the other is worse by the whole interval, and visibly."""
+        low = self.margin.low
+        return low is not None and low > self.equal and not self.is_alike
 
     @property
-    def alike(self) -> bool:
+    def is_alike(self) -> bool:
         """Whether both are equal to a reader."""
-        ends = [end for end in (self.by.mean, self.by.low, self.by.high) if end is not None]
-        return bool(ends) and self.equal == 1 and all(abs(end - 1) < ALIKE for end in ends)
+        ratios = (self.margin.mean, self.margin.low, self.margin.high)
+        known = [ratio for ratio in ratios if ratio is not None]
+        return bool(known) and self.equal == 1 and all(abs(ratio - 1) < ALIKE for ratio in known)
 
 
 @dataclass(frozen=True)
@@ -99,20 +102,20 @@ class Standings:
             return Leader("", "none")
         name = self.first.paradigm
         others = [versus for versus in self.behind if versus.other.value.count]
-        doubtful = tuple(versus.other.paradigm for versus in others if not versus.clear)
+        doubtful = tuple(versus.other.paradigm for versus in others if not versus.is_clear)
         if not others:
             return Leader(name, "alone")
         if not doubtful:
             return Leader(name, "clear")
-        no_interval = all(versus.by.low is None for versus in others)
+        no_interval = all(versus.margin.low is None for versus in others)
         return Leader(name, "one seed" if no_interval else "not clear", doubtful)
 
     def compare(self, better: Ranked, worse: Ranked) -> PairwiseComparison:
         """Compare two paradigms over common seeds."""
         if self.measure.compared_by == "ratio":
-            return PairwiseComparison(worse, paired_ratio(worse.seeds, better.seeds), 1.0)
+            return PairwiseComparison(worse, paired_ratio(worse.by_seed, better.by_seed), 1.0)
         large, small = (better, worse) if self.measure.rises else (worse, better)
-        return PairwiseComparison(worse, paired_difference(large.seeds, small.seeds), 0.0)
+        return PairwiseComparison(worse, paired_difference(large.by_seed, small.by_seed), 0.0)
 
 
 @dataclass(frozen=True)
@@ -120,7 +123,7 @@ class Ranking:
     """The ranked paradigms of a scenario, for page, Markdown and terminal."""
 
     scenario: str
-    success: Success
+    criteria: Criteria
     to_target: Standings | None
     """By the time to the target; None: no target."""
     whole_work: Standings
@@ -142,21 +145,21 @@ class Ranking:
     @property
     def target(self) -> str:
         """The target in words; "" without one, or if no repeat reached it."""
-        return target_text(self.success) if self.times is self.to_target else ""
+        return target_text(self.criteria) if self.times is self.to_target else ""
 
 
 def rank_all(collection: Collection) -> list[Ranking]:
-    return [rank(collection, scenario) for scenario in collection.scenarios()]
+    return [rank(collection, scenario) for scenario in collection.scenarios]
 
 
 def rank(collection: Collection, scenario: str = "") -> Ranking:
-    success, groups = collection.success(scenario), collection.scenarios()[scenario]
-    final = final_measure(success)
+    criteria, groups = collection.criteria(scenario), collection.scenarios[scenario]
+    final = final_measure(criteria)
     return Ranking(
         scenario,
-        success,
+        criteria,
         to_target=(
-            _standings(collection, scenario, time_measure(success)) if success.target else None
+            _standings(collection, scenario, time_measure(criteria)) if criteria.target else None
         ),
         whole_work=_standings(collection, scenario, WHOLE_WORK),
         final=None if final is None else _standings(collection, scenario, final),
@@ -168,9 +171,9 @@ def rank(collection: Collection, scenario: str = "") -> Ranking:
 def _standings(collection: Collection, scenario: str, measure: Measure) -> Standings:
     sign = -1.0 if measure.rises else 1.0
     ranked = []
-    for paradigm, repeats in collection.scenarios()[scenario].items():
-        lost = len(collection.failures(scenario, paradigm))
-        values = [*(run.value(measure.key) for run in repeats), *[None] * lost]
+    for paradigm, repeats in collection.scenarios[scenario].items():
+        failed = len(collection.failures(scenario, paradigm))
+        values = [*(run.value(measure.key) for run in repeats), *[None] * failed]
         ranked.append(Ranked(paradigm, estimate(values), by_seed(repeats, measure.key)))
     ranked.sort(key=lambda entry: (-entry.share, sign * (entry.value.mean or 0.0)))
     return Standings(measure, tuple(ranked))

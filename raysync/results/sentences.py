@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raysync.record.event_text import seconds
-from raysync.results.collection import CODE_SHOWN, Collection
+from raysync.results.collection import CODE_DIGITS, Collection
 from raysync.results.columns import target_text, with_interval
 from raysync.results.ranking import Leader, Ranking, Standings, Sure
 
@@ -18,7 +18,7 @@ WHY_NOT: dict[Sure, str] = {
     "none": "there is no result",
 }
 HELPS = 0.02  # the share of the time that a change must save to be named
-NAMED = 3  # the most paradigms that are named as equal to the leader
+MOST_RIVALS = 3  # the most paradigms that are named as equal to the leader
 
 
 def overall(rankings: Sequence[Ranking]) -> str:
@@ -48,14 +48,14 @@ def answer(ranking: Ranking) -> str:
     times, final = ranking.times, ranking.final
     parts = []
     if not ranking.target and final is not None:
-        target = target_text(ranking.success)
+        target = target_text(ranking.criteria)
         parts.append(f"No repeat reached {target}." if target else "No target was given.")
         if final.leader.sure != "none":
-            parts.append(lead(final, f"has the best {final.measure.heading}"))
+            parts.append(lead_text(final, f"has the best {final.measure.heading}"))
     if times.leader.sure == "none":
         return " ".join([*parts, "No run finished its work."])
     what = f"reach {ranking.target}" if ranking.target else "finish the whole work"
-    parts.append(lead(times, f"is the first to {what}", " s"))
+    parts.append(lead_text(times, f"is the first to {what}", " s"))
     if ranking.target and not all(entry.value.complete for entry in times.ranked):
         parts.append(
             f"Not every repeat reached {ranking.target}; the times are means over those that did."
@@ -66,7 +66,7 @@ def answer(ranking: Ranking) -> str:
     return " ".join(parts)
 
 
-def lead(standings: Standings, does: str, unit: str = "") -> str:
+def lead_text(standings: Standings, does: str, unit: str = "") -> str:
     """Say which paradigm is first by a measure, with its value, and how surely.
 
     Args:
@@ -87,79 +87,29 @@ def _how_sure(leader: Leader) -> str:
         return "There is no other result to compare it with."
     if leader.sure == "one seed":
         return "Fewer than two seeds are common, so that can be chance."
-    more = len(leader.doubtful) - NAMED
-    named = [*leader.doubtful[:NAMED], *([f"{more} more"] if more > 0 else [])]
-    return f"It cannot be told apart from {listed(named)}."
+    more = len(leader.doubtful) - MOST_RIVALS
+    rivals = [*leader.doubtful[:MOST_RIVALS], *([f"{more} more"] if more > 0 else [])]
+    return f"It cannot be told apart from {listed(rivals)}."
 
 
 def _better(final: Standings, name: str) -> list[str]:
-    """Return the paradigms with clearly better models than the named one."""
-    own = next(entry for entry in final.ranked if entry.paradigm == name)
-    return [
-        entry.paradigm
-        for entry in final.ranked
-        if entry is not own and final.compare(entry, own).clear
-    ]
-
-
-def resumptions(collection: Collection) -> list[str]:
-    """Describe the runs that were resumed, and their losses."""
-    runs = [run for run in collection.runs if run.record.summary.get("resumptions")]
-    only = len(collection.runs) == 1
-    return [_resumed("The run" if only else run.label, run.record.summary) for run in runs]
-
-
-def cautions(collection: Collection) -> list[str]:
-    """Warn of differences that make runs of the collection incomparable."""
-    return [*_codes(collection), *_batch_metrics(collection)]
-
-
-def _codes(collection: Collection) -> Iterator[str]:
-    """Describe the different code of runs with equal settings."""
-    described: dict[str, str] = {}
-    for run in collection.runs:
-        for part, key in ((run.scenario, "task_sha256"), (run.paradigm, "paradigm_sha256")):
-            code = run.record.environment.get("user_code") or {}
-            name = f"code={str(code.get(key) or 'none')[:CODE_SHOWN]}"
-            if part.endswith(name):
-                described[name] = _code(code)
-    if described:
-        codes = "; ".join(f"{name} ({text})" if text else name for name, text in described.items())
-        yield f"Runs of the same settings have different code, and are kept apart: {codes}."
-
-
-def _code(code: Mapping[str, Any]) -> str:
-    files, commit = ", ".join(code.get("files", ())), code.get("commit")
-    since = ", changed since" if code.get("dirty") else ""
-    return f"{files}, commit {commit[:CODE_SHOWN]}{since}" if commit else files
-
-
-def _batch_metrics(collection: Collection) -> Iterator[str]:
-    """Warn of metrics that depend on the batch, if evaluations had several batch sizes."""
-    sizes: dict[str, set[int]] = {}
-    for run in collection.runs:
-        for name in run.record.summary.get("batch_metrics", ()):
-            sizes.setdefault(name, set()).add(run.record.config.evaluation.batch_size)
-    for name, batch_sizes in sizes.items():
-        if len(batch_sizes) > 1:
-            text = listed([f"{size:,}" for size in sorted(batch_sizes)])
-            yield (
-                f"{name} depends on the batch that it is measured on: it cannot be compared between"
-                f" evaluation.batch_size {text}."
-            )
+    """Return the paradigms with clearly better models than the paradigm `name`."""
+    [worse] = (entry for entry in final.ranked if entry.paradigm == name)
+    others = (entry for entry in final.ranked if entry is not worse)
+    return [better.paradigm for better in others if final.compare(better, worse).is_clear]
 
 
 def bottlenecks(collection: Collection, scenario: str) -> list[str]:
     """Describe the bottleneck of each paradigm, by its first seed with a known one."""
-    return said_of(
+    return describe_bottlenecks(
         {
             paradigm: [run.record.summary for run in runs]
-            for paradigm, runs in collection.scenarios()[scenario].items()
+            for paradigm, runs in collection.scenarios[scenario].items()
         }
     )
 
 
-def said_of(summaries: Mapping[str, Sequence[Mapping[str, Any] | None]]) -> list[str]:
+def describe_bottlenecks(summaries: Mapping[str, Sequence[Mapping[str, Any] | None]]) -> list[str]:
     """Describe the bottleneck of each paradigm, once for paradigms with the same text.
 
     Args:
@@ -168,7 +118,7 @@ def said_of(summaries: Mapping[str, Sequence[Mapping[str, Any] | None]]) -> list
     paradigms: dict[str, list[str]] = {}
     for paradigm, runs in summaries.items():
         texts = (
-            bottleneck(summary, _row(summaries, index))
+            bottleneck(summary, _summaries_at(summaries, index))
             for index, summary in enumerate(runs)
             if summary
         )
@@ -177,6 +127,14 @@ def said_of(summaries: Mapping[str, Sequence[Mapping[str, Any] | None]]) -> list
     if len(summaries) == 1:
         return list(paradigms)
     return [f"{', '.join(labels)}: {text}" for text, labels in paradigms.items()]
+
+
+def _summaries_at(
+    summaries: Mapping[str, Sequence[Mapping[str, Any] | None]], index: int
+) -> dict[str, Mapping[str, Any]]:
+    """Return the summary of each paradigm at an index of the seeds."""
+    found = {label: runs[index] for label, runs in summaries.items() if index < len(runs)}
+    return {label: summary for label, summary in found.items() if summary}
 
 
 def bottleneck(
@@ -200,13 +158,13 @@ def bottleneck(
             f"The bottleneck is {found['what']}: without it the work would take"
             f" {seconds(found['without_s'])} instead of {now}."
         )
-    best = helps_most(summary, others or {})
+    best = best_change(summary, others or {})
     if best is None:
         return f"{text} No change that was simulated helps by 2%."
     return f"{text} What helps most: {best[0]}, {seconds(best[1])}."
 
 
-def helps_most(
+def best_change(
     summary: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
 ) -> tuple[str, float] | None:
     """Return the best change for a run, and the seconds of its work then; None: nothing helps."""
@@ -220,31 +178,73 @@ def helps_most(
     return None if change is None else (change, least_s)
 
 
-def _row(
-    summaries: Mapping[str, Sequence[Mapping[str, Any] | None]], index: int
-) -> dict[str, Mapping[str, Any]]:
-    """Return the summary of each paradigm at an index of the seeds."""
-    found = {label: runs[index] for label, runs in summaries.items() if index < len(runs)}
-    return {label: summary for label, summary in found.items() if summary}
-
-
 def _makes_the_same_updates(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Say whether two runs applied equally many updates of fresh gradients, and lost none.
+    """Return whether two runs applied equally many updates of fresh gradients, and dropped none.
 
     So do BSP with equal batches, with balanced ones, and without a server.
     """
-    of_both = ("status", "samples", "updates", "pushes")
-    are_fresh = not any(each.get("staleness_max") or each.get("dropped") for each in (one, other))
-    return are_fresh and all(one.get(key) == other.get(key) for key in of_both)
+    keys = ("status", "samples", "updates", "pushes")
+    are_fresh = not any(run.get("staleness_max") or run.get("dropped") for run in (one, other))
+    return are_fresh and all(one.get(key) == other.get(key) for key in keys)
 
 
-def _resumed(name: str, summary: Mapping[str, Any]) -> str:
+def resumptions(collection: Collection) -> list[str]:
+    """Describe the runs that were resumed, and their losses."""
+    runs = [run for run in collection.runs if run.record.summary.get("resumptions")]
+    is_single = len(collection.runs) == 1
+    return [
+        _resumption_sentence("The run" if is_single else run.label, run.record.summary)
+        for run in runs
+    ]
+
+
+def _resumption_sentence(name: str, summary: Mapping[str, Any]) -> str:
     lost, away = seconds(summary.get("lost_s")), seconds(summary.get("away_s"))
     return (
         f"{name} was resumed {summary['resumptions']:,} ×: {lost} of training and"
         f" {summary.get('lost_pushes') or 0:,} pushes were lost and repeated, and the"
         f" interruption took {away}, which only the wall-clock seconds include."
     )
+
+
+def cautions(collection: Collection) -> list[str]:
+    """Warn of differences that make runs of the collection incomparable."""
+    return [*_code_differences(collection), *_batch_metrics(collection)]
+
+
+def _code_differences(collection: Collection) -> Iterator[str]:
+    """Describe the different code of runs with equal settings."""
+    described: dict[str, str] = {}
+    for run in collection.runs:
+        for part, key in ((run.scenario, "task_sha256"), (run.paradigm, "paradigm_sha256")):
+            code = run.record.environment.get("user_code") or {}
+            name = f"code={str(code.get(key) or 'none')[:CODE_DIGITS]}"
+            if part.endswith(name):
+                described[name] = _code_text(code)
+    if described:
+        codes = "; ".join(f"{name} ({text})" if text else name for name, text in described.items())
+        yield f"Runs of the same settings have different code, and are kept apart: {codes}."
+
+
+def _code_text(code: Mapping[str, Any]) -> str:
+    files, commit = ", ".join(code.get("files", ())), code.get("commit")
+    since = ", changed since" if code.get("dirty") else ""
+    return f"{files}, commit {commit[:CODE_DIGITS]}{since}" if commit else files
+
+
+def _batch_metrics(collection: Collection) -> Iterator[str]:
+    """Warn of metrics that depend on the batch, if evaluations had several batch sizes."""
+    sizes: dict[str, set[int]] = {}
+    for run in collection.runs:
+        for name in run.record.summary.get("batch_metrics", ()):
+            sizes.setdefault(name, set()).add(run.record.config.evaluation.batch_size)
+    for name, batch_sizes in sizes.items():
+        if len(batch_sizes) > 1:
+            text = listed([f"{size:,}" for size in sorted(batch_sizes)])
+            yield (
+                f"{name} depends on the batch that it is measured on: it cannot be compared between"
+                f" evaluation.batch_size {text}."
+            )
 
 
 def listed(words: Sequence[str]) -> str:

@@ -20,6 +20,8 @@ CONFIDENCE = 0.95
 Method = Literal["t", "bootstrap"]
 BOOTSTRAP_SAMPLES = 9_999
 BOOTSTRAP_SEED = 0
+FEWEST_FOR_BOOTSTRAP = 10
+LARGEST_LOG = 700.0  # the exponential of more is infinite
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,7 @@ def _interval(values: Sequence[float], confidence: float, method: Method) -> tup
     error = np.std(values, ddof=1) / sqrt(len(values))
     if max(values) == min(values) or error == 0:
         return min(values), max(values)
-    if method == "bootstrap" and len(values) >= 10:
+    if method == "bootstrap" and len(values) >= FEWEST_FOR_BOOTSTRAP:
         drawn = stats.bootstrap(
             (sorted(values),),
             np.mean,
@@ -111,8 +113,7 @@ def paired_ratio(
 
 
 def _exp(value: float | None) -> float | None:
-    # two seeds that differ wildly reach the limit of a float
-    return None if value is None else exp(min(value, 700.0))
+    return None if value is None else exp(min(value, LARGEST_LOG))
 
 
 def _pairs(
@@ -122,7 +123,11 @@ def _pairs(
 
 
 def median_run(
-    runs: Sequence[CollectedRun], key: str = "final_accuracy", lost: int = 0, *, rises: bool = True
+    runs: Sequence[CollectedRun],
+    key: str = "final_accuracy",
+    failed: int = 0,
+    *,
+    rises: bool = True,
 ) -> CollectedRun | None:
     """Return the middle run by its result; None: no runs, or a repeat without a record.
 
@@ -133,7 +138,7 @@ def median_run(
     Args:
         runs: the repeats.
         key: in `summary.json`.
-        lost: the number of repeats without a record.
+        failed: the number of repeats without a record.
         rises: whether more is better.
     """
     sign = 1.0 if rises else -1.0
@@ -142,5 +147,5 @@ def median_run(
         value = run.value(key)
         return (-inf if value is None else sign * value, -run.seed)
 
-    ranked = [*[None] * lost, *sorted(runs, key=rank)]
+    ranked = [*[None] * failed, *sorted(runs, key=rank)]
     return ranked[(len(ranked) - 1) // 2] if ranked else None

@@ -14,8 +14,8 @@ from raysync.results.columns import (
     WHOLE_WORK,
     Measure,
     final_measure,
-    measure_named,
     measures_for,
+    published_measure,
     ratio_text,
     with_interval,
 )
@@ -34,74 +34,12 @@ class Column:
     only_in_pages: bool = False
 
 
-def behind(standings: Standings) -> Column:
-    """Return the distances from the first over common seeds, for rows that are labels."""
-    measure = standings.measure
-    how = {
-        "ratio": ("× the first", "as a multiple of the first"),
-        "points": ("points behind", "percentage points worse than the first"),
-        "difference": ("behind the first", "worse than the first"),
-    }
-    heading, about = how[measure.compared_by]
-    texts = {each.other.paradigm: _behind_text(each.by, measure) for each in standings.behind}
-    return Column(
-        heading,
-        f"{about}, over common seeds, with the 95% interval of one pair",
-        lambda label: texts.get(label, "-"),
-    )
-
-
-def _behind_text(by: Estimate, measure: Measure) -> str:
-    """Format `2.00 (1.85 to 2.15; 3 of 4 seeds)`."""
-    shows: dict[str, Callable[[float], str]] = {
-        "ratio": ratio_text,
-        "points": lambda value: f"{100 * value:.2g}",
-        "difference": measure.show,
-    }
-    show = shows[measure.compared_by]
-    if by.mean is None:
-        return "-"
-    inside = []
-    if by.low is not None and by.high is not None and show(by.low) != show(by.high):
-        inside.append(f"{show(by.low)} to {show(by.high)}")
-    if not by.complete:
-        inside.append(f"{by.count} of {by.total} seeds")
-    return show(by.mean) + (f" ({'; '.join(inside)})" if inside else "")
-
-
-def behind_leaders(ranking: Ranking) -> dict[str, Column]:
-    """Return key -> distances from the first by this measure, for rows of `table`."""
-    found = {}
-    for standings in (ranking.times, ranking.final):
-        if standings is not None and any(each.by.mean is not None for each in standings.behind):
-            column = behind(standings)
-
-            def show(row: pd.Series[Any], of: Column = column) -> str:
-                return of.show(str(row.name))
-
-            found[standings.measure.key] = replace(column, show=show)
-    return found
-
-
-def columns(collection: Collection, scenario: str = "") -> list[Measure]:
-    """Return the columns of a scenario's table, with further published measures last."""
-    measures = list(measures_for(collection.success(scenario)))
-    listed = {measure.key for measure in measures}
-    more = [key for key in published_keys(collection.published) if key not in listed]
-    return [*measures, *map(measure_named, more)]
-
-
-def published_keys(published: Published | None) -> list[str]:
-    rows = published.rows.values() if published is not None else ()
-    return list(dict.fromkeys(key for row in rows for key in row))
-
-
 def table(collection: Collection, scenario: str = "", *, median: bool = False) -> pd.DataFrame:
     """Return a row for each paradigm, indexed by its label, in the collection's order.
 
     Args:
         collection: the runs.
-        scenario: one of `collection.scenarios()`.
+        scenario: one of `collection.scenarios`.
         median: whether to return values of the median run (`statistics.median_run`), without
             intervals, instead of means.
 
@@ -113,22 +51,24 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
         `KEY_ratio`, `KEY_ratio_low`, `KEY_ratio_high`, `KEY_ratio_count` (measured, paired over
         seeds) and `KEY_published_ratio`.
     """
-    groups, published = collection.scenarios()[scenario], collection.published
-    final = final_measure(collection.success(scenario)) or WHOLE_WORK
-    measures = columns(collection, scenario)
+    groups, published = collection.scenarios[scenario], collection.published
+    final = final_measure(collection.criteria(scenario)) or WHOLE_WORK
+    measures = table_measures(collection, scenario)
     rows: dict[str, dict[str, Any]] = {}
     for paradigm, repeats in groups.items():
-        row = _repeats(collection, scenario, paradigm)
+        row = _repeat_columns(collection, scenario, paradigm)
         runs = repeats
         if median:
-            lost = len(collection.failures(scenario, paradigm))
-            middle = median_run(repeats, final.key, lost, rises=final.rises)
+            failed = len(collection.failures(scenario, paradigm))
+            middle = median_run(repeats, final.key, failed, rises=final.rises)
             runs = [] if middle is None else [middle]
             row["seed"] = None if middle is None else middle.seed
         for measure in measures:
-            row |= _values(measure.key, estimate([run.value(measure.key) for run in runs]))
+            row |= _estimate_columns(
+                measure.key, estimate([run.value(measure.key) for run in runs])
+            )
         if published is not None:
-            row |= _published(published, paradigm, groups)
+            row |= _published_columns(published, paradigm, groups)
         rows[paradigm] = row
     frame = pd.DataFrame.from_dict(rows, orient="index")
     numbers = [name for name in frame.columns if name != "statuses"]
@@ -137,14 +77,14 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
     return frame
 
 
-def _repeats(collection: Collection, scenario: str, paradigm: str) -> dict[str, Any]:
+def _repeat_columns(collection: Collection, scenario: str, paradigm: str) -> dict[str, Any]:
     statuses = collection.statuses(scenario, paradigm)
     repeats, finished = statuses.total(), statuses.pop("finished", 0)
     text = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
     return {"repeats": repeats, "finished": finished, "statuses": text}
 
 
-def _values(key: str, value: Estimate) -> dict[str, Any]:
+def _estimate_columns(key: str, value: Estimate) -> dict[str, Any]:
     return {
         key: value.mean,
         f"{key}_low": value.low,
@@ -153,7 +93,7 @@ def _values(key: str, value: Estimate) -> dict[str, Any]:
     }
 
 
-def _published(
+def _published_columns(
     published: Published, paradigm: str, groups: Mapping[str, Sequence[CollectedRun]]
 ) -> dict[str, Any]:
     """Return a paradigm's published values, with measured and published ratios to `relative_to`."""
@@ -165,12 +105,25 @@ def _published(
         if base is None:
             continue
         ours, theirs = by_seed(groups[paradigm], key), by_seed(groups.get(base, []), key)
-        row |= _values(f"{key}_ratio", paired_ratio(ours, theirs))
+        row |= _estimate_columns(f"{key}_ratio", paired_ratio(ours, theirs))
         reference = published.rows[base].get(key)
         row[f"{key}_published_ratio"] = (
             value / reference if value is not None and reference else None
         )
     return row
+
+
+def published_keys(published: Published | None) -> list[str]:
+    rows = published.rows.values() if published is not None else ()
+    return list(dict.fromkeys(key for row in rows for key in row))
+
+
+def table_measures(collection: Collection, scenario: str = "") -> list[Measure]:
+    """Return the measures of a scenario's table, with further published ones last."""
+    measures = list(measures_for(collection.criteria(scenario)))
+    listed = {measure.key for measure in measures}
+    more = [key for key in published_keys(collection.published) if key not in listed]
+    return [*measures, *map(published_measure, more)]
 
 
 def cell(row: pd.Series[Any], measure: Measure) -> str:
@@ -188,14 +141,14 @@ def cell(row: pd.Series[Any], measure: Measure) -> str:
 
 
 def as_text(
-    numbers: pd.DataFrame, measures: Sequence[Measure], behind: Mapping[str, Column] = {}
+    numbers: pd.DataFrame, measures: Sequence[Measure], distances: Mapping[str, Column] = {}
 ) -> pd.DataFrame:
     """Format the table of paradigms: a row a paradigm, a column a measure that has values.
 
     Args:
         numbers: as `table` returns them.
         measures: the columns.
-        behind: key of a measure -> its further column.
+        distances: key of a measure -> a column after it.
     """
     rows = [row for _, row in numbers.iterrows()]
     text = pd.DataFrame(index=numbers.index)
@@ -203,11 +156,11 @@ def as_text(
         if numbers[f"{measure.key}_count"].any():
             cells = [cell(row, measure) for row in rows]
             text.insert(len(text.columns), measure.heading, cells)
-            if column := behind.get(measure.key):
+            if column := distances.get(measure.key):
                 cells = [column.show(row) for row in rows]
                 text.insert(len(text.columns), column.heading, cells, allow_duplicates=True)
-    bad = [f" ({row.statuses})" if row.statuses else "" for row in rows]
-    text.insert(0, "repeats", [f"{row.repeats}{end}" for row, end in zip(rows, bad, strict=True)])
+    repeats = [f"{row.repeats} ({row.statuses})".removesuffix(" ()") for row in rows]
+    text.insert(0, "repeats", repeats)
     if "seed" in numbers:
         seeds = ["-" if pd.isna(seed) else f"{seed:.0f}" for seed in numbers["seed"]]
         text.insert(1, "seed", seeds)
@@ -224,23 +177,23 @@ def published_as_text(
         measures: the columns.
         published: the published table.
     """
-    named = {measure.key: measure for measure in measures}
+    by_key = {measure.key: measure for measure in measures}
     text = pd.DataFrame(index=numbers.index)
     for key in published_keys(published):
-        measure = named[key]
+        measure = by_key[key]
         if published.relative_to is None:
             heading, show, theirs = measure.heading, measure.show, numbers[f"{key}_published"]
             ours = [cell(row, measure) for _, row in numbers.iterrows()]
         else:
             heading = f"{measure.heading} / {published.relative_to}"
             show, theirs = ratio_text, numbers[f"{key}_published_ratio"]
-            ours = [_ratio(row, key) for _, row in numbers.iterrows()]
+            ours = [_ratio_text(row, key) for _, row in numbers.iterrows()]
         text[f"{heading}, measured"] = ours
         text[f"{heading}, published"] = [_or_dash(value, show) for value in theirs]
     return text
 
 
-def _ratio(row: pd.Series[Any], key: str) -> str:
+def _ratio_text(row: pd.Series[Any], key: str) -> str:
     if pd.isna(row[f"{key}_ratio"]):
         return "-"
     text = ratio_text(row[f"{key}_ratio"])
@@ -252,3 +205,53 @@ def _ratio(row: pd.Series[Any], key: str) -> str:
 
 def _or_dash(value: float, show: Callable[[float], str]) -> str:
     return "-" if pd.isna(value) else show(value)
+
+
+def distance_columns(ranking: Ranking) -> dict[str, Column]:
+    """Return key -> distances from the first by this measure, for rows of `table`."""
+    found = {}
+    for standings in (ranking.times, ranking.final):
+        if standings is not None and any(each.margin.mean is not None for each in standings.behind):
+            column = distance_column(standings)
+
+            def show(row: pd.Series[Any], of: Column = column) -> str:
+                return of.show(str(row.name))
+
+            found[standings.measure.key] = replace(column, show=show)
+    return found
+
+
+def distance_column(standings: Standings) -> Column:
+    """Return the distances from the first over common seeds, for rows that are labels."""
+    measure = standings.measure
+    how = {
+        "ratio": ("× the first", "as a multiple of the first"),
+        "points": ("points behind", "percentage points worse than the first"),
+        "difference": ("behind the first", "worse than the first"),
+    }
+    heading, about = how[measure.compared_by]
+    texts = {each.other.paradigm: _distance_text(each.margin, measure) for each in standings.behind}
+    return Column(
+        heading,
+        f"{about}, over common seeds, with the 95% interval of one pair",
+        lambda label: texts.get(label, "-"),
+    )
+
+
+def _distance_text(margin: Estimate, measure: Measure) -> str:
+    """Format `2.00 (1.85 to 2.15; 3 of 4 seeds)`."""
+    shows: dict[str, Callable[[float], str]] = {
+        "ratio": ratio_text,
+        "points": lambda value: f"{100 * value:.2g}",
+        "difference": measure.show,
+    }
+    show = shows[measure.compared_by]
+    if margin.mean is None:
+        return "-"
+    details = []
+    low, high = margin.low, margin.high
+    if low is not None and high is not None and show(low) != show(high):
+        details.append(f"{show(low)} to {show(high)}")
+    if not margin.complete:
+        details.append(f"{margin.count} of {margin.total} seeds")
+    return show(margin.mean) + (f" ({'; '.join(details)})" if details else "")

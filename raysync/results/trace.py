@@ -20,13 +20,14 @@ from raysync.record.reader import RunRecord
 from raysync.results.collection import label_of
 from raysync.results.columns import metric_text
 
-# unique over processes and tracks: Perfetto takes a thread's number for unique over all processes
+# All numbers differ: Perfetto reads the number of a track as unique over all processes.
 WORKERS, SERVER, LEAD = 1, 2, 3
 UPDATES, CONTROLLER, EVALUATIONS = 4, 5, 6
 FIRST_WORKER = 11
 
 TRACKS = {UPDATES: "updates", CONTROLLER: "controller", EVALUATIONS: "evaluations"}
 AT_END = "no release: the run ended"
+MOST_PUSHES = 20  # the most pushes of an update that are listed one by one
 NS_PER_S = 1_000_000_000
 
 TraceEvent = dict[str, Any]
@@ -45,8 +46,8 @@ def trace(record: RunRecord) -> TraceEvent:
         worker: track for track, worker in enumerate(_workers(lines, record), start=FIRST_WORKER)
     }
     events = [
-        *_names(tracks, record),
-        *_slices(record, tracks, _holds(lines)),
+        *_metadata(tracks, record),
+        *_slices(record, tracks, _hold_reasons(lines)),
         *_marks(lines, tracks, record.summary["metric"]),
     ]
     return {
@@ -59,13 +60,13 @@ def trace(record: RunRecord) -> TraceEvent:
 def _workers(lines: Iterable[Line], record: RunRecord) -> list[str]:
     """Return every life of every worker, by first appearance of its slot, even without a join."""
     events = (line.event for line in lines if isinstance(line, Entry))
-    came_or_went = [event.worker for event in events if isinstance(event, Joined | Left)]
-    workers = dict.fromkeys([*came_or_went, *record.pushes.worker.unique()])
+    members = [event.worker for event in events if isinstance(event, Joined | Left)]
+    workers = dict.fromkeys([*members, *record.pushes.worker.unique()])
     slots = list(dict.fromkeys(WorkerId(worker).slot for worker in workers))
     return sorted(workers, key=lambda worker: slots.index(WorkerId(worker).slot))
 
 
-def _names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
+def _metadata(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
     """Name and order the processes and tracks."""
     label = f"{label_of(record)}, seed {record.config.seed}"
     for process, name in (
@@ -73,37 +74,21 @@ def _names(tracks: dict[str, int], record: RunRecord) -> Iterator[TraceEvent]:
         (SERVER, "server"),
         (LEAD, "lead, clocks"),
     ):
-        yield {"ph": "M", "pid": process, "name": "process_name", "args": {"name": name}}
-        yield {
-            "ph": "M",
-            "pid": process,
-            "name": "process_sort_index",
-            "args": {"sort_index": process},
-        }
-    threads = [
-        *((WORKERS, track, worker) for worker, track in tracks.items()),
-        *((SERVER, track, name) for track, name in TRACKS.items()),
-    ]
-    for process, track, name in threads:
-        yield {
-            "ph": "M",
-            "pid": process,
-            "tid": track,
-            "name": "thread_name",
-            "args": {"name": name},
-        }
-        yield {
-            "ph": "M",
-            "pid": process,
-            "tid": track,
-            "name": "thread_sort_index",
-            "args": {"sort_index": track},
-        }
+        yield from _name_and_order("process", name, process, {"pid": process})
+    for track, name in TRACKS.items():
+        yield from _name_and_order("thread", name, track, {"pid": SERVER, "tid": track})
+    for worker, track in tracks.items():
+        yield from _name_and_order("thread", worker, track, {"pid": WORKERS, "tid": track})
 
 
-def _holds(lines: Iterable[Line]) -> dict[tuple[str, int], str]:
+def _name_and_order(kind: str, name: str, number: int, ids: TraceEvent) -> Iterator[TraceEvent]:
+    for key, args in (("name", {"name": name}), ("sort_index", {"sort_index": number})):
+        yield {"ph": "M", **ids, "name": f"{kind}_{key}", "args": args}
+
+
+def _hold_reasons(lines: Iterable[Line]) -> dict[tuple[str, int], str]:
     """Return push -> why its worker was held after it."""
-    clocks: dict[str, int] = {}
+    clocks: dict[str, int] = {}  # worker -> clock of its latest push
     reasons: dict[tuple[str, int], str] = {}
     for line in lines:
         if isinstance(line, Entry):
@@ -125,7 +110,7 @@ def _slices(
         computed = row["computed_at_s"]
         began = min(max(released, computed - row["busy_s"]), computed)
         about = {name: row[name] for name in ("clock", "base", "samples", "outcome")}
-        about |= {"loss": _number(row["loss"]), "staleness": _number(row["staleness"])}
+        about |= {"loss": _finite(row["loss"]), "staleness": _finite(row["staleness"])}
         yield from _slice("pull", "transfer", track, released, began, {"clock": clock})
         yield from _slice(f"step {clock}", "step", track, began, computed, about)
         yield from _slice("push", "transfer", track, computed, pushed, {"clock": clock})
@@ -141,7 +126,7 @@ def _slices(
             "ph": "C",
             "pid": LEAD,
             "name": f"lead {worker}",
-            "ts": _us(released),
+            "ts": _microseconds(released),
             "args": {"clocks": row["lead"]},
         }
 
@@ -181,9 +166,9 @@ def _marks(lines: Iterable[Line], tracks: dict[str, int], metric: str) -> Iterat
                         to_native(line.report),
                     )
                 for decision in decisions:
-                    yield from _of_decision(decision, event.at, tracks)
+                    yield from _decision_marks(decision, event.at, tracks)
             case Evaluation():
-                args = {name: _number(value) for name, value in line.metrics.items()}
+                args = {name: _finite(value) for name, value in line.metrics.items()}
                 args |= {"version": line.version}
                 value = line.value(metric)
                 quality = "" if value is None else f": {metric} {metric_text(metric, value)}"
@@ -202,11 +187,11 @@ def _marks(lines: Iterable[Line], tracks: dict[str, int], metric: str) -> Iterat
                 yield _mark(status, "end", at, SERVER, UPDATES, {"error": error} if error else {})
 
 
-def _of_decision(decision: Decision, at: float, tracks: dict[str, int]) -> Iterator[TraceEvent]:
+def _decision_marks(decision: Decision, at: float, tracks: dict[str, int]) -> Iterator[TraceEvent]:
     match decision:
         case Apply(pushes=pushes, version=version):
-            sources = ", ".join(f"{worker} {clock}" for worker, clock in pushes[:20])
-            more = f" and {len(pushes) - 20} more" if len(pushes) > 20 else ""
+            sources = ", ".join(f"{worker} {clock}" for worker, clock in pushes[:MOST_PUSHES])
+            more = f" and {len(pushes) - MOST_PUSHES} more" if len(pushes) > MOST_PUSHES else ""
             yield _mark(
                 f"version {version}", "update", at, SERVER, UPDATES, {"pushes": f"{sources}{more}"}
             )
@@ -222,14 +207,14 @@ def _of_decision(decision: Decision, at: float, tracks: dict[str, int]) -> Itera
         case Switch(to=to, why=why):
             yield _mark(f"switch to {to}", "switch", at, SERVER, CONTROLLER, {"why": why})
         case Suspend(worker=worker, why=why):
-            yield from _of_worker("suspended", worker, at, tracks, {"why": why})
+            yield from _worker_marks("suspended", worker, at, tracks, {"why": why})
         case Restore(worker=worker):
-            yield from _of_worker("restored", worker, at, tracks, {})
+            yield from _worker_marks("restored", worker, at, tracks, {})
         case Note(kind=kind, worker=worker, values=values):
-            yield from _of_worker(kind, worker, at, tracks, values)
+            yield from _worker_marks(kind, worker, at, tracks, values)
 
 
-def _of_worker(
+def _worker_marks(
     name: str, worker: str, at: float, tracks: dict[str, int], args: Mapping[str, Any]
 ) -> Iterator[TraceEvent]:
     """Mark a decision, also on the worker's track."""
@@ -248,24 +233,24 @@ def _mark(
         "tid": track,
         "name": name,
         "cat": category,
-        "ts": _us(at),
+        "ts": _microseconds(at),
         "args": _json_value(args),
     }
 
 
-def _us(at: float) -> float:
+def _microseconds(at: float) -> float:
     return round(at * NS_PER_S) / 1000
 
 
 def _json_value(value: Any) -> Any:
-    """Return a note's or report's data without the numbers that JSON lacks."""
+    """Return the data of a note or report, without numbers that JSON lacks."""
     if isinstance(value, dict):
         return {name: _json_value(inner) for name, inner in value.items()}
     if isinstance(value, list | tuple):
         return [_json_value(inner) for inner in value]
-    return _number(value) if isinstance(value, float) else value
+    return _finite(value) if isinstance(value, float) else value
 
 
-def _number(value: Any) -> float | None:
+def _finite(value: Any) -> float | None:
     """Return a number, with None for NaN and infinity."""
     return None if value is None or value != value or abs(value) == float("inf") else float(value)

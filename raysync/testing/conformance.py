@@ -31,7 +31,7 @@ except ModuleNotFoundError as error:
 STEPS = 60  # events of a history
 PUSHES = 40  # pushes after a history, when only pushes and timers continue
 PATIENCE = 300  # pushes in a row without an update: more than any paradigm collects
-SAMPLES = 8
+SAMPLES = 8  # the batch size of a release without one
 METHODS = ("on_join", "on_push", "on_leave", "on_timer", "on_switch", "explain")
 
 
@@ -79,7 +79,7 @@ def _factory(paradigm: str | Callable[[], Paradigm]) -> Callable[[], Paradigm]:
         raise ConfigError(
             f"{name} is not a Paradigm, but a run of several machines; check the paradigm of each."
         )
-    return lambda: make(name)  # type: ignore[return-value]  # the line above has looked
+    return lambda: make(name)  # type: ignore[return-value]  # checked above
 
 
 class Conformance(RuleBasedStateMachine):
@@ -97,15 +97,15 @@ class Conformance(RuleBasedStateMachine):
         self.machine = Machine(_guarded(self.fresh()), workload)
         self.now = 0.0
         self.lives: dict[int, int] = {}  # slot -> number of its latest life
-        self.flying: dict[str, Release] = {}  # worker -> its release, until it pushes
+        self.in_flight: dict[str, Release] = {}  # worker -> its release, until it pushes
         self.fate: dict[tuple[str, int], str] = {}  # push -> applied or dropped
-        self.sent = 0
-        self.slow = 0
+        self.sent = 0  # the number of pushes
+        self.slow = 0  # the slowest pace after the latest event
         self.version = 0
         self.has_switched = self.has_dropped_stale = False
         self.step_s = step_s  # slot -> seconds of its steps after the history
-        self.is_whole = True  # no failure was found yet
-        self.is_over = False  # after the history, the machine is no longer restored
+        self.is_sound = True  # no failure was found yet
+        self.is_over = False  # the history has ended: the machine is no longer restored
 
     # ---- what happens ----
 
@@ -118,27 +118,27 @@ class Conformance(RuleBasedStateMachine):
         self.lives[slot] = self.lives.get(slot, 0) + 1
         clocks = [member.clock for member in live.values()]
         worker = f"w-{slot}#{self.lives[slot]}"
-        self.send(Joined(at=self.later(seconds), worker=worker))
+        self.send(Joined(at=self.advance(seconds), worker=worker))
         if clocks:
-            slowest = self.machine.roster.clock(worker)
-            assert min(clocks) <= slowest <= max(clocks), "it joins at a clock of its own"
+            clock = self.machine.roster.clock(worker)
+            assert min(clocks) <= clock <= max(clocks), "it joins at a clock of its own"
             unlike_paces = self.has_switched or self.has_dropped_stale
-            assert unlike_paces or slowest == min(clocks), "it joins at the slowest clock"
+            assert unlike_paces or clock == min(clocks), "it joins at the slowest clock"
 
-    @precondition(lambda self: self.flying)
+    @precondition(lambda self: self.in_flight)
     @rule(data=st.data(), seconds=seconds)
     def push(self, data: st.DataObject, seconds: float) -> None:
-        """Send the push of a worker, perhaps of one that has left since."""
-        self.arrive(data.draw(st.sampled_from(sorted(self.flying))), seconds)
+        """Send the push of a worker, which may have left since."""
+        self.arrive(data.draw(st.sampled_from(sorted(self.in_flight))), seconds)
 
     def arrive(self, worker: str, seconds: float, busy_s: float | None = None) -> None:
         """Send a worker's push after some seconds of computing, or of `busy_s`."""
-        release = self.flying.pop(worker)
+        release = self.in_flight.pop(worker)
         steps = release.steps or 1
         self.sent += 1
         self.send(
             Pushed(
-                at=self.later(seconds),
+                at=self.advance(seconds),
                 worker=worker,
                 clock=release.clock,
                 base=release.version,
@@ -153,7 +153,7 @@ class Conformance(RuleBasedStateMachine):
     def leave(self, data: st.DataObject, seconds: float) -> None:
         """Remove a worker, in the middle of a step or while it waits."""
         worker = data.draw(st.sampled_from(sorted(self.machine.roster.live)))
-        self.send(Left(at=self.later(seconds), worker=worker))
+        self.send(Left(at=self.advance(seconds), worker=worker))
 
     @precondition(lambda self: self.machine.timers)
     @rule(late_s=st.sampled_from([0.0, 0.1, 3.0]))
@@ -172,8 +172,8 @@ class Conformance(RuleBasedStateMachine):
         return min(((at, key) for key, at in self.machine.timers.items()), default=(inf, ""))
 
     def teardown(self) -> None:
-        """Let all workers go on after the history."""
-        if not self.has_begun or not self.is_whole:
+        """Let all workers continue after the history."""
+        if not self.has_begun or not self.is_sound:
             return
         self.is_over = True
         self.machine = Machine.restore(self.machine.snapshot(), _guarded(self.fresh()))
@@ -181,7 +181,7 @@ class Conformance(RuleBasedStateMachine):
         until = self.sent + PUSHES
         updated_at, version = self.sent, self.version
         for _ in range(10 * PATIENCE):
-            steps = {worker: self.step_s[int(worker[2])] for worker in self.flying}
+            steps = {worker: self.step_s[int(worker[2])] for worker in self.in_flight}
             due = {worker: due.get(worker, self.now + steps[worker]) for worker in steps}
             at, worker = min(((at, worker) for worker, at in due.items()), default=(inf, ""))
             tick_at, _ = self.next_timer()
@@ -199,18 +199,18 @@ class Conformance(RuleBasedStateMachine):
             assert self.sent - updated_at < PATIENCE, "all compute, and nothing is ever applied"
         raise AssertionError("its timers fire, and nothing is ever applied")
 
-    def later(self, seconds: float) -> float:
+    def advance(self, seconds: float) -> float:
         """Advance the time, and return it."""
         self.now += seconds
         return self.now
 
     def send(self, event: Event) -> None:
         """Feed an event to the machine and to its restored copy, and compare them."""
-        self.is_whole = False
+        self.is_sound = False
         before = self.machine.roster.version
         if self.is_over:
             self.check(self.machine.handle(event))
-            self.is_whole = True
+            self.is_sound = True
             return
         restored = Machine.restore(self.machine.snapshot(), _guarded(self.fresh()))
         decisions = self.machine.handle(event)
@@ -222,7 +222,7 @@ class Conformance(RuleBasedStateMachine):
         )
         self.machine = restored
         self.check(decisions)
-        self.is_whole = True
+        self.is_sound = True
 
     # ---- what must hold ----
 
@@ -235,14 +235,14 @@ class Conformance(RuleBasedStateMachine):
                     assert version == self.version + 1, f"version {version} is out of its turn"
                     self.version = version
                     for push in pushes:
-                        self.use(push, "applied")
+                        self.record_fate(push, "applied")
                 case Drop(push=push, reason=reason):
-                    self.use(push, "dropped")
+                    self.record_fate(push, "dropped")
                     self.has_dropped_stale |= reason == "stale"
                 case Release(worker=worker, version=version):
                     assert version <= self.version, "it may read what is not there yet"
-                    assert worker not in self.flying, f"{worker} is released twice"
-                    self.flying[worker] = decision
+                    assert worker not in self.in_flight, f"{worker} is released twice"
+                    self.in_flight[worker] = decision
                     if self.lead_bound is not None:
                         lead = roster.lead(worker)
                         assert lead <= self.lead_bound, f"{worker} is released {lead} clocks ahead"
@@ -254,7 +254,7 @@ class Conformance(RuleBasedStateMachine):
                 case Switch():
                     self.has_switched = True
 
-    def use(self, push: tuple[str, int], fate: str) -> None:
+    def record_fate(self, push: tuple[str, int], fate: str) -> None:
         """Record the fate of a push."""
         assert push not in self.fate, f"{push} is used twice"
         self.fate[push] = fate
@@ -280,8 +280,8 @@ class Conformance(RuleBasedStateMachine):
         computing, held = set(roster.computing), set(roster.held)
         assert set(roster.members) == computing | held, "a member neither computes nor is held"
         assert not computing & held, "a member computes and is held"
-        flying = {worker for worker in self.flying if worker in roster.members}
-        assert computing == flying, "a worker computes without a release"
+        in_flight = {worker for worker in self.in_flight if worker in roster.members}
+        assert computing == in_flight, "a worker computes without a release"
 
     @invariant()
     def the_slowest_never_falls(self) -> None:
@@ -292,18 +292,18 @@ class Conformance(RuleBasedStateMachine):
 
     @property
     def has_begun(self) -> bool:
-        """Whether `start` has run: Hypothesis checks invariants before, too."""
+        """Whether `start` has run: Hypothesis checks invariants also before it."""
         return hasattr(self, "machine")
 
 
 def _guarded(paradigm: Paradigm) -> Paradigm:
     """Make every method of a paradigm fail that changes the roster (clause 9 of the contract)."""
     for name in METHODS:
-        setattr(paradigm, name, _watched(name, getattr(paradigm, name)))
+        setattr(paradigm, name, _without_changes(name, getattr(paradigm, name)))
     return paradigm
 
 
-def _watched(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+def _without_changes(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
     def call(roster: Any, *arguments: Any) -> Any:
         before = repr(roster.dump())
         answer = method(roster, *arguments)

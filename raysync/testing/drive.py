@@ -29,15 +29,15 @@ class Drive:
 
     def join(self, worker: str, at: float | None = None) -> list[Decision]:
         """Join a worker."""
-        return self.machine.handle(Joined(at=self._at(at), worker=worker))
+        return self.machine.handle(Joined(at=self._advance(at), worker=worker))
 
     def leave(self, worker: str, at: float | None = None) -> list[Decision]:
         """Remove a worker."""
-        return self.machine.handle(Left(at=self._at(at), worker=worker))
+        return self.machine.handle(Left(at=self._advance(at), worker=worker))
 
     def tick(self, key: str) -> list[Decision]:
         """Fire a timer when it is due, or now if that is later."""
-        at = self._at(max(self.now, self.machine.timers[key]))
+        at = self._advance(max(self.now, self.machine.timers[key]))
         return self.machine.handle(TimerFired(at=at, key=key))
 
     def push(
@@ -62,7 +62,7 @@ class Drive:
         steps = (member and member.steps) or 1
         return self.machine.handle(
             Pushed(
-                at=self._at(at),
+                at=self._advance(at),
                 worker=worker,
                 clock=clock,
                 base=base,
@@ -72,6 +72,6 @@ class Drive:
             )
         )
 
-    def _at(self, at: float | None) -> float:
+    def _advance(self, at: float | None) -> float:
         self.now = self.now if at is None else at
         return self.now

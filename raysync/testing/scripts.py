@@ -50,12 +50,19 @@ def check_script(path: Path, *, rewrite: bool = False) -> None:
         assert answered == text, _difference(text, answered, str(path))
 
 
+def _difference(written: str, answered: str, source: str) -> str:
+    lines = unified_diff(
+        written.splitlines(), answered.splitlines(), f"{source}, as written", "as answered"
+    )
+    return "\n".join(lines)
+
+
 def play(text: str, source: str = "the script") -> str:
     """Replace a script's answers by the machine's; raise `ConfigError` at an unreadable line."""
     machine: Machine | None = None
     lines: list[str] = []
     workload = None
-    released: dict[str, Release] = {}
+    released: dict[str, Release] = {}  # worker -> its latest release
     for number, line in enumerate(text.splitlines(), start=1):
         words = line.split()
         where = f"{source}:{number}"
@@ -66,57 +73,18 @@ def play(text: str, source: str = "the script") -> str:
             workload = int(words[1])
             lines.append(line)
         elif words[0] == "paradigm":
-            machine = Machine(_paradigm(words[1:], where), workload)
+            machine = Machine(_make_paradigm(words[1:], where), workload)
             lines.append(line)
         elif words[0].replace(".", "").isdecimal():
             if machine is None:
                 raise ConfigError(f"{where}: an event comes before the line `paradigm NAME`.")
-            decisions = machine.handle(_event(words, released, where))
-            released |= {step.worker: step for step in decisions if isinstance(step, Release)}
+            decisions = machine.handle(_parse_event(words, released, where))
+            released |= {each.worker: each for each in decisions if isinstance(each, Release)}
             lines += [line, "----", *map(decision_text, decisions)]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def decision_text(decision: Decision) -> str:
-    """Format a decision as a line of a script."""
-    match decision:
-        case Apply(pushes=pushes, version=version, phase=phase, publish=publish, weights=weights):
-            taken = " ".join(f"{worker}@{clock}" for worker, clock in pushes)
-            weighed = f" weighted {' '.join(f'{weight:g}' for weight in weights)}" * bool(weights)
-            under = f" under {phase}" if phase else ""
-            silent = "" if publish else ", not published"
-            return f"apply {taken}{weighed} -> version {version}{under}{silent}"
-        case Release(worker=worker, clock=clock, version=version, pull=pull, steps=steps):
-            several = "" if steps is None else f" steps={steps}"
-            pulls = "" if pull else ", without a pull"
-            return f"release {worker} clock={clock} version={version}{several}{pulls}"
-        case Hold(worker=worker, why=why):
-            return f"hold {worker}: {why}"
-        case Drop(push=(worker, clock), why=why):
-            return f"drop {worker}@{clock}: {why}"
-        case Note(kind=kind, worker=worker, values=values):
-            described = " ".join(f"{key}={value}" for key, value in values.items())
-            return f"note {kind} {worker}: {described}"
-        case Suspend(worker=worker, why=why):
-            return f"suspend {worker} {why}"
-        case Restore(worker=worker):
-            return f"restore {worker}"
-        case SetTimer(key=key, at=at):
-            return f"timer {key}: {'off' if at is None else f'{at:g} s'}"
-        case Switch(to=to, why=why):
-            return f"switch to {to}: {why}"
-        case _:
-            assert_never(decision)
-
-
-def _difference(written: str, answered: str, source: str) -> str:
-    lines = unified_diff(
-        written.splitlines(), answered.splitlines(), f"{source}, as written", "as answered"
-    )
-    return "\n".join(lines)
-
-
-def _paradigm(words: list[str], where: str) -> Paradigm:
+def _make_paradigm(words: list[str], where: str) -> Paradigm:
     name, *settings = words
     pairs = (setting.partition("=") for setting in settings)
     paradigm = make(name, **{key: read_yaml(value, where) for key, _, value in pairs})
@@ -125,7 +93,7 @@ def _paradigm(words: list[str], where: str) -> Paradigm:
     return paradigm
 
 
-def _event(words: list[str], released: dict[str, Release], where: str) -> Event:
+def _parse_event(words: list[str], released: dict[str, Release], where: str) -> Event:
     at, verb, name = float(words[0]), words[1], " ".join(words[2:])
     match verb:
         case "join":
@@ -149,3 +117,35 @@ def _event(words: list[str], released: dict[str, Release], where: str) -> Event:
         case "timer":
             return TimerFired(at=at, key=name)
     raise ConfigError(f"{where}: {verb!r}; an event is one of join, leave, push and timer.")
+
+
+def decision_text(decision: Decision) -> str:
+    """Format a decision as a line of a script."""
+    match decision:
+        case Apply(pushes=pushes, version=version, phase=phase, publish=publish, weights=weights):
+            applied = " ".join(f"{worker}@{clock}" for worker, clock in pushes)
+            weighed = f" weighted {' '.join(f'{weight:g}' for weight in weights)}" * bool(weights)
+            under = f" under {phase}" if phase else ""
+            silent = "" if publish else ", not published"
+            return f"apply {applied}{weighed} -> version {version}{under}{silent}"
+        case Release(worker=worker, clock=clock, version=version, pull=pull, steps=steps):
+            several = "" if steps is None else f" steps={steps}"
+            pulls = "" if pull else ", without a pull"
+            return f"release {worker} clock={clock} version={version}{several}{pulls}"
+        case Hold(worker=worker, why=why):
+            return f"hold {worker}: {why}"
+        case Drop(push=(worker, clock), why=why):
+            return f"drop {worker}@{clock}: {why}"
+        case Note(kind=kind, worker=worker, values=values):
+            described = " ".join(f"{key}={value}" for key, value in values.items())
+            return f"note {kind} {worker}: {described}"
+        case Suspend(worker=worker, why=why):
+            return f"suspend {worker} {why}"
+        case Restore(worker=worker):
+            return f"restore {worker}"
+        case SetTimer(key=key, at=at):
+            return f"timer {key}: {'off' if at is None else f'{at:g} s'}"
+        case Switch(to=to, why=why):
+            return f"switch to {to}: {why}"
+        case _:
+            assert_never(decision)

@@ -10,7 +10,7 @@ from typing import Any
 
 from raysync.tracking.library import LibraryRun
 
-# the end that a run's process did not send
+# the ending of a run whose process was killed before it sent one
 KILLED = {"status": "killed", "samples": 0, "summary": {}, "files": [], "models": []}
 
 
@@ -30,7 +30,7 @@ def main() -> None:
     except BaseException as error:
         lines = str(error).strip().splitlines()
         answer("error", f"{type(error).__name__}: {lines[0]}" if lines else type(error).__name__)
-        os._exit(0)  # without the library's own end, which may wait for what has failed
+        os._exit(0)  # without the library's exit handlers, which may wait for what has failed
 
 
 def _serve(library: type[LibraryRun], answer: Any) -> None:
@@ -41,7 +41,7 @@ def _serve(library: type[LibraryRun], answer: Any) -> None:
         if "begin" in message:
             begin, arguments = message["begin"], message["arguments"]
             for name, value in library.environment(begin, arguments).items():
-                # these libraries read from the environment where to write; the user's settings win
+                # the libraries read output folders from the environment; the user's settings win
                 if name not in os.environ or "dir" in arguments:
                     os.environ[name] = value
             run = library(begin, arguments)

@@ -6,10 +6,10 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any
 
-# Arguments for every library: whether to log the record's files as an artifact (default: yes), and
-# the trained models (default: no).
-OURS = ("log_record", "log_model")
-FAILED = ("failed", "diverged", "killed")
+# The arguments of every library: whether to log the record's files as an artifact (default: yes),
+# and the trained models (default: no).
+COMMON_ARGUMENTS = ("log_record", "log_model")
+FAILED = ("failed", "diverged", "killed")  # statuses of runs that libraries mark as failed
 
 
 class LibraryRun(ABC):
@@ -27,8 +27,8 @@ class LibraryRun(ABC):
 
     @classmethod
     @abstractmethod
-    def arguments(cls) -> tuple[str, ...]:
-        """Return the names of its own arguments. The library is installed."""
+    def argument_names(cls) -> tuple[str, ...]:
+        """Return the names of the library's arguments. The library is installed."""
 
     @classmethod
     def environment(cls, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
@@ -47,5 +47,5 @@ class LibraryRun(ABC):
         return [*(run["files"] if self._log_record else []), *models]
 
 
-def theirs(arguments: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in arguments.items() if name not in OURS}
+def library_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in arguments.items() if name not in COMMON_ARGUMENTS}

@@ -35,16 +35,15 @@ class MlflowRun(LibraryRun):
 
     @classmethod
     @override
-    def arguments(cls) -> tuple[str, ...]:
+    def argument_names(cls) -> tuple[str, ...]:
         return ("tracking_uri", "artifact_location", "experiment_name", "run_name", "tags")
 
     def __init__(self, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         super().__init__(run, arguments)
         self._entities = import_module("mlflow.entities")
-        own = Path(run["folder"]) / "mlflow"
         variables = import_module("mlflow.environment_variables")
         uri = arguments.get("tracking_uri") or variables.MLFLOW_TRACKING_URI.get()
-        uri = uri or f"{SQLITE}{own.absolute() / 'mlflow.db'}"
+        uri = uri or f"{SQLITE}{Path(run['folder']).absolute() / 'mlflow' / 'mlflow.db'}"
         folder = Path(uri.removeprefix(SQLITE)).absolute().parent if SQLITE in uri else None
         # the trials of a sweep begin together, and each would create the tables of a new database
         with nullcontext() if folder is None else _locked(folder):
@@ -55,7 +54,7 @@ class MlflowRun(LibraryRun):
         location = arguments.get("artifact_location", folder and (folder / "artifacts").as_uri())
         tags = {"paradigm": run["tags"][0], "engine": run["tags"][1], "group": run["group"]}
         created = self._client.create_run(
-            self._experiment(name, location),
+            self._experiment_id(name, location),
             start_time=self._milliseconds(0.0),
             run_name=arguments.get("run_name", run["name"]),
             tags=tags | arguments.get("tags", {}),
@@ -68,7 +67,7 @@ class MlflowRun(LibraryRun):
     def environment(cls, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> dict[str, str]:
         return {"MLFLOW_DISABLE_TELEMETRY": "true"}
 
-    def _experiment(self, name: str, location: str | None) -> str:
+    def _experiment_id(self, name: str, location: str | None) -> str:
         with suppress(import_module("mlflow.exceptions").MlflowException):
             return str(self._client.create_experiment(name, artifact_location=location))
         found = self._client.get_experiment_by_name(name)  # another run may just have created it
@@ -90,10 +89,10 @@ class MlflowRun(LibraryRun):
     @override
     def log(self, samples: int, seconds: float, metrics: Mapping[str, float]) -> None:
         at = self._milliseconds(seconds)
-        rows = {**metrics, "seconds": seconds}
+        values = {**metrics, "seconds": seconds}
         self._client.log_batch(
             self._id,
-            metrics=[self._entities.Metric(name, rows[name], at, samples) for name in rows],
+            metrics=[self._entities.Metric(name, values[name], at, samples) for name in values],
         )
 
     @override

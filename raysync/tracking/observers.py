@@ -69,7 +69,7 @@ class Observers:
         self._remark = self._notify  # the journal is closed
         failures: list[RunFailed] = []
         try:
-            record = self._record() if self._observers else None
+            record = self._load_record() if self._observers else None
             for observer in list(self._observers) if record is not None else []:
                 try:
                     self._call_one(observer, "on_end", record)
@@ -87,7 +87,7 @@ class Observers:
             raise RunFailed(problem) from failures[0]
         self._notify(problem)
 
-    def _record(self) -> RunRecord | None:
+    def _load_record(self) -> RunRecord | None:
         with suppress(RaysyncError):
             record = load(self._run.folder, trust=True)
             if record.summary:
@@ -106,7 +106,7 @@ class Observers:
             function(*arguments)
         except Exception as error:
             if not isinstance(observer, Tracker):
-                raise RunFailed(_blame(observer, method, error)) from error
+                raise RunFailed(_failure_text(observer, method, error)) from error
             self._observers.remove(observer)
             observer.close()
             why = " ".join(str(error).split()) or type(error).__name__
@@ -115,7 +115,7 @@ class Observers:
             )
 
 
-def _blame(callback: object, method: str, error: Exception) -> str:
+def _failure_text(callback: object, method: str, error: Exception) -> str:
     *_, last = extract_tb(error.__traceback__)
     text = " ".join(str(error).split())
     what = f"{type(error).__name__}: {text}" if text else type(error).__name__

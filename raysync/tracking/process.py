@@ -1,7 +1,7 @@
 """A tracking library in its own process, so that it can neither delay nor break the run.
 
-A network that hangs, threads, signal handlers, global settings and the environment stay there, and
-concurrent runs do not interfere. Messages are lines of JSON:
+A network that hangs, threads, signal handlers, global settings and the environment concern that
+process alone, and concurrent runs do not interfere. Messages are lines of JSON:
 
     to the library      {"begin": {...}}, {"log": {...}}, ..., {"end": {...}}
     from the library    {"notice": text} or {"error": text}
@@ -29,8 +29,8 @@ import raysync
 from raysync.errors import RaysyncError
 from raysync.tracking.rows import Beginning, Ending, Row
 
-END_S = 300.0
-"""The limit for the library to send what is left after the end of a run."""
+END_LIMIT_S = 300.0
+"""The time limit for the library to send the rest after the end of a run."""
 PROGRAM = "import sys; sys.path.append({path!r}); from raysync.tracking.child import main; main()"
 
 
@@ -66,37 +66,37 @@ class LibraryProcess:
             encoding="utf-8",
             start_new_session=True,  # Ctrl-C is for the run, which then reports its end
         )
-        for work in (self._write, self._read):
+        for work in (self._write_messages, self._read_answers):
             thread = Thread(target=work, args=(process,), daemon=True)
             thread.start()
             self._threads.append(thread)
         self._send({"begin": asdict(run), "arguments": self._arguments})
 
-    def go_back(self, samples: int) -> bool:
-        return False  # a library keeps its rows
+    def rewind(self, samples: int) -> bool:
+        return False  # a library cannot forget rows
 
     def log(self, row: Row) -> None:
         self._send({"log": asdict(row)})
 
     def flush(self) -> None:
-        self._take_answers()
+        self._handle_answers()
 
     def end(self, run: Ending) -> None:
         """Wait for the library to finish.
 
         Raises:
-            TrackerFailed: it failed, or took longer than `END_S`.
+            TrackerFailed: it failed, or took longer than `END_LIMIT_S`.
         """
         assert self._process is not None, "an end before the beginning"
         self._send({"end": asdict(run)})
-        self._unsent.put("")
+        self._unsent.put("")  # ends `_write_messages`
         try:
-            self._process.wait(END_S)
+            self._process.wait(END_LIMIT_S)
         except subprocess.TimeoutExpired:
-            raise TrackerFailed(f"it has not ended after {END_S:g} s") from None
+            raise TrackerFailed(f"it has not ended after {END_LIMIT_S:g} s") from None
         for thread in self._threads:
             thread.join()
-        self._take_answers()
+        self._handle_answers()
         if self._process.returncode:
             raise TrackerFailed(f"its process exited with {self._process.returncode}")
 
@@ -112,10 +112,10 @@ class LibraryProcess:
         self._process.wait()
 
     def _send(self, message: dict[str, Any]) -> None:
-        self._take_answers()
+        self._handle_answers()
         self._unsent.put(json.dumps(message) + "\n")
 
-    def _take_answers(self) -> None:
+    def _handle_answers(self) -> None:
         with suppress(Empty):
             while True:
                 answer = self._answers.get_nowait()
@@ -123,7 +123,7 @@ class LibraryProcess:
                     raise TrackerFailed(answer["error"])
                 self._notify(answer["notice"])
 
-    def _write(self, process: subprocess.Popen[str]) -> None:
+    def _write_messages(self, process: subprocess.Popen[str]) -> None:
         assert process.stdin is not None, "a process without a pipe"
         # A library that hangs fills its pipe, and then only this thread waits. If the process is
         # gone, its answers or its exit status say why.
@@ -132,7 +132,7 @@ class LibraryProcess:
                 pipe.write(text)
                 pipe.flush()
 
-    def _read(self, process: subprocess.Popen[str]) -> None:
+    def _read_answers(self, process: subprocess.Popen[str]) -> None:
         assert process.stdout is not None, "a process without a pipe"
         with process.stdout as pipe:
             for line in pipe:

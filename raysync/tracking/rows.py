@@ -12,8 +12,9 @@ from raysync.record.reader import RunRecord
 from raysync.record.writer import MODEL_FILES
 from raysync.tracking.callback import RunStart
 
-LEADS_SHOWN = 64
-"""With more members than this, leads are left out: the curves could not be read."""
+MOST_LEADS = 64
+"""With more members than this, leads are omitted: their curves could not be read."""
+EVALUATION = "evaluation/"  # the prefix of an evaluation's metrics
 # settings of a file that do not concern a single run
 OF_OTHER_RUNS = ("paradigms", "seeds", "sweep", "switch_search", "published")
 FILES = (
@@ -36,7 +37,7 @@ class Beginning:
     config: Mapping[str, Any]
     """Its settings by dotted key, `workers.0.count`; secrets are masked."""
     began: float
-    """The time of the request, in seconds since 1970."""
+    """When the run was requested, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
@@ -68,10 +69,8 @@ class Sink(Protocol):
 
     def begin(self, run: Beginning) -> None: ...
 
-    def go_back(self, samples: int) -> bool:
-        """Forget all evaluations, and later measures, of a run that resumes at `samples`, if
-        possible.
-        """
+    def rewind(self, samples: int) -> bool:
+        """Forget all evaluations, and measures after `samples`; return whether that is possible."""
 
     def log(self, row: Row) -> None: ...
 
@@ -98,27 +97,19 @@ def beginning_of(run: RunStart) -> Beginning:
         name=run.name,
         group=run.group,
         tags=(label, experiment.engine, *trial),
-        config={"paradigm_label": label, **dict(_flat("", config))},
+        config={"paradigm_label": label, **dict(_flattened("", config))},
         began=run.began.timestamp(),
     )
 
 
-def _flat(path: str, value: Any) -> Iterator[tuple[str, Any]]:
-    items = (
-        value.items()
-        if isinstance(value, Mapping)
-        else enumerate(value)
-        if isinstance(value, list | tuple)
-        else None
-    )
-    if items is None:
+def _flattened(path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, list | tuple):
+        value = dict(enumerate(value))
+    if not isinstance(value, Mapping):
         yield path, value
         return
-    for key, inner in items:
-        yield from _flat(f"{path}.{key}" if path else str(key), inner)
-
-
-EVALUATION = "evaluation/"  # the prefix of an evaluation's metrics
+    for key, inner in value.items():
+        yield from _flattened(f"{path}.{key}" if path else str(key), inner)
 
 
 def evaluation_row(evaluation: Evaluation, workload_samples: int) -> Row:
@@ -142,7 +133,7 @@ def measures_row(measures: Measures) -> Row:
         )
         if summary[key] is not None
     }
-    if len(leads) <= LEADS_SHOWN:
+    if len(leads) <= MOST_LEADS:
         metrics |= {
             f"lead/{worker.replace('#', '.')}": float(lead) for worker, lead in leads.items()
         }

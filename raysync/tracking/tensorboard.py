@@ -18,14 +18,14 @@ from tensorboardX.summary import scalar
 from raysync.record.storage import NEW
 from raysync.tracking.rows import EVALUATION, Beginning, Ending, Row
 
-PREFIX, NAMES = "events", "events.out.tfevents.*"  # of the file
-HEAD, FOOT = 12, 4  # bytes around an event
+PREFIX, NAMES = "events", "events.out.tfevents.*"  # the prefix and the pattern of file names
+HEAD, FOOT = 12, 4  # the bytes before and after an event
 
 
 class EventFile:
     """A `Sink` to a run's event file, whose steps are samples applied.
 
-    An event's time is the run's request plus its own seconds, for TensorBoard's "relative" axis.
+    An event's time is the run's request plus the row's seconds, for TensorBoard's "relative" axis.
     """
 
     def __init__(self) -> None:
@@ -36,13 +36,13 @@ class EventFile:
     def begin(self, run: Beginning) -> None:
         self._folder, self._began = Path(run.folder), run.began
 
-    def go_back(self, samples: int) -> bool:
+    def rewind(self, samples: int) -> bool:
         # Rewrite the file up to the checkpoint, so that any reader finds each step once. A
         # `purge_step`, which only TensorBoard honours, would keep evaluations of earlier steps that
         # were logged after the checkpoint.
         self.close()
-        for rest in self._folder.glob(f"{NAMES}{NEW}"):  # left by a killed process
-            rest.unlink()
+        for leftover in self._folder.glob(f"{NAMES}{NEW}"):  # of a killed process
+            leftover.unlink()
         files = sorted(self._folder.glob(NAMES))
         self._writer = EventsWriter(str(self._folder / PREFIX), NEW)
         for event in (event for file in files for event in _scalars_in(file)):

@@ -9,7 +9,7 @@ from raysync.record.reader import RunRecord
 from raysync.tracking.callback import Callback, RunStart
 from raysync.tracking.rows import Sink, beginning_of, ending_of, evaluation_row, measures_row
 
-EVERY = 0.01
+ROW_EVERY = 0.01
 """Progress between rows of measures without an evaluation."""
 
 
@@ -22,11 +22,10 @@ class Tracker(Callback):
         self.name = name
         self._sink = sink
         self._resumptions = 0
-        self._evaluations = 0  # the number that was logged, or need not be
-        self._evaluated = -1.0  # progress of the latest evaluation that was logged
-        self._progress = -1.0  # progress of the latest row of measures
-        # progress up to which logged evaluations were lost and will be repeated
-        self._repeated_until = -1.0
+        self._evaluation_count = 0  # the number of evaluations that were logged, or need not be
+        self._evaluation_progress = -1.0  # the progress of the latest evaluation that was logged
+        self._row_progress = -1.0  # the progress of the latest row of measures
+        self._repeated_until = -1.0  # logged evaluations up to this progress are lost and repeated
 
     @override
     def on_start(self, run: RunStart) -> None:
@@ -34,34 +33,34 @@ class Tracker(Callback):
 
     @override
     def on_progress(self, measures: Measures) -> None:
-        # Evaluations are logged here: a resumed run may have lost and repeat some.
+        # not in `on_evaluation`: a resumed run may have lost evaluations, and repeat them
         if len(measures.resumptions) > self._resumptions:
-            self._go_back(measures)
-        is_due = self._log_evaluations(measures) and measures.progress >= self._progress
-        if is_due or measures.ended or measures.progress >= self._progress + EVERY:
-            self._progress = measures.progress
+            self._rewind(measures)
+        is_due = self._log_evaluations(measures) and measures.progress >= self._row_progress
+        if is_due or measures.ended or measures.progress >= self._row_progress + ROW_EVERY:
+            self._row_progress = measures.progress
             self._sink.log(measures_row(measures))
             self._sink.flush()
 
-    def _go_back(self, measures: Measures) -> None:
+    def _rewind(self, measures: Measures) -> None:
         self._resumptions = len(measures.resumptions)
-        if self._sink.go_back(measures.samples):
-            self._evaluations, self._evaluated, self._progress = 0, -1.0, -1.0
+        if self._sink.rewind(measures.samples):
+            self._evaluation_count, self._evaluation_progress, self._row_progress = 0, -1.0, -1.0
         else:
-            self._evaluations = min(self._evaluations, len(measures.evaluations))
-            self._repeated_until = self._evaluated
+            self._evaluation_count = min(self._evaluation_count, len(measures.evaluations))
+            self._repeated_until = self._evaluation_progress
 
     def _log_evaluations(self, measures: Measures) -> bool:
         """Log new evaluations; return whether there are any."""
         new = [
             evaluation
-            for evaluation in measures.evaluations[self._evaluations :]
+            for evaluation in measures.evaluations[self._evaluation_count :]
             if evaluation.progress > self._repeated_until
         ]
-        self._evaluations = len(measures.evaluations)
+        self._evaluation_count = len(measures.evaluations)
         for evaluation in new:
             self._sink.log(evaluation_row(evaluation, measures.workload_samples))
-            self._evaluated = evaluation.progress
+            self._evaluation_progress = evaluation.progress
         return bool(new)
 
     @override

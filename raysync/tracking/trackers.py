@@ -10,7 +10,7 @@ from typing import Any
 from raysync.config import Experiment, Named
 from raysync.config.experiment import TRACKERS
 from raysync.errors import ConfigError, unknown_name
-from raysync.tracking.library import OURS, LibraryRun
+from raysync.tracking.library import COMMON_ARGUMENTS, LibraryRun
 from raysync.tracking.process import LibraryProcess
 from raysync.tracking.rows import Sink
 from raysync.tracking.tracker import Tracker
@@ -32,11 +32,11 @@ def check_trackers(experiment: Experiment) -> None:
                 f"{where}: the package {choice.name} is not installed: pip install"
                 f" 'raysync[{choice.name}]'."
             )
-        for name in OURS:
+        for name in COMMON_ARGUMENTS:
             if not isinstance(choice.parameters.get(name, True), bool):
                 raise ConfigError(f"{where}: {name} must be true or false.")
-        unknown = [name for name in choice.parameters if name not in OURS]
-        allowed = (*kind.arguments(), *OURS) if unknown else ()
+        unknown = [name for name in choice.parameters if name not in COMMON_ARGUMENTS]
+        allowed = (*kind.argument_names(), *COMMON_ARGUMENTS) if unknown else ()
         for name in unknown:
             if name not in allowed:
                 raise unknown_name("argument", name, allowed, where=where)

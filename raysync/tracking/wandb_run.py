@@ -11,7 +11,7 @@ from typing import Any
 
 from typing_extensions import override
 
-from raysync.tracking.library import FAILED, LibraryRun, theirs
+from raysync.tracking.library import FAILED, LibraryRun, library_arguments
 
 
 class WandbRun(LibraryRun):
@@ -24,7 +24,7 @@ class WandbRun(LibraryRun):
     def __init__(self, run: Mapping[str, Any], arguments: Mapping[str, Any]) -> None:
         super().__init__(run, arguments)
         self._wandb = import_module("wandb")
-        given = theirs(arguments)
+        given = library_arguments(arguments)
         settings = {"console": "off", "silent": True} | given.pop("settings", {})
         defaults = {
             "project": "raysync",
@@ -43,8 +43,8 @@ class WandbRun(LibraryRun):
 
     @classmethod
     @override
-    def arguments(cls) -> tuple[str, ...]:
-        # the run sets the configuration
+    def argument_names(cls) -> tuple[str, ...]:
+        # `config` is no argument: it is the run's configuration
         parameters = signature(import_module("wandb").init).parameters
         return tuple(name for name in parameters if name != "config")
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from raysync.config import Experiment, Link, Network, WorkerGroup
 from raysync.errors import ConfigError
-from raysync.randomness import begun_key, standard_normal_at
+from raysync.randomness import hash_prefix, standard_normal_at
 from raysync.virtual.flows import FairLink, Lane
 from raysync.virtual.transfers import AnyRoute, FairRoute, LongPath, Path, QueueLink
 
@@ -240,7 +240,7 @@ class NetworkRoutes:
 
 def _weights(experiment: Experiment) -> Iterable[float]:
     # A fixed number of draws repeats: a draw takes as long as the simulation of a transfer.
-    sigma, begun = experiment.network.share_sigma, begun_key(experiment.seed, "share")
+    sigma, begun = experiment.network.share_sigma, hash_prefix(experiment.seed, "share")
     if not sigma:
         return (1.0,)
     return [exp(sigma * standard_normal_at(begun, number)) for number in range(WEIGHTS)]

@@ -248,7 +248,7 @@ class VirtualBackend:
         for value in inputs:
             at, route = value.at, routes.get(value.site) if routes else None
             if route is not None:
-                both = fault if value.fault is NO_FAULT else fault.beside(value.fault)
+                both = fault if value.fault is NO_FAULT else fault.combine(value.fault)
                 if at < inf and not isinstance(route, FairRoute):
                     at = route.arrival(at if at > now else now, both)
                 else:

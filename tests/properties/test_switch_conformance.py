@@ -39,7 +39,7 @@ class SwitchConformance(Conformance):
 
     def check(self, decisions):
         self.journal += decisions
-        under_way, switched_to = set(self.flying), None
+        under_way, switched_to = set(self.in_flight), None
         super().check(decisions)
         for decision in decisions:
             match decision:
@@ -92,12 +92,12 @@ class SwitchConformance(Conformance):
         slowest = slowest or {roster.floor_clock}
         apart = {roster.live[worker].clock for worker in (*roster.suspended, *roster.outdated)}
         worker = f"w-{slot}#{self.lives[slot]}"
-        self.send(Joined(at=self.later(seconds), worker=worker))
+        self.send(Joined(at=self.advance(seconds), worker=worker))
         clocks = {min({one, *apart}) for one in slowest} | apart
         assert self.machine.roster.clock(worker) in clocks
 
     def arrive(self, worker, seconds, busy_s=None):
-        clock, outdated = self.flying[worker].clock, worker in self.outdated
+        clock, outdated = self.in_flight[worker].clock, worker in self.outdated
         self.outdated.discard(worker)
         super().arrive(worker, seconds, busy_s)
         if outdated or (worker in self.suspended and worker in self.machine.roster.live):

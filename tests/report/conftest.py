@@ -9,7 +9,7 @@ import yaml
 
 import raysync
 from raysync.record.sweeps import RECORDS, TrialNote, trial_name, write_note, write_table
-from raysync.results.collection import CollectedRun, Collection, Failed, collect
+from raysync.results.collection import CollectedRun, Collection, FailedTrial, collect
 from tests.builders.reports import (
     BASE,
     DIVERGED,
@@ -114,7 +114,7 @@ def made(tmp_path):
         for paradigm, summaries in results.items():
             for seed, summary in enumerate(summaries):
                 if summary is None:
-                    failed.append(Failed(99, scenario, paradigm, seed, "broke"))
+                    failed.append(FailedTrial(99, scenario, paradigm, seed, "broke"))
                     continue
                 of_run = {"engine": "virtual", "target": TARGET, "seed": seed} | settings
                 runs.append(

@@ -31,7 +31,7 @@ SCENARIOS = ("update.lr=0.05", "update.lr=0.2")
 
 
 def test_a_sweep_by_scenario_paradigm_and_seed(sweep):
-    groups = sweep.scenarios()
+    groups = sweep.scenarios
     assert tuple(groups) == SCENARIOS
     for scenario, lr in zip(SCENARIOS, LEARNING_RATES, strict=True):
         assert tuple(groups[scenario]) == sweep.paradigms == LABELS
@@ -41,7 +41,7 @@ def test_a_sweep_by_scenario_paradigm_and_seed(sweep):
             assert {run.record.config.update.lr for run in runs[:3]} == {lr}
     assert len(sweep.runs) == 19
     assert sweep.name == "tiny"
-    assert sweep.success(SCENARIOS[0]).time_key == "time_to_target_s"
+    assert sweep.criteria(SCENARIOS[0]).time_key == "time_to_target_s"
 
 
 def test_a_diverged_trial_is_a_run_and_a_lost_one_is_listed(sweep):
@@ -59,7 +59,7 @@ def test_a_diverged_trial_is_a_run_and_a_lost_one_is_listed(sweep):
 
 def test_a_folder_of_records(runs_folder):
     collection = collect([runs_folder])
-    [groups] = collection.scenarios().values()
+    [groups] = collection.scenarios.values()
     assert {label: [run.seed for run in runs] for label, runs in groups.items()} == {
         label: [0, 1] for label in LABELS
     }
@@ -105,7 +105,7 @@ def test_other_code_of_the_task_is_another_scenario(own_copy):
         coded(folder, task=("1" if folder != again else "2") * 64)
     collection = collect([own_copy])
     assert collection.superseded == 0
-    sizes = sorted(sum(map(len, runs.values())) for runs in collection.scenarios().values())
+    sizes = sorted(sum(map(len, runs.values())) for runs in collection.scenarios.values())
     assert sizes == [1, 6]
     [text] = cautions(collection)
     assert "11111111" in text
@@ -115,7 +115,7 @@ def test_other_code_of_the_task_is_another_scenario(own_copy):
 def test_other_code_of_a_paradigm_is_another_arm(own_copy):
     for number, folder in enumerate(sorted(own_copy.iterdir())):
         coded(folder, paradigm=str(number) * 64 if "-bsp-" in folder.name else None)
-    [groups] = collect([own_copy]).scenarios().values()
+    [groups] = collect([own_copy]).scenarios.values()
     assert sorted(map(len, groups.values())) == [1, 1, 2, 2]
     assert cautions(collect([own_copy]))
 
@@ -125,7 +125,7 @@ def test_the_same_code_and_other_files_of_a_paradigm_are_compared(own_copy):
     for folder in own_copy.iterdir():
         coded(folder, paradigm="3" * 64 if "-bsp-" in folder.name else None)
     collection = collect([own_copy])
-    [groups] = collection.scenarios().values()
+    [groups] = collection.scenarios.values()
     assert tuple(groups) == LABELS
     assert cautions(collection) == []
 
@@ -230,9 +230,9 @@ def test_values_in_words(value, text):
     ],
 )
 def test_by_what_runs_are_judged(made, settings, summary, said):
-    success = made({"bsp": [summary]}, **settings).success("")
-    target = success.target and success.target.value
-    assert (success.metric, target, success.time_key) == said
+    criteria = made({"bsp": [summary]}, **settings).criteria("")
+    target = criteria.target and criteria.target.value
+    assert (criteria.metric, target, criteria.time_key) == said
 
 
 def test_a_number_that_is_none():

@@ -492,7 +492,7 @@ def test_a_journal_that_was_cut_off_is_said_to_be(record, call):
     kill(record)
     assert tells(call("report", "--format", "md", record)[1], "killed")
     [run] = collect([record]).runs
-    assert run.unfinished
+    assert run.incomplete_reason
 
 
 def test_what_follows_the_closing_line_is_damage(record):

@@ -19,11 +19,18 @@ from raysync.record.writer import schema_of
 from raysync.results.collection import collect
 from raysync.results.figures import figures_of, series_of
 from raysync.results.figures.colours import COLOURS, HUES, painted
-from raysync.results.figures.downsample import POINTS, binned, common, evenly, kept, shares_up_to
+from raysync.results.figures.downsample import (
+    POINTS,
+    binned,
+    even_indices,
+    extreme_indices,
+    on_common_grid,
+    shares_up_to,
+)
 from raysync.results.figures.journal_events import run_events_of
 from raysync.results.figures.learning_curves import times_to
 from raysync.results.figures.primitives import INVISIBLE, layout_of, numbers
-from raysync.results.figures.time_breakdown import ACTIVITIES, contributions, spent
+from raysync.results.figures.time_breakdown import ACTIVITIES, contributions, time_parts
 from tests.builders.reports import BASE, cut
 
 FINITE = st.floats(-1e6, 1e6)
@@ -31,8 +38,8 @@ CURVES = st.lists(FINITE, min_size=1, max_size=60).map(np.array)
 
 
 def figures_by_key(collection, scenario=""):
-    series = series_of(collection.paradigms, collection.scenarios()[scenario])
-    return {figure.key: figure for figure in figures_of(series, collection.success(scenario))}
+    series = series_of(collection.paradigms, collection.scenarios[scenario])
+    return {figure.key: figure for figure in figures_of(series, collection.criteria(scenario))}
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +54,7 @@ def figures(runs):
 
 @pytest.fixture(scope="module")
 def series(runs):
-    return series_of(runs.paradigms, runs.scenarios()[""])
+    return series_of(runs.paradigms, runs.scenarios[""])
 
 
 def edited(folder, change):
@@ -80,15 +87,15 @@ def test_a_workers_times_sum_to_its_time(series):
                 .agg(slot=("slot", "first"), begin=("released_at_s", "min"), end=("end", "max"))
             )
             there = (lives.end - lives.begin).groupby(lives.slot).sum()
-            sums = spent(pushes)[list(ACTIVITIES)].sum(axis=1)
+            sums = time_parts(pushes)[list(ACTIVITIES)].sum(axis=1)
             pd.testing.assert_series_equal(sums.sort_index(), there.sort_index(), check_names=False)
-            assert (spent(pushes) >= 0).all(axis=None)
+            assert (time_parts(pushes) >= 0).all(axis=None)
 
 
 def test_a_workers_samples_are_those_that_were_applied(series):
     for one in series:
         for run, pushes in zip(one.runs, one.pushes, strict=True):
-            assert spent(pushes).samples.sum() == run.record.summary["samples"]
+            assert time_parts(pushes).samples.sum() == run.record.summary["samples"]
 
 
 def test_shares_sum_to_one(series):
@@ -101,7 +108,9 @@ def test_the_bars_show_the_frames(figures, series):
     traces = [trace for trace in figures["spending"].traces if trace["type"] == "bar"]
     for one in series:
         shown = sum(sum(trace["x"]) for trace in traces if trace["legendgroup"] == str(one.index))
-        mean = np.mean([spent(pushes)[list(ACTIVITIES)].sum(axis=None) for pushes in one.pushes])
+        mean = np.mean(
+            [time_parts(pushes)[list(ACTIVITIES)].sum(axis=None) for pushes in one.pushes]
+        )
         assert shown == pytest.approx(mean, rel=1e-3)
 
 
@@ -174,7 +183,7 @@ def test_the_ends_of_the_accuracy_curves(runs, figures):
     lowest to the highest.
     """
     for index, paradigm in enumerate(runs.paradigms):
-        finals = [100 * run.value("final_accuracy") for run in runs.scenarios()[""][paradigm]]
+        finals = [100 * run.value("final_accuracy") for run in runs.scenarios[""][paradigm]]
         band, mean = (
             trace
             for trace in figures["accuracy-samples"].traces
@@ -215,7 +224,7 @@ def test_the_largest_lead_is_shown(series, figures):
 @given(st.lists(FINITE, min_size=1, max_size=400), st.integers(8, 60))
 def test_thinning_keeps_ends_and_extremes(values, points):
     y = np.array(values)
-    chosen = kept(y, points)
+    chosen = extreme_indices(y, points)
     assert (np.diff(chosen) > 0).all()
     assert len(chosen) <= points
     assert {0, len(y) - 1} <= set(chosen)
@@ -235,7 +244,7 @@ def test_thinning_keeps_ends_and_extremes(values, points):
 def test_curves_meet_on_common_ground(drawn):
     # Straight lines stay straight.
     curves = [(sorted(x), [slope * value for value in sorted(x)]) for x, slope in drawn]
-    grid, values = common(curves)
+    grid, values = on_common_grid(curves)
     low, high = max(x[0] for x, _ in curves), min(x[-1] for x, _ in curves)
     assert all(low <= x <= high for x in grid)
     for row, (_, slope) in zip(values, drawn, strict=True):
@@ -267,7 +276,7 @@ def test_cumulative_shares(values):
 
 @given(st.integers(0, 2_000))
 def test_evenly(count):
-    chosen = evenly(count)
+    chosen = even_indices(count)
     assert len(chosen) <= POINTS
     assert not count or (chosen[0], chosen[-1]) == (0, count - 1)
 
@@ -284,7 +293,7 @@ def test_what_is_not_finite_is_null():
 
 
 def test_no_trace_is_long(sweep, figures):
-    every = [*figures.values(), *figures_by_key(sweep, next(iter(sweep.scenarios()))).values()]
+    every = [*figures.values(), *figures_by_key(sweep, next(iter(sweep.scenarios))).values()]
     for figure in every:
         if figure.key != "timeline":
             assert all(len(trace["x"]) <= 2 * POINTS + 2 for trace in figure.traces), figure.key
@@ -335,9 +344,9 @@ def test_lanes_of_two_paradigms_are_not_the_same(figures):
 
 
 def test_one_paradigm_that_never_waits_has_no_empty_figures(sweep):
-    scenario, groups = next(iter(sweep.scenarios().items()))
+    scenario, groups = next(iter(sweep.scenarios.items()))
     bsp = series_of(sweep.paradigms, {"bsp": groups["bsp"][:1]})
-    figures = figures_of(bsp, sweep.success(scenario))
+    figures = figures_of(bsp, sweep.criteria(scenario))
     assert {figure.key for figure in figures} == EVERY_RUN
     # One seed: no band.
     assert not any(trace.get("fill") for figure in figures for trace in figure.traces)
@@ -397,10 +406,10 @@ def test_drops_are_counted_by_reason(own_copy):
         table = pa.Table.from_pandas(changed, schema_of(PushRow), preserve_index=False)
         pq.write_table(table, record / "pushes.parquet")
     collection = collect([own_copy])
-    all_series = series_of(collection.paradigms, collection.scenarios()[""])
+    all_series = series_of(collection.paradigms, collection.scenarios[""])
     for series in all_series:
         assert all(
-            spent(frame).samples.sum() == frame[frame.outcome == "applied"].samples.sum()
+            time_parts(frame).samples.sum() == frame[frame.outcome == "applied"].samples.sum()
             for frame in series.pushes
         )
     figures = figures_by_key(collection)

@@ -11,12 +11,19 @@ from raysync.results.markdown import markdown, notes
 from raysync.results.provenance import commands, configuration, dates, environment, title
 from raysync.results.ranking import rank
 from raysync.results.sentences import answer
-from raysync.results.tables import as_text, behind_leaders, cell, columns, published_as_text, table
+from raysync.results.tables import (
+    as_text,
+    cell,
+    distance_columns,
+    published_as_text,
+    table,
+    table_measures,
+)
 from tests.builders.messages import Telling, tells
 
 
 def published_text(collection):
-    return published_as_text(table(collection), columns(collection), collection.published)
+    return published_as_text(table(collection), table_measures(collection), collection.published)
 
 
 def cells(line):
@@ -27,15 +34,17 @@ def test_the_report_of_a_sweep(sweep):
     text = markdown(sweep)
     lines = text.splitlines()
     assert lines[0] == "# tiny"
-    for scenario in sweep.scenarios():
+    for scenario in sweep.scenarios:
         assert f"## {scenario}" in lines
         assert answer(rank(sweep, scenario)) in lines
         frame = table(sweep, scenario)
         shown = [
-            measure for measure in columns(sweep, scenario) if frame[f"{measure.key}_count"].any()
+            measure
+            for measure in table_measures(sweep, scenario)
+            if frame[f"{measure.key}_count"].any()
         ]
         begin = lines.index(answer(rank(sweep, scenario))) + 2
-        behind = behind_leaders(rank(sweep, scenario))
+        behind = distance_columns(rank(sweep, scenario))
         headings, shows = [], []
         for measure in shown:
             headings.append(measure.heading)
@@ -55,7 +64,7 @@ def test_the_report_of_a_sweep(sweep):
 
 def test_the_median_s_table_names_the_seeds(sweep):
     scenario = "update.lr=0.05"
-    text = as_text(table(sweep, scenario, median=True), columns(sweep, scenario))
+    text = as_text(table(sweep, scenario, median=True), table_measures(sweep, scenario))
     assert set(text["seed"]) <= {"0", "1", "2"}
     assert not text.astype(str).map(lambda one: "±" in one).any(axis=None)
     assert "median run" in markdown(sweep, median=True)

@@ -23,7 +23,7 @@ from raysync.results.collection import collect
 from raysync.results.markdown import markdown
 from raysync.results.page import figures_in, write_html
 from raysync.results.ranking import rank
-from raysync.results.tables import behind_leaders, table
+from raysync.results.tables import distance_columns, table
 from raysync.results.trace import trace
 from raysync.training import preparation
 from raysync.training.evaluation import evaluate
@@ -103,7 +103,7 @@ def test_the_best_is_the_smallest_or_the_largest(made, mode, best, other):
     collection = made(summaries, target=None)
     ranking = rank(collection)
     assert (ranking.final.leader.name, ranking.final.leader.sure) == (best, "clear")
-    column = behind_leaders(ranking)["final_score"]
+    column = distance_columns(ranking)["final_score"]
     assert column.show(table(collection).loc[other]) == "0.75"
 
 

@@ -16,7 +16,7 @@ from raysync.results.figures import Figure
 from raysync.results.figures.colours import COLOURS
 from raysync.results.ranking import rank, rank_all
 from raysync.results.sentences import answer
-from raysync.results.tables import cell, columns, table
+from raysync.results.tables import cell, table, table_measures
 
 BROWSERS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
 FLAGS = (
@@ -128,7 +128,7 @@ def test_the_answer_and_the_table_are_those_of_the_frames(opened, file, runs):
     frame = table(runs)
     rows = tab.locator(".paradigms tbody tr")
     assert rows.count() == len(frame)
-    shown = page.shown_columns(columns(runs), frame)
+    shown = page.without_empty(table_measures(runs), frame)
     headings = tab.locator(".paradigms thead th").all_inner_texts()
     assert headings == ["paradigm", *(measure.heading for measure in shown)]
     for number, (_, row) in enumerate(frame.iterrows()):
@@ -255,7 +255,7 @@ def test_on_paper_everything_is_there_and_light(opened, file):
 
 def test_scenarios_are_chosen_and_faults_are_said(opened, sweep_file, sweep):
     tab = opened(sweep_file)
-    scenarios = list(sweep.scenarios())
+    scenarios = list(sweep.scenarios)
     assert tab.locator("article .each").all_inner_texts() == list(map(answer, rank_all(sweep)))
     assert tab.locator("#scenario option").all_inner_texts() == scenarios
     for number, scenario in enumerate(scenarios):

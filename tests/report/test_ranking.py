@@ -8,11 +8,11 @@ from hypothesis import given, settings, strategies as st
 from raysync.config import Target
 from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
 from raysync.results import sentences
-from raysync.results.collection import CollectedRun, Collection, Success, by_seed
+from raysync.results.collection import CollectedRun, Collection, Criteria, by_seed
 from raysync.results.columns import measures_for, seconds_form, with_interval
 from raysync.results.ranking import rank, rank_all
 from raysync.results.statistics import estimate, paired_ratio
-from raysync.results.tables import behind_leaders, cell, columns, table
+from raysync.results.tables import cell, distance_columns, table, table_measures
 from tests.builders.reports import LABELS, TARGET, StandIn
 
 RMSE = PrimaryMetric("rmse", "min")
@@ -150,15 +150,15 @@ def test_who_leads_how_surely_and_how_it_is_said(made, snapshot, case):
 def test_the_next_is_behind_by_the_mean_of_the_pairs_ratios(made):
     """On the log scale, with its t interval; over the seeds that both have."""
     [versus] = rank(made(CLEAR)).times.behind
-    assert versus.by == paired_ratio({0: 20, 1: 42, 2: 57}, {0: 10, 1: 20, 2: 30})
-    assert versus.by.mean == pytest.approx((2.0 * 2.1 * 1.9) ** (1 / 3))
+    assert versus.margin == paired_ratio({0: 20, 1: 42, 2: 57}, {0: 10, 1: 20, 2: 30})
+    assert versus.margin.mean == pytest.approx((2.0 * 2.1 * 1.9) ** (1 / 3))
     [versus] = rank(made(CASES["pairs in which one did not reach it"][0])).times.behind
-    assert (versus.by.count, versus.by.mean) == (2, pytest.approx((2.0 * 2.05) ** 0.5))
+    assert (versus.margin.count, versus.margin.mean) == (2, pytest.approx((2.0 * 2.05) ** 0.5))
 
 
 def behind_first(collection, key="time_to_target_s"):
     """How far each paradigm is behind the leader by a measure, as the tables show it."""
-    column = behind_leaders(rank(collection))[key]
+    column = distance_columns(rank(collection))[key]
     return {str(label): column.show(row) for label, row in table(collection).iterrows()}
 
 
@@ -171,7 +171,7 @@ def test_the_tables_show_how_far_the_others_are_behind(made):
     unreached = made(CASES["nobody reached it"][0])
     assert behind_first(unreached, "seconds")["bsp"] == "2.00"
     assert behind_first(unreached, "final_accuracy")["asp"] == "10"
-    assert "time_to_target_s" not in behind_leaders(rank(made(CASES["no seed in common"][0])))
+    assert "time_to_target_s" not in distance_columns(rank(made(CASES["no seed in common"][0])))
 
 
 def test_of_many_that_cannot_be_told_apart_only_some_are_named(made):
@@ -182,8 +182,8 @@ def test_of_many_that_cannot_be_told_apart_only_some_are_named(made):
 
 def test_who_is_the_same_or_clearly_behind(made):
     same, far = rank(made(SAME)).times.behind
-    assert (same.other.paradigm, same.alike, same.clear) == ("bsp", True, False)
-    assert (far.other.paradigm, far.alike, far.clear) == ("ssp", False, True)
+    assert (same.other.paradigm, same.is_alike, same.is_clear) == ("bsp", True, False)
+    assert (far.other.paradigm, far.is_alike, far.is_clear) == ("ssp", False, True)
     assert rank(made(LUCKY)).times.leader.doubtful == ("asp",)
 
 
@@ -269,7 +269,7 @@ def test_any_results_have_an_answer(found, target, timing):
     first = (ranking.to_target or ranking.whole_work).first
     if first.value.count:
         assert first.paradigm in text
-    for measure in columns(collection):
+    for measure in table_measures(collection):
         assert (frame[f"{measure.key}_count"] <= frame["repeats"]).all()
         there = frame.dropna(subset=[f"{measure.key}_low"])
         assert (there[f"{measure.key}_low"] <= there[measure.key]).all()
@@ -277,12 +277,12 @@ def test_any_results_have_an_answer(found, target, timing):
 
 
 def test_the_table_s_numbers_are_the_records_means(sweep):
-    for scenario, groups in sweep.scenarios().items():
+    for scenario, groups in sweep.scenarios.items():
         frame = table(sweep, scenario)
         assert tuple(frame.index) == LABELS
         for label, runs in groups.items():
             lost = len(sweep.failures(scenario, label))
-            for measure in columns(sweep, scenario):
+            for measure in table_measures(sweep, scenario):
                 found = estimate([*(run.value(measure.key) for run in runs), *[None] * lost])
                 row = frame.loc[label]
                 numbers = [row[measure.key], row[f"{measure.key}_low"], row[f"{measure.key}_high"]]
@@ -337,7 +337,7 @@ def test_the_median_run_s_table(made):
     assert pd.isna(frame.loc["bsp", "time_to_target_s_low"])
     assert frame.loc["asp", "time_to_target_s_count"] == 0
     assert pd.isna(frame.loc["asp", "seed"])
-    to_target = measures_for(collection.success(""))[1]
+    to_target = measures_for(collection.criteria(""))[1]
     assert [cell(frame.loc[label], to_target) for label in ("bsp", "asp")] == ["20.0", "none of 1"]
 
 
@@ -352,10 +352,7 @@ def test_published_beside_measured(made):
     collection = made(measured, published=published)
     frame = table(collection)
     ratio = paired_ratio(
-        *(
-            by_seed(collection.scenarios()[""][label], "time_to_target_s")
-            for label in ("asp", "bsp")
-        )
+        *(by_seed(collection.scenarios[""][label], "time_to_target_s") for label in ("asp", "bsp"))
     )
     asp = frame.loc["asp"]
     assert asp["time_to_target_s_ratio"] == ratio.mean == pytest.approx(1 / 2, rel=0.01)
@@ -366,7 +363,7 @@ def test_published_beside_measured(made):
     assert asp["time_to_target_s_published_ratio"] == 0.5
     assert frame.loc["bsp", "time_to_target_s_ratio"] == 1
     assert pd.isna(frame.loc["ssp", "time_to_target_s_published_ratio"])
-    assert "final_loss" in [measure.key for measure in columns(collection)]
+    assert "final_loss" in [measure.key for measure in table_measures(collection)]
     without = table(made(measured, published=published | {"relative_to": None}))
     assert without["time_to_target_s_published"].tolist()[:2] == [100, 50]
     assert "time_to_target_s_ratio" not in without
@@ -399,7 +396,7 @@ def test_a_cell():
 
 def test_columns_of_each_kind():
     def keys(*of):
-        return [measure.key for measure in measures_for(Success(*of))]
+        return [measure.key for measure in measures_for(Criteria(*of))]
 
     met = Target(**TARGET)
     assert keys(None, None)[0] == "seconds"

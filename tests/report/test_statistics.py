@@ -215,8 +215,8 @@ def test_the_median_run_by_what_should_be_small_and_of_lost_trials():
     assert seed_of(median_run(three, "final_perplexity", rises=False)) == 2
     two = runs(*({"final_perplexity": one} for one in (3.0, 9.0)))
     assert seed_of(median_run(two, "final_perplexity", rises=False)) == 1
-    assert seed_of(median_run(two, "final_perplexity", lost=1, rises=False)) == 1
-    assert median_run(two, "final_perplexity", lost=2, rises=False) is None
+    assert seed_of(median_run(two, "final_perplexity", failed=1, rises=False)) == 1
+    assert median_run(two, "final_perplexity", failed=2, rises=False) is None
     diverged = runs(
         {"final_accuracy": 0.99, "status": "diverged"},
         {"final_accuracy": 0.3},

@@ -7,7 +7,7 @@ import pytest
 from raysync.config import Jitter, WorkerGroup
 from raysync.emulation.step_time import StepTime, jitter_of
 from raysync.randomness import (
-    begun_key,
+    hash_prefix,
     hashed_seed,
     standard_normal,
     standard_normal_at,
@@ -29,7 +29,7 @@ def test_every_part_of_the_key_counts():
 
 
 def test_a_key_that_has_been_begun_draws_the_same():
-    begun = begun_key(7, "test", "w")
+    begun = hash_prefix(7, "test", "w")
     for clock in (0, 9, 10, 123456):
         assert uniform_at(begun, clock) == uniform(7, "test", "w", clock)
         assert standard_normal_at(begun, clock) == standard_normal(7, "test", "w", clock)

@@ -291,7 +291,7 @@ class Rows:
     def begin(self, run):
         pass
 
-    def go_back(self, samples):
+    def rewind(self, samples):
         self.returns += 1
         if self.forgets:
             self.rows = [
@@ -429,7 +429,7 @@ def test_nothing_is_written_behind_the_end_of_a_journal(settings, monkeypatch):
 def test_a_library_that_hangs_delays_no_run_and_is_ended(stand_in, settings, monkeypatch):
     """Its pipe is full long before the end."""
     monkeypatch.setattr(process, "PROGRAM", "import signal; signal.pause()  # {path}")
-    monkeypatch.setattr(process, "END_S", 0.1)
+    monkeypatch.setattr(process, "END_LIMIT_S", 0.1)
     monkeypatch.setattr(process.LibraryProcess, "flush", lambda self: self._send({"x": "x" * 9999}))
     notes = []
     record = raysync.run(settings | {"track": "wandb"}, notify=notes.append)

@@ -13,7 +13,7 @@ from raysync.predict.diagnosis import PUSHES, SHARE, TRAINED_SHARE, diagnose
 from raysync.predict.remedies import changes
 from raysync.predict.setting import Setting
 from raysync.predict.worker_count import without
-from raysync.results.sentences import bottleneck, helps_most, said_of
+from raysync.results.sentences import best_change, bottleneck, describe_bottlenecks
 from raysync.running.engines import engine_for
 from raysync.running.run import run_in
 from raysync.training.preparation import prepare
@@ -218,18 +218,18 @@ def test_no_row_of_the_same_updates_is_better_than_what_helps_most(tmp_path, nam
     of_bsp = {label for label in summaries if label.startswith(("bsp", "balanced"))}
     assert all(summaries[label]["bottleneck"] for label in of_bsp)
     for label, summary in summaries.items():
-        best = helps_most(summary, summaries)
+        best = best_change(summary, summaries)
         _, least_s = best or (None, summary["seconds"])
         assert least_s <= summary["seconds"]
         if label in of_bsp:
             # what saves less than 2 % is not named
             assert all(0.98 * least_s <= summaries[each]["seconds"] for each in of_bsp)
             assert best is None or all(least_s <= summaries[each]["seconds"] for each in of_bsp)
-    alone = helps_most(summaries["bsp"], {})
+    alone = best_change(summaries["bsp"], {})
     if name == "slow worker":
         assert "leaving out" not in alone[0]
         assert "balanced" in alone[0]
-    assert helps_most(summaries["asp"], summaries) == helps_most(summaries["asp"], {})
+    assert best_change(summaries["asp"], summaries) == best_change(summaries["asp"], {})
 
 
 def test_a_row_of_the_table_is_named_where_no_change_is_as_good():
@@ -238,17 +238,21 @@ def test_a_row_of_the_table_is_named_where_no_change_is_as_good():
     found = {"change": "leaving out slow-0", "change_s": 8.0}
     bsp = fresh | {"seconds": 10.0, "bottleneck": found}
     better = fresh | {"seconds": 6.0}
-    assert helps_most(bsp, {"bsp": bsp, "x": better})[1] == 6
-    assert helps_most(bsp, {"bsp": bsp, "x": better | {"seconds": 9.0}})[1] == 8
+    assert best_change(bsp, {"bsp": bsp, "x": better})[1] == 6
+    assert best_change(bsp, {"bsp": bsp, "x": better | {"seconds": 9.0}})[1] == 8
     for other in ({"staleness_max": 1}, {"dropped": 1}, {"updates": 6}, {"status": "failed"}):
-        assert helps_most(bsp, {"bsp": bsp, "x": better | other})[1] == 8
+        assert best_change(bsp, {"bsp": bsp, "x": better | other})[1] == 8
     limit = {"kind": "slowest worker", "what": "slow-0", "without_s": 5.0}
     told = bsp | {"bottleneck": found | limit}
-    assert any("row" in each for each in said_of({"bsp": [None, told], "row": [None, better]}))
-    assert not any("row" in each for each in said_of({"bsp": [told, None], "row": [None, better]}))
+    assert any(
+        "row" in each for each in describe_bottlenecks({"bsp": [None, told], "row": [None, better]})
+    )
+    assert not any(
+        "row" in each for each in describe_bottlenecks({"bsp": [told, None], "row": [None, better]})
+    )
     nothing = bsp | {"bottleneck": {"change": None, "change_s": None}}
-    assert helps_most(nothing, {"bsp": nothing}) is None
-    assert helps_most(nothing, {"x": better})[1] == 6
+    assert best_change(nothing, {"bsp": nothing}) is None
+    assert best_change(nothing, {"x": better})[1] == 6
 
 
 def test_the_simplest_of_equally_good_changes_is_named():

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import groupby
 
-from raysync.results.collection import CollectedRun, Success
+from raysync.results.collection import CollectedRun, Criteria
 from raysync.results.figures import (
     decisions_and_events,
     lead_and_staleness,
@@ -33,10 +33,10 @@ def series_of(paradigms: Sequence[str], runs: Mapping[str, Sequence[CollectedRun
     ]
 
 
-def figures_of(all_series: Sequence[Series], success: Success) -> list[Figure]:
+def figures_of(all_series: Sequence[Series], criteria: Criteria) -> list[Figure]:
     """Return the figures that are not empty, in the order of the page."""
     everything = [
-        *learning_curves.figures(all_series, success),
+        *learning_curves.figures(all_series, criteria),
         *time_breakdown.figures(all_series),
         *timeline.figures(all_series),
         *lead_and_staleness.figures(all_series),

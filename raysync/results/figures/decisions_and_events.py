@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from raysync.results.figures.downsample import POINTS, evenly, kept
+from raysync.results.figures.downsample import POINTS, even_indices, extreme_indices
 from raysync.results.figures.journal_events import Happening
 from raysync.results.figures.primitives import (
     Figure,
@@ -32,10 +32,10 @@ SYMBOLS = {
     "remark": "square",
     "resumed": "triangle-right",
 }
-"""Notes of other kinds take the next of `NOTE_SYMBOLS`."""
+"""Kind -> symbol. Notes of other kinds have the next of `NOTE_SYMBOLS`."""
 
 NOTE_SYMBOLS = ("circle", "star", "cross", "hexagon", "triangle-down", "pentagon")
-WORDS = {
+GLYPHS = {
     "diamond": "◆",
     "x": "✕",
     "triangle-up": "▲",
@@ -59,8 +59,8 @@ def _notes(series: Series, kind: str) -> list[Happening]:
     return [note for events in series.run_events for note in events.of(kind)]
 
 
-def _points(series: Series, x: Sequence[float], y: Sequence[float], template: str) -> Trace:
-    keep = kept(np.asarray(y), POINTS)
+def _scatter(series: Series, x: Sequence[float], y: Sequence[float], template: str) -> Trace:
+    keep = extreme_indices(np.asarray(y), POINTS)
     return {
         **series.trace,
         "type": "scatter",
@@ -84,7 +84,7 @@ def _predicted(all_series: Sequence[Series]) -> list[Figure]:
         ]
         if pairs:
             x, y = zip(*sorted(pairs), strict=True)
-            traces.append(_points(series, x, y, "predicted %{x} s<br>actual %{y} s"))
+            traces.append(_scatter(series, x, y, "predicted %{x} s<br>actual %{y} s"))
     if not traces:
         return []
     top = max(value for trace in traces for axis_name in "xy" for value in trace[axis_name])
@@ -93,9 +93,8 @@ def _predicted(all_series: Sequence[Series]) -> list[Figure]:
             key="predicted-wait",
             section=SECTION,
             title="Predicted and actual waits",
-            caption="Each point one wait that the controller predicted, in seconds; on"
-            " the dotted line it"
-            " was right.",
+            caption="Each point one wait that the controller predicted, in seconds; on the dotted"
+            " line it was right.",
             traces=traces,
             layout={
                 "xaxis": axis("predicted wait (s)", rangemode="tozero"),
@@ -116,7 +115,7 @@ def _granted(all_series: Sequence[Series]) -> list[Figure]:
         )
         if calls:
             at, extra = zip(*calls, strict=True)
-            traces.append(_points(series, at, extra, "r* = %{y}<br>%{x} s"))
+            traces.append(_scatter(series, at, extra, "r* = %{y}<br>%{x} s"))
     if not traces:
         return []
     return [
@@ -124,9 +123,8 @@ def _granted(all_series: Sequence[Series]) -> list[Figure]:
             key="granted",
             section=SECTION,
             title="Extra iterations granted, r*",
-            caption="Iterations that each call of the controller granted to the"
-            " fastest worker, against"
-            " seconds; all seeds.",
+            caption="Iterations that each call of the controller granted to the fastest worker,"
+            " against seconds; all seeds.",
             traces=traces,
             layout={
                 "xaxis": axis("seconds", rangemode="tozero"),
@@ -136,7 +134,7 @@ def _granted(all_series: Sequence[Series]) -> list[Figure]:
     ]
 
 
-def _laned(series: Series) -> list[tuple[int, Happening]]:
+def _events_on_lanes(series: Series) -> list[tuple[int, Happening]]:
     """Return (index of the run, event) without initial joins and `MEASURED` notes."""
     return [
         (index, event)
@@ -147,7 +145,7 @@ def _laned(series: Series) -> list[tuple[int, Happening]]:
 
 
 def _happenings(all_series: Sequence[Series]) -> list[Figure]:
-    events = {series.index: _laned(series) for series in all_series}
+    events = {series.index: _events_on_lanes(series) for series in all_series}
     kinds = sorted({event.kind for pairs in events.values() for _, event in pairs})
     if not kinds:
         return []
@@ -162,7 +160,7 @@ def _happenings(all_series: Sequence[Series]) -> list[Figure]:
         traces += [heading(series, names, [0.0])] if names else []
         for kind in kinds:
             pairs = [(index, event) for index, event in happened if event.kind == kind]
-            pairs = [pairs[place] for place in evenly(len(pairs))]
+            pairs = [pairs[index] for index in even_indices(len(pairs))]
             if pairs:
                 traces.append(
                     {
@@ -177,7 +175,7 @@ def _happenings(all_series: Sequence[Series]) -> list[Figure]:
                         "hovertemplate": "%{text}<br>%{x} s",
                     }
                 )
-    legend = ", ".join(f"{WORDS[symbol]} {plain(kind)}" for kind, symbol in symbols.items())
+    legend = ", ".join(f"{GLYPHS[symbol]} {plain(kind)}" for kind, symbol in symbols.items())
     return [
         Figure(
             key="happenings",

@@ -1,6 +1,6 @@
 """Downsample figures to a few hundred points a trace, however long the run.
 
-Curves keep the minimum and maximum of equal stretches, so peaks and both ends stay.
+Curves retain the minimum and maximum of equal stretches, and so their peaks and both ends.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ Floats = NDArray[np.float64]
 POINTS = 240  # at most, of a trace
 
 
-def kept(values: ArrayLike, points: int = POINTS) -> NDArray[np.intp]:
+def extreme_indices(values: ArrayLike, points: int = POINTS) -> NDArray[np.intp]:
     """Return rising indices: the ends, and minimum and maximum of `points / 2` stretches."""
     y = np.asarray(values, dtype=float)
     if len(y) <= points:
@@ -25,13 +25,13 @@ def kept(values: ArrayLike, points: int = POINTS) -> NDArray[np.intp]:
     return np.unique([0, *extremes, len(y) - 1]).astype(np.intp)
 
 
-def common(
+def on_common_grid(
     curves: Sequence[tuple[ArrayLike, ArrayLike]], points: int = POINTS
 ) -> tuple[Floats, Floats]:
     """Put curves on one grid where all overlap, by linear interpolation.
 
     Args:
-        curves: (x, y) of each, x rising.
+        curves: (x, y) of each; x rises.
         points: the most points of the grid.
 
     Returns:
@@ -44,7 +44,7 @@ def common(
     grid = np.unique(np.concatenate([x for x, _ in arrays]))
     grid = grid[(grid >= low) & (grid <= high)]
     values = np.array([np.interp(grid, x, y) for x, y in arrays])
-    keep = kept(values.mean(axis=0), points) if len(grid) else np.arange(0)
+    keep = extreme_indices(values.mean(axis=0), points) if len(grid) else np.arange(0)
     return grid[keep], values[:, keep]
 
 
@@ -54,10 +54,10 @@ def binned(
     """Bin the values of several runs over time, without bins in which a run has none.
 
     Args:
-        times: of each run.
-        values: of each run.
-        how: to combine the values in a bin, by mean or max.
-        bins: their number.
+        times: one array a run.
+        values: one array a run.
+        how: whether a bin is the "mean" or the "max" of its values.
+        bins: the number of bins.
 
     Returns:
         The middles of the bins, (bins,), and the values, (runs, bins).
@@ -87,11 +87,11 @@ def shares_up_to(values: ArrayLike, points: int = POINTS) -> tuple[Floats, Float
     """Return the cumulative distribution: values, and the shares of values up to them."""
     levels, counts = np.unique(np.asarray(values, dtype=float), return_counts=True)
     shares = np.cumsum(counts) / max(1, counts.sum())
-    keep = evenly(len(levels), points)
+    keep = even_indices(len(levels), points)
     return levels[keep], shares[keep]
 
 
-def evenly(count: int, points: int = POINTS) -> NDArray[np.intp]:
+def even_indices(count: int, points: int = POINTS) -> NDArray[np.intp]:
     """Return at most `points` of `count` indices, evenly spread from the first to the last."""
     return (
         np.unique(np.linspace(0, count - 1, min(points, count)).round()).astype(np.intp)

@@ -14,7 +14,7 @@ from raysync.core.structs import to_native
 from raysync.record.journal_file import JournalFile
 from raysync.record.reader import RunRecord, legible, measures_of
 
-TELLING = (
+DECODED = (
     '"Note"',
     '"Suspend"',
     '"Restore"',
@@ -24,9 +24,9 @@ TELLING = (
     '"Remark"',
     '"Resumed"',
 )
-"""Lines with these words are read throughout a journal."""
+"""The words of lines that are decoded throughout a journal."""
 
-OPENING = 4_000  # lines that are all read: why workers were held is displayed only for these
+OPENING = 4_000  # the first lines, which are all decoded: reasons of holds are known only for these
 
 
 @dataclass(frozen=True)
@@ -71,11 +71,11 @@ def run_events_of(record: RunRecord, start: float) -> RunEvents:
     holds: dict[tuple[str, float], str] = {}
     happenings: list[Happening] = []
     with legible(record.path), JournalFile(record.path / "journal.jsonl") as file:
-        for line in read(_telling(file))[1]:
+        for line in read(_decoded_lines(file))[1]:
             match line:
                 case Entry(event=event):
                     at = event.at - start
-                    happenings += _entry(line, at)
+                    happenings += _happenings_of(line, at)
                     holds |= {
                         (decision.worker, round(at, 6)): decision.why
                         for decision in line.decisions
@@ -95,13 +95,13 @@ def workload_of(record: RunRecord) -> int:
         return measures_of(read(file)[0]).workload_samples
 
 
-def _telling(lines: Iterable[str]) -> Iterator[str]:
+def _decoded_lines(lines: Iterable[str]) -> Iterator[str]:
     for number, line in enumerate(lines):
-        if number <= OPENING or any(word in line for word in TELLING):
+        if number <= OPENING or any(word in line for word in DECODED):
             yield line
 
 
-def _entry(entry: Entry, at: float) -> Iterator[Happening]:
+def _happenings_of(entry: Entry, at: float) -> Iterator[Happening]:
     match entry.event:
         case Joined(worker=worker):
             yield Happening(at, "joined", worker, to_native(entry.report))

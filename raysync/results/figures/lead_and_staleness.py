@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import pandas as pd
@@ -21,91 +22,95 @@ from raysync.results.figures.primitives import (
 
 SECTION = "How far apart, how stale"
 
-LEAD = ("lead", "max", "Lead", "clocks ahead of the slowest worker, at each release")
-STALENESS = (
-    "staleness",
-    "mean",
-    "Version staleness",
-    "versions applied between a push's weights and its own update",
+
+class Distance(NamedTuple):
+    column: str  # in `Series.pushes`
+    time: str  # the column with the time of each value
+    how: str  # whether a stretch of a run is the "max" or the "mean" of its values
+    title: str
+    unit: str
+    definition: str
+
+
+LEAD = Distance(
+    column="lead",
+    time="released_at_s",
+    how="max",
+    title="Lead",
+    unit="clocks",
+    definition="clocks ahead of the slowest worker, at each release",
+)
+STALENESS = Distance(
+    column="staleness",
+    time="applied_at_s",
+    how="mean",
+    title="Version staleness",
+    unit="versions",
+    definition="versions applied between a push's weights and its own update",
 )
 
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
-    """Return the figures of a scenario, except for a measure that is always 0."""
+    """Return the figures of a scenario, except for a distance that is always 0."""
     return [
-        figure
-        for column, how, title, what in (LEAD, STALENESS)
-        if _top(all_series, column) > 0
-        for figure in (
-            _over_time(all_series, column, how, title, what),
-            _distribution(all_series, column, title, what),
-        )
+        draw(all_series, distance)
+        for distance in (LEAD, STALENESS)
+        if _largest(all_series, distance) > 0
+        for draw in (_over_time, _distribution)
     ]
 
 
-def _top(all_series: Sequence[Series], column: str) -> float:
-    return max(
-        (
-            float(frame[column].max())
-            for series in all_series
-            for frame in series.pushes
-            if frame[column].notna().any()
-        ),
-        default=0.0,
-    )
+def _largest(all_series: Sequence[Series], distance: Distance) -> float:
+    columns = (frame[distance.column] for series in all_series for frame in series.pushes)
+    return max((float(column.max()) for column in columns if column.notna().any()), default=0.0)
 
 
-def _of(frame: pd.DataFrame, column: str) -> pd.DataFrame:
-    return frame[frame.outcome == "applied"] if column == "staleness" else frame
-
-
-def _over_time(
-    all_series: Sequence[Series], column: str, how: str, title: str, what: str
-) -> Figure:
+def _over_time(all_series: Sequence[Series], distance: Distance) -> Figure:
     traces: list[Trace] = []
-    unit = "clocks" if column == "lead" else "versions"
-    over = over_seeds(all_series)
     for series in all_series:
         frames = [
-            _of(frame, column)
+            _measured(frame, distance)
             for run, frame in zip(series.runs, series.pushes, strict=True)
             if run in series.regular
         ]
         if not frames:
-            frames = [_of(frame, column) for frame in series.pushes][:1]
+            frames = [_measured(frame, distance) for frame in series.pushes[:1]]
         workers = max((frame.slot.nunique() for frame in frames), default=1)
-        bins = int(
-            np.clip(min(map(len, frames), default=0) // (3 * max(1, workers)), 1, POINTS // 2)
-        )
-        when = "released_at_s" if column == "lead" else "applied_at_s"
+        pushes = min(map(len, frames), default=0)
+        bins = min(max(1, pushes // (3 * max(1, workers))), POINTS // 2)  # three pushes a worker
         middles, values = binned(
-            [frame[when] for frame in frames], [frame[column] for frame in frames], how, bins
+            [frame[distance.time] for frame in frames],
+            [frame[distance.column] for frame in frames],
+            distance.how,
+            bins,
         )
-        traces += (
-            curve(series, middles, values, hovertemplate=f"%{{y}} {unit} at %{{x}} s")
-            if len(middles)
-            else []
-        )
-    aggregate = "The largest" if how == "max" else "The mean"
+        if len(middles):
+            hover = f"%{{y}} {distance.unit} at %{{x}} s"
+            traces += curve(series, middles, values, hovertemplate=hover)
+    combined = "The largest" if distance.how == "max" else "The mean"
     return Figure(
-        key=f"{column}-time",
+        key=f"{distance.column}-time",
         section=SECTION,
-        title=f"{title} over time",
-        caption=caption(f"{aggregate} {title.lower()} in each stretch of the run: {what}.", over),
+        title=f"{distance.title} over time",
+        caption=caption(
+            f"{combined} {distance.title.lower()} in each stretch of the run:"
+            f" {distance.definition}.",
+            over_seeds(all_series),
+        ),
         traces=traces,
         layout={
             "xaxis": axis("seconds", rangemode="tozero"),
-            "yaxis": axis(unit, rangemode="tozero"),
+            "yaxis": axis(distance.unit, rangemode="tozero"),
         },
     )
 
 
-def _distribution(all_series: Sequence[Series], column: str, title: str, what: str) -> Figure:
-    unit = "clocks" if column == "lead" else "versions"
-    top = _top(all_series, column)
+def _distribution(all_series: Sequence[Series], distance: Distance) -> Figure:
+    top, unit = _largest(all_series, distance), distance.unit
     traces: list[Trace] = []
     for series in all_series:
-        pooled = pd.concat([_of(frame, column)[column] for frame in series.pushes]).dropna()
+        frames = (_measured(frame, distance) for frame in series.pushes)
+        pooled = pd.concat([frame[distance.column] for frame in frames]).dropna()
         if not len(pooled):
             continue
         values, shares = shares_up_to(pooled)
@@ -115,9 +120,9 @@ def _distribution(all_series: Sequence[Series], column: str, title: str, what: s
             | {"line": {**series.line, "shape": "hv"}}
         )
     return Figure(
-        key=f"{column}-distribution",
+        key=f"{distance.column}-distribution",
         section=SECTION,
-        title=f"{title}, distribution",
+        title=f"{distance.title}, distribution",
         caption=f"Share of pushes, in %, with at most that many {unit}"
         + (", all seeds together." if any(len(series.runs) > 1 for series in all_series) else "."),
         traces=traces,
@@ -126,3 +131,8 @@ def _distribution(all_series: Sequence[Series], column: str, title: str, what: s
             "yaxis": axis("% of pushes", range=[0, 102]),
         },
     )
+
+
+def _measured(frame: pd.DataFrame, distance: Distance) -> pd.DataFrame:
+    """Return the pushes that have the distance: a dropped one has no staleness."""
+    return frame[frame.outcome == "applied"] if distance is STALENESS else frame

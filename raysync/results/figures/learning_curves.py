@@ -12,8 +12,8 @@ import numpy as np
 import pandas as pd
 
 from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
-from raysync.results.collection import CollectedRun, Success
-from raysync.results.figures.downsample import Floats, common, evenly, kept
+from raysync.results.collection import CollectedRun, Criteria
+from raysync.results.figures.downsample import Floats, even_indices, extreme_indices, on_common_grid
 from raysync.results.figures.journal_events import workload_of
 from raysync.results.figures.primitives import (
     Figure,
@@ -32,6 +32,7 @@ from raysync.results.figures.primitives import (
 )
 
 SECTION = "How well, how soon"
+LARGEST_LOG = 700.0  # the exponential of more is infinite
 
 
 @dataclass(frozen=True)
@@ -44,7 +45,7 @@ class MeasureAxis:
     unit: str
     axis: dict[str, Any]
     scale: float = 1.0
-    """A factor on the metric."""
+    """The factor from the metric to the axis."""
     logarithm: str = ""
     """The metric that is its logarithm, if any."""
 
@@ -56,19 +57,19 @@ class MeasureAxis:
     def of(self, evaluations: pd.DataFrame) -> Floats:
         """Return the values of the metric; an accuracy in per cent."""
         if self.name not in evaluations and self.name == PERPLEXITY.name:
-            return np.asarray(np.exp(np.minimum(evaluations.loss, 700.0)), dtype=float)
+            return np.asarray(np.exp(np.minimum(evaluations.loss, LARGEST_LOG)), dtype=float)
         missing = pd.Series(np.nan, evaluations.index)
         return np.asarray(self.scale * evaluations.get(self.name, missing), dtype=float)
 
-    def target(self, success: Success) -> float | None:
-        """Return the experiment's target on this scale; None: it is of another measure."""
-        target = success.target
+    def target(self, criteria: Criteria) -> float | None:
+        """Return the experiment's target on this axis; None: it is a value of another measure."""
+        target = criteria.target
         if target is None or target.metric not in (self.name, self.logarithm):
             return None
         return self.scale * target.value if target.metric == self.name else float(exp(target.value))
 
 
-OF_LABELS = {
+KNOWN_AXES = {
     ACCURACY: MeasureAxis(
         name="accuracy", title="test accuracy (%)", rises=True, unit=" %", axis={}, scale=100.0
     ),
@@ -83,25 +84,25 @@ OF_LABELS = {
 }
 
 
-def measure_of(metric: PrimaryMetric) -> MeasureAxis:
-    plain = MeasureAxis(
-        name=metric.name, title=f"test {metric.name}", rises=metric.rises, unit="", axis={}
-    )
-    return OF_LABELS.get(metric, plain)
-
-
-def figures(all_series: Sequence[Series], success: Success) -> list[Figure]:
+def figures(all_series: Sequence[Series], criteria: Criteria) -> list[Figure]:
     """Return the figures of a scenario; without evaluations only of the work done."""
-    if success.metric is None or not any(
+    if criteria.metric is None or not any(
         len(run.record.evaluations) for series in all_series for run in series.runs
     ):
         return [_work_done(all_series)]
-    measure = measure_of(success.metric)
+    measure = measure_axis(criteria.metric)
     return [
-        _against(all_series, success, measure, "time"),
-        _against(all_series, success, measure, "samples"),
-        *_time_to(all_series, success, measure),
+        _against(all_series, criteria, measure, "time"),
+        _against(all_series, criteria, measure, "samples"),
+        *_time_to(all_series, criteria, measure),
     ]
+
+
+def measure_axis(metric: PrimaryMetric) -> MeasureAxis:
+    linear = MeasureAxis(
+        name=metric.name, title=f"test {metric.name}", rises=metric.rises, unit="", axis={}
+    )
+    return KNOWN_AXES.get(metric, linear)
 
 
 def points(run: CollectedRun, measure: MeasureAxis, x: str) -> tuple[Floats, Floats]:
@@ -111,36 +112,35 @@ def points(run: CollectedRun, measure: MeasureAxis, x: str) -> tuple[Floats, Flo
         at = np.asarray(frame["at"], dtype=float) - started_at(run)
     else:
         at = np.asarray(frame.progress, dtype=float) * workload_of(run.record)
-    fine = np.isfinite(values) & np.isfinite(at)
-    return at[fine], values[fine]
+    finite = np.isfinite(values) & np.isfinite(at)
+    return at[finite], values[finite]
 
 
 def _against(
-    all_series: Sequence[Series], success: Success, measure: MeasureAxis, x: str
+    all_series: Sequence[Series], criteria: Criteria, measure: MeasureAxis, x: str
 ) -> Figure:
     traces: list[Trace] = []
     hover = f"%{{y}}{measure.unit} at %{{x}} {'s' if x == 'time' else x}"
     for series in all_series:
-        grid, values = common([points(run, measure, x) for run in series.regular])
+        grid, values = on_common_grid([points(run, measure, x) for run in series.regular])
         if len(grid):
             traces += curve(series, grid, values, hovertemplate=hover)
             traces += _switches(series, grid, values.mean(axis=0)) if x == "time" else []
         for run in series.others:
-            traces += _lone(series, run, *points(run, measure, x))
-    of = "time" if x == "time" else "samples"
+            traces += _unfinished(series, run, *points(run, measure, x))
     unit = "seconds since the first release" if x == "time" else "samples applied"
-    target = measure.target(success)
+    target = measure.target(criteria)
     shapes = [] if target is None else [rule((0, 1), (target, target), xref="paper")]
-    lone = any(series.others for series in all_series)
+    unfinished = any(series.others for series in all_series)
     switched = any("diamond" in str(trace.get("marker")) for trace in traces)
     return Figure(
-        key=f"{measure.key}-{of}",
+        key=f"{measure.key}-{x}",
         section=SECTION,
-        title=f"{_title(measure)} against {of}",
+        title=f"{measure.name[0].upper()}{measure.name[1:]} against {x}",
         caption=caption(
             f"Test {measure.name}{' in %' if measure.unit else ''} against {unit}.",
             over_seeds(all_series),
-            "Dotted, with a cross: a run that did not finish." if lone else "",
+            "Dotted, with a cross: a run that did not finish." if unfinished else "",
             "Diamond: the paradigm switched." if switched else "",
             "Dotted line across: the target." if shapes else "",
         ),
@@ -152,53 +152,6 @@ def _against(
         },
         views=_views(all_series, measure, "yaxis"),
     )
-
-
-def _title(measure: MeasureAxis) -> str:
-    return measure.name[0].upper() + measure.name[1:]
-
-
-def _views(all_series: Sequence[Series], measure: MeasureAxis, of_axis: str) -> tuple[View, ...]:
-    """Return the views of a rising metric: all, and the upper part, where paradigms differ."""
-    values = np.concatenate(
-        [points(run, measure, "time")[1] for series in all_series for run in series.runs]
-    )
-    if not measure.rises or len(values) < 2:
-        return ()
-    lowest, most, best = np.quantile(values, [0.0, 0.25, 1.0])
-    margin = 0.05 * (best - most)
-    if best - most > 0.6 * (best - lowest) or margin <= 0:
-        return ()
-    whole = 0.03 * (best - lowest)
-    return (
-        View("all", lowest - whole, best + whole, of_axis),
-        View("upper part", most, best + margin, of_axis),
-    )
-
-
-def _lone(series: Series, run: CollectedRun, x: Floats, y: Floats) -> list[Trace]:
-    """Draw an unfinished run, with a cross at its end."""
-    if not len(x):
-        return []
-    keep = kept(y)
-    cross = {
-        "symbol": "x-thin",
-        "size": [0] * (len(keep) - 1) + [11],
-        "color": series.color,
-        "line": {"width": 2, "color": series.color},
-    }
-    return [
-        line(
-            series,
-            x[keep],
-            y[keep],
-            mode="lines+markers",
-            marker=cross,
-            showlegend=False,
-            hovertemplate=f"%{{y}} at %{{x}}<br>seed {run.seed}: {plain(run.status)}",
-        )
-        | {"line": {**series.line, "dash": "dot", "width": 1.5}}
-    ]
 
 
 def _switches(series: Series, x: Floats, y: Floats) -> list[Trace]:
@@ -222,35 +175,47 @@ def _switches(series: Series, x: Floats, y: Floats) -> list[Trace]:
     ]
 
 
-def times_to(x: Floats, y: Floats, targets: Floats, *, rises: bool) -> Floats:
-    """Return when a curve first met each target; infinity: never.
+def _unfinished(series: Series, run: CollectedRun, x: Floats, y: Floats) -> list[Trace]:
+    """Draw an unfinished run, with a cross at its end."""
+    if not len(x):
+        return []
+    keep = extreme_indices(y)
+    cross = {
+        "symbol": "x-thin",
+        "size": [0] * (len(keep) - 1) + [11],
+        "color": series.color,
+        "line": {"width": 2, "color": series.color},
+    }
+    return [
+        line(
+            series,
+            x[keep],
+            y[keep],
+            mode="lines+markers",
+            marker=cross,
+            showlegend=False,
+            hovertemplate=f"%{{y}} at %{{x}}<br>seed {run.seed}: {plain(run.status)}",
+        )
+        | {"line": {**series.line, "dash": "dot", "width": 1.5}}
+    ]
 
-    Args:
-        x: times, rising.
-        y: the values at these times.
-        targets: in any order.
-        rises: whether more is better.
-    """
-    best = np.maximum.accumulate(y if rises else -y)
-    first = np.searchsorted(best, targets if rises else -targets)
-    return np.append(x, np.inf)[first]
 
-
-def _best_so_far(y: Floats, measure: MeasureAxis) -> Floats:
-    return np.maximum.accumulate(y) if measure.rises else np.minimum.accumulate(y)
-
-
-def _time_to(all_series: Sequence[Series], success: Success, measure: MeasureAxis) -> list[Figure]:
+def _time_to(
+    all_series: Sequence[Series], criteria: Criteria, measure: MeasureAxis
+) -> list[Figure]:
     curves = {
         series.index: [points(run, measure, "time") for run in series.regular]
         for series in all_series
     }
-    met_values = [_best_so_far(y, measure) for pairs in curves.values() for _, y in pairs if len(y)]
+    best = np.maximum if measure.rises else np.minimum
+    met_values = [best.accumulate(y) for pairs in curves.values() for _, y in pairs if len(y)]
     if not met_values:
         return []
-    target = measure.target(success)
+    target = measure.target(criteria)
     levels = np.unique(np.concatenate(met_values))
-    targets = np.unique([*levels[evenly(len(levels))], *([target] if target is not None else [])])
+    targets = np.unique(
+        [*levels[even_indices(len(levels))], *([target] if target is not None else [])]
+    )
     traces: list[Trace] = []
     for series in all_series:
         pairs = [pair for pair in curves[series.index] if len(pair[0])]
@@ -286,6 +251,38 @@ def _time_to(all_series: Sequence[Series], success: Success, measure: MeasureAxi
     ]
 
 
+def times_to(x: Floats, y: Floats, targets: Floats, *, rises: bool) -> Floats:
+    """Return when a curve first met each target; infinity: never.
+
+    Args:
+        x: times, rising.
+        y: the values at these times.
+        targets: in any order.
+        rises: whether more is better.
+    """
+    best = np.maximum.accumulate(y if rises else -y)
+    first = np.searchsorted(best, targets if rises else -targets)
+    return np.append(x, np.inf)[first]
+
+
+def _views(all_series: Sequence[Series], measure: MeasureAxis, of_axis: str) -> tuple[View, ...]:
+    """Return the views of a rising metric: all, and the upper part, where paradigms differ."""
+    values = np.concatenate(
+        [points(run, measure, "time")[1] for series in all_series for run in series.runs]
+    )
+    if not measure.rises or len(values) < 2:
+        return ()
+    lowest, low, best = np.quantile(values, [0.0, 0.25, 1.0])
+    # the upper part has three quarters of the values; if it is not much smaller, it is no use
+    if low == best or best - low > 0.6 * (best - lowest):
+        return ()
+    margin, upper_margin = 0.03 * (best - lowest), 0.05 * (best - low)
+    return (
+        View("all", lowest - margin, best + margin, of_axis),
+        View("upper part", low, best + upper_margin, of_axis),
+    )
+
+
 def _work_done(all_series: Sequence[Series]) -> Figure:
     """Draw the progress of work, where no model was evaluated."""
     traces: list[Trace] = []
@@ -297,7 +294,9 @@ def _work_done(all_series: Sequence[Series]) -> Figure:
                 curves.append(
                     (np.append(0.0, done.applied_at_s), np.append(0.0, done.samples.cumsum()))
                 )
-        grid, values = common([(x[keep], y[keep]) for x, y in curves for keep in [kept(y)]])
+        grid, values = on_common_grid(
+            [(x[keep], y[keep]) for x, y in curves for keep in [extreme_indices(y)]]
+        )
         traces += (
             curve(series, grid, values, hovertemplate="%{y} samples after %{x} s")
             if len(grid)

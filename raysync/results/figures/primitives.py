@@ -41,7 +41,7 @@ _AXIS = {
 }
 _TITLE = {"standoff": 8, "font": {"size": 12.5, "color": "$muted"}}
 
-INVISIBLE = "\u2060"  # equal categories of an axis differ in the number of these at their end
+INVISIBLE = "\u2060"  # each paradigm appends another number of it: no two lanes have one name
 
 
 @dataclass(frozen=True)
@@ -87,8 +87,8 @@ class Series:
         return f"${self.index % HUES}"
 
     def pale(self, percent: int) -> str:
-        """Return a translucent colour, for bands and minor parts of a bar."""
-        return f"{self.color}/{percent}"
+        """Return the colour with this opacity, for bands and minor parts of a bar."""
+        return f"{self.color}/{percent}" if percent < 100 else self.color
 
     @property
     def trace(self) -> Trace:
@@ -147,10 +147,10 @@ def plain(text: object) -> str:
 
 def numbers(values: ArrayLike, digits: int = 4) -> list[float | int | None]:
     """Round values to significant digits for JSON; infinity and NaN become null."""
-    return [_short(float(value), digits) for value in np.asarray(values, dtype=float)]
+    return [_rounded(float(value), digits) for value in np.asarray(values, dtype=float)]
 
 
-def _short(value: float, digits: int) -> float | int | None:
+def _rounded(value: float, digits: int) -> float | int | None:
     if not np.isfinite(value):
         return None
     rounded = float(f"{value:.{digits}g}")
@@ -170,7 +170,7 @@ def line(series: Series, x: ArrayLike, y: ArrayLike, **more: Any) -> Trace:
 
 
 def band(series: Series, x: ArrayLike, low: ArrayLike, high: ArrayLike) -> Trace:
-    forth, low, high = np.asarray(x), np.asarray(low), np.asarray(high)
+    x, low, high = np.asarray(x), np.asarray(low), np.asarray(high)
     return {
         **series.trace,
         "type": "scatter",
@@ -180,7 +180,7 @@ def band(series: Series, x: ArrayLike, low: ArrayLike, high: ArrayLike) -> Trace
         "fillcolor": series.pale(18),
         "hoverinfo": "skip",
         "showlegend": False,
-        "x": numbers(np.concatenate([forth, forth[::-1]])),
+        "x": numbers(np.concatenate([x, x[::-1]])),
         "y": numbers(np.concatenate([high, low[::-1]])),
     }
 

@@ -20,9 +20,10 @@ from raysync.results.figures.primitives import (
 )
 
 SECTION = "What the workers did"
-WORKERS = 10  # more are displayed by group
+MOST_WORKERS = 10  # more workers are displayed by group
 
-BAR_PX = 16  # the height of one paradigm's bar beside others
+# the heights of one paradigm's bar beside others, between reasons, and above and below all bars
+BAR_PX, BETWEEN_PX, AROUND_BARS_PX = 16, 16, 110
 
 ACTIVITIES = {
     "busy_s": ("computing", 100),
@@ -44,53 +45,19 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
     pushed = [series for series in all_series if any(map(len, series.pushes))]
     if not pushed:
         return []
-    return [_spending(pushed), *_contribution(pushed), *_drops(pushed), *_lost(pushed)]
-
-
-def spent(pushes: pd.DataFrame) -> pd.DataFrame:
-    """Return the parts of the workers' time in a run, from `Series.pushes`.
-
-    Returns:
-        By slot: busy_s, server_s (until it had made the weights), transfer_s (the rest between
-        release and push), wait_s, and samples (applied). The four times sum to a worker's time from
-        its first release to the end of its last wait.
-    """
-    active_s = pushes.pushed_at_s - pushes.released_at_s
-    frame = pushes.assign(
-        transfer_s=(active_s - pushes.busy_s - pushes.server_s).clip(lower=0.0),
-        samples=pushes.samples.where(pushes.outcome == "applied", 0),
-    )
-    return (
-        frame.groupby("slot", sort=False)[[*ACTIVITIES, "samples"]]
-        .sum()
-        .loc[slots_in_order(frame.slot)]
-    )
-
-
-def slots_in_order(slots: pd.Series[str]) -> list[str]:
-    """Return each slot once, by group and number: gpu-2 before gpu-10."""
-    return sorted(slots.unique(), key=lambda slot: (Slot(slot).group, Slot(slot).number))
-
-
-def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """Return the mean over runs for each worker."""
-    return pd.concat(frames).groupby(level=0, sort=False).mean()
-
-
-def _by_group(frame: pd.DataFrame, how: str) -> pd.DataFrame:
-    grouped = frame.groupby(lambda slot: Slot(slot).group, sort=False)
-    return grouped.mean() if how == "mean" else grouped.sum()
-
-
-def _many(tables: Sequence[pd.DataFrame]) -> bool:
-    return max(len(table) for table in tables) > WORKERS
-
-
-def _spending(all_series: Sequence[Series]) -> Figure:
-    tables = [
-        _mean([spent(frame) for frame in series.pushes if len(frame)]) for series in all_series
+    return [
+        _time_figure(pushed),
+        *_contribution_figure(pushed),
+        *_drop_reason_figure(pushed),
+        *_drop_share_figure(pushed),
     ]
-    many = _many(tables)
+
+
+def _time_figure(all_series: Sequence[Series]) -> Figure:
+    tables = [
+        _mean([time_parts(frame) for frame in series.pushes if len(frame)]) for series in all_series
+    ]
+    many = _has_many_workers(tables)
     tables = [_by_group(table, "mean") for table in tables] if many else tables
     traces: list[Trace] = []
     for series, table in zip(all_series, tables, strict=True):
@@ -105,7 +72,7 @@ def _spending(all_series: Sequence[Series]) -> Figure:
                     "type": "bar",
                     "orientation": "h",
                     "showlegend": column == "busy_s",
-                    "marker": {"color": series.pale(percent) if percent < 100 else series.color},
+                    "marker": {"color": series.pale(percent)},
                     "y": list(names.values()),
                     "x": numbers(table[column]),
                     "text": [
@@ -140,24 +107,23 @@ def _spending(all_series: Sequence[Series]) -> Figure:
     )
 
 
-def contributions(pushes: pd.DataFrame) -> pd.DataFrame:
-    """Return each worker's share of the applied samples, and of the speed.
+def time_parts(pushes: pd.DataFrame) -> pd.DataFrame:
+    """Return the parts of the workers' time in a run, from `Series.pushes`.
 
     Returns:
-        By slot: `samples` and `speed` (samples computed per busy second), which sum to 1 or 0.
+        By slot: busy_s, server_s (until the server had made the weights), transfer_s (the rest
+        between release and push), wait_s, and samples (applied). The four times sum to a worker's
+        time from its first release to the end of its last wait.
     """
-    table = spent(pushes)
-    computed = pushes.groupby("slot").samples.sum().reindex(table.index)
-    speed = (computed / table.busy_s.where(table.busy_s > 0)).fillna(0.0)
-    return pd.DataFrame(
-        {
-            "samples": table.samples / max(1, table.samples.sum()),
-            "speed": speed / (speed.sum() or 1.0),
-        }
+    active_s = pushes.pushed_at_s - pushes.released_at_s
+    frame = pushes.assign(
+        transfer_s=(active_s - pushes.busy_s - pushes.server_s).clip(lower=0.0),
+        samples=pushes.samples.where(pushes.outcome == "applied", 0),
     )
+    return _sums_by_slot(frame, [*ACTIVITIES, "samples"])
 
 
-def _contribution(all_series: Sequence[Series]) -> list[Figure]:
+def _contribution_figure(all_series: Sequence[Series]) -> list[Figure]:
     tables = [
         _mean([contributions(frame) for frame in series.pushes if len(frame)])
         for series in all_series
@@ -166,7 +132,7 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
         return []
     sizes = _mean(tables)
     sizes = sizes.assign(equal=1.0 / len(sizes))
-    many = _many(tables)
+    many = _has_many_workers(tables)
     if many:
         tables, sizes = [_by_group(table, "sum") for table in tables], _by_group(sizes, "sum")
     traces = _shares(all_series, [table.samples for table in tables], "the samples")
@@ -196,13 +162,29 @@ def _contribution(all_series: Sequence[Series]) -> list[Figure]:
             key="contribution",
             section=SECTION,
             title="Contribution of each " + ("group of workers" if many else "worker"),
-            caption="Share of the applied samples, in %. Diamond: its share of the"
-            " workers' computing"
-            " speed; line: an equal share.",
+            caption="Share of the applied samples, in %. Diamond: its share of the workers'"
+            " computing speed; line: an equal share.",
             traces=traces,
             layout=BARS_LAYOUT | {"yaxis": axis("% of samples", rangemode="tozero")},
         )
     ]
+
+
+def contributions(pushes: pd.DataFrame) -> pd.DataFrame:
+    """Return each worker's share of the applied samples, and of the speed.
+
+    Returns:
+        By slot: `samples` and `speed` (samples computed per busy second), which sum to 1 or 0.
+    """
+    table = time_parts(pushes)
+    computed = pushes.groupby("slot").samples.sum().reindex(table.index)
+    speed = (computed / table.busy_s.where(table.busy_s > 0)).fillna(0.0)
+    return pd.DataFrame(
+        {
+            "samples": table.samples / max(1, table.samples.sum()),
+            "speed": speed / (speed.sum() or 1.0),
+        }
+    )
 
 
 def _shares(
@@ -222,7 +204,7 @@ def _shares(
     ]
 
 
-def _drops(all_series: Sequence[Series]) -> list[Figure]:
+def _drop_reason_figure(all_series: Sequence[Series]) -> list[Figure]:
     traces: list[Trace] = []
     for series in all_series:
         dropped = pd.concat([frame[frame.outcome == "dropped"] for frame in series.pushes])
@@ -253,29 +235,20 @@ def _drops(all_series: Sequence[Series]) -> list[Figure]:
                 "barmode": "group",
                 "xaxis": axis("pushes a run", rangemode="tozero"),
                 "yaxis": {"type": "category"},
-                "height": 110 + reasons * (16 + BAR_PX * len(traces)),
+                "height": AROUND_BARS_PX + reasons * (BETWEEN_PX + BAR_PX * len(traces)),
             },
         )
     ]
 
 
-def lost(pushes: pd.DataFrame) -> pd.DataFrame:
-    """Return each slot's `pushes` and, of these, `dropped`."""
-    frame = pushes.assign(pushes=1, dropped=pushes.outcome == "dropped")
-    return (
-        frame.groupby("slot", sort=False)[["pushes", "dropped"]]
-        .sum()
-        .loc[slots_in_order(frame.slot)]
-    )
-
-
-def _lost(all_series: Sequence[Series]) -> list[Figure]:
+def _drop_share_figure(all_series: Sequence[Series]) -> list[Figure]:
     tables = [
-        _mean([lost(frame) for frame in series.pushes if len(frame)]) for series in all_series
+        _mean([drop_counts(frame) for frame in series.pushes if len(frame)])
+        for series in all_series
     ]
     if not any(table.dropped.any() for table in tables):
         return []
-    many = _many(tables)
+    many = _has_many_workers(tables)
     tables = [_by_group(table, "sum") for table in tables] if many else tables
     traces = _shares(all_series, [table.dropped / table.pushes for table in tables], "its pushes")
     whose = "group of workers" if many else "worker"
@@ -292,3 +265,33 @@ def _lost(all_series: Sequence[Series]) -> list[Figure]:
             layout=BARS_LAYOUT | {"yaxis": axis("% of its pushes", rangemode="tozero")},
         )
     ]
+
+
+def drop_counts(pushes: pd.DataFrame) -> pd.DataFrame:
+    """Count `pushes` and, of these, `dropped` by slot."""
+    frame = pushes.assign(pushes=1, dropped=pushes.outcome == "dropped")
+    return _sums_by_slot(frame, ["pushes", "dropped"])
+
+
+def _mean(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """Return the mean over runs for each worker."""
+    return pd.concat(frames).groupby(level=0, sort=False).mean()
+
+
+def _sums_by_slot(frame: pd.DataFrame, columns: list[str]) -> pd.DataFrame:
+    sums = frame.groupby("slot", sort=False)[columns].sum()
+    return sums.loc[slots_in_order(frame.slot)]
+
+
+def slots_in_order(slots: pd.Series[str]) -> list[str]:
+    """Return each slot once, by group and number: gpu-2 before gpu-10."""
+    return sorted(slots.unique(), key=lambda slot: (Slot(slot).group, Slot(slot).number))
+
+
+def _has_many_workers(tables: Sequence[pd.DataFrame]) -> bool:
+    return max(len(table) for table in tables) > MOST_WORKERS
+
+
+def _by_group(frame: pd.DataFrame, how: str) -> pd.DataFrame:
+    grouped = frame.groupby(lambda slot: Slot(slot).group, sort=False)
+    return grouped.mean() if how == "mean" else grouped.sum()

@@ -28,17 +28,17 @@ from raysync.results.figures.time_breakdown import slots_in_order
 SECTION = "Iteration by iteration"
 ROUNDS = 7  # iterations of the slowest worker in a view
 
-LANES = 48  # workers of all paradigms together, at most
-LANES_MIN = 3  # but so many of each paradigm
+MOST_LANES = 48  # the most workers of all paradigms together
+FEWEST_LANES = 3  # the fewest workers of each paradigm, even if these are more than `MOST_LANES`
 
-BARS = 1_200  # iterations in a view, at most, of all paradigms: it is narrowed to so many
+MOST_BARS = 1_200  # the most iterations in a view, of all paradigms: a view is narrowed to these
 
 SHORTEST_S = 1e-9  # shorter bars are rounding errors
 
 
 @dataclass(frozen=True)
 class Lanes:
-    """One run in the timeline."""
+    """The lanes of one run."""
 
     series: Series
     run: CollectedRun
@@ -48,7 +48,7 @@ class Lanes:
 
 def figures(all_series: Sequence[Series]) -> list[Figure]:
     """Return the figure of a scenario: each paradigm's run with the smallest seed."""
-    workers = max(LANES_MIN, LANES // max(1, len(all_series)))
+    workers = max(FEWEST_LANES, MOST_LANES // max(1, len(all_series)))
     lanes = [
         Lanes(series, series.runs[0], _few_workers(series.pushes[0], workers), series.run_events[0])
         for series in all_series
@@ -62,7 +62,7 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
         names = row_names(lane.series, slots_in_order(lane.pushes.slot))
         rows += 1 + len(names)
         traces.append(heading(lane.series, names, [view.low for view in views]))
-        traces += _bars(lane, names, views) + _decisions(lane, names, views)
+        traces += _bars(lane, names, views) + _decision_marks(lane, names, views)
     seeds = {lane.run.seed for lane in lanes}
     notes = any(trace["type"] == "scatter" and trace["mode"] == "markers" for trace in traces)
     caption = (
@@ -95,7 +95,7 @@ def figures(all_series: Sequence[Series]) -> list[Figure]:
 
 
 def _few_workers(pushes: pd.DataFrame, workers: int) -> pd.DataFrame:
-    """Return the pushes of so many workers, taken from all groups in turn."""
+    """Return the pushes of at most `workers` workers, from all groups in turn."""
     slots = pd.DataFrame({"slot": slots_in_order(pushes.slot)})
     slots["turn"] = slots.groupby(slots.slot.map(lambda slot: Slot(slot).group)).cumcount()
     return pushes[pushes.slot.isin(slots.sort_values("turn", kind="stable").slot.head(workers))]
@@ -111,7 +111,7 @@ def _views(lanes: Sequence[Lanes]) -> list[View]:
     ]
     width = min(ROUNDS * float(max(steps)), float(max(lasts)))
     rate = sum(len(frame) / last for frame, last in zip(frames, lasts, strict=True) if last > 0)
-    width = min(width, BARS / rate) if rate else width
+    width = min(width, MOST_BARS / rate) if rate else width
     views = [View("start", 0.0, width)]
     middle = float(min(lasts)) / 2
     if middle > width:
@@ -127,7 +127,7 @@ def _views(lanes: Sequence[Lanes]) -> list[View]:
     return views
 
 
-def _inside(begin: pd.Series, end: pd.Series, views: Sequence[View]) -> pd.Series:
+def _are_visible(begin: pd.Series, end: pd.Series, views: Sequence[View]) -> pd.Series:
     return pd.Series(
         np.logical_or.reduce([(end >= view.low) & (begin <= view.high) for view in views]),
         index=begin.index,
@@ -136,14 +136,14 @@ def _inside(begin: pd.Series, end: pd.Series, views: Sequence[View]) -> pd.Serie
 
 def _bars(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Trace]:
     frame, series = lanes.pushes, lanes.series
-    frame = frame[_inside(frame.released_at_s, frame.pushed_at_s + frame.wait_s, views)]
+    frame = frame[_are_visible(frame.released_at_s, frame.pushed_at_s + frame.wait_s, views)]
     computed = frame.computed_at_s
     began = (computed - frame.busy_s).clip(lower=frame.released_at_s)
     parts = [
-        ("computing", began, computed - began, 100, _of_iterations(frame)),
+        ("computing", began, computed - began, 100, _iteration_texts(frame)),
         ("pulling", frame.released_at_s, began - frame.released_at_s, 55, None),
         ("pushing", computed, frame.pushed_at_s - computed, 55, None),
-        ("waiting", frame.pushed_at_s, frame.wait_s, 22, _of_waits(lanes, frame)),
+        ("waiting", frame.pushed_at_s, frame.wait_s, 22, _wait_texts(lanes, frame)),
     ]
     traces: list[Trace] = []
     for activity, base, length, percent, texts in parts:
@@ -156,7 +156,7 @@ def _bars(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Tr
                     "orientation": "h",
                     "showlegend": activity == "computing",
                     "marker": {
-                        "color": series.pale(percent) if percent < 100 else series.color,
+                        "color": series.pale(percent),
                         "line": {"color": "$card", "width": 1 if activity == "computing" else 0},
                     },
                     "y": [names[slot] for slot in frame.slot[drawn]],
@@ -175,7 +175,7 @@ def _bars(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Tr
     return traces
 
 
-def _of_iterations(frame: pd.DataFrame) -> pd.Series:
+def _iteration_texts(frame: pd.DataFrame) -> pd.Series:
     stale = frame.staleness.map("{:.0f}".format, na_action="ignore").fillna(frame.outcome)
     return (
         "iteration "
@@ -187,8 +187,8 @@ def _of_iterations(frame: pd.DataFrame) -> pd.Series:
     )
 
 
-def _of_waits(lanes: Lanes, frame: pd.DataFrame) -> pd.Series:
-    """Say why each worker was held, if that is known."""
+def _wait_texts(lanes: Lanes, frame: pd.DataFrame) -> pd.Series:
+    """Return why each push's worker was held; "": unknown."""
     holds = lanes.events.holds
     keys = zip(frame.worker, frame.pushed_at_s.round(6), strict=True)
     return pd.Series(
@@ -196,7 +196,7 @@ def _of_waits(lanes: Lanes, frame: pd.DataFrame) -> pd.Series:
     )
 
 
-def _decisions(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Trace]:
+def _decision_marks(lanes: Lanes, names: dict[str, str], views: Sequence[View]) -> list[Trace]:
     """Draw the notes about a worker on its lane."""
     decisions = [
         (event, names[slot])

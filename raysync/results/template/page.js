@@ -56,18 +56,18 @@
 
   let round = 0;
   async function drawShown({again = false} = {}) {       // one by one, so that the page answers meanwhile
-    const mine = ++round;
+    const current = ++round;
     for (const figure of shown()) {
-      if (mine !== round) return;
+      if (current !== round) return;
       if (again || !figure.dataset.drawn) {
         draw(figure);
         await new Promise(done => setTimeout(done));
       }
     }
-    if (mine === round) root.dataset.drawn = "yes";
+    if (current === round) root.dataset.drawn = "yes";
   }
 
-  function redraw() {                                    // those of other scenarios when they are shown
+  function redraw() {                                    // figures of other scenarios when these are shown
     for (const figure of figures) delete figure.dataset.drawn;
     delete root.dataset.drawn;
     return drawShown();
@@ -97,9 +97,9 @@
   const scenario = document.getElementById("scenario");
   function choose() {
     for (const one of document.querySelectorAll(".scenario")) one.hidden = one.dataset.scenario !== (scenario?.value ?? "0");
-    const there = new Set(shown().flatMap(figure => JSON.parse(figure.querySelector("script").textContent).traces)
+    const present = new Set(shown().flatMap(figure => JSON.parse(figure.querySelector("script").textContent).traces)
       .map(trace => trace.legendgroup));
-    for (const chip of document.querySelectorAll(".chips button")) chip.hidden = !there.has(chip.dataset.series);
+    for (const chip of document.querySelectorAll(".chips button")) chip.hidden = !present.has(chip.dataset.series);
     drawShown();
   }
   scenario?.addEventListener("change", choose);
