@@ -422,8 +422,7 @@ def _is_loss(line: Line) -> bool:
 
 def _was_killed(error: Exception) -> bool:
     """Whether an actor's process died by itself, and not by an error of its constructor."""
-    is_death = isinstance(error, ActorDiedError | ActorUnavailableError)
-    return is_death and not error.actor_init_failed
+    return isinstance(error, ActorDiedError | ActorUnavailableError) and not error.actor_init_failed
 
 
 def server_threads(requested: Plan, cores: int) -> int:
