@@ -184,11 +184,10 @@ class ActorGroup:
         index, role = self.plan.servers[number], server_role(spec.first_server + number)
         cpus = spec.experiment.cluster.server_cpus
         options = self.options(role, index, cpus) | {"runtime_env": BLOCKING_THREADS}
-        threads = self.server_threads[number]
         return ActorSpec(
             cls=Server,
             options=options,
-            threads=threads,
+            threads=self.server_threads[number],
             setup=setup,
             actor_group=self.name,
             role=role,

@@ -43,8 +43,7 @@ class RayCall:
         # references that are ready when it is done; the first has its answer
         report: Sequence[Any],
         *values: Parts,
-        # the upload of its first value to a server; None: it is no worker's call
-        upload: Upload | None = None,
+        upload: Upload | None = None,  # of its first value to a server; None: no worker's call
         leases: tuple[Lease, ...] = (),  # the memory of its first value, if the driver lent any
         # the leases of its inputs, held until it is known to be done
         reads: tuple[Lease, ...] = (),

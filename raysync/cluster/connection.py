@@ -243,13 +243,11 @@ def private_processes(fork_server: ForkServer | None) -> list[psutil.Process]:
     Worker processes are children of the fork server.
     """
     folder = str(Path(ray.__file__).parent)
-    started = [
-        child for child in psutil.Process().children() if folder in " ".join(_command(child))
-    ]
+    roots = [child for child in psutil.Process().children() if folder in " ".join(_command(child))]
     if fork_server is not None:
         with suppress(psutil.Error):
-            started.append(psutil.Process(fork_server.pid))
-    return [one for process in started for one in (process, *_descendants(process))]
+            roots.append(psutil.Process(fork_server.pid))
+    return [one for process in roots for one in (process, *_descendants(process))]
 
 
 def kill(processes: Iterable[psutil.Process]) -> None:

@@ -180,13 +180,12 @@ def driver_of(
     )
     faults = FaultPlan(experiment)
     topology = spec.topology.topology(backend, experiment, faults)
-    marks = experiment.evaluation.progress_marks()
     return Driver(
         topology=topology,
         backend=backend,
         experiment=experiment,
         faults=faults,
-        marks=marks,
+        marks=experiment.evaluation.progress_marks(),
         primary=spec.primary,
         checkpoint=checkpoint,
     )

@@ -28,7 +28,7 @@ EVALUATOR_SHARE = 0.1  # the evaluator's default share of a worker's GPU
 # resources that cannot be requested: names of nodes, and of other placement groups
 RAYS_OWN = re.compile(r"node:|.*_group_([0-9]+_)?[0-9a-f]{36}$")
 # the least amount: no bundle may be empty, and an accelerator type is requested by a trace of it
-LEAST_AMOUNT = 0.001
+LEAST = 0.001
 ROUNDING = 1e-9  # sums of amounts may differ that much
 LISTED_KINDS = 6  # kinds of nodes that a message lists, at most
 
@@ -122,21 +122,43 @@ def _resources(group: WorkerGroup) -> Amounts:
     kind = (
         {}
         if group.accelerator_type is None
-        else {f"accelerator_type:{group.accelerator_type}": LEAST_AMOUNT}
+        else {f"accelerator_type:{group.accelerator_type}": LEAST}
     )
     return _bundle("", CPU=group.cpus, GPU=group.gpus).resources | kind | group.resources
 
 
 def _bundle(owner: str, **resources: float) -> Bundle:
     return Bundle(
-        owner,
-        {name: amount for name, amount in resources.items() if amount} or {"CPU": LEAST_AMOUNT},
+        owner, {name: amount for name, amount in resources.items() if amount} or {"CPU": LEAST}
     )
 
 
 def cpus(experiment: Experiment) -> float:
     """Return the least CPUs of a cluster for the experiment."""
     return total(bundle.resources for bundle in plan(experiment).bundles).get("CPU", 1)
+
+
+def total(parts: Iterable[Mapping[str, float]]) -> Amounts:
+    everything: Counter[str] = Counter()
+    for part in parts:
+        everything.update(part)
+    return dict(everything)
+
+
+def covers(available: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
+    """Whether the available resources suffice."""
+    return all(available.get(name, 0) >= amount - ROUNDING for name, amount in wanted.items())
+
+
+def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
+    """Whether a node's labels meet a label selector; as in Ray, a missing label meets every `!`."""
+    return all(_meets(labels.get(label), condition) for label, condition in selector.items())
+
+
+def _meets(value: str | None, condition: str) -> bool:
+    wanted = condition.removeprefix("!")
+    one_of = wanted[3:-1].split(",") if wanted.startswith("in(") else [wanted]
+    return (value in one_of) != condition.startswith("!")
 
 
 # ---- the present cluster ----
@@ -159,7 +181,7 @@ def reserve(experiment: Experiment, name: str) -> tuple[Plan, PlacementGroup]:
         within(ANSWER_S, lambda: remove_placement_group(group))
         if not isinstance(error, GetTimeoutError):
             raise
-        raise ConfigError(_deadline_message(final.bundles, _nodes(), deadline_s)) from None
+        raise ConfigError(_late_text(final.bundles, _nodes(), deadline_s)) from None
     return final, group
 
 
@@ -251,49 +273,18 @@ def infeasible_together(final: Plan) -> str | None:
     try:
         ready, _ = ray.wait([group.ready()], timeout=VERDICT_S)
         nodes = _nodes()
-        return (
-            _crowding_message(final.bundles, nodes)
-            if not ready and _is_free(final.bundles, nodes)
-            else None
-        )
+        is_refused = not ready and _is_free(final.bundles, nodes)
+        return _crowded_text(final.bundles, nodes) if is_refused else None
     finally:
         remove_placement_group(group)
 
 
 def _is_free(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> bool:
     """Whether all resources that the bundles request are free."""
-    declared, free = total(node.resources for node in nodes), ray.available_resources()
+    whole, free = total(node.resources for node in nodes), ray.available_resources()
     return all(
-        free.get(name, 0) >= declared.get(name, 0)
-        for bundle in bundles
-        for name in bundle.resources
+        free.get(name, 0) >= whole.get(name, 0) for bundle in bundles for name in bundle.resources
     )
-
-
-# ---- resources and labels ----
-
-
-def total(parts: Iterable[Mapping[str, float]]) -> Amounts:
-    everything: Counter[str] = Counter()
-    for part in parts:
-        everything.update(part)
-    return dict(everything)
-
-
-def covers(available: Mapping[str, float], wanted: Mapping[str, float]) -> bool:
-    """Whether the available resources suffice."""
-    return all(available.get(name, 0) >= amount - ROUNDING for name, amount in wanted.items())
-
-
-def matches(labels: Mapping[str, str], selector: Mapping[str, str]) -> bool:
-    """Whether a node's labels meet a label selector; as in Ray, a missing label meets every `!`."""
-    return all(_meets(labels.get(label), condition) for label, condition in selector.items())
-
-
-def _meets(value: str | None, condition: str) -> bool:
-    wanted = condition.removeprefix("!")
-    one_of = wanted[3:-1].split(",") if wanted.startswith("in(") else [wanted]
-    return (value in one_of) != condition.startswith("!")
 
 
 # ---- messages for the user ----
@@ -301,20 +292,14 @@ def _meets(value: str | None, condition: str) -> bool:
 
 def _hint(experiment: Experiment, owner: str, nodes: Sequence[ClusterNode]) -> str:
     """Return the likely mistake behind a bundle that does not fit."""
-    if (
-        owner == "the evaluator"
-        and experiment.cluster.evaluator_gpus
-        and not _is_offered(nodes, "GPU")
-    ):
+    if owner == "the evaluator" and experiment.cluster.evaluator_gpus and not _has(nodes, "GPU"):
         return " There is no GPU: leave evaluator_gpus out."
     for group in experiment.workers:
         if owner != _owner(group):
             continue
-        if group.gpus and not _is_offered(nodes, "GPU"):
+        if group.gpus and not _has(nodes, "GPU"):
             return " There is no GPU: set gpus: 0 and emulate with speed or step_s."
-        if group.accelerator_type and not _is_offered(
-            nodes, f"accelerator_type:{group.accelerator_type}"
-        ):
+        if group.accelerator_type and not _has(nodes, f"accelerator_type:{group.accelerator_type}"):
             return f" No node has accelerator_type:{group.accelerator_type} among its resources."
         selectors = (group.label_selector, *group.fallback_label_selectors)
         if group.label_selector and not any(
@@ -324,16 +309,14 @@ def _hint(experiment: Experiment, owner: str, nodes: Sequence[ClusterNode]) -> s
     return ""
 
 
-def _is_offered(nodes: Sequence[ClusterNode], resource: str) -> bool:
+def _has(nodes: Sequence[ClusterNode], resource: str) -> bool:
     return any(node.resources.get(resource) for node in nodes)
 
 
-def _deadline_message(
-    bundles: Sequence[Bundle], nodes: Sequence[ClusterNode], deadline_s: float
-) -> str:
+def _late_text(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode], deadline_s: float) -> str:
     free = ray.available_resources()
     if _is_free(bundles, nodes):
-        return _crowding_message(bundles, nodes)
+        return _crowded_text(bundles, nodes)
     owner = (
         infeasible_reason(bundles, [ClusterNode(free, {})])
         if not any(bundle.labels for bundle in bundles)
@@ -345,7 +328,7 @@ def _deadline_message(
     )
 
 
-def _crowding_message(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> str:
+def _crowded_text(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> str:
     return (
         "cluster: the run does not fit, although nothing else runs: each of these must fit on one"
         f" node. Requested: {_count_bundles(bundles)}.\n{_offer(nodes)}."
@@ -364,10 +347,8 @@ def _count_bundles(bundles: Sequence[Bundle]) -> str:
 def _offer(nodes: Sequence[ClusterNode]) -> str:
     """List the nodes' resources; equal nodes are counted."""
     kinds = Counter(f"{_show_amounts(node.resources)}{_node_labels(node.labels)}" for node in nodes)
-    offers = [
-        f"{count} x {kind}" if count > 1 else kind
-        for kind, count in kinds.most_common(LISTED_KINDS)
-    ]
+    listed = kinds.most_common(LISTED_KINDS)
+    offers = [f"{count} x {kind}" if count > 1 else kind for kind, count in listed]
     others = len(kinds) - LISTED_KINDS
     more = f"; and {others} other kinds" if others > 0 else ""
     return f"The cluster has {len(nodes)} node(s): {'; '.join(offers)}{more}"

@@ -195,22 +195,19 @@ class Session:
     def _actor_group_for(self, spec: RunSpec) -> ActorGroup:
         experiment = spec.experiment
         requested = plan(experiment)
-        threads, spreads, server_threads = self._threads(experiment)
+        threads, server_threads = self._threads(experiment)
         wanted = ActorGroupSpec(
             worker=worker_class(spec),
             requested=requested,
             slots=tuple(spec.slots),
             min_threads=threads,
-            spreads_threads=spreads,
+            spreads_threads=self._placement_group is None,
             server_threads=server_threads,
             task_events=experiment.cluster.task_events,
         )
-        if (
-            self._actor_group is not None
-            and self._actor_group.is_reusable
-            and self._actor_group.spec == wanted
-        ):
-            return self._actor_group
+        present = self._actor_group
+        if present is not None and present.is_reusable and present.spec == wanted:
+            return present
         self._shutdown()
         name = actor_group_name(spec.labels.experiment if spec.labels else experiment.name)
         chosen, group = (
@@ -239,8 +236,8 @@ class Session:
             for node, count in declared.items()
         }
 
-    def _threads(self, experiment: Experiment) -> tuple[tuple[int, ...], bool, int | None]:
-        """Return each bundle's torch threads, whether they may grow, and a server's if different.
+    def _threads(self, experiment: Experiment) -> tuple[tuple[int, ...], int | None]:
+        """Return the torch threads of each bundle, and of a server if different.
 
         On a cluster these are the CPUs of the bundle, or a fair share of its node's cores if that
         is more; on a private one a fair share of the cores.
@@ -252,8 +249,7 @@ class Session:
             share if is_private else max(1, int(bundle.resources.get("CPU", 1)))
             for bundle in requested.bundles
         )
-        servers = server_threads(requested, cores) if is_private else None
-        return threads, self._placement_group is None, servers
+        return threads, server_threads(requested, cores) if is_private else None
 
     def _begin(
         self,
@@ -428,9 +424,7 @@ def _is_loss(line: Line) -> bool:
 
 def _was_killed(error: Exception) -> bool:
     """Whether an actor's process died by itself, and not by an error of its constructor."""
-    if not isinstance(error, ActorDiedError | ActorUnavailableError):
-        return False
-    return not error.actor_init_failed
+    return isinstance(error, ActorDiedError | ActorUnavailableError) and not error.actor_init_failed
 
 
 def server_threads(requested: Plan, cores: int) -> int:

@@ -30,7 +30,7 @@ class FaultPlan:
         self._slot_faults: dict[str, list[_SlotFault]] = {}
         self.crashes: dict[int, Crash] = {}  # index in the experiment file -> crash
         # slot -> (clock, index) of its future crashes at a clock, the next one last
-        self._crashes_at_clock: dict[str, list[tuple[int, int]]] = {}
+        self._clock_crashes: dict[str, list[tuple[int, int]]] = {}
         self._kills: dict[str, list[SlotKills]] = {}
         seed = experiment.seed
         for index, fault in enumerate(experiment.faults):
@@ -40,9 +40,7 @@ class FaultPlan:
             if isinstance(fault, Crash):
                 self.crashes[index] = fault
                 if fault.at_clock is not None:
-                    self._crashes_at_clock.setdefault(fault.worker, []).append(
-                        (fault.at_clock, index)
-                    )
+                    self._clock_crashes.setdefault(fault.worker, []).append((fault.at_clock, index))
                 continue
             for slot in _victims(experiment, fault, purpose):
                 if isinstance(fault, Kill):
@@ -54,7 +52,7 @@ class FaultPlan:
                 windows = FaultWindows(fault, purpose, seed, slot)
                 slot_fault = _SlotFault(index, fault, windows, fault.draws(seed, purpose, slot))
                 self._slot_faults.setdefault(slot, []).append(slot_fault)
-        for crashes in self._crashes_at_clock.values():
+        for crashes in self._clock_crashes.values():
             crashes.sort(reverse=True)
 
     def at_step(self, slot: str, clock: int, at: float) -> StepFault:
@@ -69,15 +67,13 @@ class FaultPlan:
 
     def pop_crash(self, slot: str, clock: int) -> int | None:
         """Pop the index of the crash that is due when the worker begins this iteration."""
-        crashes = self._crashes_at_clock.get(slot)
+        crashes = self._clock_crashes.get(slot)
         return crashes.pop()[1] if crashes and crashes[-1][0] <= clock else None
 
     def next_kill(self, slot: str, after: float) -> tuple[float, int] | None:
         """Return time and fault of the slot's next kill; `after` must not fall between calls."""
-        next_kills = [
-            (kills.first_after(after), kills.index) for kills in self._kills.get(slot, ())
-        ]
-        at, index = min(next_kills, default=(inf, 0))
+        times = [(kills.first_after(after), kills.index) for kills in self._kills.get(slot, ())]
+        at, index = min(times, default=(inf, 0))
         return (at, index) if at < inf else None
 
     def skip_kills(self, until_s: float) -> None:
@@ -91,11 +87,11 @@ class FaultPlan:
         self._idle.pop(index, None)
 
     def state(self) -> dict[str, Any]:
-        return {"idle": list(self._idle), "to_come": self._crashes_at_clock}
+        return {"idle": list(self._idle), "to_come": self._clock_crashes}
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self._idle = dict.fromkeys(state["idle"])
-        self._crashes_at_clock = {
+        self._clock_crashes = {
             slot: [(clock, index) for clock, index in crashes]
             for slot, crashes in state["to_come"].items()
         }

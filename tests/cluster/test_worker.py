@@ -90,7 +90,7 @@ def test_a_worker_computes_as_its_group_and_the_cluster_say(monkeypatch):
     monkeypatch.setattr(torch, "compile", lambda loss: compiled.append(loss) or loss)
     spec = spec_of(training, make("asp"))
     [group] = training.groups.values()
-    computation = worker_module._computation(spec, group, training.model, ["cpu"])
+    computation = worker_module._gradient_computation(spec, group, training.model, ["cpu"])
     assert compiled == [training.task.loss]
     assert (len(computation.wire.sizes), computation.wire.is_plain) == (3, False)
 

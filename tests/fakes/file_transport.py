@@ -32,7 +32,7 @@ class FileVector:
         return load_file(self.path)["vector"][self.begin : self.end]
 
     @contextmanager
-    def written(self):
+    def writing(self):
         vector = torch.empty(self.end)
         yield vector
         save_file({"vector": vector}, self.path)
@@ -87,5 +87,5 @@ class FilePlan:
     folder: Path
     transports: dict = field(default_factory=dict)
 
-    def begin(self, writers, before):
+    def begin(self, writers, previous):
         return FileTransport(self.folder, writers)

@@ -56,9 +56,8 @@ class Evaluator:
     @answers
     def evaluate(self, message: EvaluateCall, *weights: Payload) -> dict[str, float]:
         """Return the metrics of published weights: name -> value."""
-        return self._ready_evaluation.measure(
-            self._assembly.vector(incoming(*weights)), message.is_last
-        )
+        evaluation = self._ready_evaluation
+        return evaluation.measure(self._assembly.vector(incoming(*weights)), message.is_last)
 
     @answers
     def state_dict(self, message: StateDictCall, *weights: Payload) -> bytes:

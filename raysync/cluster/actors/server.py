@@ -90,9 +90,8 @@ class Server:
         assert plan is not None, "an update without its details"
         self._use_threads_for(plan)
         with self._seconds.timed():
-            version = self._ready_model.apply(
-                plan, arrived if plan.combined else incoming(*arrived)
-            )
+            inputs = arrived if plan.combined else incoming(*arrived)
+            version = self._ready_model.apply(plan, inputs)
         return self._publish(version, 0, into) if message.publishes else None, version
 
     @answers

@@ -159,10 +159,7 @@ class StageActor:
     def _timed(
         self, message: ForwardCall | BackwardCall, part: float, *, travels: bool
     ) -> Iterator[None]:
-        """Sleep for the extra time of the emulated device, and of the link if an input travels.
-
-        `part` is the share of the pass in the operations of the stage's step.
-        """
+        """Sleep for the extra time of the emulated device and its link; `part` is of a step."""
         if travels:
             sleep_s(one_way_s(self._link, self._output_bytes, message.fault))
         began_s = now_s()

@@ -170,9 +170,6 @@ def forked_by(server: ForkServer) -> Iterator[None]:
         services.start_raylet = start_raylet
 
 
-# ---- in the server ----
-
-
 def serve(listening: socket.socket) -> None:
     """Fork worker processes until the parent process exits, or closes stdin."""
     for name in PRELOADED if find_spec("triton") else (*PRELOADED, OPTIMIZERS):

@@ -56,8 +56,7 @@ class PulledWeights:
         self, gradient: GradientComputation, vector_bytes: int, *, may_share: bool
     ) -> None:
         self._gradient, self._vector_bytes = gradient, vector_bytes
-        # whether weights can be used in place: on a CPU, if steps only read them
-        self._may_share = may_share
+        self._may_share = may_share  # if they are on a CPU, and steps only read them
         self._in_place: InPlace | None = None
 
     def read(self, weights: Sequence[Payload]) -> None:

@@ -45,7 +45,7 @@ class PipedCall:
         self.leases: tuple[Lease, ...] = request.leases
         self.upload: Upload | None = request.upload
         self.is_done = False
-        self.result: Any = None  # the answer, or a `Failure`
+        self.answer: Any = None  # a `Failure` if it failed
         self.request, self.channel = request, channel
         self.reads = request.reads  # the leases of its inputs, held until it is done
         self.number = 0  # among its actor's requests; 0: not sent
@@ -57,7 +57,7 @@ class PipedCall:
 
     @property
     def has_succeeded(self) -> bool:
-        return self.is_done and not isinstance(self.result, Failure)
+        return self.is_done and not isinstance(self.answer, Failure)
 
     @property
     def parts(self) -> tuple[Remote, ...]:
@@ -71,10 +71,6 @@ class PipedCall:
     def value(self, index: int) -> tuple[Remote, ...]:
         return self.parts
 
-    @property
-    def answer(self) -> Any:
-        return self.result
-
     def watch(self, then: Callable[[Any], None], argument: Any) -> None:
         if self.is_done:
             self.channel.channels.due.append((then, argument))
@@ -83,16 +79,16 @@ class PipedCall:
 
     @property
     def failure(self) -> Failure | None:
-        return self.result if isinstance(self.result, Failure) else None
+        return self.answer if isinstance(self.answer, Failure) else None
 
-    def finish(self, result: Any) -> None:
+    def finish(self, answer: Any) -> None:
         """Settle the call, and release whatever waits for it."""
-        self.is_done, self.result, self.reads = True, result, ()
+        self.is_done, self.answer, self.reads = True, answer, ()
         self.channel.channels.due += self._watchers
         self._watchers = []
         dependents, self.dependents = self.dependents, []
         if self._replaces is not None:
-            self._replaces.finish(result)
+            self._replaces.finish(answer)
         for channel in dependents:
             channel.advance()
 
@@ -103,7 +99,7 @@ class PipedCall:
     def follow(self, retry: IssuedCall, patched: Patch) -> None:
         # there is one shard, so nothing is patched
         assert isinstance(retry, PipedCall), "a retry has the inputs of the lost call"
-        self.is_done, self.result, self.channel = False, None, retry.channel
+        self.is_done, self.answer, self.channel = False, None, retry.channel
         self.leases, self.number = retry.leases, retry.number
         retry._replaces = self
 

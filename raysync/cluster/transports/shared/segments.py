@@ -102,7 +102,7 @@ class Slots:
         self._segment_bytes, self._kind = segment_bytes, kind
         self._free: list[tuple[Segment, int]] = []
         self._stamp = UNWRITTEN
-        self._is_closed = False
+        self.is_closed = False
         self.segments: list[Segment] = []
 
     def lease(self) -> SlotLease:
@@ -111,7 +111,7 @@ class Slots:
         Raises:
             OSError: see `Segment`.
         """
-        assert not self._is_closed, "the writer is gone"
+        assert not self.is_closed, "the writer is gone"
         if not self._free:
             self._grow()
         segment, slot = self._free.pop()
@@ -122,12 +122,12 @@ class Slots:
         return SlotLease(self, segment, handle)
 
     def give_back(self, segment: Segment, slot: int) -> None:
-        if not self._is_closed:
+        if not self.is_closed:
             self._free.append((segment, slot))
 
     def close(self) -> None:
         """Lease no slot of this writer again; leased ones stay valid."""
-        self._is_closed = True
+        self.is_closed = True
         self._free.clear()
         self.segments.clear()
 
@@ -139,10 +139,6 @@ class Slots:
             slots._add(segment)
         self.close()
         return slots
-
-    @property
-    def is_closed(self) -> bool:
-        return self._is_closed
 
     def _grow(self) -> None:
         count = max(1, self._segment_bytes // self._slot_bytes)
