@@ -284,7 +284,7 @@ def test_a_cluster_that_cannot_be_joined_is_answered_in_a_line(
 def test_an_address_that_is_no_cluster(call, tmp_path, monkeypatch, address, says):
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setattr(ray, "init", unreachable)
-    monkeypatch.setattr(connection, "ANSWER_S", 0.1)
+    monkeypatch.setattr(connection, "CONNECT_S", 0.1)
     with socket.create_server(("127.0.0.1", 0)) as listening:
         monkeypatch.setenv(
             "RAY_ADDRESS", address.format(listening=f"127.0.0.1:{listening.getsockname()[1]}")
@@ -407,7 +407,7 @@ def test_what_is_free_is_what_can_be_asked_for():
         "CPU_group_0_66d908e35630d03f0f30299f4a3302000000": 1.0,
         "disk_group_a": 2.0,
     }
-    assert tells(placement._show(free), "3 CPU 2 disk_group_a 1 fast_disk")
+    assert tells(placement._show_amounts(free), "3 CPU 2 disk_group_a 1 fast_disk")
 
 
 def test_the_table_of_several_seeds():
