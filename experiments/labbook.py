@@ -5,8 +5,8 @@ results beside them.
     python experiments/labbook.py --runs RUNS  takes over the newest sweeps there, draws pictures
     python experiments/labbook.py --check      changes nothing; names the pages that differ
 
-README.md of a folder begins with its answer, and notes.md has what a reviewer needs beyond it. Both
-have marks that are filled: `<!-- table: NAME -->` ... `<!-- end -->` and, in the prose, `<!-- fact:
+README.md of a folder begins with its answer, and notes.md has what a reviewer needs beyond it. They,
+the index and the project's README have marks that are filled: `<!-- table: NAME -->` ... `<!-- end -->` and, in the prose, `<!-- fact:
 NAME -->` ... `<!-- end -->`. `labtables.py` describes where the results are.
 """
 
@@ -104,9 +104,9 @@ def pages() -> dict[Path, str]:
         of_all |= {f"{folder.name}/{name}": fact for name, fact in facts.items()}
         rows.append(index_row(folder, entry, answer(texts[folder / "README.md"])))
     header = ["experiment", "answer", "verdict", "command", "minutes", "date, machine"]
-    index = HERE / "README.md"
     tables = {"index": markdown(header, rows)}
-    texts[index] = filled(index.read_text(encoding="utf-8"), tables, of_all)
+    for page in (HERE / "README.md", HERE.parent / "README.md"):
+        texts[page] = filled(page.read_text(encoding="utf-8"), tables, of_all)
     return texts
 
 
@@ -214,7 +214,7 @@ def main() -> None:
         page: text for page, text in pages().items() if page.read_text(encoding="utf-8") != text
     }
     for page, text in differ.items():
-        print(f"{page.relative_to(HERE)}: {'differs' if arguments.check else 'filled'}")
+        print(f"{page.relative_to(HERE.parent)}: {'differs' if arguments.check else 'filled'}")
         if not arguments.check:
             page.write_text(text, encoding="utf-8")
     sys.exit(bool(arguments.check and differ))
