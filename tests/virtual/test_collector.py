@@ -330,7 +330,7 @@ def test_a_series_begins_with_nothing():
     assert published.by("raysync_wait_seconds") == {"fast-0": 0, "slow-0": 0}
     begun = (
         Collector(RunLabels("the experiment", "the run", "its rule"), "asp", Measures(10**6))
-        .take(journal("asp", 8)[:1])
+        .collect(journal("asp", 8)[:1])
         .counters
     )
     assert set(begun.values()) == {0}
