@@ -5,9 +5,10 @@ results beside them.
     python experiments/labbook.py --runs RUNS  takes over the newest sweeps there, draws pictures
     python experiments/labbook.py --check      changes nothing; names the pages that differ
 
-README.md of a folder begins with its answer, and notes.md has what a reviewer needs beyond it. They,
-the index and the project's README have marks that are filled: `<!-- table: NAME -->` ... `<!-- end -->` and, in the prose, `<!-- fact:
-NAME -->` ... `<!-- end -->`. `labtables.py` describes where the results are.
+README.md of a folder begins with its answer, and notes.md has what a reviewer needs beyond it.
+They, the index and the project's README have marks that are filled: `<!-- table: NAME -->` ...
+`<!-- end -->` and, in the prose, `<!-- fact: NAME -->` ... `<!-- end -->`. `labtables.py` describes
+where the results are.
 """
 
 import argparse

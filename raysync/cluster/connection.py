@@ -173,7 +173,7 @@ class Connection:
             self._init(address="local", _system_config=PRIVATE_CONFIG, **options)
 
     def _init(self, **options: Any) -> None:
-        """Call `ray.init`, and restore the handler of SIGTERM.
+        """Call `ray.init` without its handlers of SIGTERM.
 
         Ray replaces it twice: by a handler in Python that exits with its own status, and by one in
         C++ that prints a stack trace, and aborts after three seconds.

@@ -12,8 +12,13 @@ HARMLESS = {"endpoint_override", "region", "scheme"}
 MASK = "***"
 
 _URI = re.compile(r"(?P<scheme>\w[\w+.-]*://)(?P<path>[^\s?]*)(?P<query>\?\S*)?")
-# user:password@ before a host; a password can contain a slash. HOST:PORT/ is left alone.
-_LOGIN = re.compile(r"^[^/@]*:(?!\d+(?:/|$)).*@")
+_LOGIN = re.compile(
+    r"""^[^/@]*:        # the user
+        (?!\d+(?:/|$))  # not HOST:PORT/, which is left alone
+        .*@             # the password, which can contain a slash, up to the last @
+    """,
+    re.VERBOSE,
+)
 _PUNCTUATION = re.compile(r"['\"),.;:\]}]*$")  # the punctuation of a sentence after a URI
 
 
@@ -23,9 +28,10 @@ def masked(text: str) -> str:
 
 
 def _masked_uri(uri: re.Match[str]) -> str:
-    query = (uri["query"] or "").removeprefix("?")
-    pairs = f"?{'&'.join(map(_masked_pair, query.split('&')))}" if query else uri["query"] or ""
-    return uri["scheme"] + _LOGIN.sub(f"{MASK}@", uri["path"], count=1) + pairs
+    path = _LOGIN.sub(f"{MASK}@", uri["path"], count=1)
+    mark, pairs = (uri["query"] or "")[:1], (uri["query"] or "")[1:]
+    query = "&".join(map(_masked_pair, pairs.split("&")))
+    return f"{uri['scheme']}{path}{mark}{query}"
 
 
 def _masked_pair(pair: str) -> str:

@@ -115,7 +115,7 @@ class Roster:
         self.applied = 0
         self.dropped = 0
         # received = applied + dropped + len(buffered), always
-        self.slow = 0  # the smallest pace of the members, which never falls between two Switches
+        self.slow = 0  # the smallest pace of the members
         self.fast = 0  # the largest pace of the members
         # where a newcomer starts when there is no member
         self.floor_clock, self.floor_batches = 0, 0

@@ -76,9 +76,6 @@ class Rejoin:
     call: Call | None = None  # done when the worker is ready; None before its start
     is_remarked: bool = False  # the journal says that it waits for resources
 
-    def again(self, attempt: int) -> Rejoin:
-        return Rejoin(_next_life(self.worker), self.gone_at, attempt, self.due_at)
-
 
 class Members:
     """The workers of one run, and those on their way into it."""
@@ -211,7 +208,7 @@ class Members:
         self._resume_releases()
 
     def postpone(self, release: Release) -> bool:
-        """Return whether a release may not begin now: it is held back, or its worker leaves."""
+        """Hold a release back, or let its drained worker leave; return whether either happened."""
         worker = release.worker
         if self._leaving and worker in self._leaving:
             return True  # released by the leaving of others
@@ -290,7 +287,7 @@ class Members:
         """
         slot, now = WorkerId(worker).slot, self._backend.now
         self._stays_away.discard(slot)
-        again_in_s = self._retry(Rejoin(worker, now, self.unproven.get(worker, 0), now))
+        again_in_s = self._retry(worker, now, self.unproven.get(worker, 0), now)
         self._remove(worker, Report(why=why, restart_in_s=again_in_s))
         if again_in_s is None and (attempts := self._restarts.attempts) and not self._run.status:
             self._lines.remark(
@@ -311,7 +308,8 @@ class Members:
         self._topology.left(worker, report.why)
         self._held_back.pop(worker, None)
         # before the machine decides: these decisions are held back, too, if too few remain
-        if self._live_count - 1 < self._min_workers > 1 and self._waits_since is None:
+        will_wait = self._min_workers > 1 and self._live_count <= self._min_workers
+        if will_wait and self._waits_since is None:
             self._waits_since, self._wait_is_remarked = self._backend.now, False
         self._run.handle(Left(at=self._backend.now, worker=worker), report)
 
@@ -341,15 +339,15 @@ class Members:
         """Forget all rejoins: the run is over."""
         self.coming.clear()
 
-    def _retry(self, failed: Rejoin) -> float | None:
-        """Start the slot's next life after a back-off; return the back-off in seconds.
+    def _retry(self, lost: str, gone_at: float, attempt: int, due_at: float) -> float | None:
+        """Start a lost worker's next life after a back-off; return the back-off in seconds.
 
         None: no attempt is left.
         """
-        if failed.attempt >= self._restarts.attempts:
+        if attempt >= self._restarts.attempts:
             return None
-        wait_s = self._restarts.wait_s(failed.attempt)
-        following = self._expect(failed.again(failed.attempt + 1))
+        wait_s = self._restarts.wait_s(attempt)
+        following = self._expect(Rejoin(_next_life(lost), gone_at, attempt + 1, due_at))
         self._backend.schedule(self._backend.now + wait_s, self._start, following)
         return wait_s
 
@@ -387,9 +385,14 @@ class Members:
         answer = rejoin.call.answer
         if isinstance(answer, Failure) and answer.with_node:
             self._discard(rejoin)
-            elsewhere = self._expect(rejoin.again(rejoin.attempt))
-            elsewhere.is_remarked = rejoin.is_remarked
-            self._start(elsewhere)
+            elsewhere = Rejoin(
+                _next_life(rejoin.worker),
+                rejoin.gone_at,
+                rejoin.attempt,
+                rejoin.due_at,
+                is_remarked=rejoin.is_remarked,
+            )
+            self._start(self._expect(elsewhere))
         elif isinstance(answer, Failure):
             self._fail(rejoin, answer.reason)
         else:
@@ -410,7 +413,7 @@ class Members:
 
     def _fail(self, rejoin: Rejoin, why: str) -> None:
         self._discard(rejoin)
-        again_in_s = self._retry(rejoin)
+        again_in_s = self._retry(rejoin.worker, rejoin.gone_at, rejoin.attempt, rejoin.due_at)
         what = f"{rejoin.worker} did not start: {why}"
         then = (
             "it is not restarted again"

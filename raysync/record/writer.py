@@ -154,7 +154,8 @@ class RecordWriter:
     def write(self, lines: Sequence[Line]) -> None:
         """Write lines and the rows that they complete.
 
-        Buffered lines reach the file with a report without lines, and with the end's line.
+        Lines are buffered. They reach the file `DELAY` after the former ones, with a report without
+        lines, and with the line of the end.
         """
         self._texts += [encode(line) + b"\n" for line in lines]
         self._rows += self.measures.feed(lines)
@@ -164,9 +165,9 @@ class RecordWriter:
         with self._keeping_failure():
             if len(self._rows) >= ROWS_PER_GROUP:
                 self._flush_rows()
-            since = datetime.now() - self._flushed_at  # negative if the clock was set back
-            is_due = not lines or self.measures.ended is not None
-            if is_due or not timedelta(0) <= since < DELAY:
+            since = datetime.now() - self._flushed_at
+            is_late = since >= DELAY or since < timedelta(0)  # negative: the clock was set back
+            if is_late or not lines or self.measures.ended is not None:
                 self._flush_lines()
 
     def flush(self) -> None:

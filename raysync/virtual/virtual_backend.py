@@ -66,6 +66,12 @@ class Process:
         self.pending: deque[PendingCall] = deque()  # its calls of unknown end, in order
 
 
+# A call is in one of four states:
+#
+# * its end is unknown: `followers` is a list, `at` is infinity;
+# * its end is known: `followers` is None;
+# * a push that arrived and waits for the coordinator: `arrives_at` is set, `at` is infinity;
+# * it never ends, as its process froze: `followers` is None, `at` is infinity.
 class VirtualCall(Struct, eq=False, weakref=True):
     """A call, and the first of its values."""
 

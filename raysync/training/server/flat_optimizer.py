@@ -39,7 +39,7 @@ class FlatOptimizer:
         ]
         self._optimizer = optimizer_of(update, [{"params": views} for views in parameters])
         # each piece as a view of the weights, and as a slice of (P,)
-        self._parameters = [
+        self._views_and_pieces = [
             pair
             for views, pieces in zip(parameters, self.pieces, strict=True)
             for pair in zip(views, pieces, strict=True)
@@ -65,10 +65,10 @@ class FlatOptimizer:
             group["weight_decay"] = weight_decay if flat.weight_decay is None else flat.weight_decay
             if momentum is not None:
                 group["momentum"] = momentum
-        for parameter, piece in self._parameters:
+        for parameter, piece in self._views_and_pieces:
             parameter.grad = gradient[piece].view_as(parameter)
         self._advance()
-        for parameter, _ in self._parameters:
+        for parameter, _ in self._views_and_pieces:
             parameter.grad = None  # lets the vectors that arrived be freed
 
     def state(self) -> State:
@@ -79,6 +79,7 @@ class FlatOptimizer:
 
     def restore(self, saved: State) -> None:
         """Adopt the state of an optimizer of the same class and pieces, not its settings."""
+        # a number is of a parameter; an optimizer may keep more under names of its own
         states = {
             int(key) if key.isdigit() else key: values for key, values in saved["state"].items()
         }

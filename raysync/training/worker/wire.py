@@ -8,6 +8,7 @@ transports and checkpoints; weights travel in float32. P: trainable parameters, 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -17,6 +18,11 @@ from raysync.training.worker.codecs import codec_of
 
 FORMATS = ("float32", "bf16", "int8", "top-k")
 FRACTION = 0.01  # the default of `top-k`
+
+
+class _PartSize(NamedTuple):
+    parameters: int
+    buffers: int  # elements of buffers
 
 
 class Wire:
@@ -33,12 +39,12 @@ class Wire:
         self.is_plain = self._codec is None
         self._parts = list(_part_sizes(parameters, buffers, shards))
         self._encoded_sizes = [
-            gradient if self._codec is None else self._codec.encoded_size(gradient)
-            for gradient, _ in self._parts
+            part.parameters if self._codec is None else self._codec.encoded_size(part.parameters)
+            for part in self._parts
         ]
         self.sizes = [
-            encoded + rest
-            for encoded, (_, rest) in zip(self._encoded_sizes, self._parts, strict=True)
+            encoded + part.buffers
+            for encoded, part in zip(self._encoded_sizes, self._parts, strict=True)
         ]
         """The size of each part, in numbers of float32."""
         self._vector: Tensor | None = None  # the reused result of `encode`
@@ -67,18 +73,19 @@ class Wire:
                 self._vector = torch.empty(sum(self.sizes), device=vector.device)
             out = self._vector
         begin = 0
-        for (parameters, buffers), encoded, part in zip(
+        for (parameters, buffers), encoded, target in zip(
             self._parts, self._encoded_sizes, torch.split(out, self.sizes), strict=True
         ):
             numbers, end = vector[begin : begin + parameters], begin + parameters
             if residual is not None:
+                # in place: the residual holds the sum that is encoded, and then what is lost of it
                 error = residual[begin:end]
                 numbers = error.add_(numbers)
-            codec.encode(numbers, part[:encoded], seed)
+            codec.encode(numbers, target[:encoded], seed)
             if residual is not None:
-                error.sub_(codec.decode(part[:encoded], parameters))
+                error.sub_(codec.decode(target[:encoded], parameters))
             begin = end + buffers
-            part[encoded:].copy_(vector[end:begin])
+            target[encoded:].copy_(vector[end:begin])
         return out
 
 
@@ -90,8 +97,7 @@ def gradient_of(name: str, vector: Tensor, parameters: int, buffers: int) -> Ten
     return codec.decode(vector[: len(vector) - buffers], parameters)
 
 
-def _part_sizes(parameters: int, buffers: int, shards: int) -> Iterator[tuple[int, int]]:
-    """Yield the number of parameters in each part, and of elements of buffers."""
+def _part_sizes(parameters: int, buffers: int, shards: int) -> Iterator[_PartSize]:
     for part in spans(parameters + buffers, shards):
         count = min(part.stop, parameters) - min(part.start, parameters)
-        yield count, part.stop - part.start - count
+        yield _PartSize(count, part.stop - part.start - count)
