@@ -1,7 +1,8 @@
-"""Routes over the links of workers, and over shared links of servers and nodes.
+"""Routes: when a value arrives, over the links of workers and shared ones of servers and nodes.
 
-A transfer is on the links of both ends at once, not stored between them. Latency is added, and
-leaves the links free. All values from one site to another have the same size.
+`network_routes` divides its bytes by the bandwidths. A transfer is on the links of both ends at
+once, not stored between them. Latency is added, and leaves the links free. All values from one site
+to another have the same size.
 """
 
 from __future__ import annotations
