@@ -459,7 +459,7 @@ def drops_contrasts(results: Results) -> str:
 
 
 def drops_facts(results: Results) -> dict[str, str]:
-    """Return the contrasts, and how many runs reach the top."""
+    """Return the contrasts, and how many runs reach *top*."""
     if not has_dropped(results):
         return {}
     arms = dropped(results)
@@ -468,6 +468,5 @@ def drops_facts(results: Results) -> dict[str, str]:
         for ours, theirs in DROP_CONTRASTS
         for target, key in (("between", BETWEEN), ("top", TOP))
     }
-    for name, repeats in arms.items():
-        facts[f"drops reach top, {name}"] = f"{repeats[TOP].notna().sum()} of {len(repeats)}"
-    return facts
+    runs = pd.concat(arms.values())
+    return facts | {"drops top runs": f"{runs[TOP].notna().sum()} of {len(runs)}"}
