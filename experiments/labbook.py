@@ -112,11 +112,14 @@ def pages() -> dict[Path, str]:
 
 
 def index_row(folder: Path, entry: dict[str, Any], says: str) -> list[str]:
-    """Return a row of the index, with date, machine and minutes of the sweeps, if there are any."""
+    """Return a row of the index, with date, machine and minutes of the sweeps, if there are any.
+
+    `minutes` of entry.toml are of what is no sweep.
+    """
     minutes, where = str(entry.get("minutes", "")), entry.get("date_machine", "")
     if (folder / "results" / "sweeps.csv").is_file():
         sweeps = Results(folder).sweeps
-        minutes = f"{max(1, sweeps.minutes.sum()):.0f}"
+        minutes = f"{max(1, sweeps.minutes.sum() + entry.get('minutes', 0)):.0f}"
         where = f"{sweeps.date.max()}, {sweeps.cores.max()} cores, {sweeps.machine.iloc[-1]}"
     return [
         f"[{folder.name}]({folder.name}/README.md)",

@@ -1,6 +1,6 @@
 """What does a bound on the lead buy? results/bounds.*.csv, in virtual time.
 
-    python experiments/lagtuner/bounds.py --data DATA      (an hour of two cores)
+    python experiments/lagtuner/bounds.py --data DATA      (45 minutes of two cores)
     python experiments/labbook.py
 
 notes.md says what is compared; it was written before the first run. Rows that are there are not

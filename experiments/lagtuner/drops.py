@@ -1,6 +1,6 @@
 """Table 2 with its learning-rate drops: results/drops.*.csv, in virtual time.
 
-    python experiments/lagtuner/drops.py --data DATA      (an hour and a half of two cores)
+    python experiments/lagtuner/drops.py --data DATA      (35 minutes of two cores)
     python experiments/labbook.py
 
 notes.md says what is compared; it was written before the first run. Rows that are there are not

@@ -359,12 +359,6 @@ def bounds_facts(results: Results) -> dict[str, str]:
 # ---- drops.py: Table 2 with its learning-rate drops ----
 
 BETWEEN, TOP = "to_between_s", "to_top_s"
-NOT_RUN = "Not run yet: an hour and a half of two cores."
-
-
-def has_dropped(results: Results) -> bool:
-    """Return whether the runs of drops.py are there."""
-    return (results.folder / "results" / "drops.train.csv").is_file()
 
 
 def dropped(results: Results) -> dict[str, pd.DataFrame]:
@@ -376,8 +370,6 @@ def dropped(results: Results) -> dict[str, pd.DataFrame]:
 
 def drops(results: Results) -> str:
     """Tabulate plateaus, and the time to both targets, by paradigm."""
-    if not has_dropped(results):
-        return NOT_RUN
     rows = []
     arms = dropped(results)
     for name, (first, second) in PUBLISHED.items():
@@ -442,8 +434,6 @@ DROP_CONTRASTS = (
 
 def drops_contrasts(results: Results) -> str:
     """Tabulate the ratios of times, to both targets and for all the work."""
-    if not has_dropped(results):
-        return NOT_RUN
     arms = dropped(results)
     rows = [
         [
@@ -460,8 +450,6 @@ def drops_contrasts(results: Results) -> str:
 
 def drops_facts(results: Results) -> dict[str, str]:
     """Return the contrasts, and how many runs reach *top*."""
-    if not has_dropped(results):
-        return {}
     arms = dropped(results)
     facts = {
         f"drops {target}, {ours} / {theirs}": ratio_cell(drop_ratio(arms, ours, theirs, key))

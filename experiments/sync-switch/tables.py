@@ -495,7 +495,7 @@ def switch_cost(results: Results) -> str:
 
 HALF_A_POINT = 0.5
 """The margin of windows.py, set before its first run."""
-NOT_RUN = "Not run yet: three hours of two cores."
+NOT_RUN = "Not run yet: 3.5 hours of two cores."
 SHARES = (0.03125, 0.0625, 0.125, 0.25, 0.5)
 MOMENTA = {
     "momentum 0": "0",

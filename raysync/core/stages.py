@@ -77,7 +77,7 @@ class StageMachines:
         return json.dumps([machine.snapshot() for machine in self.machines.values()])
 
     def restore(self, text: str) -> None:
-        """Load a `snapshot`."""
+        """Restore every stage from the result of `snapshot`."""
         self.machines = {
             stage: Machine.restore(state, self._make_paradigm())
             for stage, state in enumerate(json.loads(text), start=1)

@@ -1,4 +1,4 @@
-"""Asynchronous parallel."""
+"""Asynchronous parallel: no worker ever waits."""
 
 from __future__ import annotations
 

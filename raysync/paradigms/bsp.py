@@ -1,4 +1,4 @@
-"""Bulk synchronous parallel."""
+"""Bulk synchronous parallel: all workers wait for each other in each round."""
 
 from __future__ import annotations
 

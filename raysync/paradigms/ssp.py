@@ -1,4 +1,4 @@
-"""Stale synchronous parallel."""
+"""Stale synchronous parallel: a bound on the lead over the slowest worker."""
 
 from __future__ import annotations
 

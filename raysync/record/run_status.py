@@ -49,7 +49,7 @@ class WorkerRow:
     pushes: int
     wait_fraction: float
     staleness_mean: float | None
-    """Of the applied pushes, in versions; None before the first."""
+    """The mean over applied pushes, in versions; None before the first."""
     staleness_max: int
     state: str
 

@@ -23,12 +23,12 @@ def seconds_form(value: float) -> str:
 
 
 def percent_form(_: float) -> str:
-    """Format 97.8%."""
+    """Format percent with one decimal: 97.8%."""
     return ".1%"
 
 
 def share_form(_: float) -> str:
-    """Format 42%."""
+    """Format percent without decimals: 42%."""
     return ".0%"
 
 

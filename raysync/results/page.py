@@ -174,7 +174,7 @@ def _breakable(label: str) -> Markup:
 
 
 def _repeats_text(collection: Collection) -> str:
-    """Explain the means."""
+    """Say over which seeds the means are, and what their intervals are."""
     seeds = provenance.seeds(collection)
     if len(seeds) == 1:
         return f"Seed {seeds[0]}: one run a paradigm, so no interval."

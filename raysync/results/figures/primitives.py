@@ -69,7 +69,7 @@ class Figure:
 
     @property
     def height(self) -> int:
-        """In pixels."""
+        """The figure's height in pixels."""
         return int(self.layout.get("height", 340))
 
 
