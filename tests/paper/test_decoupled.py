@@ -322,6 +322,11 @@ def test_matrices(groups, topology, row):
     assert all(sum(line) == pytest.approx(1) for line in [*matrix, *zip(*matrix, strict=True)])
 
 
+@pytest.mark.parametrize(("workers", "fits"), [(5, False), (6, True), (7, False)])
+def test_every_stage_of_every_pipeline_has_one_worker(workers, fits):
+    assert (make("decoupled", modules=2, groups=3).infeasible_reason(workers) == "") == fits
+
+
 @pytest.mark.parametrize("setting", ["batch_size", "steps"])
 def test_what_a_users_paradigm_decides_and_nothing_heeds_is_refused(setting):
     class Deciding(BSP):
