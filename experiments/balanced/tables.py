@@ -192,7 +192,7 @@ def goals(results: Results) -> str:
             "model",
             "cluster",
             "paradigm",
-            f"samples/s in those of the workers alone, at least {PACE_GOAL}",
+            f"samples/s in ASP's, at least {PACE_GOAL}",
             "accuracy (points) or loss less BSP's, 90 % interval within ±1 or ±0.05",
             f"s to the target in ASP's, at most {TIME_GOAL}",
         ],

@@ -60,7 +60,7 @@ def facts(results: Results) -> dict[str, str]:
     }
     both = {
         f"{name} {'' if restarts else 'no '}restarts": f"{goodput[name, most, restarts]:.2f}"
-        for name in ("ssp", "bsp")
+        for name in ("ssp", "bsp", "k-sync", "asp")
         for restarts in (True, False)
     }
     return {
@@ -70,7 +70,6 @@ def facts(results: Results) -> dict[str, str]:
             f"{name} by restarts": _by_restarts(runs, name)
             for name in ("ssp", "lagtuner", "bsp", "k-sync", "asp")
         },
-        "k-sync restarts": f"{goodput['k-sync', most, True]:.2f}",
         "server runs": f"{len(lost):,}",
         "server losses": f"{lost.losses.sum():,}",
         "log off by": f"{max(abs(1 - share) for share in log_shares):.0%}",

@@ -65,8 +65,10 @@ def facts(results: Results) -> dict[str, str]:
     """Return the facts by the names of their marks."""
     pace_of = results.trials("figure-2-pace")
     slow = pace_of[pace_of["config/faults"] != "[]"]
-    steady = at(at(results.trials("lead"), SPEED, PROFILE_SPEED), JITTER, 0.01)
+    two = at(results.trials("lead"), SPEED, PROFILE_SPEED)
+    steady = at(two, JITTER, 0.01)
     return {
+        "pace at 5 %, literal": ratio_cell(to_asp(at(two, JITTER, 0.05), LITERAL, "seconds")),
         **{
             f"{name}, {paradigm}": ratio_cell(to_asp(trials, paradigm, "seconds"))
             for name, trials in (
@@ -347,6 +349,8 @@ def bounds_facts(results: Results) -> dict[str, str]:
             facts[f"bounds accuracy, {where}"] = mean_cell(repeats, "percent", lambda _: ".1f")
     alike = bounded(results)["alike", "four unequal"]
     facts["asp less ssp 15, alike"] = str(paired_gap(alike["asp"], alike["ssp 15"], MARGIN))
+    skewed = bounded(results)["skewed", "four unequal"]
+    facts["balanced less ssp 3"] = str(paired_gap(skewed["balanced"], skewed["ssp 3"], MARGIN))
     arms = bounded(results)["skewed", "changing"]
     for name, repeats in arms.items():
         for rule in ("hard", "literal"):
@@ -364,6 +368,7 @@ BETWEEN, TOP = "to_between_s", "to_top_s"
 def dropped(results: Results) -> dict[str, pd.DataFrame]:
     """Return paradigm -> its repeats; plateaus in percent."""
     runs = results.of_runs("drops.train", "drops")
+    runs = runs.assign(accuracy=runs.last_plateau)
     runs = runs.assign(**{name: 100 * runs[name] for name in ("first_plateau", "last_plateau")})
     return {name: runs[runs.arm == name] for name in dict.fromkeys(runs.arm)}
 
@@ -449,12 +454,16 @@ def drops_contrasts(results: Results) -> str:
 
 
 def drops_facts(results: Results) -> dict[str, str]:
-    """Return the contrasts, and how many runs reach *top*."""
+    """Return the contrasts, differences of the last plateaus, and how many runs reach *top*."""
     arms = dropped(results)
     facts = {
         f"drops {target}, {ours} / {theirs}": ratio_cell(drop_ratio(arms, ours, theirs, key))
         for ours, theirs in DROP_CONTRASTS
         for target, key in (("between", BETWEEN), ("top", TOP))
     }
+    for theirs in ("ssp 3", "ssp 15", "asp"):
+        gap = paired_gap(arms["lagtuner hard"], arms[theirs], MARGIN)
+        facts[f"last plateau, lagtuner hard, {theirs}"] = str(gap)
+    facts["last plateau, asp, bsp"] = str(paired_gap(arms["asp"], arms["bsp"], MARGIN))
     runs = pd.concat(arms.values())
     return facts | {"drops top runs": f"{runs[TOP].notna().sum()} of {len(runs)}"}

@@ -61,7 +61,7 @@ def interactions(results: Results) -> str:
                     ]
                 )
     return markdown(
-        ["model", "paradigm", "lasting differences", "passing ones", "lasting / passing"], rows
+        ["model", "paradigm", "always slower", "slow at random", "the first / the second"], rows
     )
 
 
@@ -104,4 +104,9 @@ def facts(results: Results) -> dict[str, str]:
                 *(scenario(trials, profile, label) for label in (name, "bsp"))
             )
         cells[f"interaction, {name}"] = ratio_cell(interaction(trials, name))
+    for profile in (UNEQUAL, UNSTEADY):
+        hard, ssp = (
+            scenario(trials, profile, name) for name in ("lagtuner(bound=hard)", "ssp(staleness=3)")
+        )
+        cells[f"hard in ssp's, {profile}"] = ratio_cell(ratio(hard, ssp, TIME))
     return cells

@@ -1,6 +1,6 @@
 """Queues of asynchronous reinforcement learning, in time only: results/rollout-queues.*.csv.
 
-    python experiments/rollout-queues/queues.py      (half an hour of two cores)
+    python experiments/rollout-queues/queues.py      (20 minutes of two cores)
     python experiments/labbook.py
 
 README.md says what is compared; it was written before the first run. Rows that are there are not

@@ -128,4 +128,5 @@ def facts(results: Results) -> dict[str, str]:
         "beta1 verdict": _verdict(long_beta),
         "muon": _text(difference_of("muon", "adamw")),
         **{f"{name} {delay}": _text(cost(name, delay)) for name in NAMES for delay in (1, 8)},
+        "images adamw 8": _text(cost("adamw", 8, "images")),
     }
