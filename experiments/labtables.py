@@ -292,14 +292,14 @@ def tabulate(rows: Iterable[Mapping[str, object]]) -> str:
     """
     rows = list(rows)
     header = list(dict.fromkeys(heading for row in rows for heading in row))
-    cells = [[str(row.get(heading, "")) for heading in header] for row in rows]
+    cells = [[row.get(heading, "") for heading in header] for row in rows]
     return markdown([heading.strip() for heading in header], cells)
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
 
 
 def write_into(page: Path, script: str, text: str) -> None:
