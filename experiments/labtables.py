@@ -263,7 +263,7 @@ def interval_cell(value: Estimate, form: str, scale: float = 1) -> str:
     """Return `+0.4 (-0.5 to +1.3)`, or `-` where nothing has a value; see `ratio_cell`."""
     if value.mean is None:
         return "-"
-    return _with_interval(value, lambda number: format(scale * number, form))
+    return _with_ends(value, lambda number: format(scale * number, form))
 
 
 def ratio_cell(value: Estimate) -> str:
@@ -273,10 +273,10 @@ def ratio_cell(value: Estimate) -> str:
     if value.mean is None:
         return NOT_REACHED
     pairs = f", {value.count} of {value.total} pairs" if not value.complete else ""
-    return _with_interval(value, ratio_text) + pairs
+    return _with_ends(value, ratio_text) + pairs
 
 
-def _with_interval(value: Estimate, text: Callable[[float], str]) -> str:
+def _with_ends(value: Estimate, text: Callable[[float], str]) -> str:
     numbers = (value.mean, value.low, value.high)
     mean_text, *ends = (text(number) for number in numbers if number is not None)
     return f"{mean_text} ({' to '.join(ends)})" if len(set(ends)) > 1 else mean_text
