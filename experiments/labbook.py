@@ -26,7 +26,7 @@ import pandas as pd
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE))
 
-from labtables import Results, counted, markdown  # noqa: E402
+from labtables import DIGITS, Results, counted, tabulate  # noqa: E402
 
 from raysync import config  # noqa: E402
 from raysync.config import Experiment  # noqa: E402
@@ -50,7 +50,6 @@ KEPT = (
     "wall_seconds",
 )
 """The columns that tables need of a trial."""
-DIGITS = "%.6g"
 
 
 def entries() -> dict[Path, dict[str, Any]]:
@@ -104,14 +103,13 @@ def pages() -> dict[Path, str]:
                 texts[page] = filled(page.read_text(encoding="utf-8"), tables, facts)
         of_all |= {f"{folder.name}/{name}": fact for name, fact in facts.items()}
         rows.append(index_row(folder, entry, answer(texts[folder / "README.md"])))
-    header = ["experiment", "answer", "verdict", "command", "minutes", "date, machine"]
-    tables = {"index": markdown(header, rows)}
+    tables = {"index": tabulate(rows)}
     for page in (HERE / "README.md", HERE.parent / "README.md"):
         texts[page] = filled(page.read_text(encoding="utf-8"), tables, of_all)
     return texts
 
 
-def index_row(folder: Path, entry: dict[str, Any], says: str) -> list[str]:
+def index_row(folder: Path, entry: dict[str, Any], says: str) -> dict[str, str]:
     """Return a row of the index, with date, machine and minutes of the sweeps, if there are any.
 
     `minutes` of entry.toml are of what is no sweep.
@@ -121,14 +119,14 @@ def index_row(folder: Path, entry: dict[str, Any], says: str) -> list[str]:
         sweeps = Results(folder).sweeps
         minutes = f"{max(1, sweeps.minutes.sum() + entry.get('minutes', 0)):.0f}"
         where = f"{sweeps.date.max()}, {sweeps.cores.max()} cores, {sweeps.machine.iloc[-1]}"
-    return [
-        f"[{folder.name}]({folder.name}/README.md)",
-        says,
-        entry["verdict"],
-        f"`{entry['command']}`",
-        minutes,
-        where,
-    ]
+    return {
+        "experiment": f"[{folder.name}]({folder.name}/README.md)",
+        "answer": says,
+        "verdict": entry["verdict"],
+        "command": f"`{entry['command']}`",
+        "minutes": minutes,
+        "date, machine": where,
+    }
 
 
 def take_over(runs: Path) -> None:

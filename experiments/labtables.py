@@ -19,10 +19,11 @@ records.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, cached_property
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import yaml
@@ -34,6 +35,7 @@ from raysync.results.columns import Form, ratio_text, with_interval
 from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
 NOT_REACHED = "not reached"
+DIGITS = "%.6g"
 TWO_TESTS = 0.90
 """The confidence whose interval lies within a margin if both one-sided tests of 5 % reject."""
 OLDER = {"target_accuracy": "target_at_least", "time_to_accuracy_s": "time_to_target_s"}
@@ -106,9 +108,7 @@ def finished(record: RunRecord) -> RunRecord:
 @cache
 def _trials(folder: Path, sweep: str) -> pd.DataFrame:
     """Return the trials of a sweep that count, in a table that must not be changed."""
-    table = counted(
-        pd.read_csv(folder / "results" / f"{sweep}.csv"), config.load(folder / f"{sweep}.yaml")
-    ).rename(columns=OLDER)
+    table = Results(folder).of_runs(sweep).rename(columns=OLDER)
     return table.assign(
         label=table["config/paradigm"].map(label_of)
         if "config/paradigm" in table
@@ -126,6 +126,15 @@ class Results:
         """Return a row for each trial; its column `label` names the paradigm as tables do."""
         return _trials(self.folder, sweep)
 
+    def table(self, name: str, **options: Any) -> pd.DataFrame:
+        """Return results/NAME.csv."""
+        return pd.read_csv(self.folder / "results" / f"{name}.csv", **options)
+
+    def write(self, name: str, rows: pd.DataFrame) -> None:
+        """Write results/NAME.csv."""
+        file = self.folder / "results" / f"{name}.csv"
+        rows.to_csv(file, index=False, float_format=DIGITS)
+
     def of_runs(self, name: str, file: str = "") -> pd.DataFrame:
         """Return the runs that count in results/NAME.csv, which a script wrote.
 
@@ -133,18 +142,16 @@ class Results:
             name: the table.
             file: the experiment file of the runs; by default, that of the same name.
         """
-        return counted(
-            pd.read_csv(self.folder / "results" / f"{name}.csv"), self.experiment(file or name)
-        )
+        return counted(self.table(name), self.experiment(file or name))
 
     def curves(self, sweep: str) -> pd.DataFrame:
         """Return a row for each evaluation: trial, progress, seconds, accuracy."""
-        return pd.read_csv(self.folder / "results" / f"{sweep}.curves.csv")
+        return self.table(f"{sweep}.curves")
 
     @cached_property
     def sweeps(self) -> pd.DataFrame:
         """A row for each sweep: date, trials, minutes, cores, machine; the index is its name."""
-        return pd.read_csv(self.folder / "results" / "sweeps.csv", index_col="sweep")
+        return self.table("sweeps", index_col="sweep")
 
     def experiment(self, sweep: str) -> Experiment:
         """Load the experiment file of a sweep."""
@@ -181,7 +188,7 @@ def mean(trials: pd.DataFrame, key: str) -> Estimate:
 def percent_cell(trials: pd.DataFrame) -> str:
     """Return `47.3 ± 4.7`: the final accuracies in percent; `(2 of 3)`: the other runs diverged."""
     final = (100 * trials.final_accuracy).where(trials.status == "finished")
-    return mean_cell(trials.assign(percent=final), "percent", lambda _: ".1f")
+    return mean_cell(trials.assign(percent=final), "percent", ".1f")
 
 
 def points_cell(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
@@ -190,12 +197,7 @@ def points_cell(ours: pd.DataFrame, theirs: pd.DataFrame) -> str:
     """
     gap = paired_difference(by_seed(ours, "final_accuracy"), by_seed(theirs, "final_accuracy"))
     assert gap.mean is not None, "no seed has a result of both"
-    interval = (
-        f" ({100 * gap.low:+.1f} to {100 * gap.high:+.1f})"
-        if gap.low is not None and gap.high is not None
-        else ""
-    )
-    return f"{100 * gap.mean:+.1f}{interval}"
+    return interval_cell(gap, "+.1f", 100)
 
 
 @dataclass(frozen=True)
@@ -240,10 +242,28 @@ def ratio(ours: pd.DataFrame, theirs: pd.DataFrame, key: str) -> Estimate:
     return paired_ratio(by_seed(ours, key), by_seed(theirs, key))
 
 
-def mean_cell(trials: pd.DataFrame, key: str, form: Form) -> str:
+def to_asp(trials: pd.DataFrame, label: str, key: str) -> Estimate:
+    """Estimate a measure of a paradigm as a ratio to ASP's of the same seeds."""
+    return ratio(trials[trials.label == label], trials[trials.label == "asp"], key)
+
+
+def range_text(values: Sequence[float] | pd.Series, form: str = ".2f") -> str:
+    """Return `1.2 to 3.4`: the smallest and the largest value."""
+    return f"{min(values):{form}} to {max(values):{form}}"
+
+
+def mean_cell(trials: pd.DataFrame, key: str, form: Form | str) -> str:
     """Return `3.42 ± 0.31 (2 of 3)`."""
     value = mean(trials, key)
-    return with_interval(value.mean, value.low, value.high, value.count, value.total, form)
+    chosen = form if callable(form) else lambda _: form
+    return with_interval(value.mean, value.low, value.high, value.count, value.total, chosen)
+
+
+def interval_cell(value: Estimate, form: str, scale: float = 1) -> str:
+    """Return `+0.4 (-0.5 to +1.3)`, or `-` where nothing has a value; see `ratio_cell`."""
+    if value.mean is None:
+        return "-"
+    return _with_ends(value, lambda number: format(scale * number, form))
 
 
 def ratio_cell(value: Estimate) -> str:
@@ -252,18 +272,41 @@ def ratio_cell(value: Estimate) -> str:
     """
     if value.mean is None:
         return NOT_REACHED
-    mean_text = ratio_text(value.mean)
     pairs = f", {value.count} of {value.total} pairs" if not value.complete else ""
-    if value.low is None or value.high is None:
-        return mean_text + pairs
-    low, high = ratio_text(value.low), ratio_text(value.high)
-    return f"{mean_text}{pairs}" if low == high else f"{mean_text} ({low} to {high}){pairs}"
+    return _with_ends(value, ratio_text) + pairs
 
 
-def markdown(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+def _with_ends(value: Estimate, text: Callable[[float], str]) -> str:
+    numbers = (value.mean, value.low, value.high)
+    mean_text, *ends = (text(number) for number in numbers if number is not None)
+    return f"{mean_text} ({' to '.join(ends)})" if len(set(ends)) > 1 else mean_text
+
+
+# ---- tables ----
+
+
+def tabulate(rows: Iterable[Mapping[str, object]]) -> str:
+    """Return a table in Markdown, from rows of heading -> cell; a cell that a row lacks is empty.
+
+    Spaces around a heading are not shown: they tell apart headings that read the same.
+    """
+    rows = list(rows)
+    header = list(dict.fromkeys(heading for row in rows for heading in row))
+    cells = [[row.get(heading, "") for heading in header] for row in rows]
+    return markdown([heading.strip() for heading in header], cells)
+
+
+def markdown(header: Sequence[str], rows: Iterable[Sequence[object]]) -> str:
     """Return a table in Markdown."""
     lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines)
+
+
+def write_into(page: Path, script: str, text: str) -> None:
+    """Put a text between the marks of a script on a page."""
+    begin, end = f"<!-- {script}: begin -->\n", f"<!-- {script}: end -->\n"
+    head, _, rest = page.read_text(encoding="utf-8").partition(begin)
+    page.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")
 
 
 def written(page: Path, script: str) -> tuple[str, list[list[list[str]]]]:
@@ -285,40 +328,30 @@ def numbers(cell: str) -> list[float]:
     return [float(each.replace(",", "")) for each in re.findall(r"-?\d[\d,]*\.?\d*", cell)]
 
 
-def by_paradigm(trials: pd.DataFrame, cells: dict[str, Callable[[pd.DataFrame], str]]) -> str:
-    """Tabulate the paradigms, in the order of the trials: heading -> cell of the repeats."""
-    rows = [
-        [f"`{name}`", *(cell(trials[trials.label == name]) for cell in cells.values())]
-        for name in dict.fromkeys(trials.label)
-    ]
-    return markdown(["paradigm", *cells], rows)
-
-
 def sweeps_table(results: Results) -> str:
     """Tabulate the sweeps of the folder and what they took here; name the files that have
     not run.
     """
     sweeps = results.sweeps.loc[sorted(results.sweeps.index, key=_natural)]
+    minutes = "minutes of the trials on all cores"
     rows = [
-        [
-            f"`{name}.yaml`",
-            str(sweep.trials),
-            f"{sweep.minutes:.1f}",
-            sweep.date,
-            f"{sweep.cores} cores, {sweep.machine}",
-        ]
+        {
+            "sweep": f"`{name}.yaml`",
+            "trials": sweep.trials,
+            minutes: f"{sweep.minutes:.1f}",
+            "date": sweep.date,
+            "machine": f"{sweep.cores} cores, {sweep.machine}",
+        }
         for name, sweep in sweeps.iterrows()
     ]
-    rows.append(["all", str(sweeps.trials.sum()), f"{sweeps.minutes.sum():.0f}", "", ""])
-    table = markdown(
-        ["sweep", "trials", "minutes of the trials on all cores", "date", "machine"], rows
-    )
+    of_all = {minutes: f"{sweeps.minutes.sum():.0f}"}
+    rows.append({"sweep": "all", "trials": sweeps.trials.sum()} | of_all)
     files = [
         file.stem
         for file in sorted(results.folder.glob("*.yaml"))
         if results.experiment(file.stem).sweep
     ]
-    return f"{table}\n\n{not_run(results, files)}".rstrip()
+    return f"{tabulate(rows)}\n\n{not_run(results, files)}".rstrip()
 
 
 def not_run(results: Results, sweeps: Sequence[str]) -> str:

@@ -16,13 +16,14 @@ import platform
 import sys
 import time
 from pathlib import Path
-from statistics import mean
 from tempfile import TemporaryDirectory
+
+import pandas as pd
 
 HERE = Path(__file__).parent
 sys.path.insert(0, str(HERE.parent))
 
-from labtables import finished  # noqa: E402
+from labtables import finished, range_text, tabulate, write_into  # noqa: E402
 
 from raysync import config  # noqa: E402
 from raysync.calibration import calibrate, profile  # noqa: E402
@@ -31,9 +32,6 @@ from raysync.running.run import run_in  # noqa: E402
 from raysync.training.preparation import prepare  # noqa: E402
 
 SEEDS = (0, 1, 2)
-BEGIN, END = "<!-- agree.py: begin -->\n", "<!-- agree.py: end -->\n"
-
-
 LINK = ("workers.2.link.latency_s=0.03", "workers.2.link.bandwidth_bytes_per_s=1e6")
 """The link of the slow workers: 30 ms, and 19 ms for a vector, each way."""
 
@@ -69,45 +67,34 @@ def measured_profile(folder: Path) -> Path:
     return path
 
 
-def rows(times: int, link: tuple[str, ...], network: str, folder: Path) -> list[list[str]]:
+def rows(times: int, link: tuple[str, ...], network: str, folder: Path) -> list[dict[str, str]]:
     """Return the rows of the table: Ray beside virtual."""
     real = summaries(experiment(times, *link, f"output={folder}"))
     virtual = summaries(
         experiment(times, *link, f"output={folder}", "engine=virtual", f"network={network}")
     )
     return [
-        [
-            label,
-            f"{4 * times}{', a link' if link else ''}",
-            *_ratio(real[label], virtual[label], "throughput_samples_per_s", "{:.0f}"),
-            *_difference(real[label], virtual[label]),
-            *_ratio(real[label], virtual[label], "staleness_mean", "{:.2f}"),
-        ]
+        {
+            "paradigm": label,
+            "workers": f"{4 * times}{', a link' if link else ''}",
+            "samples/s: Ray": f"{ray.throughput_samples_per_s.mean():.0f}",
+            "virtual": f"{clock.throughput_samples_per_s.mean():.0f}",
+            "ratio, mean (range)": _ratio(ray, clock, "throughput_samples_per_s"),
+            "wait: Ray": f"{100 * ray.wait_fraction.mean():.1f} %",
+            "virtual ": f"{100 * clock.wait_fraction.mean():.1f} %",
+            "points": f"{100 * (clock.wait_fraction - ray.wait_fraction).mean():+.1f}",
+            "staleness: Ray": f"{ray.staleness_mean.mean():.2f}",
+            " virtual": f"{clock.staleness_mean.mean():.2f}",
+            "ratio, mean (range) ": _ratio(ray, clock, "staleness_mean"),
+        }
         for label in real
+        for ray, clock in [(pd.DataFrame(real[label]), pd.DataFrame(virtual[label]))]
     ]
 
 
-def _ratio(real: list[dict], virtual: list[dict], key: str, number_format: str) -> list[str]:
-    pairs = [(ray[key], clock[key]) for ray, clock in zip(real, virtual, strict=True)]
-    ratios = [clock / ray for ray, clock in pairs if ray]
-    text = f"{mean(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})" if ratios else "-"
-    return [
-        number_format.format(mean(ray for ray, _ in pairs)),
-        number_format.format(mean(clock for _, clock in pairs)),
-        text,
-    ]
-
-
-def _difference(real: list[dict], virtual: list[dict]) -> list[str]:
-    shares = [
-        (100 * ray["wait_fraction"], 100 * clock["wait_fraction"])
-        for ray, clock in zip(real, virtual, strict=True)
-    ]
-    return [
-        f"{mean(ray for ray, _ in shares):.1f} %",
-        f"{mean(clock for _, clock in shares):.1f} %",
-        f"{mean(clock - ray for ray, clock in shares):+.1f}",
-    ]
+def _ratio(real: pd.DataFrame, virtual: pd.DataFrame, key: str) -> str:
+    ratios = (virtual[key] / real[key])[real[key] > 0]
+    return f"{ratios.mean():.2f} ({range_text(ratios)})" if len(ratios) else "-"
 
 
 def table() -> str:
@@ -124,28 +111,12 @@ def table() -> str:
             for link in ((), LINK)
             for row in rows(times, link, network.model_dump_json(), folder)
         ]
-    header = [
-        "paradigm",
-        "workers",
-        "samples/s: Ray",
-        "virtual",
-        "ratio, mean (range)",
-        "wait: Ray",
-        "virtual",
-        "points",
-        "staleness: Ray",
-        "virtual",
-        "ratio, mean (range)",
-    ]
-    lines = [header, ["---"] * len(header), *cells]
-    text = "\n".join(f"| {' | '.join(line)} |" for line in lines)
     bandwidth = network.link.bandwidth_bytes_per_s
     limit = f"{bandwidth / 1e9:.2f} GB/s" if bandwidth else "without limit"
     return (
-        f"{text}\n\nCalibrated: latency {1000 * network.link.latency_s:.2f} ms each way, bandwidth"
-        f" {limit}, update"
-        f" {1e6 * network.update_s:.0f} us. {len(SEEDS)} seeds; {os.cpu_count()} cores,"
-        f" {platform.machine()}, {time.strftime('%Y-%m-%d')}.\n"
+        f"{tabulate(cells)}\n\nCalibrated: latency {1000 * network.link.latency_s:.2f} ms each way,"
+        f" bandwidth {limit}, update {1e6 * network.update_s:.0f} us. {len(SEEDS)} seeds;"
+        f" {os.cpu_count()} cores, {platform.machine()}, {time.strftime('%Y-%m-%d')}.\n"
     )
 
 
@@ -156,6 +127,4 @@ if __name__ == "__main__":
     text = table()
     print(text)
     if write:
-        readme = HERE / "notes.md"
-        head, _, rest = readme.read_text(encoding="utf-8").partition(BEGIN)
-        readme.write_text(head + BEGIN + text + END + rest.partition(END)[2], encoding="utf-8")
+        write_into(HERE / "notes.md", "agree.py", text)

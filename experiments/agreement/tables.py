@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labtables import Results, markdown, numbers, written
+from labtables import Results, numbers, range_text, tabulate, written
 
 PARADIGM, WORKERS, RATIO, POINTS, STALENESS = 0, 1, 4, 7, 10
 """Columns of the table in notes.md."""
@@ -18,24 +18,17 @@ CLAIMED = {"4": 0.1, "4, a link": 0.05, "8": 0.1, "8, a link": 0.05}
 
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
-    header = [
-        "setting",
-        "claimed",
-        "throughput, virtual / Ray",
-        "over seeds",
-        "points of wait, most",
-        "staleness, virtual / Ray",
-        "verdict",
-    ]
-    return {"verdicts": markdown(header, [_verdict(results, name) for name in SETTINGS])}
+    return {"verdicts": tabulate([_verdict(results, name) for name in SETTINGS])}
 
 
 def facts(results: Results) -> dict[str, str]:
     """Return the facts by the names of their marks."""
     return {
-        **{name: _range(_means(results, name, RATIO)) for name in ("4", "4, a link")},
-        "four over seeds": _range(_over_seeds(results, "4") + _over_seeds(results, "4, a link")),
-        "eight over seeds": _range(_over_seeds(results, "8, a link")),
+        **{name: range_text(_means(results, name, RATIO)) for name in ("4", "4, a link")},
+        "four over seeds": range_text(
+            _over_seeds(results, "4") + _over_seeds(results, "4, a link")
+        ),
+        "eight over seeds": range_text(_over_seeds(results, "8, a link")),
     }
 
 
@@ -54,19 +47,15 @@ def _over_seeds(results: Results, workers: str) -> list[float]:
     return [bound for row in _rows(results, workers) for bound in numbers(row[RATIO])[1:]]
 
 
-def _range(values: list[float]) -> str:
-    return f"{min(values):.2f} to {max(values):.2f}"
-
-
-def _verdict(results: Results, workers: str) -> list[str]:
+def _verdict(results: Results, workers: str) -> dict[str, str]:
     allowed, seeds = CLAIMED[workers], _over_seeds(results, workers)
     holds = all(abs(bound - 1) <= allowed for bound in seeds)
-    return [
-        SETTINGS[workers],
-        f"{allowed:.0%}",
-        _range(_means(results, workers, RATIO)),
-        _range(seeds),
-        f"{max(_means(results, workers, POINTS)):+.1f}",
-        _range(_means(results, workers, STALENESS)),
-        "holds" if holds else "undecided",  # other work slowed Ray down there
-    ]
+    return {
+        "setting": SETTINGS[workers],
+        "claimed": f"{allowed:.0%}",
+        "throughput, virtual / Ray": range_text(_means(results, workers, RATIO)),
+        "over seeds": range_text(seeds),
+        "points of wait, most": f"{max(_means(results, workers, POINTS)):+.1f}",
+        "staleness, virtual / Ray": range_text(_means(results, workers, STALENESS)),
+        "verdict": "holds" if holds else "undecided",  # other work slowed Ray down there
+    }

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import pandas as pd
-from labtables import Results, by_seed, markdown
+from labtables import Results, by_seed, tabulate
 
-from raysync.results.columns import seconds_form, share_form
+from raysync.results.columns import ratio_text
 
 MODEL = "config/model"
 
@@ -13,29 +13,18 @@ MODEL = "config/model"
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
     trials = results.trials("architectures")
-    paradigms = list(dict.fromkeys(trials.label))
+    paradigms = trials.label.unique()
     rows = [
-        [
-            model,
-            f"{repeats.parameters.iloc[0] / 1e6:.2f} M",
-            *(_text(repeats, paradigm, "seconds") for paradigm in paradigms),
-            f"{barrier(repeats):.2f}",
-            format(_value(repeats, "bsp", "wait_fraction"), share_form(0)),
-        ]
+        {
+            "model": model,
+            "parameters": f"{repeats.parameters.iloc[0] / 1e6:.2f} M",
+            **{f"`{each}`, s": ratio_text(_value(repeats, each, "seconds")) for each in paradigms},
+            "BSP / ASP": f"{barrier(repeats):.2f}",
+            "wait share, BSP": f"{_value(repeats, 'bsp', 'wait_fraction'):.0%}",
+        }
         for model, repeats in trials.groupby(MODEL, sort=False)
     ]
-    return {
-        "architectures": markdown(
-            [
-                "model",
-                "parameters",
-                *(f"`{paradigm}`, s" for paradigm in paradigms),
-                "BSP / ASP",
-                "wait share, BSP",
-            ],
-            rows,
-        )
-    }
+    return {"architectures": tabulate(rows)}
 
 
 def facts(results: Results) -> dict[str, str]:
@@ -53,8 +42,3 @@ def _value(trials: pd.DataFrame, paradigm: str, key: str) -> float:
     [value] = by_seed(trials[trials.label == paradigm], key).values()
     assert value is not None, f"{paradigm} has no {key}"
     return value
-
-
-def _text(trials: pd.DataFrame, paradigm: str, key: str) -> str:
-    value = _value(trials, paradigm, key)
-    return format(value, seconds_form(value))

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 from math import ceil, floor, inf
 
 import pandas as pd
-from labtables import TWO_TESTS, Results, by_seed, markdown, mean_cell, ratio, ratio_cell
+from labtables import (
+    TWO_TESTS,
+    Results,
+    by_seed,
+    interval_cell,
+    mean_cell,
+    range_text,
+    ratio,
+    ratio_cell,
+    tabulate,
+    to_asp,
+)
 
 from raysync.results.columns import seconds_form, share_form
 from raysync.results.statistics import CONFIDENCE, Estimate, estimate, paired_difference
@@ -64,7 +75,7 @@ def facts(results: Results) -> dict[str, str]:
         "settled, 4": within_goal(settled[settled.factor == 4]),
         "external, balanced": f"{published['300 and 200', 'balanced']:,.0f}",
         "external, 300 and 200": f"{published['300 and 200', 'bsp']:,.0f}",
-        "ray": f"{ray.min():.2f} to {ray.max():.2f}",
+        "ray": range_text(ray),
     }
 
 
@@ -78,11 +89,6 @@ def paced(results: Results, cluster: str, *, jitter: bool = True) -> pd.DataFram
     """Return the runs of a cluster in time only, with its jitter or without."""
     runs = compared_runs(results, f"pace-{cluster}")
     return runs[(runs.sigma > 0) == jitter]
-
-
-def to_asp(runs: pd.DataFrame, label: str, key: str) -> Estimate:
-    """Return a measure of a paradigm as a ratio to ASP's of the same seeds."""
-    return ratio(runs[runs.label == label], runs[runs.label == "asp"], key)
 
 
 def to_bsp(runs: pd.DataFrame, label: str, key: str, confidence: float = CONFIDENCE) -> Estimate:
@@ -174,45 +180,27 @@ def goals(results: Results) -> str:
     """Tabulate what came of the goals."""
     rows = []
     for task, cluster, label, pace_ratio, gap, time in judged(results):
-        unit = 100 if task == "fashion" else 1
-        digits = ".1f" if task == "fashion" else ".3f"
+        unit, digits = (100, "+.1f") if task == "fashion" else (1, "+.3f")
         said = met_of(pace_ratio, gap, time, MARGINS[task])
         rows.append(
-            [
-                TASKS[task],
-                CLUSTERS[cluster],
-                f"`{label}`",
-                f"{ratio_cell(pace_ratio)}: {said[0]}",
-                f"{gap_text(gap, unit, digits)}: {said[1]}",
-                f"{time_text(time)}: {said[2]}",
-            ]
+            {
+                "model": TASKS[task],
+                "cluster": CLUSTERS[cluster],
+                "paradigm": f"`{label}`",
+                f"samples/s in ASP's, at least {PACE_GOAL}": f"{ratio_cell(pace_ratio)}: {said[0]}",
+                "accuracy (points) or loss less BSP's, 90 % interval within ±1 or ±0.05": (
+                    f"{interval_cell(gap, digits, unit)}: {said[1]}"
+                ),
+                f"s to the target in ASP's, at most {TIME_GOAL}": f"{time_text(time)}: {said[2]}",
+            }
         )
-    return markdown(
-        [
-            "model",
-            "cluster",
-            "paradigm",
-            f"samples/s in ASP's, at least {PACE_GOAL}",
-            "accuracy (points) or loss less BSP's, 90 % interval within ±1 or ±0.05",
-            f"s to the target in ASP's, at most {TIME_GOAL}",
-        ],
-        rows,
-    )
+    return tabulate(rows)
 
 
 def time_text(time: Time) -> str:
     """Return `at most 0.88 (0.48 to 1.60)`."""
     bound = "at most " if time.bounded and time.ratio.count else ""
     return f"{bound}{ratio_cell(time.ratio)}"
-
-
-def gap_text(gap: Estimate, unit: float, digits: str) -> str:
-    """Return `+0.4 (-0.5 to +1.3)`."""
-    assert gap.mean is not None, "no seed has a result of both"
-    text = f"{unit * gap.mean:+{digits}}"
-    if gap.low is None or gap.high is None:
-        return text
-    return f"{text} ({unit * gap.low:+{digits}} to {unit * gap.high:+{digits}})"
 
 
 # ---- the pre-study ----
@@ -255,22 +243,20 @@ def pre_study(results: Results) -> str:
     for task, model in TASKS.items():
         form = ".1%" if task == "fashion" else ".3f"
         for rate, repeats in studied(results, task).groupby("rate"):
-            chosen = "chosen" if rate == best_lr(results, task) else ""
-            cells = [
+            late, around = (
                 " and ".join(f"{value:{form}}" for value in repeats[key])
                 for key in ("late", "around")
-            ]
-            rows.append([model, f"{rate:g}", *cells, chosen])
-    return markdown(
-        [
-            "model",
-            "lr",
-            "BSP's accuracy or loss: last five evaluations",
-            "around 70 % of the run",
-            "",
-        ],
-        rows,
-    )
+            )
+            rows.append(
+                {
+                    "model": model,
+                    "lr": f"{rate:g}",
+                    "BSP's accuracy or loss: last five evaluations": late,
+                    "around 70 % of the run": around,
+                    "": "chosen" if rate == best_lr(results, task) else "",
+                }
+            )
+    return tabulate(rows)
 
 
 # ---- the comparison ----
@@ -280,21 +266,17 @@ def pace(results: Results) -> str:
     """Tabulate the throughput of each paradigm on each cluster."""
     parts = {cluster: paced(results, cluster) for cluster in CLUSTERS}
     rows = []
-    for number, name in enumerate(dict.fromkeys(parts["four"].label)):
-        cells = []
-        for runs in parts.values():
-            label = list(dict.fromkeys(runs.label))[
-                number
-            ]  # with two workers, k-sync has another k
-            cells += [
-                ratio_cell(to_asp(runs, label, PACE)),
-                mean_cell(runs[runs.label == label], "wait_fraction", share_form),
-            ]
-        rows.append([f"`{name}`", *cells])
-    heads = [
-        head for name in CLUSTERS.values() for head in (f"{name}: samples/s in ASP's", "wait share")
-    ]
-    return markdown(["paradigm", *heads], rows)
+    for number, name in enumerate(parts["four"].label.unique()):
+        row = {"paradigm": f"`{name}`"}
+        for place, (cluster, runs) in enumerate(parts.items()):
+            label = runs.label.unique()[number]  # with two workers, k-sync has another k
+            repeats = runs[runs.label == label]
+            row |= {
+                f"{CLUSTERS[cluster]}: samples/s in ASP's": ratio_cell(to_asp(runs, label, PACE)),
+                "wait share" + place * " ": mean_cell(repeats, "wait_fraction", share_form),
+            }
+        rows.append(row)
+    return tabulate(rows)
 
 
 def solo(results: Results, cluster: str) -> float:
@@ -328,29 +310,19 @@ def trained(results: Results) -> str:
             for label in SHOWN:
                 repeats = runs[runs.label == label]
                 final = repeats.assign(final=unit * repeats[key])
+                gap = interval_cell(to_bsp(runs, label, key), f"+{digits}", unit)
                 rows.append(
-                    [
-                        model,
-                        name,
-                        f"`{label}`",
-                        mean_cell(final, "final", lambda _, digits=digits: digits),
-                        gap_text(to_bsp(runs, label, key), unit, digits) if label != "bsp" else "",
-                        mean_cell(repeats, TIME, seconds_form),
-                        ratio_cell(to_asp(runs, label, "seconds")),
-                    ]
+                    {
+                        "model": model,
+                        "cluster": name,
+                        "paradigm": f"`{label}`",
+                        "final accuracy, %, or loss": mean_cell(final, "final", digits),
+                        "less BSP's": gap if label != "bsp" else "",
+                        "s to the target": mean_cell(repeats, TIME, seconds_form),
+                        "s for all the work, in ASP's": ratio_cell(to_asp(runs, label, "seconds")),
+                    }
                 )
-    return markdown(
-        [
-            "model",
-            "cluster",
-            "paradigm",
-            "final accuracy, %, or loss",
-            "less BSP's",
-            "s to the target",
-            "s for all the work, in ASP's",
-        ],
-        rows,
-    )
+    return tabulate(rows)
 
 
 def points(results: Results) -> pd.DataFrame:
@@ -399,42 +371,35 @@ def settle(results: Results) -> str:
     """Tabulate how many rounds the shares take."""
     rows = []
     for (factor, sigma), runs in results.of_runs("settle").groupby(["factor", "sigma"]):
-        cells = []
-        for change in ("slower", "faster"):
-            rounds = runs[f"{change}_rounds"]
-            cells += [
-                f"{rounds.mean():.1f} ({rounds.min():.0f} to {rounds.max():.0f})",
-                f"{runs[f'{change}_share_settled'].mean():.0%}",
-            ]
-        rows.append([f"{factor:g}", f"{sigma:.0%}", *cells, within_goal(runs)])
-    return markdown(
-        [
-            "factor",
-            "jitter",
-            "slower: rounds until settled, mean (range)",
-            "then settled",
-            "fast again: rounds",
-            "then settled",
-            f"within {ROUNDS_GOAL} rounds",
-        ],
-        rows,
-    )
+        slower, faster = (
+            f"{rounds.mean():.1f} ({range_text(rounds, '.0f')})"
+            for rounds in (runs.slower_rounds, runs.faster_rounds)
+        )
+        rows.append(
+            {
+                "factor": f"{factor:g}",
+                "jitter": f"{sigma:.0%}",
+                "slower: rounds until settled, mean (range)": slower,
+                "then settled": f"{runs.slower_share_settled.mean():.0%}",
+                "fast again: rounds": faster,
+                "then settled ": f"{runs.faster_share_settled.mean():.0%}",
+                f"within {ROUNDS_GOAL} rounds": within_goal(runs),
+            }
+        )
+    return tabulate(rows)
 
 
 def external(results: Results) -> str:
     """Tabulate the published machine."""
     published = {"200 each": "about 2,000", "300 and 200": "about 2,500"}
-    return markdown(
-        ["batches of A6000 and 2080 Ti", "paradigm", "images/s", "published"],
-        [
-            [
-                f"{row.a6000} and {row.rtx2080ti}",
-                f"`{row.paradigm}`",
-                f"{row.images_per_s:,.0f}",
-                published[row.sizes] if row.paradigm == "bsp" else "",
-            ]
-            for row in results.of_runs("external").itertuples()
-        ],
+    return tabulate(
+        {
+            "batches of A6000 and 2080 Ti": f"{row.a6000} and {row.rtx2080ti}",
+            "paradigm": f"`{row.paradigm}`",
+            "images/s": f"{row.images_per_s:,.0f}",
+            "published": published[row.sizes] if row.paradigm == "bsp" else "",
+        }
+        for row in results.of_runs("external").itertuples()
     )
 
 
@@ -450,8 +415,7 @@ def confirmed(results: Results) -> list[str]:
 
 def ray_rows(results: Results, name: str) -> pd.DataFrame:
     """Return the short runs of a file; the index is (engine, paradigm)."""
-    rows = pd.read_csv(results.folder / "results" / f"{name}.ray.csv")
-    return rows.set_index(["engine", "paradigm"])
+    return results.table(f"{name}.ray", index_col=["engine", "paradigm"])
 
 
 def ratio_to_virtual(results: Results, name: str) -> pd.Series:
@@ -467,26 +431,16 @@ def on_ray(results: Results) -> str:
         rows, ratios = ray_rows(results, name), ratio_to_virtual(results, name)
         for label in ratios.index:
             ray, virtual = rows.loc["ray", label], rows.loc["virtual", label]
+            waits = (f"{each.wait_fraction:.0%}" for each in (ray, virtual))
             table.append(
-                [
-                    f"`{name}`",
-                    f"`{label}`",
-                    f"{ray[PACE]:,.0f}",
-                    f"{virtual[PACE]:,.0f}",
-                    f"{ratios[label]:.2f}",
-                    f"{ray.wait_fraction:.0%} and {virtual.wait_fraction:.0%}",
-                    f"{ray.samples_each} and {virtual.samples_each}",
-                ]
+                {
+                    "file": f"`{name}`",
+                    "paradigm": f"`{label}`",
+                    "samples/s: Ray": f"{ray[PACE]:,.0f}",
+                    "virtual": f"{virtual[PACE]:,.0f}",
+                    "ratio": f"{ratios[label]:.2f}",
+                    "wait share: Ray and virtual": " and ".join(waits),
+                    "samples of each worker": f"{ray.samples_each} and {virtual.samples_each}",
+                }
             )
-    return markdown(
-        [
-            "file",
-            "paradigm",
-            "samples/s: Ray",
-            "virtual",
-            "ratio",
-            "wait share: Ray and virtual",
-            "samples of each worker",
-        ],
-        table,
-    )
+    return tabulate(table)

@@ -65,7 +65,7 @@ def tables() -> str:
     ]
     header = ["checkpoints", "samples/s", "of none", "one a minute, of none"]
     about = (
-        f"\n{TURNS} turns of {RUN_S} s each, {taken} checkpoints; medians, and median ratios with"
+        f"\n\n{TURNS} turns of {RUN_S} s each, {taken} checkpoints; medians, and median ratios with"
         f" their 95 % intervals. {measured_on()}"
     )
     return markdown(header, rows) + about

@@ -20,7 +20,7 @@ import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
 from padded import Padded
-from report import finished, interval, main, markdown, measured_on
+from report import finished, interval, main, measured_on, tabulate
 from torch.nn.functional import cross_entropy
 from torch.nn.parallel import DistributedDataParallel
 
@@ -108,22 +108,20 @@ def measure() -> str:
                 for name in ("object-ref", "shared-memory")
             ]
             medians = [f"{1000 * median(values):.1f}" for values in times.values()]
-            rows.append([f"{padding / 1e6:g} M", *medians, *of_ddp])
+            rows.append(
+                {
+                    "parameters": f"{padding / 1e6:g} M",
+                    "raysync, ms a round": medians[0],
+                    "with shared memory": medians[1],
+                    "DDP with gloo, ms a step": medians[2],
+                    "raysync / DDP": of_ddp[0],
+                    "with shared memory / DDP": of_ddp[1],
+                }
+            )
             print(rows[-1], flush=True)
-    table = markdown(
-        [
-            "parameters",
-            "raysync, ms a round",
-            "with shared memory",
-            "DDP with gloo, ms a step",
-            "raysync / DDP",
-            "with shared memory / DDP",
-        ],
-        rows,
-    )
     return (
-        f"{table}\n{TURNS} turns; medians, and the median ratios with their 95 % intervals."
-        f" {measured_on()}"
+        f"{tabulate(rows)}\n\n{TURNS} turns; medians, and the median ratios with their 95 %"
+        f" intervals. {measured_on()}"
     )
 
 

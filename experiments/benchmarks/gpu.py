@@ -23,7 +23,7 @@ from typing import Any
 import ray
 import torch
 from plain_training import PRECISIONS, Setting, ddp_samples_per_s, plain_samples_per_s, told
-from report import NOTES, finished, markdown, measured_on
+from report import NOTES, finished, markdown, measured_on, tabulate, write_into
 from step_budget import ESTIMATED_MS, budget
 from step_options import computing_options, wire_options
 
@@ -78,16 +78,15 @@ def machine(setting: Setting) -> str:
     for index in range(torch.cuda.device_count()):
         facts = torch.cuda.get_device_properties(index)
         rows.append(
-            [
-                f"cuda:{index}",
-                facts.name,
-                f"{facts.total_memory / 2**30:.0f} GiB",
-                f"{facts.major}.{facts.minor}",
-            ]
+            {
+                "device": f"cuda:{index}",
+                "name": facts.name,
+                "memory": f"{facts.total_memory / 2**30:.0f} GiB",
+                "compute capability": f"{facts.major}.{facts.minor}",
+            }
         )
-    table = markdown(["device", "name", "memory", "compute capability"], rows)
     cudnn = torch.backends.cudnn.version()
-    return f"{table}\nCUDA {torch.version.cuda}, cuDNN {cudnn}; {measured_on()}"
+    return f"{tabulate(rows)}\n\nCUDA {torch.version.cuda}, cuDNN {cudnn}; {measured_on()}"
 
 
 def tests(setting: Setting) -> str:
@@ -166,7 +165,7 @@ def options(setting: Setting) -> str:
         ["on the wire", "from the device, ms", "an update, ms", "each further gradient, ms"],
         wire_options(setting),
     )
-    return f"{computing}\n{wire}"
+    return f"{computing}\n\n{wire}"
 
 
 def workers(setting: Setting) -> str:
@@ -268,7 +267,7 @@ def sections(setting: Setting) -> Iterator[str]:
     missing = list(_limits(setting))
     for heading, part in PARTS.items():
         try:
-            yield f"### {heading}\n\n{part(setting)}\n"
+            yield f"### {heading}\n\n{part(setting).rstrip()}\n\n"
         except Impossible as reason:
             missing.append(f"{heading}: {reason}.")
         except Exception as error:  # the machine is new to the program: the other parts still count
@@ -317,13 +316,7 @@ def main() -> None:
         print(section, flush=True)
         text += section
         if asked.write:  # at once: a lent machine may be taken away
-            _write(text)
-
-
-def _write(text: str) -> None:
-    begin, end = "<!-- gpu.py: begin -->\n", "<!-- gpu.py: end -->\n"
-    head, _, rest = NOTES.read_text(encoding="utf-8").partition(begin)
-    NOTES.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")
+            write_into(NOTES, "gpu.py", text)
 
 
 if __name__ == "__main__":

@@ -68,10 +68,8 @@ def measure() -> str:
             "raysync, asp, shared memory": lambda: ours(session, shared, "asp"),
         }
         speeds = taking_turns(contenders, TURNS)
-    return (
-        table_of(speeds, "Hogwild")
-        + f"\n{TURNS} turns; medians, and median ratios with their 95 % intervals. {measured_on()}"
-    )
+    about = f"{TURNS} turns; medians, and median ratios with their 95 % intervals. {measured_on()}"
+    return f"{table_of(speeds, 'Hogwild')}\n\n{about}"
 
 
 if __name__ == "__main__":

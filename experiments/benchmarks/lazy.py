@@ -20,7 +20,7 @@ import numpy as np
 import psutil
 import torch
 from PIL import Image
-from report import interval, main, markdown, measured_on
+from report import interval, main, measured_on, tabulate
 from torch.utils.data import Dataset
 
 from raysync import config, data_set
@@ -119,21 +119,19 @@ def tables() -> str:
                     np.median([turn[key] for turn in measures]) for key in ("mib", "readers_mib")
                 )
                 rows.append(
-                    [
-                        model,
-                        name,
-                        f"{np.median(times):.1f}",
-                        interval(ratios) if name != "in memory" else "",
-                        f"{memory:.0f}",
-                        f"{readers:.0f}" if CONTENDERS[name] else "",
-                    ]
+                    {
+                        "model": model,
+                        "samples": name,
+                        "ms a step": f"{np.median(times):.1f}",
+                        "of in memory": interval(ratios) if name != "in memory" else "",
+                        "MiB": f"{memory:.0f}",
+                        "MiB of the readers": f"{readers:.0f}" if CONTENDERS[name] else "",
+                    }
                 )
-    header = ["model", "samples", "ms a step", "of in memory", "MiB", "MiB of the readers"]
-    about = (
-        f"\n{TURNS} turns of {STEPS} steps of {BATCH}; medians, and median ratios with their 95 %"
-        f" intervals; memory beyond that of the imports. {measured_on()}"
+    return (
+        f"{tabulate(rows)}\n\n{TURNS} turns of {STEPS} steps of {BATCH}; medians, and median ratios"
+        f" with their 95 % intervals; memory beyond that of the imports. {measured_on()}"
     )
-    return markdown(header, rows) + about
 
 
 if __name__ == "__main__":

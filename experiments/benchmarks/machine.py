@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 from math import exp
 from statistics import median
 
-from report import interval, main, markdown, measured_on
+from report import interval, main, measured_on, tabulate
 
 from raysync.core.decisions import Release
 from raysync.core.events import Event, Joined, Pushed
@@ -80,15 +80,14 @@ def measure() -> str:
         ratios = [small / large for small, large in zip(rates[SMALL], rates[LARGE], strict=True)]
         settings = ", ".join(f"{key}={value}" for key, value in parameters.items())
         rows.append(
-            [
-                f"{name}({settings})" if settings else name,
-                f"{median(rates[SMALL]):,.0f}",
-                f"{median(rates[LARGE]):,.0f}",
-                interval(ratios),
-            ]
+            {
+                "paradigm": f"{name}({settings})" if settings else name,
+                f"{SMALL} workers, pushes/s": f"{median(rates[SMALL]):,.0f}",
+                f"{LARGE:,} workers, pushes/s": f"{median(rates[LARGE]):,.0f}",
+                "ratio": interval(ratios),
+            }
         )
-    header = ["paradigm", f"{SMALL} workers, pushes/s", f"{LARGE:,} workers, pushes/s", "ratio"]
-    return f"{markdown(header, rows)}\n{PUSHES:,} pushes, {ROUNDS} rounds. {measured_on()}"
+    return f"{tabulate(rows)}\n\n{PUSHES:,} pushes, {ROUNDS} rounds. {measured_on()}"
 
 
 if __name__ == "__main__":

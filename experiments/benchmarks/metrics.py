@@ -119,8 +119,8 @@ def measure() -> str:
     ]
     return (
         markdown(["ASP, 4 workers, lenet", "with metrics", "without", "ratio"], rows)
-        + f"\n{PAIRS} pairs, each of {len(TURNS)} runs in turns; medians, and the geometric mean of"
-        " the ratios with its 95 % interval. " + measured_on()
+        + f"\n\n{PAIRS} pairs, each of {len(TURNS)} runs in turns; medians, and the geometric mean"
+        " of the ratios with its 95 % interval. " + measured_on()
     )
 
 

@@ -15,7 +15,7 @@ from scipy.stats import bootstrap
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from labtables import finished  # noqa: F401  (for the scripts here)
+from labtables import finished, markdown, tabulate, write_into  # noqa: F401  (for the scripts here)
 
 NOTES = Path(__file__).with_name("notes.md")
 
@@ -24,12 +24,6 @@ def interval(values: Sequence[float]) -> str:
     """Return the median with its 95 % percentile bootstrap interval."""
     low, high = bootstrap((values,), np.median, method="percentile", rng=0).confidence_interval
     return f"{median(values):.2f} ({low:.2f} to {high:.2f})"
-
-
-def markdown(header: Sequence[str], rows: Sequence[Sequence[object]]) -> str:
-    """Return a table in Markdown."""
-    lines = [header, ["---"] * len(header), *rows]
-    return "\n".join(f"| {' | '.join(map(str, line))} |" for line in lines) + "\n"
 
 
 def measured_on() -> str:
@@ -50,7 +44,4 @@ def main(script: str, about: str, measure: Callable[[], str]) -> None:
     text = measure()
     print(text)
     if write:
-        name = Path(script).name
-        begin, end = f"<!-- {name}: begin -->\n", f"<!-- {name}: end -->\n"
-        head, _, rest = NOTES.read_text(encoding="utf-8").partition(begin)
-        NOTES.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")
+        write_into(NOTES, Path(script).name, text)

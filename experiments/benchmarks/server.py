@@ -125,7 +125,7 @@ def measure() -> str:
     for size in SIZES:
         header += [f"{size / 1e6:g} M: ms", "plain torch, ms", "ratio"]
     note = f"{ROUNDS} rounds in turns; medians, and the median ratio with its 95 % interval. "
-    return f"{markdown(header, list(rows.values()))}\n{note}{measured_on()}"
+    return f"{markdown(header, rows.values())}\n\n{note}{measured_on()}"
 
 
 if __name__ == "__main__":

@@ -67,8 +67,8 @@ def tables() -> str:
         ],
     ]
     header = ["latency", "pushes/s of the other two", "of the third", "pace of the others, of none"]
-    about = f"\n{TURNS} turns of {RUN_S} s each; medians with their 95 % intervals. {measured_on()}"
-    return markdown(header, rows) + about
+    about = f"{TURNS} turns of {RUN_S} s each; medians with their 95 % intervals. {measured_on()}"
+    return f"{markdown(header, rows)}\n\n{about}"
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import psutil
 import ray
 from padded import Padded
 from ray._private.internal_api import node_stats
-from report import interval, main, markdown, measured_on
+from report import interval, main, measured_on, tabulate
 
 from raysync import config
 from raysync.cluster.session import Session
@@ -118,22 +118,21 @@ def measure() -> str:
         with Session() as session:
             sizes, stored = memory(session, padding)
         rows.append(
-            [
-                name,
-                *(sizes[kind] for kind in ("Server", "Worker", "Evaluator", "Controller")),
-                f"{stored:.0f}",
-            ]
+            {
+                "ASP, 4 workers": name,
+                "server": sizes["Server"],
+                "a worker": sizes["Worker"],
+                "evaluator": sizes["Evaluator"],
+                "controller": sizes["Controller"],
+                "object store, most": f"{stored:.0f}",
+            }
         )
         print(rows[-1], flush=True)
-    table = markdown(
-        ["ASP, 4 workers", "server", "a worker", "evaluator", "controller", "object store, most"],
-        rows,
-    )
     return (
         f"From `raysync run` (digits, {WORKERS} workers, a private cluster) to the first push:"
         f" {interval(forked)} s with forked worker processes, {interval(imported)} s with"
         f" `cluster.fork_workers: false`; the ratio is {interval(ratios)}. {STARTS} turns.\n\nMiB"
-        f" of memory, RSS (USS):\n\n{table}\n{measured_on()}"
+        f" of memory, RSS (USS):\n\n{tabulate(rows)}\n\n{measured_on()}"
     )
 
 

@@ -93,7 +93,7 @@ def measure() -> str:
             ["until the first trial runs, s", interval(starts)],
         ],
     )
-    return f"{table}\n{TRIALS} trials, {ROUNDS} rounds, one after the other. {measured_on()}"
+    return f"{table}\n\n{TRIALS} trials, {ROUNDS} rounds, one after the other. {measured_on()}"
 
 
 if __name__ == "__main__":

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from labtables import Results, markdown, numbers, written
+from labtables import Results, numbers, tabulate, written
 
 Cells = Callable[[Results], list[str]]
 """Finds what was measured: one cell, or several of which the worst counts."""
@@ -60,15 +60,15 @@ class Goal:
             return "missed"
         return "met" if all(sign * (end - self.limit) > 0 for end in interval) else "open"
 
-    def row(self, results: Results) -> list[str]:
+    def row(self, results: Results) -> dict[str, str]:
         """Return the row of the table."""
         limit = f"{self.limit:,g}{self.unit}"
-        return [
-            self.of,
-            f"{'at least' if self.at_least else 'at most'} {limit}",
-            f"{self.worst(results)}{self.unit}",
-            self.verdict(results),
-        ]
+        return {
+            "what": self.of,
+            "goal": f"{'at least' if self.at_least else 'at most'} {limit}",
+            "measured": f"{self.worst(results)}{self.unit}",
+            "": self.verdict(results),
+        }
 
 
 throughput = partial(partial, _cell, "throughput.py")
@@ -194,10 +194,9 @@ GOALS: Sequence[Goal] = (
 
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
-    header = ["what", "goal", "measured", ""]
     return {
-        "costs": markdown(header, [goal.row(results) for goal in GOALS if goal.short]),
-        "goals": markdown(header, [goal.row(results) for goal in GOALS]),
+        "costs": tabulate(goal.row(results) for goal in GOALS if goal.short),
+        "goals": tabulate(goal.row(results) for goal in GOALS),
     }
 
 

@@ -273,12 +273,9 @@ def measure() -> str:
             ("raysync, asp, shared memory", "raysync, asp"),
         )
     ]
-    return (
-        table_of(speeds, "the floor")
-        + "\n"
-        + markdown(["", "ratio", "in processors' time"], against)
-        + f"\n{TURNS} turns; medians, and median ratios with their 95 % intervals. {measured_on()}"
-    )
+    about = f"{TURNS} turns; medians, and median ratios with their 95 % intervals. {measured_on()}"
+    ratios_of = markdown(["", "ratio", "in processors' time"], against)
+    return f"{table_of(speeds, 'the floor')}\n\n{ratios_of}\n\n{about}"
 
 
 def taking_turns(contenders: dict[str, Callable[[], Speed]], turns: int) -> dict[str, list[Speed]]:

@@ -24,7 +24,7 @@ from tempfile import TemporaryDirectory
 
 import simpy
 import torch
-from report import finished, interval, main, markdown, measured_on
+from report import finished, interval, main, measured_on, tabulate
 
 from raysync import config
 from raysync.core.ids import WorkerId
@@ -108,20 +108,14 @@ def scale() -> str:
             large / small for small, large in zip(rates[SIZES[0]], rates[SIZES[-1]], strict=True)
         ]
         rows.append(
-            [
-                paradigm,
-                *(f"{median(rates[workers]):,.0f}" for workers in SIZES),
-                interval(ratios),
-                f"{max(rates[SIZES[0]]):,.0f}",
-            ]
+            {
+                "paradigm": paradigm,
+                **{f"{workers:,} workers": f"{median(rates[workers]):,.0f}" for workers in SIZES},
+                f"ratio of {SIZES[-1]:,} to {SIZES[0]}": interval(ratios),
+                f"best of {SIZES[0]}": f"{max(rates[SIZES[0]]):,.0f}",
+            }
         )
-    header = [
-        "paradigm",
-        *(f"{workers:,} workers" for workers in SIZES),
-        f"ratio of {SIZES[-1]:,} to {SIZES[0]}",
-        f"best of {SIZES[0]}",
-    ]
-    return markdown(header, rows)
+    return tabulate(rows)
 
 
 def recorded_s(training: TrainingPlan) -> float:
@@ -145,15 +139,15 @@ def with_record() -> str:
             without.append(virtual_run(training)[0])
             recorded.append(recorded_s(training))
         ratios = [after / before for before, after in zip(without, recorded, strict=True)]
-        rates = [f"{PUSHES / median(seconds):,.0f}" for seconds in (without, recorded)]
-        rows.append([f"{workers:,}", *rates, f"{interval(ratios)}"])
-    header = [
-        "SSP(3), workers",
-        "without a record, pushes/s",
-        "with it, pushes/s",
-        "seconds, ratio",
-    ]
-    return markdown(header, rows)
+        rows.append(
+            {
+                "SSP(3), workers": f"{workers:,}",
+                "without a record, pushes/s": f"{PUSHES / median(without):,.0f}",
+                "with it, pushes/s": f"{PUSHES / median(recorded):,.0f}",
+                "seconds, ratio": interval(ratios),
+            }
+        )
+    return tabulate(rows)
 
 
 class SimPySSP:
@@ -237,30 +231,22 @@ def beside_simpy() -> str:
             ratios = [
                 simpy_s / our_s for (our_s, _), (simpy_s, _) in zip(ours, theirs, strict=True)
             ]
-            rows.append(
-                [
-                    "with links and server" if network else "bare",
-                    f"{workers:,}",
-                    *(
-                        f"{PUSHES / median([seconds for seconds, _ in runs]):,.0f}"
-                        for runs in (ours, theirs)
-                    ),
-                    interval(ratios),
-                    *(f"{PUSHES / runs[0][1]:,.1f}" for runs in (ours, theirs)),
-                ]
+            raysync, simpy_ = (
+                f"{PUSHES / median([seconds for seconds, _ in runs]):,.0f}"
+                for runs in (ours, theirs)
             )
-    return markdown(
-        [
-            "SSP(3)",
-            "workers",
-            "raysync, pushes/s",
-            "SimPy, pushes/s",
-            "ratio",
-            "raysync, per virtual s",
-            "SimPy, per virtual s",
-        ],
-        rows,
-    )
+            rows.append(
+                {
+                    "SSP(3)": "with links and server" if network else "bare",
+                    "workers": f"{workers:,}",
+                    "raysync, pushes/s": raysync,
+                    "SimPy, pushes/s": simpy_,
+                    "ratio": interval(ratios),
+                    "raysync, per virtual s": f"{PUSHES / ours[0][1]:,.1f}",
+                    "SimPy, per virtual s": f"{PUSHES / theirs[0][1]:,.1f}",
+                }
+            )
+    return tabulate(rows)
 
 
 def with_gradients() -> str:
@@ -279,24 +265,19 @@ def with_gradients() -> str:
             plain.append(_plain_loop(training, pushes, EVALUATIONS))
             ratios.append(whole[-1] / plain[-1])
         rows.append(
-            [
-                f"{len(pushes):,}",
-                f"{median(whole):.2f}",
-                f"{median(plain):.2f}",
-                interval(ratios),
-                f"{(median(whole) - median(plain)) / len(pushes) * 1000:.2f}",
-            ]
+            {
+                "gradients": f"{len(pushes):,}",
+                "processor seconds": f"{median(whole):.2f}",
+                "the same in a plain loop": f"{median(plain):.2f}",
+                "ratio": interval(ratios),
+                "ms more a gradient": (
+                    f"{(median(whole) - median(plain)) / len(pushes) * 1000:.2f}"
+                ),
+            }
         )
-    header = [
-        "gradients",
-        "processor seconds",
-        "the same in a plain loop",
-        "ratio",
-        "ms more a gradient",
-    ]
     return (
-        f"{markdown(header, rows)}\nlenet, batches of {BATCH}, BSP, 8 workers, {EVALUATIONS}"
-        " evaluations, a record, one thread.\n"
+        f"{tabulate(rows)}\n\nlenet, batches of {BATCH}, BSP, 8 workers, {EVALUATIONS}"
+        " evaluations, a record, one thread."
     )
 
 
@@ -356,13 +337,14 @@ def memory() -> str:
         code = MEMORY_RUN.format(here=here, folder=folder)
         return subprocess.run(
             [sys.executable, "-c", code], check=True, capture_output=True, text=True
-        ).stdout
+        ).stdout.rstrip()
 
 
 def measure() -> str:
     """Measure, and return all tables."""
     about = f"{PUSHES:,} pushes, {ROUNDS} rounds. {measured_on()}"
-    return "\n".join([scale(), with_record(), beside_simpy(), with_gradients(), memory(), about])
+    parts = (scale, with_record, beside_simpy, with_gradients, memory)
+    return "\n\n".join([*(part() for part in parts), about])
 
 
 if __name__ == "__main__":

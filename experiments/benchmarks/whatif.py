@@ -71,7 +71,7 @@ def cost(ranks: int, steps: int) -> list[object]:
 def measure() -> str:
     """Return the table and what it was measured on."""
     header = ["ranks", "steps", "paradigms", "seconds", "processor seconds", "load before"]
-    return markdown(header, [cost(*size) for size in SIZES]) + "\n" + measured_on()
+    return markdown(header, [cost(*size) for size in SIZES]) + "\n\n" + measured_on()
 
 
 if __name__ == "__main__":

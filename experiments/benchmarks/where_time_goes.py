@@ -143,7 +143,7 @@ def measure() -> str:
         shares = [f"{samples[kind][part] / samples[kind].total():.0%}" for part in PARTS]
         rows.append([name, f"{1000 * used[kind] / (WORKERS * ITERATIONS):.2f}", *shares])
     header = ["ASP", "ms of processor a gradient", *(f"main thread: {part}" for part in PARTS)]
-    return f"{markdown(header, rows)}\n{measured_on()}"
+    return f"{markdown(header, rows)}\n\n{measured_on()}"
 
 
 if __name__ == "__main__":

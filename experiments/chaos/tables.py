@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
-from labtables import Results, markdown
+from labtables import Results, tabulate
 from scipy.stats import binomtest
 
 COUNTS = {
@@ -28,49 +28,37 @@ def at_most(trials: int) -> str:
 
 def read(results: Results, name: str) -> pd.DataFrame:
     """Return a table of results/, which keep.py wrote."""
-    file = results.folder / "results" / f"chaos.{name}.csv"
-    return pd.read_csv(file, keep_default_na=False)
+    return results.table(f"chaos.{name}", keep_default_na=False)
 
 
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
     schedules = read(results, "schedules")
-    counts = [[text, f"{schedules[name].sum():,}"] for name, text in COUNTS.items()]
+    counts = [
+        {"of the schedules": text, "number": f"{schedules[name].sum():,}"}
+        for name, text in COUNTS.items()
+    ]
     targets = read(results, "targets").groupby("target")[["faults", "survived", "spared"]].sum()
     kinds = [
-        [f"`{name}`", *map(str, row), at_most(row[0]) if row[0] == row[1] else ""]
-        for name, row in zip(targets.index, targets.values, strict=True)
+        {"struck": f"`{name}`", **row}
+        | {"lost: below, at 95 %": at_most(row.faults) if row.faults == row.survived else ""}
+        for name, row in targets.iterrows()
     ]
     runs = [
-        [
-            f"{row.run}",
-            f"{row.faults}",
-            f"{row.wall_s:.0f} (undisturbed {row.undisturbed_wall_s:.0f})",
-            f"{row.lost_s_per_fault:.1f}",
-            f"{row.resumed} ({row.resumed_away_s:.0f} s away, {row.resumed_lost_s:.0f} s lost)",
-            f"{row.samples_per_s:,.0f}",
-            f"{row.undisturbed_samples_per_s:,.0f}",
-        ]
+        {
+            "run": row.run,
+            "faults": row.faults,
+            "seconds in all": f"{row.wall_s:.0f} (undisturbed {row.undisturbed_wall_s:.0f})",
+            "seconds lost a fault": f"{row.lost_s_per_fault:.1f}",
+            "resumptions in the journal": (
+                f"{row.resumed} ({row.resumed_away_s:.0f} s away, {row.resumed_lost_s:.0f} s lost)"
+            ),
+            "samples/s with faults": f"{row.samples_per_s:,.0f}",
+            "without": f"{row.undisturbed_samples_per_s:,.0f}",
+        }
         for row in read(results, "ray").itertuples()
     ]
-    return {
-        "schedules": markdown(["of the schedules", "number"], counts),
-        "targets": markdown(
-            ["struck", "faults", "survived", "spared", "lost: below, at 95 %"], kinds
-        ),
-        "ray": markdown(
-            [
-                "run",
-                "faults",
-                "seconds in all",
-                "seconds lost a fault",
-                "resumptions in the journal",
-                "samples/s with faults",
-                "without",
-            ],
-            runs,
-        ),
-    }
+    return {"schedules": tabulate(counts), "targets": tabulate(kinds), "ray": tabulate(runs)}
 
 
 def facts(results: Results) -> dict[str, str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pandas as pd
 import yaml
-from labtables import Results, markdown, percent_cell, points_cell, ratio, ratio_cell, sweeps_table
+from labtables import Results, percent_cell, points_cell, ratio, ratio_cell, sweeps_table, tabulate
 
 from raysync.core.ids import WorkerId
 from raysync.record.sweeps import SweepRecord
@@ -76,8 +76,8 @@ def facts(results: Results) -> dict[str, str]:
         repeats = trials[trials.setting == name]
         cells |= {
             name: percent_cell(repeats),
-            f"{name}, seconds": relative(repeats, plain, "seconds"),
-            f"{name}, to target": relative(repeats, plain, "to_target_s"),
+            f"{name}, seconds": ratio_cell(ratio(repeats, plain, "seconds")),
+            f"{name}, to target": ratio_cell(ratio(repeats, plain, "to_target_s")),
             f"{name} against both": points_cell(repeats, both),
             f"{name} against plain": points_cell(repeats, plain),
         }
@@ -106,9 +106,7 @@ def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
                 record.pushes.worker.map(lambda worker: WorkerId(worker).stage)
             ).busy_s.sum()
             rows.append({"trial": trial, "largest_share": busy_s.max() / busy_s.sum()})
-        pd.DataFrame(rows).to_csv(
-            results.folder / "results" / "speed-up.shares.csv", index=False, float_format="%.6g"
-        )
+        results.write("speed-up.shares", pd.DataFrame(rows))
 
 
 def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
@@ -150,14 +148,6 @@ def named(results: Results) -> pd.DataFrame:
     return trials.assign(target=target, to_target_s=trials.trial.map(reached))
 
 
-# ---- parts of cells ----
-
-
-def relative(repeats: pd.DataFrame, base: pd.DataFrame, key: str) -> str:
-    """Return a measure as a ratio to that of others, paired by seed."""
-    return ratio_cell(ratio(repeats, base, key))
-
-
 # ---- tables ----
 
 
@@ -171,14 +161,15 @@ def by_rate(trials: pd.DataFrame) -> str:
             for trial in (plain, both)
         ]
         rows.append(
-            [
-                f"{rate:g}",
-                *(f"{final:.1f}" for final in finals),
-                f"{sum(finals) / 2:.1f}",
-                ratio_text(both.seconds / plain.seconds),
-            ]
+            {
+                "lr": f"{rate:g}",
+                "plain, %": f"{finals[0]:.1f}",
+                "K = 4, S = 2, %": f"{finals[1]:.1f}",
+                "mean": f"{sum(finals) / 2:.1f}",
+                "time in plain's": ratio_text(both.seconds / plain.seconds),
+            }
         )
-    return markdown(["lr", "plain, %", "K = 4, S = 2, %", "mean", "time in plain's"], rows)
+    return tabulate(rows)
 
 
 def best_rates(trials: pd.DataFrame) -> dict[str, str]:
@@ -200,19 +191,21 @@ def beside_fdg(trials: pd.DataFrame) -> str:
     """Tabulate what four stages cost in accuracy, published by FDG, and here beside the same groups
     with one stage.
     """
-    rows = []
-    for text, groups, ours, base in (
-        ("beta = 1", "1", "pipeline", "plain"),
-        ("beta = 1", "2", "both", "data-parallel"),
-        ("beta = 0.5", "2", "shrink", "data-parallel"),
-    ):
-        measured = points_cell(trials[trials.setting == ours], trials[trials.setting == base])
-        rows.append(
-            [text, f"{FDG[text]:.2f}", f"{FDG[text] - FDG['plain']:+.2f}", groups, measured]
+    return tabulate(
+        {
+            "K = 4": text,
+            "FDG: accuracy %": f"{FDG[text]:.2f}",
+            "against plain, points": f"{FDG[text] - FDG['plain']:+.2f}",
+            "groups here": groups,
+            "measured, points": points_cell(
+                *(trials[trials.setting == name] for name in (ours, base))
+            ),
+        }
+        for text, groups, ours, base in (
+            ("beta = 1", 1, "pipeline", "plain"),
+            ("beta = 1", 2, "both", "data-parallel"),
+            ("beta = 0.5", 2, "shrink", "data-parallel"),
         )
-    return markdown(
-        ["K = 4", "FDG: accuracy %", "against plain, points", "groups here", "measured, points"],
-        rows,
     )
 
 
@@ -225,24 +218,17 @@ def of_settings(trials: pd.DataFrame, texts: Mapping[str, str]) -> str:
     for name, text in texts.items():
         repeats = trials[trials.setting == name]
         rows.append(
-            [
-                text,
-                percent_cell(repeats),
-                relative(repeats, plain, "seconds"),
-                relative(repeats, plain, "to_target_s"),
-                f"{repeats.staleness_mean.mean():.2f}",
-            ]
+            {
+                "": text,
+                "accuracy %": percent_cell(repeats),
+                "time in plain's": ratio_cell(ratio(repeats, plain, "seconds")),
+                f"time to {trials.target.iloc[0]:.0%} in plain's": ratio_cell(
+                    ratio(repeats, plain, "to_target_s")
+                ),
+                "staleness, versions, mean of all stages": f"{repeats.staleness_mean.mean():.2f}",
+            }
         )
-    return markdown(
-        [
-            "",
-            "accuracy %",
-            "time in plain's",
-            f"time to {trials.target.iloc[0]:.0%} in plain's",
-            "staleness, versions, mean of all stages",
-        ],
-        rows,
-    )
+    return tabulate(rows)
 
 
 def factors(trials: pd.DataFrame) -> str:
@@ -256,26 +242,22 @@ def speed_up(results: Results) -> str:
     """Tabulate how much faster K stages are than one, beside K and what the largest stage
     allows.
     """
-    trials = results.trials("speed-up").merge(
-        pd.read_csv(results.folder / "results" / "speed-up.shares.csv"), on="trial"
-    )
+    trials = results.trials("speed-up").merge(results.table("speed-up.shares"), on="trial")
     rows = []
     trials = trials.assign(modules=trials["config/workers.*.count"])
     for (model, bandwidth), group in trials.groupby(["config/model", LINK], sort=False):
         alone_s = group[group.modules == 1].seconds.iloc[0]
         for trial in group[group.modules > 1].itertuples():
             rows.append(
-                [
-                    f"`{model}`",
-                    f"{8 * bandwidth / 1e9:g}",
-                    str(trial.modules),
-                    ratio_text(1 / trial.largest_share),
-                    ratio_text(alone_s / trial.seconds),
-                ]
+                {
+                    "model": f"`{model}`",
+                    "links, Gbit/s": f"{8 * bandwidth / 1e9:g}",
+                    "K, the ideal": trial.modules,
+                    "the largest module allows": ratio_text(1 / trial.largest_share),
+                    "measured": ratio_text(alone_s / trial.seconds),
+                }
             )
-    return markdown(
-        ["model", "links, Gbit/s", "K, the ideal", "the largest module allows", "measured"], rows
-    )
+    return tabulate(rows)
 
 
 def overlaps(results: Results) -> pd.DataFrame:
@@ -290,17 +272,15 @@ def overlap(results: Results) -> str:
     for (name, locked), group in overlaps(results).groupby(["file", "locked"], sort=False):
         shares = group.groupby("module").busy_share.mean()
         rows.append(
-            [
-                f"`{name}.yaml`",
-                "in sequence (`locked`)" if locked else "decoupled",
-                ", ".join(f"{share:.0%}" for share in shares),
-                f"{shares.sum():.2f}",
-                f"{group.batches_per_s.mean():.2f}",
-            ]
+            {
+                "runs": f"`{name}.yaml`",
+                "stages": "in sequence (`locked`)" if locked else "decoupled",
+                "busy share of module 1, 2, ...": ", ".join(f"{share:.0%}" for share in shares),
+                "sum": f"{shares.sum():.2f}",
+                "batches a second": f"{group.batches_per_s.mean():.2f}",
+            }
         )
-    return markdown(
-        ["runs", "stages", "busy share of module 1, 2, ...", "sum", "batches a second"], rows
-    )
+    return tabulate(rows)
 
 
 def gradient_norm(results: Results) -> str:
@@ -313,6 +293,8 @@ def gradient_norm(results: Results) -> str:
             ("weighted_mean", "mean so far"),
         ):
             values = group.groupby("updates")[key].mean()
-            rows.append([f"K = {modules}", schedule, text, *(f"{value:.2g}" for value in values)])
-    marks = sorted(set(norms.updates))
-    return markdown(["", "schedule", "squared norm", *(f"after {mark:,}" for mark in marks)], rows)
+            rows.append(
+                {"": f"K = {modules}", "schedule": schedule, "squared norm": text}
+                | {f"after {mark:,}": f"{value:.2g}" for mark, value in values.items()}
+            )
+    return tabulate(rows)

@@ -8,7 +8,7 @@ from math import exp, inf
 
 import numpy as np
 import pandas as pd
-from labtables import Results, by_seed, markdown, mean_cell
+from labtables import Results, by_seed, interval_cell, mean_cell, tabulate
 from scipy import stats
 
 from raysync.config import Experiment, Kill
@@ -110,7 +110,7 @@ def _by_restarts(runs: pd.DataFrame, name: str) -> str:
         *(by_seed(_most(runs, name, restarts), "goodput") for restarts in (True, False))
     )
     assert change.mean is not None, "no pairs"
-    return f"{change.mean:+.2f} ({change.low:+.2f} to {change.high:+.2f})"
+    return interval_cell(change, "+.2f")
 
 
 def _kept(runs: pd.DataFrame) -> str:
@@ -124,14 +124,14 @@ def _kept(runs: pd.DataFrame) -> str:
         "restarts ": failing & (runs.workers == most) & runs.restarts,
         "no restarts": failing & (runs.workers == most) & ~runs.restarts,
     }
-    rows = [
-        [
-            f"`{name}`",
-            *(_cell(runs[chosen & (runs.paradigm == name)]) for chosen in columns.values()),
-        ]
+    return tabulate(
+        {"paradigm": f"`{name}`"}
+        | {
+            heading: _cell(runs[chosen & (runs.paradigm == name)])
+            for heading, chosen in columns.items()
+        }
         for name in PARADIGMS
-    ]
-    return markdown(["paradigm", *(name.strip() for name in columns)], rows)
+    )
 
 
 def _by_gap(runs: pd.DataFrame) -> str:
@@ -139,18 +139,21 @@ def _by_gap(runs: pd.DataFrame) -> str:
     between failures.
     """
     gaps = sorted(set(runs.mean_gap_s), reverse=True)
-    rows = [
-        [f"{workers:,}", f"`{name}`", *(_cell(chosen[chosen.mean_gap_s == gap]) for gap in gaps)]
+    return tabulate(
+        {"workers": f"{workers:,}", "paradigm": f"`{name}`"}
+        | {_gap_text(gap): _cell(chosen[chosen.mean_gap_s == gap]) for gap in gaps}
         for workers, alike in runs.groupby("workers")
         for name in PARADIGMS
         for chosen in [alike[alike.paradigm == name]]
-    ]
-    heads = ["no failures" if gap == inf else f"{gap:,.0f} s" for gap in gaps]
-    return markdown(["workers", "paradigm", *heads], rows)
+    )
+
+
+def _gap_text(gap: float) -> str:
+    return "no failures" if gap == inf else f"{gap:,.0f} s"
 
 
 def _cell(repeats: pd.DataFrame) -> str:
-    return mean_cell(repeats, "goodput", lambda _: ".3f")
+    return mean_cell(repeats, "goodput", ".3f")
 
 
 # ---- closed forms ----
@@ -237,18 +240,16 @@ def _checks(results: Results) -> list[tuple[str, bool, int, float, float, float,
 
 
 def _closed_forms(results: Results) -> str:
-    rows = [
-        [
-            f"`{name}`, {'restarts' if restarts else 'no restarts'}",
-            f"{gap:,.0f}",
-            f"{measured:.4f}",
-            f"{expected:.4f}",
-            f"{ratio:.3f}",
-        ]
+    return tabulate(
+        {
+            "1,000 workers": f"`{name}`, {'restarts' if restarts else 'no restarts'}",
+            "mean time between failures, s": f"{gap:,.0f}",
+            "measured": f"{measured:.4f}",
+            "closed form": f"{expected:.4f}",
+            "ratio": f"{ratio:.3f}",
+        }
         for name, restarts, _, gap, measured, expected, ratio in _checks(results)
-    ]
-    heads = ["1,000 workers", "mean time between failures, s", "measured", "closed form", "ratio"]
-    return markdown(heads, rows)
+    )
 
 
 # ---- servers ----
@@ -270,39 +271,29 @@ def _servers(results: Results) -> str:
         calm = alike[np.isinf(alike.mean_gap_s)]
         for way, text in WAYS.items():
             chosen = alike[alike.way == way]
-            cells = [calm if gap == inf else chosen[chosen.mean_gap_s == gap] for gap in gaps]
-            rows.append([f"`{paradigm}`", text, *map(_cell, cells)])
-    heads = ["no failures" if gap == inf else f"{gap:,.0f} s" for gap in gaps]
-    return markdown(["paradigm", "a lost server, or run", *heads], rows)
+            cells = {
+                _gap_text(gap): _cell(calm if gap == inf else chosen[chosen.mean_gap_s == gap])
+                for gap in gaps
+            }
+            rows.append({"paradigm": f"`{paradigm}`", "a lost server, or run": text} | cells)
+    return tabulate(rows)
 
 
 # ---- Ray ----
 
 
 def _ray(results: Results) -> str:
-    rows = [
-        [
-            f"`{run.paradigm}`",
-            f"{run.ray_without_kills:.0f}",
-            f"{run.virtual_without_kills:.0f}",
-            f"{run.virtual_without_kills / run.ray_without_kills:.2f}",
-            str(run.losses),
-            f"{run.start_mean_s:.1f} ({run.start_max_s:.1f})",
-            f"{run.ray:.0f}",
-            f"{run.virtual:.0f}",
-            f"{run.virtual / run.ray:.2f}",
-        ]
+    return tabulate(
+        {
+            "paradigm": f"`{run.paradigm}`",
+            "no kills, samples/s: Ray": f"{run.ray_without_kills:.0f}",
+            "virtual": f"{run.virtual_without_kills:.0f}",
+            "ratio": f"{run.virtual_without_kills / run.ray_without_kills:.2f}",
+            "workers lost": run.losses,
+            "start, mean (longest), s": f"{run.start_mean_s:.1f} ({run.start_max_s:.1f})",
+            "kills, samples/s: Ray": f"{run.ray:.0f}",
+            "virtual ": f"{run.virtual:.0f}",
+            "ratio ": f"{run.virtual / run.ray:.2f}",
+        }
         for run in results.of_runs("ray").itertuples()
-    ]
-    heads = [
-        "paradigm",
-        "no kills, samples/s: Ray",
-        "virtual",
-        "ratio",
-        "workers lost",
-        "start, mean (longest), s",
-        "kills, samples/s: Ray",
-        "virtual",
-        "ratio",
-    ]
-    return markdown(heads, rows)
+    )

@@ -12,12 +12,21 @@ from math import sqrt
 
 import pandas as pd
 import yaml
-from labtables import Results, by_seed, markdown, mean_cell, ratio, ratio_cell, sweeps_table
+from labtables import (
+    Results,
+    by_seed,
+    markdown,
+    mean_cell,
+    ratio,
+    ratio_cell,
+    sweeps_table,
+    tabulate,
+)
 from scipy.stats import norm
 
 from raysync.config import ParadigmChoice
 from raysync.paradigms.hybrid import Hybrid
-from raysync.results.columns import percent_form, plain_form, ratio_text, seconds_form, share_form
+from raysync.results.columns import percent_form, plain_form, ratio_text, seconds_form
 from raysync.results.statistics import Estimate, paired_difference
 
 DATASETS = {
@@ -217,36 +226,23 @@ def measured(results: Results, table: str) -> str:
     base, shown_rows = baseline_row(results, table), rows(results, table)
     if base not in shown_rows:
         shown_rows = (base, *shown_rows)
-    header = [
-        "",
-        "accuracy, published",
-        "measured",
-        "seconds, published",
-        "in baseline's",
-        "measured",
-        "in baseline's",
-        "staleness mean / max",
-        "wait share",
-    ]
-    return markdown(header, [_cells(row, base) for row in shown_rows])
-
-
-def _cells(row: Row, base: Row) -> list[str]:
-    theirs, its = row.published[SECONDS], base.published[SECONDS]
-    return [
-        row.name,
-        f"{row.published[ACCURACY]:.2%}",
-        mean_cell(row.trials, ACCURACY, lambda _: ".2%"),
-        format(theirs, seconds_form(theirs)),
-        ratio_text(theirs / its),
-        mean_cell(row.trials, SECONDS, seconds_form),
-        ratio_cell(ratio(row.trials, base.trials, SECONDS)),
-        (
-            f"{mean_cell(row.trials, 'staleness_mean', plain_form)} /"
-            f" {row.trials.staleness_max.max():.0f}"
-        ),
-        format(row.trials.wait_fraction.mean(), share_form(0)),
-    ]
+    return tabulate(
+        {
+            "": row.name,
+            "accuracy, published": f"{row.published[ACCURACY]:.2%}",
+            "measured": mean_cell(row.trials, ACCURACY, ".2%"),
+            "seconds, published": ratio_text(row.published[SECONDS]),
+            "in baseline's": ratio_text(row.published[SECONDS] / base.published[SECONDS]),
+            "measured ": mean_cell(row.trials, SECONDS, seconds_form),
+            "in baseline's ": ratio_cell(ratio(row.trials, base.trials, SECONDS)),
+            "staleness mean / max": (
+                f"{mean_cell(row.trials, 'staleness_mean', plain_form)} /"
+                f" {row.trials.staleness_max.max():.0f}"
+            ),
+            "wait share": f"{row.trials.wait_fraction.mean():.0%}",
+        }
+        for row in shown_rows
+    )
 
 
 # ---- what the paper says ----
@@ -270,6 +266,11 @@ class Verdict:
     def measure(self) -> str:
         """The measure that the claim is about."""
         return SAYS[self.says.removeprefix("no ")][0]
+
+    @property
+    def comparison(self) -> str:
+        """The words of the claim, such as `as fast as asynchronous`."""
+        return f"{self.says} {'as' if self.says.startswith('as ') else 'than'} {self.than}"
 
 
 @cache
@@ -362,21 +363,15 @@ def word(value: Estimate, says: str, none: float, published: float, least: float
 
 def claimed(results: Results, table: str) -> str:
     """Tabulate the claims below a table, with published and measured differences."""
-    lines = [
-        [
-            f"{claim.row.name} is {claim.says} {conjunction(claim.says)} {claim.than}",
-            difference(claim.published, claim.measure),
-            interval(claim.measured, claim.measure),
-            claim.verdict,
-        ]
+    return tabulate(
+        {
+            "the paper says": f"{claim.row.name} is {claim.comparison}",
+            "published": difference(claim.published, claim.measure),
+            "measured": interval(claim.measured, claim.measure),
+            "here": claim.verdict,
+        }
         for claim in judged(results, table)
-    ]
-    return markdown(["the paper says", "published", "measured", "here"], lines)
-
-
-def conjunction(says: str) -> str:
-    """Return `as` or `than`, whichever follows the words of a claim."""
-    return "as" if says.startswith("as ") else "than"
+    )
 
 
 def difference(value: float, measure: str) -> str:
@@ -407,31 +402,17 @@ def all_verdicts(results: Results) -> Iterator[tuple[str, Verdict]]:
 
 def verdicts(results: Results) -> str:
     """Tabulate the verdicts."""
-    claims = pd.DataFrame(
-        [(name, claim.measure, claim.verdict) for name, claim in all_verdicts(results)],
-        columns=["data", "measure", "verdict"],
+    found = list(all_verdicts(results))
+    parts = {
+        (name, text): [one.verdict for data, one in found if (data, one.measure) == (name, measure)]
+        for name in DATASETS
+        for measure, text in ((ACCURACY, "accuracy"), (SECONDS, "time"))
+    } | {("all", ""): [one.verdict for _, one in found]}
+    return tabulate(
+        {"data": data, "about": about, "claims": len(part)}
+        | {verdict: part.count(verdict) for verdict in VERDICTS}
+        for (data, about), part in parts.items()
     )
-    lines = []
-    for name in DATASETS:
-        for measure, text in ((ACCURACY, "accuracy"), (SECONDS, "time")):
-            part = claims[(claims.data == name) & (claims.measure == measure)].verdict
-            lines.append(
-                [
-                    name,
-                    text,
-                    str(len(part)),
-                    *(str((part == verdict).sum()) for verdict in VERDICTS),
-                ]
-            )
-    lines.append(
-        [
-            "all",
-            "",
-            str(len(claims)),
-            *(str((claims.verdict == verdict).sum()) for verdict in VERDICTS),
-        ]
-    )
-    return markdown(["data", "about", "claims", *VERDICTS], lines)
 
 
 def best(results: Results) -> str:
@@ -445,30 +426,21 @@ def best(results: Results) -> str:
         first = max(candidates, key=lambda row: row.trials[ACCURACY].mean())
         soonest = min(candidates, key=lambda row: row.trials[SECONDS].mean())
         lines += [
-            [
-                table.removeprefix("table-"),
-                row.name,
-                kind,
-                interval(_accuracy(row, base), ACCURACY),
-                interval(ratio(row.trials, base.trials, SECONDS), SECONDS),
-                with_accuracy(first),
-                with_accuracy(soonest),
-            ]
+            {
+                "table": table.removeprefix("table-"),
+                "the paper's best row": row.name,
+                "called": kind,
+                "accuracy here, beside its baseline's": interval(_accuracy(row, base), ACCURACY),
+                "time here, in its baseline's": interval(
+                    ratio(row.trials, base.trials, SECONDS), SECONDS
+                ),
+                "most accurate here": with_accuracy(first),
+                "fastest here": with_accuracy(soonest),
+            }
             for row in candidates
             if row.change == change
         ]
-    return markdown(
-        [
-            "table",
-            "the paper's best row",
-            "called",
-            "accuracy here, beside its baseline's",
-            "time here, in its baseline's",
-            "most accurate here",
-            "fastest here",
-        ],
-        lines,
-    )
+    return tabulate(lines)
 
 
 def with_accuracy(row: Row) -> str:
@@ -509,15 +481,18 @@ def frozen(results: Results) -> str:
                 for row in rows(results, table)
                 if row.change == (name if table == "table-6" else f"lr={lr:g}")
             )
-            cells = [
-                mean_cell(trials, ACCURACY, lambda _: ".2%")
-                for trials in (row.trials, frozen_trials(results, name, lr))
-            ]
-            lines.append([name, f"{lr:g}", f"{row.published[ACCURACY]:.2%}", *cells])
-    return markdown(
-        ["baseline", "lr", "published", "with the workers' statistics", "with those of the start"],
-        lines,
-    )
+            lines.append(
+                {
+                    "baseline": name,
+                    "lr": f"{lr:g}",
+                    "published": f"{row.published[ACCURACY]:.2%}",
+                    "with the workers' statistics": mean_cell(row.trials, ACCURACY, ".2%"),
+                    "with those of the start": mean_cell(
+                        frozen_trials(results, name, lr), ACCURACY, ".2%"
+                    ),
+                }
+            )
+    return tabulate(lines)
 
 
 def as_run_trials(results: Results, name: str) -> pd.DataFrame:

@@ -9,15 +9,14 @@ import numpy as np
 import pandas as pd
 from labtables import (
     Results,
-    by_paradigm,
     by_seed,
-    markdown,
-    mean,
     mean_cell,
     paired_gap,
     ratio,
     ratio_cell,
     sweeps_table,
+    tabulate,
+    to_asp,
 )
 
 from raysync.core.decisions import Note
@@ -108,23 +107,17 @@ def at(trials: pd.DataFrame, setting: str, value: float) -> pd.DataFrame:
     return trials[trials[setting] == value]
 
 
-def to_asp(trials: pd.DataFrame, paradigm: str, key: str) -> Estimate:
-    """Return a measure of a paradigm as a ratio to ASP's of the same seeds."""
-    return ratio(trials[trials.label == paradigm], trials[trials.label == "asp"], key)
-
-
 def paced(trials: pd.DataFrame) -> str:
     """Tabulate how long the work takes, where nothing is trained."""
-    return by_paradigm(
-        trials,
+    return tabulate(
         {
-            "s for all the work": lambda repeats: mean_cell(repeats, "seconds", seconds_form),
-            "in ASP's": lambda repeats: ratio_cell(
-                to_asp(trials, repeats.label.iloc[0], "seconds")
-            ),
-            "wait share": lambda repeats: mean_cell(repeats, "wait_fraction", share_form),
-            "lead max": largest,
-        },
+            "paradigm": f"`{name}`",
+            "s for all the work": mean_cell(repeats, "seconds", seconds_form),
+            "in ASP's": ratio_cell(to_asp(trials, name, "seconds")),
+            "wait share": mean_cell(repeats, "wait_fraction", share_form),
+            "lead max": largest(repeats),
+        }
+        for name, repeats in trials.groupby("label", sort=False)
     )
 
 
@@ -171,11 +164,7 @@ def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
                     "threshold_mean": np.mean(picked) if picked else None,
                 }
             )
-    pd.DataFrame(rows).to_csv(
-        results.folder / "results" / "figure-2-pace.thresholds.csv",
-        index=False,
-        float_format="%.6g",
-    )
+    results.write("figure-2-pace.thresholds", pd.DataFrame(rows))
 
 
 # ---- SSP 3 to 15, each and on average ----
@@ -197,26 +186,25 @@ def mean_ssp_to_asp(trials: pd.DataFrame, key: str) -> Estimate:
 def pace(results: Results) -> str:
     """Tabulate how long the work takes under each threshold of SSP, without and with stragglers."""
     trials = results.trials("figure-2-pace")
-    parts = [trials[trials["config/faults"] == "[]"], trials[trials["config/faults"] != "[]"]]
-    rows = []
-    for name in dict.fromkeys(trials.label):
-        cells = [
-            [ratio_cell(to_asp(part, name, "seconds")), largest(part[part.label == name])]
-            for part in parts
-        ]
-        rows.append([f"`{name}`", *cells[0], *cells[1]])
-    means = [ratio_cell(mean_ssp_to_asp(part, "seconds")) for part in parts]
-    rows.append(["mean of SSP 3 to 15", means[0], "", means[1], ""])
-    return markdown(
-        [
-            "paradigm",
-            "s for all the work, in ASP's",
-            "lead max",
-            "with stragglers, in ASP's",
-            "lead max",
-        ],
-        rows,
+    calm, slowed = (
+        trials[(trials["config/faults"] == "[]") == is_calm] for is_calm in (True, False)
     )
+    rows = [
+        {
+            "paradigm": f"`{name}`",
+            "s for all the work, in ASP's": ratio_cell(to_asp(calm, name, "seconds")),
+            "lead max": largest(calm[calm.label == name]),
+            "with stragglers, in ASP's": ratio_cell(to_asp(slowed, name, "seconds")),
+            "lead max ": largest(slowed[slowed.label == name]),
+        }
+        for name in trials.label.unique()
+    ]
+    means = {
+        "paradigm": "mean of SSP 3 to 15",
+        "s for all the work, in ASP's": ratio_cell(mean_ssp_to_asp(calm, "seconds")),
+        "with stragglers, in ASP's": ratio_cell(mean_ssp_to_asp(slowed, "seconds")),
+    }
+    return tabulate([*rows, means])
 
 
 # ---- the lead ----
@@ -225,25 +213,20 @@ def pace(results: Results) -> str:
 def lead(results: Results) -> str:
     """Tabulate the largest lead, and the pace, at the profile's speeds."""
     trials = at(results.trials("lead"), SPEED, PROFILE_SPEED)
-    sigmas = sorted(trials[JITTER].unique())
-    rows = []
-    for name in dict.fromkeys(trials.label):
-        parts = [at(trials, JITTER, sigma) for sigma in sigmas]
-        rows.append(
-            [
-                f"`{name}`",
-                *(f"{mean(part[part.label == name], 'lead_max').mean:,.0f}" for part in parts),
-                *(ratio_cell(to_asp(part, name, "seconds")) for part in parts),
-            ]
-        )
-    heads = [f"jitter {sigma:.0%}" for sigma in sigmas]
-    return markdown(
-        [
-            "paradigm",
-            *(f"lead max, {head}" for head in heads),
-            *(f"s in ASP's, {head}" for head in heads),
-        ],
-        rows,
+    parts = {f"jitter {sigma:.0%}": part for sigma, part in trials.groupby(JITTER)}
+    return tabulate(
+        {
+            "paradigm": f"`{name}`",
+            **{
+                f"lead max, {jitter}": f"{part[part.label == name].lead_max.mean():,.0f}"
+                for jitter, part in parts.items()
+            },
+            **{
+                f"s in ASP's, {jitter}": ratio_cell(to_asp(part, name, "seconds"))
+                for jitter, part in parts.items()
+            },
+        }
+        for name in trials.label.unique()
     )
 
 
@@ -251,16 +234,17 @@ def literal(results: Results) -> str:
     """Tabulate how near Algorithm 1, word for word, comes to ASP, by how unequal the
     workers are.
     """
-    trials = results.trials("lead")
-    rows = []
-    for speed in sorted(trials[SPEED].unique()):
-        parts = [
-            at(at(trials, SPEED, speed), JITTER, sigma) for sigma in sorted(trials[JITTER].unique())
-        ]
-        cells = [ratio_cell(to_asp(part, LITERAL, "seconds")) for part in parts]
-        rows.append([f"{speed:g}", f"{(1 + speed) / 2:.2f}", *cells])
-    heads = [f"literal, jitter {sigma:.0%}" for sigma in sorted(trials[JITTER].unique())]
-    return markdown(["faster / slower GPU", "any bound on the lead, in the long run", *heads], rows)
+    return tabulate(
+        {
+            "faster / slower GPU": f"{speed:g}",
+            "any bound on the lead, in the long run": f"{(1 + speed) / 2:.2f}",
+            **{
+                f"literal, jitter {sigma:.0%}": ratio_cell(to_asp(part, LITERAL, "seconds"))
+                for sigma, part in trials.groupby(JITTER)
+            },
+        }
+        for speed, trials in results.trials("lead").groupby(SPEED)
+    )
 
 
 # ---- bounds.py: what a bound on the lead buys ----
@@ -296,44 +280,37 @@ def bounds(results: Results) -> str:
         for name, repeats in arms.items():
             gap = paired_gap(repeats, arms["asp"], MARGIN)
             rows.append(
-                [
-                    f"{cluster}, {shards}",
-                    f"`{name}`",
-                    f"{repeats.lr.iloc[0]:g}",
-                    mean_cell(repeats, "percent", lambda _: ".2f"),
-                    *(("", "") if name == "asp" else (str(gap), gap.verdict)),
-                    ratio_cell(ratio(repeats, arms["asp"], "virtual_s")),
-                    largest(repeats),
-                    mean_cell(repeats, "staleness", plain_form),
-                ]
+                {
+                    "cluster, shards": f"{cluster}, {shards}",
+                    "paradigm": f"`{name}`",
+                    "lr": f"{repeats.lr.iloc[0]:g}",
+                    "accuracy %": mean_cell(repeats, "percent", ".2f"),
+                    "less ASP, points": gap if name != "asp" else "",
+                    "": gap.verdict if name != "asp" else "",
+                    "s for all the work, in ASP's": ratio_cell(
+                        ratio(repeats, arms["asp"], "virtual_s")
+                    ),
+                    "lead max": largest(repeats),
+                    "staleness": mean_cell(repeats, "staleness", plain_form),
+                }
             )
-    return markdown(
-        [
-            "cluster, shards",
-            "paradigm",
-            "lr",
-            "accuracy %",
-            "less ASP, points",
-            "",
-            "s for all the work, in ASP's",
-            "lead max",
-            "staleness",
-        ],
-        rows,
-    )
+    return tabulate(rows)
 
 
 def adaptation(results: Results) -> str:
     """Tabulate LagTuner beside each fixed bound where another worker is slow from time to time."""
     arms = bounded(results)["skewed", "changing"]
-    rows = []
-    for name, repeats in arms.items():
-        if name.startswith("ssp"):
-            for ours in ("lagtuner hard", "lagtuner literal"):
-                gap = paired_gap(arms[ours], repeats, MARGIN)
-                seconds = ratio_cell(ratio(arms[ours], repeats, "virtual_s"))
-                rows.append([f"`{ours}` and `{name}`", str(gap), gap.verdict, seconds])
-    return markdown(["", "difference, points", "", "s for all the work, ratio"], rows)
+    return tabulate(
+        {
+            "": f"`{ours}` and `{name}`",
+            "difference, points": (gap := paired_gap(arms[ours], repeats, MARGIN)),
+            " ": gap.verdict,
+            "s for all the work, ratio": ratio_cell(ratio(arms[ours], repeats, "virtual_s")),
+        }
+        for name, repeats in arms.items()
+        if name.startswith("ssp")
+        for ours in ("lagtuner hard", "lagtuner literal")
+    )
 
 
 def bounds_facts(results: Results) -> dict[str, str]:
@@ -346,7 +323,7 @@ def bounds_facts(results: Results) -> dict[str, str]:
             facts[f"bounds, {where}"] = str(gap)
             facts[f"bounds verdict, {where}"] = gap.verdict
             facts[f"bounds s, {where}"] = ratio_cell(ratio(repeats, arms["asp"], "virtual_s"))
-            facts[f"bounds accuracy, {where}"] = mean_cell(repeats, "percent", lambda _: ".1f")
+            facts[f"bounds accuracy, {where}"] = mean_cell(repeats, "percent", ".1f")
     alike = bounded(results)["alike", "four unequal"]
     facts["asp less ssp 15, alike"] = str(paired_gap(alike["asp"], alike["ssp 15"], MARGIN))
     skewed = bounded(results)["skewed", "four unequal"]
@@ -375,38 +352,21 @@ def dropped(results: Results) -> dict[str, pd.DataFrame]:
 
 def drops(results: Results) -> str:
     """Tabulate plateaus, and the time to both targets, by paradigm."""
-    rows = []
     arms = dropped(results)
-    for name, (first, second) in PUBLISHED.items():
-        repeats = arms[name]
-        rows.append(
-            [
-                f"`{name}`",
-                f"{first:,.0f}",
-                f"{second:,.0f}" if second else "never",
-                mean_cell(repeats, BETWEEN, seconds_form),
-                mean_cell(repeats, TOP, seconds_form),
-                mean_cell(repeats, "virtual_s", seconds_form),
-                mean_cell(repeats, "first_plateau", lambda _: ".1f"),
-                mean_cell(repeats, "last_plateau", lambda _: ".1f"),
-                f"{repeats.lr.iloc[0]:g}",
-                largest(repeats),
-            ]
-        )
-    return markdown(
-        [
-            "paradigm",
-            "published: s to 67 %",
-            "to 68 %",
-            "measured: s to *between*",
-            "to *top*",
-            "s for all the work",
-            "first plateau, %",
-            "last plateau, %",
-            "lr",
-            "lead max",
-        ],
-        rows,
+    return tabulate(
+        {
+            "paradigm": f"`{name}`",
+            "published: s to 67 %": f"{first:,.0f}",
+            "to 68 %": f"{second:,.0f}" if second else "never",
+            "measured: s to *between*": mean_cell(arms[name], BETWEEN, seconds_form),
+            "to *top*": mean_cell(arms[name], TOP, seconds_form),
+            "s for all the work": mean_cell(arms[name], "virtual_s", seconds_form),
+            "first plateau, %": mean_cell(arms[name], "first_plateau", ".1f"),
+            "last plateau, %": mean_cell(arms[name], "last_plateau", ".1f"),
+            "lr": f"{arms[name].lr.iloc[0]:g}",
+            "lead max": largest(arms[name]),
+        }
+        for name, (first, second) in PUBLISHED.items()
     )
 
 
@@ -440,17 +400,15 @@ DROP_CONTRASTS = (
 def drops_contrasts(results: Results) -> str:
     """Tabulate the ratios of times, to both targets and for all the work."""
     arms = dropped(results)
-    rows = [
-        [
-            f"`{ours}` / `{theirs}`",
-            *(
-                ratio_cell(drop_ratio(arms, ours, theirs, key))
-                for key in (BETWEEN, TOP, "virtual_s")
-            ),
-        ]
+    measures = {"s to *between*": BETWEEN, "s to *top*": TOP, "s for all the work": "virtual_s"}
+    return tabulate(
+        {"": f"`{ours}` / `{theirs}`"}
+        | {
+            heading: ratio_cell(drop_ratio(arms, ours, theirs, key))
+            for heading, key in measures.items()
+        }
         for ours, theirs in DROP_CONTRASTS
-    ]
-    return markdown(["", "s to *between*", "s to *top*", "s for all the work"], rows)
+    )
 
 
 def drops_facts(results: Results) -> dict[str, str]:

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 import yaml
-from labtables import Results, markdown
+from labtables import Results, interval_cell, range_text, tabulate
 
 from raysync.results.statistics import Estimate, estimate
 
@@ -45,7 +43,7 @@ def facts(results: Results) -> dict[str, str]:
     errors = both.error.abs()
     judged = [_judged(error) for error in both.interval]
     of_names = both.groupby("name").error.agg(["min", "max"])
-    links = _table(results, "links")
+    links = results.table("network.links")
     one = links[links.flows == "one"]
     goodput = (8 * one.bytes / one.seconds / one.rate_bit_per_s).groupby(one.way).mean()
     profile = yaml.safe_load(
@@ -77,13 +75,13 @@ def facts(results: Results) -> dict[str, str]:
 def compared(results: Results) -> pd.DataFrame:
     """Return a row for each case and paradigm: real and virtual, and how far these are apart."""
     keys = ["case", "paradigm"]
-    real = _table(results, "measured").groupby(keys, sort=False)[list(VALUES)]
-    real = real.agg(["mean", "min", "max", "size"])
+    measured = results.table("network.measured").groupby(keys, sort=False)
+    real = measured[list(VALUES)].agg(["mean", "min", "max", "size"])
     real.columns = [f"{VALUES[name]}_{kind}" for name, kind in real.columns]
-    virtual = _table(results, "virtual").groupby(keys)[list(VALUES)].mean().rename(columns=VALUES)
-    both = real.join(virtual).reset_index()
+    virtual = results.table("network.virtual").groupby(keys)[list(VALUES)].mean()
+    both = real.join(virtual.rename(columns=VALUES)).reset_index()
     assert both.rate.notna().all(), "run predict.py"
-    turns = _table(results, "measured").groupby(keys)[THROUGHPUT].apply(list)
+    turns = measured[THROUGHPUT].apply(list)
     return both.assign(
         interval=[
             _error(row.rate, estimate(turns[row.case, row.paradigm])) for row in both.itertuples()
@@ -92,10 +90,6 @@ def compared(results: Results) -> pd.DataFrame:
         error=both.rate / both.rate_mean - 1,
         wait_points=100 * (both.wait - both.wait_mean),
     )
-
-
-def _table(results: Results, name: str, **options: Any) -> pd.DataFrame:
-    return pd.read_csv(results.folder / "results" / f"network.{name}.csv", **options)
 
 
 def _error(virtual: float, real: Estimate) -> Estimate:
@@ -120,106 +114,89 @@ def _cases(results: Results) -> str:
     for case, part in compared(results).groupby("case", sort=False):
         errors = [f"`{row['name']}` {row.error:+.1%}" for _, row in part.iterrows()]
         judged = [_judged(error) for error in part.interval]
-        points = f"{part.wait_points.loc[part.wait_points.abs().idxmax()]:+.1f}"
-        counts = (str(judged.count(verdict)) for verdict in VERDICTS)
-        rows.append([str(case), ", ".join(errors), points, *counts])
-    return markdown(
-        [
-            "case",
-            "virtual less hosts",
-            "points of wait, worst",
-            "5 % holds",
-            "does not",
-            "undecided",
-        ],
-        rows,
-    )
+        rows.append(
+            {
+                "case": case,
+                "virtual less hosts": ", ".join(errors),
+                "points of wait, worst": f"{max(part.wait_points, key=abs):+.1f}",
+                "5 % holds": judged.count("holds"),
+                "does not": judged.count("does not"),
+                "undecided": judged.count("undecided"),
+            }
+        )
+    return tabulate(rows)
 
 
 def _runs(results: Results) -> str:
-    rows = [
-        [
-            row.case,
-            f"`{row['name']}`",
-            f"{row.rate_mean:.1f} ({row.rate_min:.1f} to {row.rate_max:.1f})",
-            f"{row.rate:.1f}",
-            _error_cell(row.interval),
-            f"{row.wait_mean:.1%}, {row.wait:.1%}",
-            f"{row.wait_points:+.1f}",
-            f"{row.staleness_mean:.2f}, {row.staleness:.2f}",
-        ]
-        for _, row in compared(results).iterrows()
-    ]
-    header = [
-        "case",
-        "paradigm",
-        "samples/s, mean (range)",
-        "virtual",
-        "error",
-        "waits: hosts, virtual",
-        "points",
-        "staleness: hosts, virtual",
-    ]
-    return markdown(header, rows)
-
-
-def _error_cell(error: Estimate) -> str:
-    return f"{error.mean:+.1%} ({error.low:+.1%} to {error.high:+.1%})"
+    return tabulate(
+        {
+            "case": row.case,
+            "paradigm": f"`{row.name}`",
+            "samples/s, mean (range)": (
+                f"{row.rate_mean:.1f} ({row.rate_min:.1f} to {row.rate_max:.1f})"
+            ),
+            "virtual": f"{row.rate:.1f}",
+            "error": interval_cell(row.interval, "+.1%"),
+            "waits: hosts, virtual": f"{row.wait_mean:.1%}, {row.wait:.1%}",
+            "points": f"{row.wait_points:+.1f}",
+            "staleness: hosts, virtual": f"{row.staleness_mean:.2f}, {row.staleness:.2f}",
+        }
+        for row in compared(results).itertuples()
+    )
 
 
 def _flows(results: Results) -> str:
     """Tabulate the flows that begin at once: the first and the last that has arrived, in the time
     that the busiest link needs.
     """
-    links, rows = _table(results, "links"), []
+    links, rows = results.table("network.links"), []
     moved = links[~links.flows.str.startswith("call")]
     for (flows, way), chosen in moved.groupby(["flows", "way"], sort=False):
         routes = chosen[["source", "target"]].drop_duplicates()
         most = max(routes.source.value_counts().max(), routes.target.value_counts().max())
         least_s = most * 8 * chosen.bytes.iloc[0] / chosen.rate_bit_per_s.iloc[0]
         by = chosen.groupby("repetition").seconds
-        first, last = by.min() / least_s, by.max() / least_s
-        spread = (by.max() / by.min()).mean()
-        rows.append([flows, way, *map(_mean_and_range, (first, last)), f"{spread:.2f}"])
-    return markdown(
-        ["flows", "way", "first, mean (range)", "last, mean (range)", "last/first"], rows
-    )
+        rows.append(
+            {
+                "flows": flows,
+                "way": way,
+                "first, mean (range)": _mean_and_range(by.min() / least_s),
+                "last, mean (range)": _mean_and_range(by.max() / least_s),
+                "last/first": f"{(by.max() / by.min()).mean():.2f}",
+            }
+        )
+    return tabulate(rows)
 
 
 def _mean_and_range(values: pd.Series) -> str:
-    return f"{values.mean():.2f} ({values.min():.2f} to {values.max():.2f})"
+    return f"{values.mean():.2f} ({range_text(values)})"
 
 
 def _calls(results: Results) -> str:
-    links = _table(results, "links")
-    rows = [
-        [
-            text,
-            _mean_and_range(1000 * links[(links.flows == flows) & (links.bytes == size)].seconds),
-        ]
-        for (flows, size), text in CALLS.items()
-    ]
-    return markdown(["call, from host 1 to host 2", "ms, mean (range)"], rows)
+    by = results.table("network.links").groupby(["flows", "bytes"]).seconds
+    return tabulate(
+        {
+            "call, from host 1 to host 2": text,
+            "ms, mean (range)": _mean_and_range(1000 * by.get_group(call)),
+        }
+        for call, text in CALLS.items()
+    )
 
 
 def _faults(results: Results) -> str:
     """Tabulate what came of the faults; rounds end with the same model whatever happens."""
-    rows = _table(results, "faults", dtype=str, keep_default_na=False)
+    rows = results.table("network.faults", dtype=str, keep_default_na=False)
     [whole] = rows[(rows.fault == "none") & (rows.paradigm == "bsp")].model
-    return markdown(
-        ["fault", "paradigm", "the run", "pushes", "twice", "missing", "bits of the model"],
-        [
-            [
-                row.fault,
-                f"`{row.paradigm}`",
-                f"{row.ended}, {row.seconds} s",
-                row.pushes,
-                row.twice,
-                row.missing,
-                {whole: "the same", "": "-"}.get(row.model, "others")
-                if row.paradigm == "bsp"
-                else "-",
-            ]
-            for row in rows.itertuples()
-        ],
+    bits = {"": "-", whole: "the same"}
+    return tabulate(
+        {
+            "fault": row.fault,
+            "paradigm": f"`{row.paradigm}`",
+            "the run": f"{row.ended}, {row.seconds} s",
+            "pushes": row.pushes,
+            "twice": row.twice,
+            "missing": row.missing,
+            "bits of the model": bits.get(row.model, "others") if row.paradigm == "bsp" else "-",
+        }
+        for row in rows.itertuples()
     )

@@ -5,14 +5,14 @@ from __future__ import annotations
 from itertools import combinations
 
 import pandas as pd
-from labtables import Results, markdown
+from labtables import Results, range_text, tabulate
 
 WITHIN, GLOBAL_BATCH = 0.1, 128
 """The error that the claim allows, and the samples of a round."""
 
 
 def _rows(results: Results) -> pd.DataFrame:
-    rows = pd.read_csv(results.folder / "results" / "predictions.csv")
+    rows = results.table("predictions")
     return rows.assign(
         to_ray=rows.predicted / rows.ray - 1, to_virtual=rows.predicted / rows.virtual - 1
     )
@@ -21,42 +21,34 @@ def _rows(results: Results) -> pd.DataFrame:
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
     rows = _rows(results)
-    head = ["paradigm", "setting", "predicted", "virtual", "Ray", "of virtual", "of Ray"]
-    return {
-        "kinds": _kinds(rows),
-        "errors": markdown(
-            head,
-            [
-                [
-                    f"`{row.paradigm}`",
-                    f"{row.setting}{', extrapolated' if row.extrapolates else ''}",
-                    f"{row.predicted:,.0f}",
-                    f"{row.virtual:,.0f}",
-                    f"{row.ray:,.0f}",
-                    f"{row.to_virtual:+.1%}",
-                    f"{row.to_ray:+.1%}",
-                ]
-                for row in rows.itertuples()
-            ],
-        ),
-    }
+    errors = [
+        {
+            "paradigm": f"`{row.paradigm}`",
+            "setting": f"{row.setting}{', extrapolated' if row.extrapolates else ''}",
+            "predicted": f"{row.predicted:,.0f}",
+            "virtual": f"{row.virtual:,.0f}",
+            "Ray": f"{row.ray:,.0f}",
+            "of virtual": f"{row.to_virtual:+.1%}",
+            "of Ray": f"{row.to_ray:+.1%}",
+        }
+        for row in rows.itertuples()
+    ]
+    return {"kinds": _kinds(rows), "errors": tabulate(errors)}
 
 
 def _kinds(rows: pd.DataFrame) -> str:
     """Tabulate the errors by what differs from the measured run."""
-    lines = [
-        [
-            f"other {name}" if name != "paradigm" else "paradigm, BSP itself among them",
-            f"{(part.to_ray.abs() <= WITHIN).sum()} of {len(part)}",
-            *(
-                f"{part[key].min():+.1%} to {part[key].max():+.1%}"
-                for key in ("to_ray", "to_virtual")
-            ),
-        ]
+    return tabulate(
+        {
+            "what differs": "paradigm, BSP itself among them"
+            if name == "paradigm"
+            else f"other {name}",
+            "within 10 % of Ray": f"{(part.to_ray.abs() <= WITHIN).sum()} of {len(part)}",
+            "predicted less Ray": range_text(part.to_ray, "+.1%"),
+            "less virtual time": range_text(part.to_virtual, "+.1%"),
+        }
         for name, part in rows.groupby("varied", sort=False)
-    ]
-    header = ["what differs", "within 10 % of Ray", "predicted less Ray", "less virtual time"]
-    return markdown(header, lines)
+    )
 
 
 def _in_order(rows: pd.DataFrame) -> tuple[int, int]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
-from labtables import Results, by_seed, markdown, mean_cell, points_cell, ratio, ratio_cell
+from labtables import Results, by_seed, mean_cell, points_cell, ratio, ratio_cell, tabulate
 
 from raysync.results.columns import percent_form, seconds_form
 from raysync.results.grouping import setting_text
@@ -23,45 +23,36 @@ def tables(results: Results) -> dict[str, str]:
 def measured(results: Results) -> str:
     """Tabulate each paradigm with each model on each cluster."""
     trials = results.trials("quickstart")
-    rows = []
-    for (model, profile), scenario in trials.groupby(
-        ["config/model", "config/profile"], sort=False
-    ):
-        for name in dict.fromkeys(scenario.label):
-            repeats = scenario[scenario.label == name]
-            rows.append(
-                [
-                    f"`{setting_text(model)}`",
-                    profile,
-                    f"`{name}`",
-                    mean_cell(repeats, TIME, seconds_form),
-                    ratio_cell(ratio(repeats, scenario[scenario.label == "bsp"], TIME)),
-                    mean_cell(repeats, "final_accuracy", percent_form),
-                ]
-            )
-    target = f"{trials.target_at_least.iloc[0]:.0%}"
-    return markdown(
-        ["model", "cluster", "paradigm", f"s to {target}", "in BSP's", "final accuracy"], rows
+    return tabulate(
+        {
+            "model": f"`{setting_text(model)}`",
+            "cluster": profile,
+            "paradigm": f"`{name}`",
+            f"s to {trials.target_at_least.iloc[0]:.0%}": mean_cell(repeats, TIME, seconds_form),
+            "in BSP's": ratio_cell(ratio(repeats, scenario[scenario.label == "bsp"], TIME)),
+            "final accuracy": mean_cell(repeats, "final_accuracy", percent_form),
+        }
+        for (model, profile), scenario in trials.groupby(
+            ["config/model", "config/profile"], sort=False
+        )
+        for name, repeats in scenario.groupby("label", sort=False)
     )
 
 
 def interactions(results: Results) -> str:
     """Tabulate the time to the target in BSP's on both clusters, and the first in the second."""
-    trials, rows = results.trials("quickstart"), []
-    for model, of_model in trials.groupby("config/model", sort=False):
-        for name in dict.fromkeys(of_model.label):
-            if name != "bsp":
-                cells = (in_bsps(of_model, profile, name) for profile in (UNEQUAL, UNSTEADY))
-                rows.append(
-                    [
-                        f"`{setting_text(model)}`",
-                        f"`{name}`",
-                        *map(ratio_cell, cells),
-                        ratio_cell(interaction(of_model, name)),
-                    ]
-                )
-    return markdown(
-        ["model", "paradigm", "always slower", "slow at random", "the first / the second"], rows
+    trials = results.trials("quickstart").groupby("config/model", sort=False)
+    return tabulate(
+        {
+            "model": f"`{setting_text(model)}`",
+            "paradigm": f"`{name}`",
+            "always slower": ratio_cell(in_bsps(of_model, UNEQUAL, name)),
+            "slow at random": ratio_cell(in_bsps(of_model, UNSTEADY, name)),
+            "the first / the second": ratio_cell(interaction(of_model, name)),
+        }
+        for model, of_model in trials
+        for name in of_model.label.unique()
+        if name != "bsp"
     )
 
 

@@ -6,7 +6,7 @@ from math import ceil, log2, sqrt
 
 import numpy as np
 import pandas as pd
-from labtables import Results, markdown
+from labtables import Results, range_text, tabulate
 from scipy import stats
 
 from raysync.results.statistics import estimate
@@ -40,16 +40,16 @@ def facts(results: Results) -> dict[str, str]:
     final = at_end(main[~main.paradigm.isin(UNBOUNDED)]).groupby("paradigm")
     loose = final.bound.mean() / final.regret.mean()
     useful = [useful_from(its) for name, its in main.groupby("paradigm") if name not in UNBOUNDED]
-    slopes = {name: exponents(its).mean() for name, its in main.groupby("paradigm")}
+    slopes = [exponents(its).mean() for _, its in main.groupby("paradigm")]
     far = regret[regret.radius == regret.radius.max()]
     calls = runs[runs.paradigm == "lagtuner(bound=hard)"]
     return {
         "T": f"{regret['T'].max():,}",
         "held": f"{(held.regret < held.bound).sum()} of {len(held)}",
         "share": f"{(held.regret / held.bound).max():.1%}",
-        "loose": f"{loose.min():,.0f} to {loose.max():,.0f}",
-        "useful": f"{min(useful):,} to {max(useful):,}",
-        "exponents": f"{min(slopes.values()):.3f} to {max(slopes.values()):.3f}",
+        "loose": range_text(loose, ",.0f"),
+        "useful": range_text(useful, ","),
+        "exponents": range_text(slopes, ".3f"),
         "exponent, R = 100": f"{exponents(far).mean():.3f}",
         "literal, lead": f"{runs[runs.paradigm == 'lagtuner(bound=literal)'].lead_max.max():,}",
         "r* mean": f"{calls.extra_mean.mean():.1f}",
@@ -97,29 +97,18 @@ def useful_from(regret: pd.DataFrame) -> int:
     return _rounded((final.bound.mean() / sqrt(final["T"].max()) / worth) ** 2)
 
 
-def growth(regret: pd.DataFrame) -> list[str]:
+def growth(regret: pd.DataFrame) -> dict[str, str]:
     """Return cells of a table: regret against its bound at the largest T, and how it grows."""
     final = at_end(regret)
-    return [
-        interval_text(final.regret, 1),
-        f"{final.bound.mean():,.0f}",
-        f"{final.bound.mean() / final.regret.mean():,.0f}",
-        f"{final.delay_bound.mean():,.0f}",
-        interval_text(exponents(regret), 3),
-        interval_text(last_doubling(regret), 3),
-        f"{useful_from(regret):,}",
-    ]
-
-
-GROWTH = [
-    "regret R(T)",
-    "bound",
-    "bound / regret",
-    "bound by measured delays",
-    "exponent",
-    "of the last doubling",
-    "bound says something from T",
-]
+    return {
+        "regret R(T)": interval_text(final.regret, 1),
+        "bound": f"{final.bound.mean():,.0f}",
+        "bound / regret": f"{final.bound.mean() / final.regret.mean():,.0f}",
+        "bound by measured delays": f"{final.delay_bound.mean():,.0f}",
+        "exponent": interval_text(exponents(regret), 3),
+        "of the last doubling": interval_text(last_doubling(regret), 3),
+        "bound says something from T": f"{useful_from(regret):,}",
+    }
 
 
 def _rounded(value: float) -> int:
@@ -132,17 +121,20 @@ def by_paradigm(regret: pd.DataFrame) -> str:
     """Tabulate the paradigms."""
     rows = []
     for name, its in regret.groupby("paradigm", sort=False):
-        cells = growth(its)
+        row = {"paradigm": name, "s": its.s.iloc[0]} | growth(its)
         if name in UNBOUNDED:
-            cells[1], cells[2], cells[6] = f"none ({cells[1]})", f"({cells[2]})", "-"
-        rows.append([name, str(its.s.iloc[0]), *cells])
-    return markdown(["paradigm", "s", *GROWTH], rows)
+            row["bound"] = f"none ({row['bound']})"
+            row["bound / regret"] = f"({row['bound / regret']})"
+            row["bound says something from T"] = "-"
+        rows.append(row)
+    return tabulate(rows)
 
 
 def radii(regret: pd.DataFrame) -> str:
     """Tabulate the radii, all under SSP(3)."""
-    rows = [[f"{radius:g}", *growth(its)] for radius, its in regret.groupby("radius")]
-    return markdown(["R", *GROWTH], rows)
+    return tabulate(
+        [{"R": f"{radius:g}"} | growth(its) for radius, its in regret.groupby("radius")]
+    )
 
 
 def assumptions(runs: pd.DataFrame) -> str:
@@ -150,43 +142,28 @@ def assumptions(runs: pd.DataFrame) -> str:
     rows = []
     for name, its in runs.groupby("paradigm", sort=False):
         s = its.s.iloc[0]
-        limits = (
-            ("none", "none") if name in UNBOUNDED else (str(s), str((2 * s + 1) * (WORKERS - 1)))
-        )
+        limits = ("none", "none") if name in UNBOUNDED else (s, (2 * s + 1) * (WORKERS - 1))
         extra = (
             "-"
             if its.extra_max.isna().all()
             else f"{its.extra_mean.mean():.1f} / {its.extra_max.max():.0f}"
         )
+        staleness = f"{its.staleness_mean.mean():.2f} / {its.staleness_max.max()}"
         rows.append(
-            [
-                name,
-                f"{its.sigma.iloc[0]:.3f}",
-                f"{its.lead_max.max():,}",
-                limits[0],
-                f"{its.staleness_mean.mean():.2f} / {its.staleness_max.max()}",
-                limits[1],
-                extra,
-                f"{its.gradient_max.max():.3f}",
-                f"{its.norm_max.max():.4f}",
-                f"{100 * its.final_accuracy.mean():.1f} %",
-            ]
+            {
+                "paradigm": name,
+                "sigma": f"{its.sigma.iloc[0]:.3f}",
+                "largest lead": f"{its.lead_max.max():,}",
+                "limit": limits[0],
+                "staleness mean / max": staleness,
+                "limit ": limits[1],
+                "r* mean / max": extra,
+                "largest gradient norm": f"{its.gradient_max.max():.3f}",
+                "largest norm of w": f"{its.norm_max.max():.4f}",
+                "accuracy": f"{100 * its.final_accuracy.mean():.1f} %",
+            }
         )
-    return markdown(
-        [
-            "paradigm",
-            "sigma",
-            "largest lead",
-            "limit",
-            "staleness mean / max",
-            "limit",
-            "r* mean / max",
-            "largest gradient norm",
-            "largest norm of w",
-            "accuracy",
-        ],
-        rows,
-    )
+    return tabulate(rows)
 
 
 def checks(regret: pd.DataFrame, runs: pd.DataFrame) -> str:

@@ -6,9 +6,9 @@ import sys
 from pathlib import Path
 
 import pandas as pd
-from labtables import Results, markdown
+from labtables import Results, interval_cell, tabulate
 
-from raysync.results.statistics import Estimate, estimate
+from raysync.results.statistics import estimate
 
 sys.path.insert(0, str(Path(__file__).parent))
 
@@ -19,67 +19,60 @@ LIKE_LAW, LIKE_MEASURED, NO_BIAS = 0.1, 0.1, 0.02
 """Versions; shares of what was measured, and of a length. Set before the first run."""
 
 
-def _read(results: Results, part: str) -> pd.DataFrame:
-    return pd.read_csv(results.folder / "results" / f"rollout-queues.{part}.csv")
-
-
 def _of_law(rows: pd.DataFrame, row: Row) -> pd.DataFrame:
     size = (row.slots, row.batch, float(row.capacity), row.ratio, row.tail)
     return rows[(rows[SIZE] == pd.Series(size, SIZE)).all(axis="columns")]
 
 
-def _text(value: Estimate, form: str = "{:.2f}") -> str:
-    assert value.mean is not None
-    if value.low is None or value.high is None:
-        return form.format(value.mean)
-    low, mean, high = (form.format(number) for number in (value.low, value.mean, value.high))
-    return mean if low == high else f"{mean} ({low} to {high})"
+def _cell(values: pd.Series, form: str = ".2f") -> str:
+    return interval_cell(estimate(list(values)), form)
 
 
 def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
-    law, gates = _read(results, "law"), _read(results, "gates")
-    rows = []
-    for row in LAW:
-        ours = estimate(list(_of_law(law, row).staleness))
-        rows.append(
-            [
-                f"{row.slots}", f"{row.batch}", f"{row.capacity:g}", f"{row.ratio:g}",
-                f"{row.tail:g}", f"{row.law:g}", f"{formula(row):.2f}", f"{row.published:g}",
-                _text(ours),
-            ]
-        )  # fmt: skip
-    header = ["C", "B", "q", "rho", "M", "law, as published", "by its formula", "measured there",
-              "here"]  # fmt: skip
+    law, gates = (results.table(f"rollout-queues.{part}") for part in ("law", "gates"))
+    rows = [
+        {
+            "C": row.slots,
+            "B": row.batch,
+            "q": f"{row.capacity:g}",
+            "rho": f"{row.ratio:g}",
+            "M": f"{row.tail:g}",
+            "law, as published": f"{row.law:g}",
+            "by its formula": f"{formula(row):.2f}",
+            "measured there": f"{row.published:g}",
+            "here": _cell(_of_law(law, row).staleness),
+        }
+        for row in LAW
+    ]
     return {
-        "law": markdown(header, rows),
+        "law": tabulate(rows),
         "gates": _gates(gates[gates.bound < 8], 1.1, 4.4),
         **{f"gates {rho} {tail}": _gates(gates, rho, tail) for rho in RATIOS for tail in TAILS},
-    }  # fmt: skip
+    }
 
 
 def _gates(rows: pd.DataFrame, ratio: float, tail: float) -> str:
     own = rows[(rows.ratio == ratio) & (rows["tail"] == tail)]
     base = own[own.gate == "drop-oldest"].samples_per_s.mean()
-    lines = []
-    for gate in dict.fromkeys(own.gate):
-        for bound in sorted(own[own.gate == gate].bound.unique()):
-            group = own[(own.gate == gate) & (own.bound == bound)]
-            lines.append(
-                [
-                    f"`{gate}`", f"{bound}" if gate in BOUNDED else "-",
-                    _text(estimate(list(group.staleness))), f"{group.largest.max()}",
-                    _text(estimate(list(group.samples_per_s / base))),
-                    f"{group.dropped.mean():.0%}", _text(estimate(list(group.length)), "{:.3f}"),
-                ]
-            )  # fmt: skip
-    header = ["gate", "bound", "staleness", "largest", "rate", "thrown away", "length"]
-    return markdown(header, lines)
+    return tabulate(
+        {
+            "gate": f"`{gate}`",
+            "bound": bound if gate in BOUNDED else "-",
+            "staleness": _cell(group.staleness),
+            "largest": group.largest.max(),
+            "rate": _cell(group.samples_per_s / base),
+            "thrown away": f"{group.dropped.mean():.0%}",
+            "length": _cell(group.length, ".3f"),
+        }
+        for gate in own.gate.unique()
+        for bound, group in own[own.gate == gate].groupby("bound")
+    )
 
 
 def facts(results: Results) -> dict[str, str]:
     """Return the facts by the names of their marks."""
-    law, gates = _read(results, "law"), _read(results, "gates")
+    law, gates = (results.table(f"rollout-queues.{part}") for part in ("law", "gates"))
     means = {row: _of_law(law, row).staleness.mean() for row in LAW}
     off = [abs(mean - formula(row)) for row, mean in means.items()]
     measured = [abs(mean / row.published - 1) for row, mean in means.items()]
@@ -101,14 +94,14 @@ def facts(results: Results) -> dict[str, str]:
         "beyond count": f"{beyond['count']}",
         "beyond evict": f"{beyond['evict']}",
         "beyond in-order": f"{beyond['in-order']}",
-        "evict length": _text(estimate(list(evict.length)), "{:.2f}"),
+        "evict length": _cell(evict.length),
         "evict thrown": f"{evict.dropped.mean():.0%}",
-        "evict rate": _text(estimate(list(evict.samples_per_s / base))),
-        "oldest length": _text(estimate(list(oldest.length)), "{:.3f}"),
+        "evict rate": _cell(evict.samples_per_s / base),
+        "oldest length": _cell(oldest.length, ".3f"),
         "oldest thrown": f"{oldest.dropped.mean():.0%}",
-        "count length": _text(estimate(list(count.length)), "{:.3f}"),
-        "count rate": _text(estimate(list(count.samples_per_s / base))),
-        "order rate": _text(estimate(list(order.samples_per_s / base))),
+        "count length": _cell(count.length, ".3f"),
+        "count rate": _cell(count.samples_per_s / base),
+        "order rate": _cell(order.samples_per_s / base),
         "biased": ", ".join(
             f"`{gate}` {bound} at M = {tail:g}, rho = {ratio:g}"
             for (gate, bound, ratio, tail), value in bias.items()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pandas as pd
-from labtables import Results, markdown
+from labtables import Results, interval_cell, tabulate
 
 from raysync.results.statistics import Estimate, estimate, paired_difference
 
@@ -31,11 +33,7 @@ def _losses(rows: pd.DataFrame, task: str, optimizer: str, delay: int) -> Losses
 
 
 def _text(value: Estimate) -> str:
-    if value.mean is None:
-        return "-"
-    if value.low is None or value.high is None:
-        return f"{value.mean:+.3f}"
-    return f"{value.mean:+.3f} ({value.low:+.3f} to {value.high:+.3f})"
+    return interval_cell(value, "+.3f")
 
 
 def _verdict(value: Estimate) -> str:
@@ -55,16 +53,23 @@ def tables(results: Results) -> dict[str, str]:
 
 
 def _cost(rows: pd.DataFrame) -> str:
-    lines = []
-    for task in TASKS:
-        for name in NAMES:
-            base = _losses(rows, task, name, 0)
-            by_delay = [
-                paired_difference(_losses(rows, task, name, delay), base) for delay in (1, 8)
-            ]
-            cells = [cell for one in by_delay for cell in (_text(one), _verdict(one))]
-            lines.append([task, name, *cells])
-    return markdown(["task", "optimizer", "delay 1 less 0", "", "delay 8 less 0", ""], lines)
+    return tabulate(
+        {
+            "task": task,
+            "optimizer": name,
+            "delay 1 less 0": _text(one := _cost_of(rows, task, name, 1)),
+            "": _verdict(one),
+            "delay 8 less 0": _text(eight := _cost_of(rows, task, name, 8)),
+            " ": _verdict(eight),
+        }
+        for task in TASKS
+        for name in NAMES
+    )
+
+
+def _cost_of(rows: pd.DataFrame, task: str, name: str, delay: int) -> Estimate:
+    """Return by how much a delay raises the loss."""
+    return paired_difference(_losses(rows, task, name, delay), _losses(rows, task, name, 0))
 
 
 def _mean(losses: Losses) -> str:
@@ -75,35 +80,27 @@ def _mean(losses: Losses) -> str:
 
 
 def _grid(rows: pd.DataFrame) -> str:
-    lines = []
-    for task in TASKS:
-        for name in NAMES:
-            cells = [_mean(_losses(rows, task, name, delay)) for delay in DELAYS]
-            lines.append([task, name, *cells])
-    return markdown(["task", "optimizer", *(f"delay {delay}" for delay in DELAYS)], lines)
+    return _by_delay(lambda *chosen: _mean(_losses(rows, *chosen)))
+
+
+def _by_delay(cell: Callable[[str, str, int], str]) -> str:
+    return tabulate(
+        {"task": task, "optimizer": name}
+        | {f"delay {delay}": cell(task, name, delay) for delay in DELAYS}
+        for task in TASKS
+        for name in NAMES
+    )
 
 
 def _best_rates(rows: pd.DataFrame) -> str:
     best = rows.loc[rows.groupby(["task", "optimizer", "delay"]).loss.idxmin()]
-    found = best.set_index(["task", "optimizer", "delay"])
-    lines = [
-        [
-            task,
-            name,
-            *(f"{found.lr.get((task, name, delay), float('nan')):.3g}" for delay in DELAYS),
-        ]
-        for task in TASKS
-        for name in NAMES
-    ]
-    return markdown(["task", "optimizer", *(f"delay {delay}" for delay in DELAYS)], lines)
+    found = best.set_index(["task", "optimizer", "delay"]).lr
+    return _by_delay(lambda *chosen: f"{found.get(chosen, float('nan')):.3g}")
 
 
 def facts(results: Results) -> dict[str, str]:
     """Return the facts by the names of their marks."""
     rows = _read(results, "train")
-
-    def cost(name: str, delay: int, task: str = "text") -> Estimate:
-        return paired_difference(_losses(rows, task, name, delay), _losses(rows, task, name, 0))
 
     def difference_of(one: str, other: str) -> Estimate:
         """Return how much more eight updates cost one optimizer than the other, on text."""
@@ -127,6 +124,10 @@ def facts(results: Results) -> dict[str, str]:
         "beta1": _text(long_beta),
         "beta1 verdict": _verdict(long_beta),
         "muon": _text(difference_of("muon", "adamw")),
-        **{f"{name} {delay}": _text(cost(name, delay)) for name in NAMES for delay in (1, 8)},
-        "images adamw 8": _text(cost("adamw", 8, "images")),
+        **{
+            f"{name} {delay}": _text(_cost_of(rows, "text", name, delay))
+            for name in NAMES
+            for delay in (1, 8)
+        },
+        "images adamw 8": _text(_cost_of(rows, "images", "adamw", 8)),
     }

@@ -18,6 +18,7 @@ from labtables import (
     ratio,
     ratio_cell,
     sweeps_table,
+    tabulate,
 )
 from scipy import stats
 
@@ -141,11 +142,7 @@ def keep(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
 
     for name in ("stragglers", "stragglers-towers"):
         if name in sweeps:
-            detections(sweeps[name]).to_csv(
-                results.folder / "results" / f"{name}.detections.csv",
-                index=False,
-                float_format="%.6g",
-            )
+            results.write(f"{name}.detections", detections(sweeps[name]))
 
 
 # ---- parts of cells ----
@@ -156,12 +153,6 @@ def fraction_of(name: str) -> float:
     if name in ("bsp", "asp"):
         return float(name == "bsp")
     return float(name.partition("fraction=")[2].partition(")")[0].partition(",")[0])
-
-
-def relative(repeats: pd.DataFrame, base: pd.DataFrame, key: str) -> str:
-    """Return a measure's mean as a ratio to that of others."""
-    ratio = repeats[key].mean() / base[key].mean()
-    return "-" if pd.isna(ratio) else ratio_text(ratio)
 
 
 # ---- the authors' runs: authors.csv ----
@@ -187,32 +178,21 @@ def authors(results: Results) -> str:
     rows = []
     for setup, runs in authors_runs(results).groupby("setup"):
         for share, repeats in runs.groupby("bsp_share", sort=False):
-            mean = estimate(list(repeats.percent))
+            mean, found = estimate(list(repeats.percent)), gap(runs, share)
             assert mean.mean is not None
             assert mean.high is not None
-            row = [
-                f"{setup}: {repeats.model.iloc[0]}, {repeats.workers.iloc[0]} workers",
-                f"{100 * share:g} %",
-                str(len(repeats)),
-                f"{mean.mean:.2f} ± {mean.high - mean.mean:.2f}",
-            ]
-            if share == 1:
-                rows.append([*row, "", "", ""])
-            else:
-                found = gap(runs, share)
-                rows.append([*row, str(found), f"{found.within:.2f}", found.verdict])
-    return markdown(
-        [
-            "setup",
-            "BSP's share",
-            "runs",
-            "accuracy %",
-            "less BSP, points",
-            "90 % interval within ±",
-            "",
-        ],
-        rows,
-    )
+            rows.append(
+                {
+                    "setup": f"{setup}: {repeats.model.iloc[0]}, {repeats.workers.iloc[0]} workers",
+                    "BSP's share": f"{100 * share:g} %",
+                    "runs": len(repeats),
+                    "accuracy %": f"{mean.mean:.2f} ± {mean.high - mean.mean:.2f}",
+                    "less BSP, points": found if share != 1 else "",
+                    "90 % interval within ±": f"{found.within:.2f}" if share != 1 else "",
+                    "": found.verdict if share != 1 else "",
+                }
+            )
+    return tabulate(rows)
 
 
 def authors_facts(results: Results) -> dict[str, str]:
@@ -262,19 +242,16 @@ def slow_links(results: Results) -> str:
     for name, (bsp, asp) in PUBLISHED_STEPS.items():
         processes, towers_, ours = map(ratio_text, slowed[name])
         rows.append(
-            [name, ratio_text(bsp / first[0]), processes, towers_, ratio_text(asp / first[1]), ours]
+            {
+                "slow links": name,
+                "BSP's throughput in that without, published": ratio_text(bsp / first[0]),
+                "measured, as processes": processes,
+                "as towers": towers_,
+                "ASP's, published": ratio_text(asp / first[1]),
+                "measured": ours,
+            }
         )
-    return markdown(
-        [
-            "slow links",
-            "BSP's throughput in that without, published",
-            "measured, as processes",
-            "as towers",
-            "ASP's, published",
-            "measured",
-        ],
-        rows,
-    )
+    return tabulate(rows)
 
 
 # ---- after the switch: Figure 8 ----
@@ -307,9 +284,10 @@ def batch_cells(results: Results) -> dict[tuple[int, str], str]:
 def batch(results: Results) -> str:
     """Tabulate the throughput by the batch of an ASP worker."""
     cells = batch_cells(results)
-    return markdown(
-        ["batch under ASP", *(f"{part} of a step is fixed" for part in FIXED.values())],
-        [[str(size), *(cells[size, part] for part in FIXED.values())] for size in BATCHES],
+    return tabulate(
+        {"batch under ASP": size}
+        | {f"{part} of a step is fixed": cells[size, part] for part in FIXED.values()}
+        for size in BATCHES
     )
 
 
@@ -350,45 +328,39 @@ def rounds(results: Results) -> str:
     count = results.experiment("towers").workload.iterations_per_worker
     assert count is not None, "towers.yaml says how many rounds there are"
     bsp = times[times.fraction == 1].set_index(["profile", "reading"]).seconds / count
-    return markdown(
-        ["workers", "a BSP round, s, published", "as processes", "as towers"],
-        [
-            [profile.partition("-")[0], f"{published:.2f}"]
-            + [f"{bsp[profile, reading]:.2f}" for reading in ("processes", "towers")]
-            for profile, published in PUBLISHED_ROUNDS.items()
-        ],
+    return tabulate(
+        {
+            "workers": profile.partition("-")[0],
+            "a BSP round, s, published": f"{published:.2f}",
+            "as processes": f"{bsp[profile, 'processes']:.2f}",
+            "as towers": f"{bsp[profile, 'towers']:.2f}",
+        }
+        for profile, published in PUBLISHED_ROUNDS.items()
     )
 
 
 def towers(results: Results) -> str:
     """Tabulate training times by the share of BSP, in BSP's own, under both readings."""
     times, rows = tower_times(results), []
-    seconds = times.set_index(["profile", "reading", "fraction"]).seconds
+    seconds = times.set_index(["profile", "reading", "fraction"]).seconds.sort_index()
     for profile, setup in (("8-k80", 1), ("16-k80", 3)):
         runs = authors_runs(results)
         published = runs[runs.setup == setup].groupby("bsp_share").seconds.mean()
         for fraction in sorted({*times.fraction} & {*published.index}, reverse=True):
-            rows.append(
-                [
-                    profile.partition("-")[0],
-                    f"{100 * fraction:g} %",
-                    ratio_text(published[fraction] / published[1]),
-                ]
-                + [
-                    ratio_text(seconds[profile, reading, fraction] / seconds[profile, reading, 1])
-                    for reading in ("processes", "towers")
-                ]
+            theirs, processes, towers_ = (
+                ratio_text(times[fraction] / times[1])
+                for times in (published, seconds[profile, "processes"], seconds[profile, "towers"])
             )
-    return markdown(
-        [
-            "workers",
-            "BSP's share",
-            "training time in BSP's, published",
-            "as processes",
-            "as towers",
-        ],
-        rows,
-    )
+            rows.append(
+                {
+                    "workers": profile.partition("-")[0],
+                    "BSP's share": f"{100 * fraction:g} %",
+                    "training time in BSP's, published": theirs,
+                    "as processes": processes,
+                    "as towers": towers_,
+                }
+            )
+    return tabulate(rows)
 
 
 def with_online(trials: pd.DataFrame) -> pd.DataFrame:
@@ -403,19 +375,19 @@ def with_online(trials: pd.DataFrame) -> pd.DataFrame:
     )
 
 
-def detection_cells(repeats: pd.DataFrame) -> list[str]:
+def detection_cells(repeats: pd.DataFrame) -> dict[str, str]:
     """Return what the detector found, over all repeats."""
-    if "spells" not in repeats or repeats.spells.isna().all():
-        return ["", "", ""]
+    if repeats.spells.isna().all():
+        return {}
     windows, detected, notes, right = (
         int(repeats[key].sum()) for key in ("spells", "found", "notes", "right")
     )
     after = f", {repeats.after_s.mean():.1f} s after they began" if detected else ""
-    return [
-        f"{detected} of {windows}{after}",
-        f"{right} of {notes}",
-        f"{int(repeats.suspended.sum())}",
-    ]
+    return {
+        "spells found": f"{detected} of {windows}{after}",
+        "notes that were right": f"{right} of {notes}",
+        "suspended": f"{repeats.suspended.sum():.0f}",
+    }
 
 
 def stragglers(results: Results) -> str:
@@ -433,8 +405,7 @@ def online_table(results: Results, sweep: str, *, in_seconds: bool) -> str:
     seconds, otherwise by the detector's margin.
     """
     trials = with_online(results.trials(sweep))
-    detections = pd.read_csv(results.folder / "results" / f"{sweep}.detections.csv")
-    trials = trials.merge(detections, on="trial", how="left")
+    trials = trials.merge(results.table(f"{sweep}.detections"), on="trial", how="left")
     rows = []
     for setting, scenario in zip(dict.fromkeys(trials["config/faults"]), SCENARIOS, strict=True):
         here = trials[trials["config/faults"] == setting]
@@ -445,32 +416,19 @@ def online_table(results: Results, sweep: str, *, in_seconds: bool) -> str:
             published = ratio_text(theirs / PUBLISHED_STRAGGLERS[kind, "none"]) if theirs else ""
             third = margin if online != "none" else ""
             if in_seconds:
-                third = str(theirs) if theirs else ""
+                third = theirs or ""
             rows.append(
-                [
-                    scenario,
-                    online,
-                    third,
-                    published,
-                    ratio_cell(ratio(repeats, none, "seconds")),
-                    mean_cell(repeats, "seconds", plain_form),
-                    *detection_cells(repeats),
-                ]
+                {
+                    "scenario": scenario,
+                    "policy": online,
+                    "s, published" if in_seconds else "margin": third,
+                    "time in that of `none`, published": published,
+                    "measured": ratio_cell(ratio(repeats, none, "seconds")),
+                    "s": mean_cell(repeats, "seconds", plain_form),
+                    **detection_cells(repeats),
+                }
             )
-    return markdown(
-        [
-            "scenario",
-            "policy",
-            "s, published" if in_seconds else "margin",
-            "time in that of `none`, published",
-            "measured",
-            "s",
-            "spells found",
-            "notes that were right",
-            "suspended",
-        ],
-        rows,
-    )
+    return tabulate(rows)
 
 
 # ---- the rest ----
@@ -478,20 +436,16 @@ def online_table(results: Results, sweep: str, *, in_seconds: bool) -> str:
 
 def switch_cost(results: Results) -> str:
     """Tabulate what a switch costs in the running cluster, on Ray."""
-    rows = [
-        [
-            f"{run.run}, seed {run.seed}",
-            str(run.workers),
-            f"{run.switch_at_s:.2f}",
-            f"{run.first_push_after_s:.3f}",
-            f"{run.median_step_s:.3f}",
-            ratio_text(run.first_push_after_s / run.median_step_s),
-        ]
+    return tabulate(
+        {
+            "run": f"{run.run}, seed {run.seed}",
+            "workers": run.workers,
+            "switch at, s": f"{run.switch_at_s:.2f}",
+            "first push after it, s": f"{run.first_push_after_s:.3f}",
+            "median step, s": f"{run.median_step_s:.3f}",
+            "in steps": ratio_text(run.first_push_after_s / run.median_step_s),
+        }
         for run in results.of_runs("switch-cost").itertuples()
-    ]
-    return markdown(
-        ["run", "workers", "switch at, s", "first push after it, s", "median step, s", "in steps"],
-        rows or [["not measured yet", "", "", "", "", ""]],
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from labtables import Results, markdown, written
+from labtables import Results, tabulate, written
 
 EXAMPLE, METRIC, PARADIGM, UNTRAINED, VIRTUAL, RAY = range(6)
 """Columns of the first table in notes.md."""
@@ -14,26 +14,22 @@ def tables(results: Results) -> dict[str, str]:
     """Return the tables by the names of their marks."""
     trained, apart = _written(results)
     rows = [
-        [
-            *(row[column] for column in (EXAMPLE, METRIC, UNTRAINED, VIRTUAL, RAY)),
-            *(proof[column] for column in (AFTER_ONE, AFTER_FOUR, BYTES)),
-        ]
+        {
+            "example": row[EXAMPLE],
+            "metric": row[METRIC],
+            "untrained": row[UNTRAINED],
+            "BSP, virtual": row[VIRTUAL],
+            "BSP, Ray": row[RAY],
+            "apart after 1 round": proof[AFTER_ONE],
+            "after 4": proof[AFTER_FOUR],
+            "bytes a push": proof[BYTES],
+        }
         for row in trained
         if row[PARADIGM] == "bsp"
         for proof in apart
         if proof[EXAMPLE] == row[EXAMPLE]
     ]
-    header = [
-        "example",
-        "metric",
-        "untrained",
-        "BSP, virtual",
-        "BSP, Ray",
-        "apart after 1 round",
-        "after 4",
-        "bytes a push",
-    ]
-    return {"examples": markdown(header, rows)}
+    return {"examples": tabulate(rows)}
 
 
 def facts(results: Results) -> dict[str, str]:

@@ -20,7 +20,7 @@ import torch
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent)]
 
-from labtables import markdown  # noqa: E402
+from labtables import tabulate, write_into  # noqa: E402
 
 import raysync  # noqa: E402
 from raysync import config  # noqa: E402
@@ -108,39 +108,32 @@ def results(data: Path, output: str) -> str:
         metric = training.primary.name
         for paradigm, records in measured.items():
             first, *_ = (record.evaluations for record in records.values())
-            finals = [record.summary[f"final_{metric}"] for record in records.values()]
-            waits = [record.summary["wait_fraction"] for record in records.values()]
+            ends = {engine: record.summary for engine, record in records.items()}
             rows.append(
-                [label, metric, paradigm, f"{first[metric].iloc[0]:.4g}"]
-                + [f"{final:.4g}" for final in finals]
-                + [f"{wait:.0%}" for wait in waits]
+                {
+                    "example": label,
+                    "metric": metric,
+                    "paradigm": paradigm,
+                    "untrained": f"{first[metric].iloc[0]:.4g}",
+                    **{each: f"{end[f'final_{metric}']:.4g}" for each, end in ends.items()},
+                    **{
+                        f"waits, {each}": f"{end['wait_fraction']:.0%}"
+                        for each, end in ends.items()
+                    },
+                }
             )
-        apart = [difference(name, data, output, settings, rounds) for rounds in ROUNDS]
-        parameters = sum(p.numel() for p in training.build().parameters())
+        apart = {rounds: difference(name, data, output, settings, rounds) for rounds in ROUNDS}
         proofs.append(
-            [
-                label,
-                f"{parameters:,}",
-                f"{training.parameters:,}",
-                f"{training.vector_bytes:,}",
-                *(f"{each:.0e}" for each in apart),
-            ]
+            {
+                "example": label,
+                "parameters": f"{sum(p.numel() for p in training.build().parameters()):,}",
+                "trained": f"{training.parameters:,}",
+                "bytes a push": f"{training.vector_bytes:,}",
+                **{f"apart after {rounds}": f"{each:.0e}" for rounds, each in apart.items()},
+            }
         )
-    header = ["example", "metric", "paradigm", "untrained", *ENGINES]
-    first = markdown([*header, *(f"waits, {engine}" for engine in ENGINES)], rows)
-    second = markdown(
-        [
-            "example",
-            "parameters",
-            "trained",
-            "bytes a push",
-            *(f"apart after {rounds}" for rounds in ROUNDS),
-        ],
-        proofs,
-    )
-    return (
-        f"{first}\n\n{second}\n\n{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, one seed.\n"
-    )
+    about = f"{os.cpu_count()} cores, {time.strftime('%Y-%m-%d')}, one seed.\n"
+    return f"{tabulate(rows)}\n\n{tabulate(proofs)}\n\n{about}"
 
 
 def main() -> None:
@@ -153,10 +146,7 @@ def main() -> None:
         text = results(given.data, output)
     print(text)
     if given.write:
-        page = HERE / "notes.md"
-        begin, end = "<!-- tasks.py: begin -->\n", "<!-- tasks.py: end -->\n"
-        head, _, rest = page.read_text(encoding="utf-8").partition(begin)
-        page.write_text(head + begin + text + end + rest.partition(end)[2], encoding="utf-8")
+        write_into(HERE / "notes.md", "tasks.py", text)
 
 
 if __name__ == "__main__":
