@@ -17,13 +17,13 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import pandas as pd
 import yaml
-from trials import TUNING_SEED, Trial, at_the_end, data_folder, run_all, trained
+from trials import TUNING_SEED, Train, Trial, at_the_end, data_folder, run_all, trained
 
 HERE = Path(__file__).parent
 COMMON: dict[str, Any] = yaml.safe_load((HERE / "windows.yaml").read_text(encoding="utf-8"))
 SEEDS = COMMON.pop("seeds")
 RATES = (0.2, 0.1, 0.05, 0.025, 0.0125, 0.00625)
-"""Of a push; an update of BSP is by n times as much."""
+"""Of a push; an update of BSP is by n times as much. Halved while the smallest is the best."""
 POINT = 0.01
 """At the common rate both paradigms are this close to their best accuracy."""
 SHARES = (0.03125, 0.0625, 0.125, 0.25, 0.5)
@@ -76,6 +76,21 @@ def train(trial: Trial, data: Path) -> Trial:
     }
 
 
+def tried_rates(make: Train, table: Path) -> pd.DataFrame:
+    """Try each rate under both paradigms, and smaller ones while the smallest is the best of one."""
+    rates = list(RATES)
+    while True:
+        grid = [
+            {"arm": arm, "workers": 8, "seed": TUNING_SEED, "lr": lr}
+            for lr in rates
+            for arm in ("asp", "bsp")
+        ]
+        tried = run_all(make, grid, table)
+        if rates[-1] not in set(tried.lr[tried.groupby("arm").accuracy.idxmax()]):
+            return tried
+        rates.append(rates[-1] / 2)
+
+
 def common_rate(tried: pd.DataFrame) -> float:
     """Return the largest rate at which both paradigms are within a point of their best; if there is
     none, the one with the best sum.
@@ -107,12 +122,7 @@ def main() -> None:
     tried, counting, momenta = (
         HERE / "results" / f"windows.{name}.csv" for name in ("rates", "train", "momentum")
     )
-    grid = [
-        {"arm": arm, "workers": 8, "seed": TUNING_SEED, "lr": lr}
-        for lr in RATES
-        for arm in ("asp", "bsp")
-    ]
-    rates = run_all(make, grid, tried)
+    rates = tried_rates(make, tried)
     run_all(make, measured(rates), counting)
     lr = common_rate(rates)
     run_all(
