@@ -92,7 +92,7 @@ class ActorGroup:
         role, threads = Role("evaluator"), self.threads[plan.evaluator]
         options = self.options(role, plan.evaluator, plan.evaluator_cpus, plan.evaluator_gpus)
         options["max_restarts"] = -1  # the controller decides how often it may restart
-        evaluator = ActorSpec(Evaluator, options, threads, self.name, role)
+        evaluator = ActorSpec(Evaluator, options, threads, actor_group=self.name, role=role)
         self.evaluator = starting.start(nodes[plan.evaluator], evaluator.start)
         options = self.options(Role("controller"), plan.servers[0], 0)
         controller = ray.remote(concurrency_groups={BESIDE: 1})(Controller).options(
@@ -122,13 +122,14 @@ class ActorGroup:
     def _start_servers(self, starting: Starting, spec: RunSpec, *, is_one_node: bool) -> None:
         """Start the servers, and a receiver beside each unless all actors are on one node."""
         cpus = spec.experiment.cluster.server_cpus
-        for number, index in enumerate(self.plan.servers):
-            role, node = server_role(spec.first_server + number), self.nodes[index]
+        bundles = zip(self.plan.servers, self.server_threads, strict=True)
+        for number, (index, threads) in enumerate(bundles, spec.first_server):
+            role = server_role(number)
             options = self.options(role, index, cpus) | {"runtime_env": BLOCKING_THREADS}
-            server = ActorSpec(Server, options, self.server_threads[number], self.name, role)
+            server = ActorSpec(Server, options, threads, actor_group=self.name, role=role)
             self.server_specs.append(server)
-            self.servers.append(starting.start(node, server.start))
-            receiver_role = Role(f"receiver-{role.number}")
+            self.servers.append(starting.start(self.nodes[index], server.start))
+            receiver_role = Role(f"receiver-{number}")
             self.receivers.append(
                 None
                 if is_one_node
@@ -143,7 +144,8 @@ class ActorGroup:
         for number, (slot, index, group) in enumerate(slots):
             role = Role(f"worker-{number}", slot)
             options = self.options(role, index, group.cpus, self.plan.gpus(number, group))
-            worker = ActorSpec(self.spec.worker, options, self.threads[index], self.name, role)
+            cls, threads = self.spec.worker, self.threads[index]
+            worker = ActorSpec(cls, options, threads, actor_group=self.name, role=role)
             self.worker_specs.append(worker)
             self.workers.append(starting.start(self.nodes[index], worker.start, is_worker=True))
 

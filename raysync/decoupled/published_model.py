@@ -27,6 +27,7 @@ class PublishedModel:
         experiment: Experiment,
         paradigm: AnyParadigm,
         device: str,
+        *,
         loader_workers: int = 0,
     ) -> None:
         self._stages: list[BufferLayout] = []

@@ -28,9 +28,13 @@ class Evaluator:
     def reset(self, spec: RunSpec, model: InitialModel) -> Place:
         forget_run()
         [device] = devices_of_actor()
-        experiment, paradigm = spec.experiment, spec.topology.paradigm
-        workers = experiment.data.loader_workers
-        published = self._model = PublishedModel(model, experiment, paradigm, device, workers)
+        published = self._model = PublishedModel(
+            model,
+            spec.experiment,
+            spec.topology.paradigm,
+            device,
+            loader_workers=spec.experiment.data.loader_workers,
+        )
         warm_up((model.name, device, "evaluation"), lambda: lambda number: published.warm_up())
         return current_place([device])
 
