@@ -1,6 +1,6 @@
 # The public names of raysync: authors of paradigms import everything from here.
 
-from .config import Experiment as Experiment
+from .config.experiment import Experiment as Experiment
 from .core.capability import Capability as Capability, Demand as Demand
 from .core.decisions import (
     Apply as Apply,

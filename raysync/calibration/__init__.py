@@ -6,14 +6,3 @@ from raysync.calibration.profile import profile
 from raysync.calibration.sharing import Sharing
 from raysync.calibration.step_times import StepTimes
 from raysync.calibration.updates import UpdateTimes
-
-__all__ = [
-    "Links",
-    "Measured",
-    "MeasuredGroup",
-    "Sharing",
-    "StepTimes",
-    "UpdateTimes",
-    "calibrate",
-    "profile",
-]

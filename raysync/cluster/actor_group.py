@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import partial
 from math import ceil
 from typing import Any
 
@@ -15,7 +14,7 @@ from ray.exceptions import RayError
 from ray.util.placement_group import PlacementGroup, placement_group_table, remove_placement_group
 from ray.util.scheduling_strategies import PlacementGroupSchedulingStrategy
 
-from raysync.cluster.actors.actor_spec import ActorSpec, Role, server_role, worker_roles
+from raysync.cluster.actors.actor_spec import ActorSpec, Role, server_role
 from raysync.cluster.actors.evaluator import Evaluator
 from raysync.cluster.actors.receiver import Receiver
 from raysync.cluster.actors.server import Server
@@ -25,7 +24,7 @@ from raysync.cluster.controller import BESIDE, Controller
 from raysync.cluster.placement import Plan
 from raysync.cluster.ray_private.fork_server import BLOCKING
 from raysync.cluster.run_spec import RunSpec
-from raysync.config import START_DEADLINE_S, WorkerGroup
+from raysync.config import START_DEADLINE_S
 
 NOTIFY_EVERY_S = 5.0  # how often the user is notified how many workers are ready
 # The controller's environment. Ray frees in one thread what it allocates in another: with glibc's
@@ -65,7 +64,9 @@ class ActorGroup:
     evaluator: Any = None
     controller: Any = None
     workers: list[Any] = field(default_factory=list)
-    roles: list[Role] = field(default_factory=list)  # of the workers
+    # without the state and the setup of a run
+    server_specs: list[ActorSpec] = field(default_factory=list)
+    worker_specs: list[ActorSpec] = field(default_factory=list)
     # how long its actors may take to start, or to begin a run: those of a node share its cores
     start_deadline_s: float = START_DEADLINE_S
     nodes: list[str] = field(default_factory=list)  # Ray's node id of each bundle
@@ -88,15 +89,11 @@ class ActorGroup:
         starting = Starting(cores, [nodes[index] for index in bundles], len(plan.workers), notify)
         self.start_deadline_s = starting.deadline_s
         self._start_servers(starting, spec, is_one_node=len(cores) == 1)
-        options = self.options(
-            Role("evaluator"), plan.evaluator, plan.evaluator_cpus, plan.evaluator_gpus
-        )
-        # The controller decides how often it may restart.
-        evaluator = ray.remote(Evaluator).options(**options, max_restarts=-1)
-        self.evaluator = starting.start(
-            nodes[plan.evaluator],
-            lambda: evaluator.remote(self.threads[plan.evaluator], Role("evaluator")),
-        )
+        role, threads = Role("evaluator"), self.threads[plan.evaluator]
+        options = self.options(role, plan.evaluator, plan.evaluator_cpus, plan.evaluator_gpus)
+        options["max_restarts"] = -1  # the controller decides how often it may restart
+        evaluator = ActorSpec(Evaluator, options, threads, actor_group=self.name, role=role)
+        self.evaluator = starting.start(nodes[plan.evaluator], evaluator.start)
         options = self.options(Role("controller"), plan.servers[0], 0)
         controller = ray.remote(concurrency_groups={BESIDE: 1})(Controller).options(
             **options, runtime_env={"env_vars": ONE_ARENA}
@@ -125,14 +122,14 @@ class ActorGroup:
     def _start_servers(self, starting: Starting, spec: RunSpec, *, is_one_node: bool) -> None:
         """Start the servers, and a receiver beside each unless all actors are on one node."""
         cpus = spec.experiment.cluster.server_cpus
-        for number, index in enumerate(self.plan.servers):
-            role, node = server_role(spec.first_server + number), self.nodes[index]
+        bundles = zip(self.plan.servers, self.server_threads, strict=True)
+        for number, (index, threads) in enumerate(bundles, spec.first_server):
+            role = server_role(number)
             options = self.options(role, index, cpus) | {"runtime_env": BLOCKING_THREADS}
-            start = ray.remote(Server).options(**options).remote
-            self.servers.append(
-                starting.start(node, partial(start, self.server_threads[number], role))
-            )
-            receiver_role = Role(f"receiver-{role.number}")
+            server = ActorSpec(Server, options, threads, actor_group=self.name, role=role)
+            self.server_specs.append(server)
+            self.servers.append(starting.start(self.nodes[index], server.start))
+            receiver_role = Role(f"receiver-{number}")
             self.receivers.append(
                 None
                 if is_one_node
@@ -142,16 +139,15 @@ class ActorGroup:
             )
 
     def _start_workers(self, starting: Starting, spec: RunSpec) -> None:
-        self.roles = worker_roles(self.spec.slots)
-        groups = zip(self.roles, self.plan.workers, spec.experiment.slots().values(), strict=True)
-        for number, (role, index, group) in enumerate(groups):
+        groups = spec.experiment.slots().values()
+        slots = zip(self.spec.slots, self.plan.workers, groups, strict=True)
+        for number, (slot, index, group) in enumerate(slots):
+            role = Role(f"worker-{number}", slot)
             options = self.options(role, index, group.cpus, self.plan.gpus(number, group))
-            start = ray.remote(self.spec.worker).options(**options).remote
-            self.workers.append(
-                starting.start(
-                    self.nodes[index], partial(start, self.threads[index], role), is_worker=True
-                )
-            )
+            cls, threads = self.spec.worker, self.threads[index]
+            worker = ActorSpec(cls, options, threads, actor_group=self.name, role=role)
+            self.worker_specs.append(worker)
+            self.workers.append(starting.start(self.nodes[index], worker.start, is_worker=True))
 
     def options(self, role: Role, index: int, cpus: float, gpus: float = 0) -> dict[str, Any]:
         """Return Ray's options for an actor with that share of a bundle."""
@@ -165,34 +161,6 @@ class ActorGroup:
             "num_cpus": cpus,
             "num_gpus": gpus,
         }
-
-    def worker_spec(self, number: int, group: WorkerGroup, setup: tuple[Any, Any]) -> ActorSpec:
-        index, role = self.plan.workers[number], self.roles[number]
-        options = self.options(role, index, group.cpus, self.plan.gpus(number, group))
-        return ActorSpec(
-            cls=self.spec.worker,
-            options=options,
-            threads=self.threads[index],
-            setup=setup,
-            actor_group=self.name,
-            role=role,
-        )
-
-    def server_spec(
-        self, number: int, spec: RunSpec, setup: tuple[Any, Any], state: tuple[Any, ...]
-    ) -> ActorSpec:
-        index, role = self.plan.servers[number], server_role(spec.first_server + number)
-        cpus = spec.experiment.cluster.server_cpus
-        options = self.options(role, index, cpus) | {"runtime_env": BLOCKING_THREADS}
-        return ActorSpec(
-            cls=Server,
-            options=options,
-            threads=self.server_threads[number],
-            setup=setup,
-            actor_group=self.name,
-            role=role,
-            state=state,
-        )
 
     def shutdown(self, *, keeps_group: bool) -> None:
         actors = (self.controller, *self.workers, self.evaluator, *self.receivers, *self.servers)

@@ -278,11 +278,10 @@ class Session:
         self._warn_of_missing_gpus(spec)
         transport = self._choose_transport(actor_group, spec, servers)
         respawns = {
-            slot: actor_group.worker_spec(number, spec.group(slot), setup)
-            for number, slot in enumerate(spec.slots)
+            each.role.slot: replace(each, setup=setup) for each in actor_group.worker_specs
         } | {
-            name: actor_group.server_spec(number, spec, setup, states[number])
-            for number, name in enumerate(servers)
+            each.role.kind: replace(each, setup=setup, state=state)
+            for each, state in zip(actor_group.server_specs, states.values(), strict=True)
         }
         workers = {slot: str(worker_id(slot, 1)) for slot in spec.slots}
         if checkpoint is not None:

@@ -111,11 +111,6 @@ class Pipelines:
             )
         return [following for stage_id in self.counts for following in self._begin_next(stage_id)]
 
-    def is_drained(self, stage_id: StageId) -> bool:
-        """Return whether the stage has run backward all batches that its group will ever get."""
-        group, _ = stage_id
-        return self.is_empty and self.counts[stage_id].backwards_done == self.taken[group]
-
     @property
     def is_empty(self) -> bool:
         return sum(self.taken) == self.batches

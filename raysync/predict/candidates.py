@@ -23,7 +23,6 @@ SYNCHRONOUS = "bsp"
 """What most trainers do: it is always among the candidates."""
 SWITCH_FRACTION = 0.0625
 """The share of the work under BSP in the first setup of Sync-Switch's paper."""
-FAMILIES = ("bsp", "asp", "ssp", "lagtuner", "k-sync", "backup-workers", "hybrid", "sync-switch")
 
 
 @dataclass(frozen=True)
@@ -98,6 +97,21 @@ def standard_paradigms(workers: int) -> tuple[ParadigmChoice, ...]:
     return tuple(each for each in choices if not each.make().infeasible_reason(workers))
 
 
+def families(workers: int) -> dict[str, dict[str, tuple[Any, Any, Any]]]:
+    """Map paradigms that a search chooses from to parameters: least, largest and first value."""
+    half = max(1, workers // 2)
+    return {
+        SYNCHRONOUS: {},
+        "asp": {},
+        "ssp": {"staleness": (0, 32, 3)},
+        "lagtuner": {"s_lower": (0, 8, 3), "slack": (1, 24, 12)},  # below s_upper
+        "k-sync": {"k": (1, workers, half)},
+        "backup-workers": {"backups": (1, half, 1)},
+        "hybrid": {"k": (1, workers, half), "staleness_tolerance": (0, 16, 3)},
+        "sync-switch": {"fraction": (0.0, 0.75, SWITCH_FRACTION)},
+    }
+
+
 def paradigms_in(texts: Sequence[str]) -> tuple[ParadigmChoice, ...]:
     """Return the paradigms that `--paradigm` names: `ssp`, or `{name: ssp, staleness: 3}`.
 
@@ -164,6 +178,7 @@ class Space:
         """
         self._experiment, self._workers = experiment, experiment.worker_count
         self._choices = {choice.label: choice for choice in choices}
+        self._families = families(self._workers) if self._workers > 1 else {SYNCHRONOUS: {}}
         self._servers = [None, *server_choices(experiment, servers)]
         self._exchanges = ["server", *collectives]
 
@@ -176,30 +191,17 @@ class Space:
             for label in self._choices:
                 yield {"paradigm": label, "servers": 0}
             return
-        half = max(1, self._workers // 2)
+        own: dict[str, Any] = {"servers": 0, "exchange": "server"}
         for exchange in self._exchanges[1:]:
-            yield {"paradigm": SYNCHRONOUS, "balanced": False, "servers": 0, "exchange": exchange}
-        of_family: dict[str, dict[str, Any]] = {
-            "ssp": {"ssp.staleness": 3},
-            "lagtuner": {"lagtuner.s_lower": 3, "lagtuner.slack": 12},
-            "k-sync": {"k-sync.k": half},
-            "backup-workers": {"backup-workers.backups": 1},
-            "hybrid": {"hybrid.k": half, "hybrid.staleness_tolerance": 3},
-            "sync-switch": {"sync-switch.fraction": SWITCH_FRACTION},
-            SYNCHRONOUS: {"exchange": "server"},
-        }
+            yield own | {"paradigm": SYNCHRONOUS, "balanced": False, "exchange": exchange}
         for balanced in (False, True):
-            for family in self._families:
-                common = {"paradigm": family, "balanced": balanced, "servers": 0}
-                yield common | of_family.get(family, {})
-
-    @property
-    def _families(self) -> list[str]:
-        return list(FAMILIES) if self._workers > 1 else [SYNCHRONOUS]
+            for name, ranges in self._families.items():
+                first = {f"{name}.{key}": ranges[key][-1] for key in ranges}
+                yield own | {"paradigm": name, "balanced": balanced} | first
 
     def suggest(self, trial: optuna.Trial) -> Candidate | None:
         """Return the candidate of a trial; None: the workers cannot have it."""
-        names = list(self._choices) or self._families
+        names = list(self._choices or self._families)
         name = trial.suggest_categorical("paradigm", names)
         choice = self._choices.get(name) or self._suggest_family(trial, name)
         index = trial.suggest_int("servers", 0, len(self._servers) - 1)
@@ -214,23 +216,11 @@ class Space:
         if name == SYNCHRONOUS and len(self._exchanges) > 1:
             exchange = trial.suggest_categorical("exchange", self._exchanges)
             parameters |= {} if exchange == "server" else {"exchange": exchange}
-        elif name == "ssp":
-            parameters["staleness"] = trial.suggest_int("ssp.staleness", 0, 32)
-        elif name == "lagtuner":
-            lower = trial.suggest_int("lagtuner.s_lower", 0, 8)
-            slack = trial.suggest_int("lagtuner.slack", 1, 24)
-            parameters |= {"s_lower": lower, "s_upper": lower + slack}
-        elif name == "k-sync":
-            parameters["k"] = trial.suggest_int("k-sync.k", 1, self._workers)
-        elif name == "backup-workers":
-            most = max(1, self._workers // 2)
-            parameters["backups"] = trial.suggest_int("backup-workers.backups", 1, most)
-        elif name == "hybrid":
-            parameters["k"] = trial.suggest_int("hybrid.k", 1, self._workers)
-            tolerance = trial.suggest_int("hybrid.staleness_tolerance", 0, 16)
-            parameters["staleness_tolerance"] = tolerance
-        elif name == "sync-switch":
-            parameters["fraction"] = trial.suggest_float("sync-switch.fraction", 0.0, 0.75)
+        for key, (least, largest, _) in self._families[name].items():
+            suggest = trial.suggest_float if isinstance(least, float) else trial.suggest_int
+            parameters[key] = suggest(f"{name}.{key}", least, largest)
+        if name == "lagtuner":
+            parameters["s_upper"] = parameters["s_lower"] + parameters.pop("slack")
         balanced = trial.suggest_categorical("balanced", [False, True])
         if balanced and self._experiment.global_batch <= self._workers:
             return None  # no sample can be moved

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, inf, isfinite, log, sqrt
-from typing import Literal
 
 import numpy as np
 from scipy import stats
@@ -17,10 +16,6 @@ from scipy import stats
 from raysync.results.collection import CollectedRun
 
 CONFIDENCE = 0.95
-Method = Literal["t", "bootstrap"]
-BOOTSTRAP_SAMPLES = 9_999
-BOOTSTRAP_SEED = 0
-FEWEST_FOR_BOOTSTRAP = 10
 LARGEST_LOG = 700.0  # the exponential of more is infinite
 
 
@@ -41,38 +36,26 @@ class Estimate:
         return self.count == self.total
 
 
-def estimate(
-    values: Sequence[float | None], confidence: float = CONFIDENCE, method: Method = "t"
-) -> Estimate:
+def estimate(values: Sequence[float | None], confidence: float = CONFIDENCE) -> Estimate:
     """Estimate the mean of repeats, with its interval.
 
     Args:
         values: one a repeat; None, NaN and infinity are missing.
         confidence: the level of the interval, between 0 and 1.
-        method: "bootstrap" (BCa) needs no normal distribution, but 10 values; below, it is "t".
     """
     present = [float(value) for value in values if value is not None and isfinite(value)]
     mean = float(np.mean(present)) if present else None
     if mean is None or len(present) < 2:
         return Estimate(mean, None, None, len(present), len(values))
-    low, high = _interval(present, confidence, method)
+    low, high = _interval(present, confidence)
     low, high = min(low, mean), max(high, mean)  # rounding must not shut the mean out
     return Estimate(mean, low, high, len(present), len(values))
 
 
-def _interval(values: Sequence[float], confidence: float, method: Method) -> tuple[float, float]:
+def _interval(values: Sequence[float], confidence: float) -> tuple[float, float]:
     error = np.std(values, ddof=1) / sqrt(len(values))
     if max(values) == min(values) or error == 0:
         return min(values), max(values)
-    if method == "bootstrap" and len(values) >= FEWEST_FOR_BOOTSTRAP:
-        drawn = stats.bootstrap(
-            (sorted(values),),
-            np.mean,
-            confidence_level=confidence,
-            n_resamples=BOOTSTRAP_SAMPLES,
-            rng=np.random.default_rng(BOOTSTRAP_SEED),
-        ).confidence_interval
-        return float(drawn.low), float(drawn.high)
     low, high = stats.t.interval(confidence, len(values) - 1, np.mean(values), error)
     return float(low), float(high)
 

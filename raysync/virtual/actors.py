@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,7 @@ from raysync.virtual.virtual_backend import Cost
 if TYPE_CHECKING:  # a run that only takes time needs no torch
     from torch import Tensor
 
+    from raysync.decoupled.published_model import PublishedModel
     from raysync.training.files.state_file import State
     from raysync.training.server.model_server import ModelServer
     from raysync.virtual.trainer import Trainer
@@ -190,22 +191,16 @@ class EvaluatorActor:
 
     site = "evaluator"
 
-    def __init__(
-        self,
-        # whether the training is over, and each server's weights -> the metrics
-        measure: Callable[[bool, list[Tensor]], Mapping[str, float]],
-        # each server's weights -> the contents of the model's safetensors file
-        encode: Callable[[list[Tensor]], bytes],
-    ) -> None:
-        self._measure, self._encode = measure, encode
+    def __init__(self, model: PublishedModel) -> None:
+        self._model = model
 
     def cost(self, message: Message, inputs: Sequence[Any]) -> Cost:
         return NO_COST
 
     def compute(self, message: Message, inputs: list[Any], answer: Any) -> Computed:
         if isinstance(message, EvaluateCall):
-            return (), self._measure(message.is_last, inputs)
-        return (), self._encode(inputs)
+            return (), self._model.measure(inputs, message.is_last)
+        return (), self._model.encode(inputs)
 
     def state(self) -> State:
         return {}  # each call brings its weights

@@ -13,11 +13,10 @@ from types import MappingProxyType
 from raysync.config import Network
 from raysync.core.ids import WorkerId
 from raysync.core.paradigm import AnyParadigm, Paradigm
+from raysync.decoupled.published_model import PublishedModel
 from raysync.emulation.fault_plan import FaultPlan
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.topology import SERVER, DataParallel, DataParallelPlan
-from raysync.training.evaluation import ModelEvaluation
-from raysync.training.files.model_file import encoded
 from raysync.training.files.state_file import check_fits
 from raysync.training.preparation import TrainingPlan
 from raysync.training.server.model_server import ModelServer, Store
@@ -80,7 +79,10 @@ class DataParallelRun:
         if name == SERVER:
             return self._server_actor()
         if name == EVALUATOR:
-            return self._evaluator_actor()
+            training, device = self._training, device_of(self._training)
+            return EvaluatorActor(
+                PublishedModel(training.model, training.experiment, self._paradigm, device)
+            )
         slot = str(WorkerId(name).slot)
         return WorkerActor(
             slot, self._training.groups[slot], self._training.experiment, self._trainer
@@ -100,15 +102,6 @@ class DataParallelRun:
             exchange = AllReduce(collective, experiment, training.groups, training.vector_bytes)
         return ServerActor(
             site=SERVER, times=self._times, vectors=vectors, server=server, exchange=exchange
-        )
-
-    def _evaluator_actor(self) -> EvaluatorActor:
-        training, experiment = self._training, self._training.experiment
-        module = training.build().to(device_of(training))
-        evaluation = ModelEvaluation(training.model, module, experiment)
-        return EvaluatorActor(
-            lambda is_last, weights: evaluation.measure(weights[0], is_last),
-            lambda weights: encoded(evaluation.model, weights[0], module, training.task),
         )
 
 

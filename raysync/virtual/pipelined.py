@@ -10,23 +10,19 @@ from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from torch import Tensor, nn
-
 from raysync.core.ids import WorkerId
-from raysync.decoupled.cut import Part, joined
+from raysync.decoupled.cut import Part
 from raysync.decoupled.pipelined_topology import Pipelined, server_of
 from raysync.decoupled.pipelines import StageId
-from raysync.decoupled.plan import DecoupledPlan, cut_model
+from raysync.decoupled.plan import DecoupledPlan
+from raysync.decoupled.published_model import PublishedModel
 from raysync.decoupled.stage_computation import StageComputation, StageWork
 from raysync.emulation.fault_plan import FaultPlan
 from raysync.emulation.step_time import StepTime
 from raysync.engine.evaluations import EVALUATOR
 from raysync.engine.messages import BackwardCall, ForwardCall, Message, StepReport
 from raysync.step_fault import NO_FAULT
-from raysync.training.evaluation import ModelEvaluation
-from raysync.training.files.model_file import encoded
 from raysync.training.files.state_file import State
-from raysync.training.worker.buffers import layout_of
 from raysync.virtual.actors import Computed, EvaluatorActor, ServerActor, ServerTimes
 from raysync.virtual.data_parallel import model_server, set_times
 from raysync.virtual.network_routes import NetworkRoutes
@@ -150,7 +146,10 @@ class PipelinedRun:
 
     def actor(self, name: str) -> Actor:
         if name == EVALUATOR:
-            return self._evaluator_actor()
+            training, paradigm = self._plan.training, self._plan.paradigm
+            return EvaluatorActor(
+                PublishedModel(training.model, training.experiment, paradigm, "cpu")
+            )
         for stage in self._plan.shares:
             if name == server_of(stage):
                 return self._server_actor(stage)
@@ -177,20 +176,3 @@ class PipelinedRun:
 
     def _copied_part(self, stage: int) -> Part:
         return copy.deepcopy(self._parts[stage - 1])
-
-    def _evaluator_actor(self) -> EvaluatorActor:
-        training, paradigm = self._plan.training, self._plan.paradigm
-        module, parts = cut_model(training.model, training.experiment.seed, paradigm)
-        stages = [layout_of(part) for part in parts]
-        whole = nn.Sequential(*(item for part in parts for item in part))
-        evaluation = ModelEvaluation(training.model, whole, training.experiment)
-        # its tensors are those of `whole`, and of `module`, which is saved
-        model = evaluation.model
-
-        def vector(means: list[Tensor]) -> Tensor:
-            return joined(means, stages, model.layout)
-
-        return EvaluatorActor(
-            lambda is_last, means: evaluation.measure(vector(means), is_last),
-            lambda means: encoded(model, vector(means), module, training.task),
-        )

@@ -105,7 +105,7 @@ def test_an_evaluator_that_dies_or_freezes_ends_nothing(ray_cluster, run):
 
     def restart(actor_group):
         empty = actor_group.evaluator.__ray_call__.remote(
-            lambda self: setattr(self, "_evaluation", None)
+            lambda self: setattr(self, "_model", None)
         )
         ray_cluster.get(empty)
 

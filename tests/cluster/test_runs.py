@@ -4,7 +4,6 @@ import json
 import os
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -160,8 +159,7 @@ def test_the_threads_of_a_server_block_also_after_a_restart(ray_cluster, session
     group = session._actor_group
     variables = group.servers[0].__ray_call__.remote(lambda self: dict(os.environ))
     assert ray_cluster.get(variables)["OMP_WAIT_POLICY"] == "passive"
-    run_spec = SimpleNamespace(first_server=0, experiment=config.validate({}))
-    spec = group.server_spec(0, run_spec, (None, None), ())
+    [spec] = group.server_specs
     assert spec.options["runtime_env"] == {"env_vars": {"OMP_WAIT_POLICY": "passive"}}
 
 

@@ -86,18 +86,7 @@ def test_what_is_missing_changes_the_count_and_nothing_else(sample, gaps):
 )
 def test_few_repeats_and_none(sample, found):
     assert estimate(sample) == found
-    assert estimate(sample, method="bootstrap") == found
     assert found.low is None or found.low <= 99 <= found.high or found.low == 3.0
-
-
-def test_the_bootstrap_is_for_many_repeats():
-    few, many = [1.0, 2.0, 4.0], list(np.random.default_rng(1).exponential(size=40))
-    assert estimate(few, method="bootstrap") == estimate(few)
-    found = estimate(many, method="bootstrap")
-    assert found == estimate(list(reversed(many)), method="bootstrap"), "repeatable, in any order"
-    assert found.low < found.mean < found.high
-    assert half_width(found) == pytest.approx(half_width(estimate(many)), rel=0.25)
-    assert found.high - found.mean > found.mean - found.low, "skewed, as a t interval cannot be"
 
 
 @given(by_seed, values)

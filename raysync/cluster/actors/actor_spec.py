@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 from uuid import uuid4
@@ -54,10 +54,6 @@ def server_role(number: int) -> Role:
     return Role(f"server-{number}")
 
 
-def worker_roles(slots: Sequence[str]) -> list[Role]:
-    return [Role(f"worker-{number}", slot) for number, slot in enumerate(slots)]
-
-
 @dataclass(frozen=True)
 class Place:
     """The place of a running actor."""
@@ -73,16 +69,21 @@ class Place:
 
 @dataclass(frozen=True, slots=True)
 class ActorSpec:
-    """The specification that a lost actor is restarted from."""
+    """The specification that an actor is started from, and restarted from once lost."""
 
     cls: type
     options: dict[str, Any]  # Ray's options: its bundle, and its share of that
     threads: tuple[int, ...]  # a `threads.Threads`, without importing torch
-    setup: tuple[Any, Any]  # references to the `RunSpec` and the model
     actor_group: str
     role: Role  # of its first life
+    setup: tuple[Any, ...] = ()  # references to the `RunSpec` and the model of the present run
     # a reference to a server's state in the checkpoint that the run was resumed from, if any
     state: tuple[Any, ...] = ()
+
+    def start(self, life: int = 1) -> Any:
+        role = replace(self.role, life=life)
+        options = self.options | {"name": role.name(self.actor_group)}
+        return ray.remote(self.cls).options(**options).remote(self.threads, role)
 
     def spawn(self, life: int, *state: Any) -> tuple[Any, Any]:
         """Start the actor's next life; return its handle, and a reference to its `Place` once
@@ -90,9 +91,7 @@ class ActorSpec:
 
         `state` refers to the state that a server begins with, instead of its first.
         """
-        role = replace(self.role, life=life)
-        options = self.options | {"name": role.name(self.actor_group)}
-        actor = ray.remote(self.cls).options(**options).remote(self.threads, role)
+        actor = self.start(life)
         return actor, actor.reset.remote(*self.setup, *(state or self.state))
 
 
