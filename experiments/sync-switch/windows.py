@@ -77,7 +77,7 @@ def train(trial: Trial, data: Path) -> Trial:
 
 
 def tried_rates(make: Train, table: Path) -> pd.DataFrame:
-    """Try each rate under both paradigms, and smaller ones while the smallest is the best of one."""
+    """Try each rate under both paradigms, and halves while the smallest is the best of one."""
     rates = list(RATES)
     while True:
         grid = [
