@@ -21,7 +21,6 @@ from raysync.cli.progress_lines import RunLines
 from raysync.cli.run_view import RunView
 from raysync.errors import ConfigError
 from raysync.record.checkpoints import CHECKPOINTS
-from raysync.record.closed_status import closed_status
 from raysync.record.event_text import EventText
 from raysync.record.journal_tail import JournalTail
 from raysync.record.measures import Measures
@@ -149,16 +148,12 @@ class Watcher:
 
     def run(self, *, once: bool = False) -> None:
         """Show the run until its end, or only its current status; the last view stays."""
-        if once or self._console.is_terminal:
-            self._status = closed_status(self._record)
-        if self._status is not None:
-            self._journal.read(0)  # only the header
-        elif once:
-            for _ in self._read(once=True):
-                pass
-        elif self._console.is_terminal:
+        if self._console.is_terminal and not once:
             self._run_on_terminal()
             return
+        if once:
+            for _ in self._read(once=True):
+                pass
         else:
             self._run_in_lines()
         self._console.print(self._view())
