@@ -532,9 +532,9 @@ def windows(results: Results) -> str:
                 str(workers),
                 ARMS[arm],
                 f"{repeats.lr.iloc[0]:g}",
-                mean_cell(repeats, "percent", lambda _: ".2f"),
-                *(("", "") if repeats is bsp else (str(gap), gap.verdict)),
-                mean_cell(repeats, "train_loss", lambda _: ".3f"),
+                mean_cell(repeats, "percent", ".2f"),
+                *(("", "") if repeats.equals(bsp) else (str(gap), gap.verdict)),
+                mean_cell(repeats, "train_loss", ".3f"),
                 ratio_cell(ratio(repeats, bsp, "virtual_s")),
                 str(repeats.diverged.sum()),
             ]
