@@ -248,7 +248,9 @@ def _edges(results: Results) -> tuple[list[float], int]:
     number of all choices.
     """
     losses, cells = [], 0
-    for _, part in _trained(results, "rates").groupby(["method", "speeds", "steps"]):
+    rates = _trained(results, "rates")
+    rates = rates[~rates.method.isin(["plain bsp", "diloco, inner rate"])]
+    for _, part in rates.groupby(["method", "speeds", "steps"]):
         best, second, *_ = part.sort_values("lr").loss
         cells += 1
         if best == part.loss.min():

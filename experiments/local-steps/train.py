@@ -43,6 +43,10 @@ SYNC, ASYNC = (0.1, 0.2, 0.35, 0.7, 1.0), (0.0125, 0.025, 0.05, 0.1, 0.2)
 PLAIN = (0.06, 0.125, 0.25, 0.5, 1.0)
 """Outer rates that are tried. (With the three upper ones alone, the smallest was the best of most
 methods; so they were extended before any other run.)"""
+ADAMW = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
+"""Rates of AdamW that are tried where local steps are compared with an exchange at each step."""
+DILOCO = {8: 0.2, 32: 0.7}
+"""Steps -> the outer rate that was best for `diloco`."""
 OF_SPEEDS = {"async, dylu", "async, dn, dylu", "quorum", "ssp", "lagtuner"}
 """The methods that are one of the others, bit for bit, where all workers are equally fast."""
 OF_EQUAL = {"snoo", "diloco, sgd outside"}
@@ -93,7 +97,12 @@ def settings_of(run: Trial, model: Path, output: Path, second: float = 1.0) -> d
         "cluster": {"wire": wire},
     }
     if method == "plain bsp":  # AdamW on the server, a push for each batch
-        return settings | {"paradigm": "bsp", "update": INNER}
+        return settings | {"paradigm": "bsp", "update": INNER | {"lr": lr}}
+    if method == "diloco, inner rate":  # the outer one is the best of `diloco`
+        outer = NESTEROV | {"lr": DILOCO[steps]}
+        return settings | {
+            "paradigm": around("bsp", steps), "local": INNER | {"lr": lr}, "update": outer
+        }  # fmt: skip
     paradigm, update, _ = methods(steps, second)[method]
     return settings | {"paradigm": paradigm, "local": INNER, "update": update | {"lr": lr}}
 
@@ -144,6 +153,9 @@ def tuning() -> Iterator[Trial]:
             for method, (_, _, rates) in methods(steps).items():
                 for lr in () if method in apart else rates:
                     yield run(method, speeds, steps, "float32", lr, TUNING_SEED)
+    for method, steps in (("plain bsp", 1), *(("diloco, inner rate", steps) for steps in STEPS)):
+        for lr in ADAMW:
+            yield run(method, "equal", steps, "float32", lr, TUNING_SEED)
 
 
 def measured(tried: pd.DataFrame) -> Iterator[Trial]:
@@ -152,8 +164,6 @@ def measured(tried: pd.DataFrame) -> Iterator[Trial]:
     for row in best.itertuples():
         for seed in SEEDS:
             yield run(row.method, row.speeds, row.steps, "float32", row.lr, seed)
-    for seed in SEEDS:
-        yield run("plain bsp", "equal", 1, "float32", INNER["lr"], seed)
 
 
 def coded(tried: pd.DataFrame) -> Iterator[Trial]:
