@@ -249,7 +249,7 @@ def _edges(results: Results) -> tuple[list[float], int]:
     """
     losses, cells = [], 0
     rates = _trained(results, "rates")
-    rates = rates[~rates.method.isin(["plain bsp", "diloco, inner rate"])]
+    rates = rates[~rates.method.str.contains("plain bsp|inner rate|cosine")]  # outer ones
     for _, part in rates.groupby(["method", "speeds", "steps"]):
         best, second, *_ = part.sort_values("lr").loss
         cells += 1

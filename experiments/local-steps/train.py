@@ -45,6 +45,8 @@ PLAIN = (0.06, 0.125, 0.25, 0.5, 1.0)
 methods; so they were extended before any other run.)"""
 ADAMW = (0.0005, 0.001, 0.002, 0.004, 0.008, 0.016)
 """Rates of AdamW that are tried where local steps are compared with an exchange at each step."""
+OF_ADAMW = ("plain bsp", "diloco, inner rate", "plain bsp, cosine", "diloco, cosine")
+"""The methods whose rate is that of AdamW, constant or falling to 0."""
 DILOCO = {8: 0.2, 32: 0.7}
 """Steps -> the outer rate that was best for `diloco`."""
 OF_SPEEDS = {"async, dylu", "async, dn, dylu", "quorum", "ssp", "lagtuner"}
@@ -96,13 +98,12 @@ def settings_of(run: Trial, model: Path, output: Path, second: float = 1.0) -> d
         "output": str(output / f"{method}-{speeds}-{steps}-{wire}-{lr}-{seed}"),
         "cluster": {"wire": wire},
     }
-    if method == "plain bsp":  # AdamW on the server, a push for each batch
-        return settings | {"paradigm": "bsp", "update": INNER | {"lr": lr}}
-    if method == "diloco, inner rate":  # the outer one is the best of `diloco`
+    adamw = INNER | {"lr": lr, "schedule": "cosine" if method.endswith("cosine") else "constant"}
+    if method.startswith("plain bsp"):  # AdamW on the server, a push for each batch
+        return settings | {"paradigm": "bsp", "update": adamw}
+    if method in OF_ADAMW:
         outer = NESTEROV | {"lr": DILOCO[steps]}
-        return settings | {
-            "paradigm": around("bsp", steps), "local": INNER | {"lr": lr}, "update": outer
-        }  # fmt: skip
+        return settings | {"paradigm": around("bsp", steps), "local": adamw, "update": outer}
     paradigm, update, _ = methods(steps, second)[method]
     return settings | {"paradigm": paradigm, "local": INNER, "update": update | {"lr": lr}}
 
@@ -153,9 +154,10 @@ def tuning() -> Iterator[Trial]:
             for method, (_, _, rates) in methods(steps).items():
                 for lr in () if method in apart else rates:
                     yield run(method, speeds, steps, "float32", lr, TUNING_SEED)
-    for method, steps in (("plain bsp", 1), *(("diloco, inner rate", steps) for steps in STEPS)):
-        for lr in ADAMW:
-            yield run(method, "equal", steps, "float32", lr, TUNING_SEED)
+    for method in OF_ADAMW:
+        for steps in (1,) if method.startswith("plain") else STEPS:
+            for lr in ADAMW:
+                yield run(method, "equal", steps, "float32", lr, TUNING_SEED)
 
 
 def measured(tried: pd.DataFrame) -> Iterator[Trial]:
