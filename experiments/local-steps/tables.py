@@ -20,6 +20,8 @@ QUESTIONS = (
     ("5", "ssp", "async", "unequal"),
     ("5", "lagtuner", "async", "unequal"),
     ("6", "snoo", "diloco", "equal"),
+    ("8", "diloco, inner rate", "plain bsp", "equal"),
+    ("9", "diloco, cosine", "plain bsp, cosine", "equal"),
 )
 """Number of the question, a method, what it is compared with, the speeds."""
 
@@ -110,7 +112,18 @@ def facts(results: Results) -> dict[str, str]:
         "next to edges": f"{min(edges):.3f} to {max(edges):.3f}",
         "most computing": f"{len(computing_off)}",
         "most computing off": f"{computing_off.max():.0%}",
-        "plain bsp": _text(estimate(list(trained[trained.method == "plain bsp"].loss)), "{:.3f}"),
+        **{
+            name: _text(estimate(list(trained[trained.method == name].loss)), "{:.3f}")
+            for name in ("plain bsp", "plain bsp, cosine")
+        },
+        **{
+            f"cost {steps}{schedule}": _text(
+                _difference(trained, f"diloco{ours}", f"plain bsp{schedule}", "equal", steps),
+                "{:+.3f}",
+            )
+            for steps in (8, 32)
+            for ours, schedule in ((", inner rate", ""), (", cosine", ", cosine"))
+        },
         "least": f"{ratios['measured'].min():.2f}",
         "most": f"{ratios['measured'].max():.2f}",
         "points": str(len(ratios["measured"])),
@@ -156,13 +169,13 @@ def _methods(rows: pd.DataFrame) -> str:
         [
             [f"{name}", *(cells.get((name, *column), "-") for column in columns)]
             for name in names
-            if name != "plain bsp"
+            if not name.startswith("plain bsp")
         ],
     )
 
 
 def _difference(rows: pd.DataFrame, ours: str, theirs: str, speeds: str, steps: int) -> Estimate:
-    part = rows[(rows.speeds == speeds) & (rows.steps == steps)]
+    part = rows[(rows.speeds == speeds) & rows.steps.isin([1, steps])]  # 1: plain BSP
     return paired_difference(
         by_seed(part[part.method == ours], "loss"), by_seed(part[part.method == theirs], "loss")
     )
@@ -226,6 +239,11 @@ def _claims(results: Results) -> str:
             "its toy: asynchrony loses under outer momentum",
             of_toy,
             "undecided: rates not tuned, half of the phases",
+        ),
+        (
+            "ours: diloco less BSP without local steps, rates that fall to 0",
+            less("diloco, cosine", "plain bsp, cosine", "equal"),
+            None,
         ),
         ("ours: quorum with grace less diloco", less("quorum", "diloco", "unequal"), None),
         ("ours: one worker with the outer step less diloco", less("snoo", "diloco", "equal"), None),
