@@ -49,6 +49,12 @@ OF_ADAMW = ("plain bsp", "diloco, inner rate", "plain bsp, cosine", "diloco, cos
 """The methods whose rate is that of AdamW, constant or falling to 0."""
 DILOCO = {8: 0.2, 32: 0.7}
 """Steps -> the outer rate that was best for `diloco`."""
+FALLING = {"lr": 0.004, "schedule": "cosine"}
+"""AdamW's rate where outer ones are chosen anew: the best of `diloco, cosine` with 32 steps."""
+OF_FALLING = (
+    ("diloco", "equal"), ("async", "equal"),
+    ("diloco", "unequal"), ("async", "unequal"), ("quorum", "unequal"),
+)  # fmt: skip
 OF_SPEEDS = {"async, dylu", "async, dn, dylu", "quorum", "ssp", "lagtuner"}
 """The methods that are one of the others, bit for bit, where all workers are equally fast."""
 OF_EQUAL = {"snoo", "diloco, sgd outside"}
@@ -104,8 +110,9 @@ def settings_of(run: Trial, model: Path, output: Path, second: float = 1.0) -> d
     if method in OF_ADAMW:
         outer = NESTEROV | {"lr": DILOCO[steps]}
         return settings | {"paradigm": around("bsp", steps), "local": adamw, "update": outer}
-    paradigm, update, _ = methods(steps, second)[method]
-    return settings | {"paradigm": paradigm, "local": INNER, "update": update | {"lr": lr}}
+    inner = INNER | FALLING if method.endswith(", falling") else INNER
+    paradigm, update, _ = methods(steps, second)[method.removesuffix(", falling")]
+    return settings | {"paradigm": paradigm, "local": inner, "update": update | {"lr": lr}}
 
 
 def train(run: Trial, model: Path, output: Path) -> Trial:
@@ -154,6 +161,9 @@ def tuning() -> Iterator[Trial]:
             for method, (_, _, rates) in methods(steps).items():
                 for lr in () if method in apart else rates:
                     yield run(method, speeds, steps, "float32", lr, TUNING_SEED)
+    for method, speeds in OF_FALLING:
+        for lr in methods(32)[method][2]:
+            yield run(f"{method}, falling", speeds, 32, "float32", lr, TUNING_SEED)
     for method in OF_ADAMW:
         for steps in (1,) if method.startswith("plain") else STEPS:
             for lr in ADAMW:
