@@ -1,6 +1,6 @@
 """Train a small language model with local steps in many ways: results/local-steps.train.csv.
 
-    python experiments/local-steps/train.py RUNS                  (20 minutes of two cores)
+    python experiments/local-steps/train.py RUNS                  (25 minutes of two cores)
     python experiments/local-steps/train.py RUNS --ray            (15 minutes, after the first)
     python experiments/labbook.py
 
