@@ -1,6 +1,6 @@
 """What does a bound on the lead buy? results/bounds.*.csv, in virtual time.
 
-    python experiments/lagtuner/bounds.py --data DATA      (45 minutes of two cores)
+    python experiments/lagtuner/bounds.py --data DATA      (55 minutes of two cores)
     python experiments/labbook.py
 
 notes.md says what is compared; it was written before the first run. Rows that are there are not
@@ -50,7 +50,12 @@ ARMS: dict[str, Any] = {
     "asp": "asp",
     "balanced": "balanced",
 }
-OF_ALIKE = ("ssp 0", "ssp 3", "ssp 15", "asp")
+FIRST_TWO: dict[str, Any] = {
+    "k-sync 2": {"name": "k-sync", "k": 2},
+    "quorum 2": {"name": "quorum", "k": 2},
+}
+"""They wait for the first two workers; the pushes of the others are dropped, or come later."""
+OF_ALIKE = ("ssp 0", "ssp 3", "ssp 15", "asp", "balanced", *FIRST_TWO)
 RATES = (0.0125, 0.025, 0.05, 0.1, 0.2)
 
 
@@ -61,7 +66,7 @@ def train(trial: Trial, data: Path) -> Trial:
         | CLUSTERS[trial["cluster"]]
         | {
             "seed": trial["seed"],
-            "paradigm": ARMS[trial["arm"]],
+            "paradigm": (ARMS | FIRST_TWO)[trial["arm"]],
             "update": COMMON["update"] | {"lr": trial["lr"]},
             "data": SHARDS[trial["shards"]] | {"data_dir": str(data)},
         }
@@ -79,6 +84,8 @@ def arms() -> Iterator[Trial]:
     for cluster in CLUSTERS:
         for arm in ARMS:
             yield {"shards": "skewed", "cluster": cluster, "arm": arm}
+    for arm in FIRST_TWO:
+        yield {"shards": "skewed", "cluster": "four unequal", "arm": arm}
     for arm in OF_ALIKE:
         yield {"shards": "alike", "cluster": "four unequal", "arm": arm}
 
