@@ -21,6 +21,8 @@ SETTINGS = {  # name in tables -> what differs from K = 4, S = 2
     "pipeline": {"groups": 1},
     "K = 2": {"modules": 2},
     "S = 4": {"groups": 4},
+    "four replicas": {"modules": 1, "groups": 4},
+    "eight replicas": {"modules": 1, "groups": 8},
     "shrink": {"shrink": 0.5},
     "latest": {"weights": "latest"},
     "ssp": {"sync": {"name": "ssp", "staleness": 3}},
@@ -33,6 +35,12 @@ SHOWN = {
     "both": "both: K = 4, S = 2",
 }
 FACTORS = {
+    "four devices": {
+        "four replicas": "K = 1, S = 4",
+        "K = 2": "K = 2, S = 2",
+        "pipeline": "K = 4, S = 1",
+    },
+    "eight devices": {"eight replicas": "K = 1, S = 8", "both": "K = 4, S = 2"},
     "modules (S = 2)": {"data-parallel": "K = 1", "K = 2": "K = 2", "both": "K = 4"},
     "groups (K = 4)": {"pipeline": "S = 1", "both": "S = 2", "S = 4": "S = 4"},
     "shrink": {"both": "beta = 1", "shrink": "beta = 0.5"},
@@ -84,10 +92,16 @@ def facts(results: Results) -> dict[str, str]:
     pace = overlaps(results).groupby(["file", "locked"]).batches_per_s.mean()
     for name in OVERLAPS:
         cells[f"batches, {name}"] = ratio_text(pace[name, False] / pace[name, True])
-    for name in ("K = 2", "both", "shrink"):
-        cells[f"{name} against data-parallel"] = points_cell(
-            *(trials[trials.setting == each] for each in (name, "data-parallel"))
-        )
+    for name, other in (
+        ("K = 2", "data-parallel"),
+        ("both", "data-parallel"),
+        ("shrink", "data-parallel"),
+        ("K = 2", "four replicas"),
+        ("both", "eight replicas"),
+    ):
+        pair = [trials[trials.setting == each] for each in (name, other)]
+        cells[f"{name} against {other}"] = points_cell(*pair)
+        cells[f"{name} in {other}'s"] = ratio_cell(ratio(*pair, "seconds"))
     norms = results.of_runs("gradient-norm")
     for modules in (1, 4):
         falling = norms[(norms.modules == modules) & (norms.schedule == "inverse-sqrt")]
