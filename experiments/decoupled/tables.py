@@ -101,7 +101,7 @@ def facts(results: Results) -> dict[str, str]:
     ):
         pair = [trials[trials.setting == each] for each in (name, other)]
         cells[f"{name} against {other}"] = points_cell(*pair)
-        cells[f"{name} in {other}'s"] = ratio_cell(ratio(*pair, "seconds"))
+        cells[f"{name} / {other}, seconds"] = ratio_cell(ratio(*pair, "seconds"))
     norms = results.of_runs("gradient-norm")
     for modules in (1, 4):
         falling = norms[(norms.modules == modules) & (norms.schedule == "inverse-sqrt")]

@@ -25,8 +25,7 @@ class SweepProgress:
     running: int
     done: int  # including failed ones
     failed: int
-    progress: float
-    """Of all trials together; each counts 1 when it is done."""
+    progress: float  # of all trials together: each counts 1 when it is done
 
     @classmethod
     def of(cls, trials: Sequence[Trial]) -> SweepProgress:
