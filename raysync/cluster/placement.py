@@ -330,8 +330,8 @@ def _late_text(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode], deadline
 
 def _crowded_text(bundles: Sequence[Bundle], nodes: Sequence[ClusterNode]) -> str:
     return (
-        "cluster: the run does not fit, although nothing else runs: each of these must fit on one"
-        f" node. Requested: {_count_bundles(bundles)}.\n{_offer(nodes)}."
+        "cluster: the run does not fit, although nothing else runs: the nodes cannot hold these"
+        f" together, each on one node. Requested: {_count_bundles(bundles)}.\n{_offer(nodes)}."
     )
 
 

@@ -272,23 +272,19 @@ class Driver:
             error.add_note(f"at {event}, in {line_in_paradigm(error)}")
             raise
         self.lines.append(Entry(event, decisions, report))
-        for index, decision in enumerate(decisions):
-            # the two that make calls; an update also needs what follows it
-            if isinstance(decision, Release):
-                self.release(decision)
-            elif isinstance(decision, Apply):
-                self._apply(decision, decisions, index)
-                if self.status:
-                    return
-            else:
-                self._carry_out(decision)
+        for index in range(len(decisions)):
+            self._carry_out(decisions, index)
+            if self.status:
+                return
 
-    def _carry_out(
-        self, decision: Hold | Note | Suspend | Restore | Switch | Drop | SetTimer
-    ) -> None:
-        match decision:
+    def _carry_out(self, decisions: Sequence[Decision], index: int) -> None:
+        match decision := decisions[index]:
+            case Release():
+                self.release(decision)
+            case Apply():
+                self._apply(decision, decisions, index)
             case Hold() | Note() | Suspend() | Restore():
-                pass  # done by the roster; only a Release is a call
+                pass  # done by the roster: no call
             case Switch():
                 self.backend.enter_phase(decision.to)
             case Drop():
