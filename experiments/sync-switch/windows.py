@@ -55,17 +55,25 @@ MOMENTA: dict[str, Any] = {
 }
 """Name -> what momentum does under ASP, after 6.25 % of BSP."""
 OF_SIXTEEN = ("asp", "bsp 0.0625", "bsp 0.5", "bsp")
+EARLY = "early drop: "
+EARLY_ARMS = ("bsp", "asp in quarter 2")
+"""Run with drops of the learning rate at 25 and 75 % of the work, too; `EARLY` is before their
+names."""
 
 
 def train(trial: Trial, data: Path) -> Trial:
     """Train; return what came out."""
     arm = trial["arm"]
-    phases = {"phases": {"asp": MOMENTA[arm]}} if arm in MOMENTA else {}
+    update = COMMON["update"] | {"lr": trial["lr"]}
+    if arm in MOMENTA:
+        update |= {"phases": {"asp": MOMENTA[arm]}}
+    if arm.startswith(EARLY):
+        update |= {"schedule": update["schedule"] | {"milestones": [0.25, 0.75]}}
     settings = COMMON | {
         "seed": trial["seed"],
-        "paradigm": ARMS["bsp 0.0625" if arm in MOMENTA else arm],
+        "paradigm": ARMS["bsp 0.0625" if arm in MOMENTA else arm.removeprefix(EARLY)],
         "workers": [COMMON["workers"][0] | {"count": trial["workers"]}],
-        "update": COMMON["update"] | {"lr": trial["lr"]} | phases,
+        "update": update,
         "data": COMMON["data"] | {"data_dir": str(data)},
     }
     record = trained(settings)
@@ -114,6 +122,10 @@ def measured(tried: pd.DataFrame) -> Iterator[Trial]:
     for seed in SEEDS:
         for arm in OF_SIXTEEN:
             yield {"arm": arm, "workers": 16, "seed": seed, "lr": lr}
+    for seed in SEEDS:
+        for arm in EARLY_ARMS:
+            yield {"arm": EARLY + arm, "workers": 8, "seed": seed, "lr": lr}
+        yield {"arm": "asp", "workers": 1, "seed": seed, "lr": lr}
 
 
 def main() -> None:
