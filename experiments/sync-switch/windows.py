@@ -54,6 +54,8 @@ MOMENTA: dict[str, Any] = {
     },
 }
 """Name -> what momentum does under ASP, after 6.25 % of BSP."""
+AT_BSPS_RATE = ("bsp 0.0625", "bsp 0.5")
+"""Run at the best rate of BSP, too."""
 OF_SIXTEEN = ("asp", "bsp 0.0625", "bsp 0.5", "bsp")
 EARLY = "early drop: "
 EARLY_ARMS = ("bsp", "asp in quarter 2")
@@ -108,17 +110,22 @@ def common_rate(tried: pd.DataFrame) -> float:
     return float(good.index.max() if len(good) else accuracy.sum(axis="columns").idxmax())
 
 
+def best_rate(tried: pd.DataFrame, arm: str) -> float:
+    """Return the rate at which a paradigm was most accurate."""
+    of_arm = tried[tried.arm == arm]
+    return float(of_arm.lr[of_arm.accuracy.idxmax()])
+
+
 def measured(tried: pd.DataFrame) -> Iterator[Trial]:
     """Yield the runs that count, those that decide most first."""
     lr = common_rate(tried)
     for seed in SEEDS:
         for arm in ARMS:
             yield {"arm": arm, "workers": 8, "seed": seed, "lr": lr}
-    for arm in ("asp", "bsp"):  # each at its own rate, too
-        own = tried[tried.arm == arm]
-        best = float(own.lr[own.accuracy.idxmax()])
-        for seed in SEEDS if best != lr else ():
-            yield {"arm": arm, "workers": 8, "seed": seed, "lr": best}
+    own = {arm: best_rate(tried, arm) for arm in ("asp", "bsp")}
+    for arm, rate in own.items():
+        for seed in SEEDS if rate != lr else ():
+            yield {"arm": arm, "workers": 8, "seed": seed, "lr": rate}
     for seed in SEEDS:
         for arm in OF_SIXTEEN:
             yield {"arm": arm, "workers": 16, "seed": seed, "lr": lr}
@@ -126,6 +133,9 @@ def measured(tried: pd.DataFrame) -> Iterator[Trial]:
         for arm in EARLY_ARMS:
             yield {"arm": EARLY + arm, "workers": 8, "seed": seed, "lr": lr}
         yield {"arm": "asp", "workers": 1, "seed": seed, "lr": lr}
+    for seed in SEEDS if own["bsp"] != lr else ():
+        for arm in AT_BSPS_RATE:
+            yield {"arm": arm, "workers": 8, "seed": seed, "lr": own["bsp"]}
 
 
 def main() -> None:
