@@ -89,10 +89,7 @@ def tower_facts(results: Results) -> dict[str, str]:
     """Return training times in ASP's and in BSP's own, under both readings."""
     seconds = tower_times(results).set_index(["profile", "reading", "fraction"]).seconds
     eight = seconds["8-k80"]
-    cells = {
-        "BSP in ASP's": ratio_text(eight["processes", 1] / eight["processes", 0]),
-        "BSP as towers in ASP's": ratio_text(eight["towers", 1] / eight["towers", 0]),
-    }
+    cells = {"BSP in ASP's": ratio_text(eight["processes", 1] / eight["processes", 0])}
     for (profile, reading, fraction), value in seconds.items():
         faster = ratio_text(seconds[profile, reading, 1] / value)
         cells[f"speed {profile} {fraction:g} {reading}"] = faster
@@ -119,8 +116,6 @@ def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
     """Draw the picture."""
     from pictures import draw_gaps
 
-    if not has_run(results, "train"):
-        return
     found, runs = windows_of(results), authors_runs(results)
     theirs = runs[runs.setup == 1]
     shares = {0.0: "asp"} | {share: f"bsp {share:.4g}" for share in SHARES}
@@ -131,7 +126,7 @@ def draw(results: Results, sweeps: Mapping[str, SweepRecord]) -> None:
                 share: gap(theirs, share) for share in sorted(set(theirs.bsp_share) - {1})
             },
         },
-        {f"quarter {number}": found.gap(arm) for number, arm in enumerate(QUARTERS, 1)},
+        {str(number): found.gap(arm) for number, arm in enumerate(QUARTERS, 1)},
         HERE / "windows.svg",
     )
 
@@ -202,7 +197,6 @@ def authors_facts(results: Results) -> dict[str, str]:
         seconds = runs.groupby("bsp_share").seconds.mean()
         for share in seconds.index.drop(1):
             cells[f"authors, {setup}, {share:g}"] = str(gap(runs, share))
-            cells[f"authors, {setup}, {share:g}, surely"] = f"{gap(runs, share).within:.2f}"
             cells[f"authors, {setup}, {share:g}, faster"] = ratio_text(seconds[1] / seconds[share])
             if share and 0 in seconds:
                 cells[f"authors, {setup}, {share:g}, less ASP"] = str(gap(runs, share, 0))
@@ -291,21 +285,24 @@ def batch(results: Results) -> str:
     )
 
 
+def momentum_gaps(results: Results) -> dict[str, tuple[pd.DataFrame, Gap]]:
+    """Return, by the momentum under ASP after 6.25 % of BSP, the runs and what it changes."""
+    runs, usual = results.of_runs("windows.momentum", "windows"), windows_of(results)
+    runs = runs.assign(percent=100 * runs.accuracy)
+    return {
+        arm: (repeats, paired_gap(repeats, usual.of("bsp 0.0625"), HALF_A_POINT))
+        for arm in MOMENTA
+        for repeats in [runs[runs.arm == arm]]
+    }
+
+
 def momentum(results: Results) -> str:
     """Tabulate by the momentum under ASP, after 6.25 % of BSP."""
-    if not has_run(results, "momentum"):
-        return NOT_RUN
-    found = windows_of(results)
-    usual = found.of("bsp 0.0625")
-    runs = results.of_runs("windows.momentum", "windows")
-    runs = runs.assign(percent=100 * runs.accuracy)
-    rows = [["0.9, unchanged", mean_cell(usual, "percent", lambda _: ".2f"), "", "", "0"]]
-    for arm, text in MOMENTA.items():
-        repeats = runs[runs.arm == arm]
-        change = paired_gap(repeats, usual, HALF_A_POINT)
-        accuracy = mean_cell(repeats, "percent", lambda _: ".2f")
-        diverged = str(repeats.diverged.sum())
-        rows.append([text, accuracy, str(change), change.verdict, diverged])
+    usual = windows_of(results).of("bsp 0.0625")
+    rows = [["0.9, unchanged", mean_cell(usual, "percent", ".2f"), "", "", "0"]]
+    for arm, (repeats, change) in momentum_gaps(results).items():
+        accuracy, diverged = mean_cell(repeats, "percent", ".2f"), str(repeats.diverged.sum())
+        rows.append([MOMENTA[arm], accuracy, str(change), change.verdict, diverged])
     return markdown(["momentum under ASP", "accuracy %", "less 0.9, points", "", "diverged"], rows)
 
 
@@ -453,7 +450,6 @@ def switch_cost(results: Results) -> str:
 
 HALF_A_POINT = 0.5
 """The margin of windows.py, set before its first run."""
-NOT_RUN = "Not run yet: 3.5 hours of two cores."
 SHARES = (0.03125, 0.0625, 0.125, 0.25, 0.5)
 MOMENTA = {
     "momentum 0": "0",
@@ -462,6 +458,7 @@ MOMENTA = {
     "momentum exponential": "from 0.125 to 0.9, exponentially over 25 %",
 }
 """The name of an arm in windows.momentum.csv -> in tables."""
+EARLY = "early drop: "
 QUARTERS = tuple(f"asp in quarter {number}" for number in (1, 2, 3, 4))
 ARMS = {
     "bsp": "BSP",
@@ -498,14 +495,9 @@ class Windows:
         return paired_gap(self.of(ours, workers), self.of(theirs, workers), HALF_A_POINT)
 
     def own(self, arm: str) -> pd.DataFrame:
-        """Return the repeats at the rate that is best for BSP or for ASP."""
+        """Return the repeats at another rate than the common one: the best of BSP, or of ASP."""
         others = self.runs[(self.runs.arm == arm) & (self.runs.lr != self.lr)]
         return self.of(arm) if others.empty else others
-
-
-def has_run(results: Results, part: str) -> bool:
-    """Return whether the runs of a part of windows.py are there."""
-    return (results.folder / "results" / f"windows.{part}.csv").is_file()
 
 
 def windows_of(results: Results) -> Windows:
@@ -516,26 +508,33 @@ def windows_of(results: Results) -> Windows:
 
 def windows(results: Results) -> str:
     """Tabulate accuracy, training loss and time by what was BSP and what ASP."""
-    if not has_run(results, "train"):
-        return NOT_RUN
     found, rows = windows_of(results), []
-    parts = [(8, arm, found.of(arm)) for arm in ARMS]
-    parts += [(8, arm, found.own(arm)) for arm in ("bsp", "asp") if len(found.own(arm).lr)]
-    parts += [(16, arm, found.of(arm, 16)) for arm in ARMS]
-    for workers, arm, repeats in parts:
-        if repeats.empty:
-            continue
-        bsp = found.of("bsp", workers)
-        gap = paired_gap(repeats, bsp, HALF_A_POINT)
+    bsp, early_bsp = found.of("bsp"), found.of(f"{EARLY}bsp")
+    parts = [(8, ARMS[arm], found.of(arm), bsp) for arm in ARMS]
+    parts += [
+        (8, ARMS[arm], found.own(arm), found.own("bsp"))
+        for arm in ("bsp", "bsp 0.5", "bsp 0.0625", "asp")
+    ]
+    parts += [
+        (8, f"{ARMS[arm]}, drops at 25 and 75 %", found.of(f"{EARLY}{arm}"), early_bsp)
+        for arm in ("bsp", QUARTERS[1])
+    ]
+    parts += [(1, "ASP", found.of("asp", 1), bsp)]
+    parts += [
+        (16, ARMS[arm], found.of(arm, 16), found.of("bsp", 16))
+        for arm in ("bsp", "bsp 0.5", "bsp 0.0625", "asp")
+    ]
+    for workers, paradigm, repeats, base in parts:
+        gap = paired_gap(repeats, base, HALF_A_POINT)
         rows.append(
             [
                 str(workers),
-                ARMS[arm],
+                paradigm,
                 f"{repeats.lr.iloc[0]:g}",
                 mean_cell(repeats, "percent", ".2f"),
-                *(("", "") if repeats.equals(bsp) else (str(gap), gap.verdict)),
+                *(("", "") if repeats.equals(base) else (str(gap), gap.verdict)),
                 mean_cell(repeats, "train_loss", ".3f"),
-                ratio_cell(ratio(repeats, bsp, "virtual_s")),
+                ratio_cell(ratio(repeats, base, "virtual_s")),
                 str(repeats.diverged.sum()),
             ]
         )
@@ -557,23 +556,26 @@ def windows(results: Results) -> str:
 
 def windows_facts(results: Results) -> dict[str, str]:
     """Return the contrasts that notes.md declares."""
-    if not has_run(results, "train"):
-        return {}
     found = windows_of(results)
     pairs = {
         **{arm: found.gap(arm) for arm in ARMS if arm != "bsp"},
         "order": found.gap("bsp 0.5", "asp 0.5"),
         "first less fourth": found.gap(QUARTERS[0], QUARTERS[3]),
+        "first less second": found.gap(QUARTERS[0], QUARTERS[1]),
         "6.25 less asp": found.gap("bsp 0.0625", "asp"),
         "16, asp": found.gap("asp", workers=16),
+        "16, bsp 0.5": found.gap("bsp 0.5", workers=16),
         "16, 6.25 less 50": found.gap("bsp 0.0625", "bsp 0.5", 16),
         "own rates": paired_gap(found.own("asp"), found.own("bsp"), HALF_A_POINT),
+        "BSP's rate, 50": paired_gap(found.own("bsp 0.5"), found.own("bsp"), HALF_A_POINT),
+        "BSP's rate, 6.25": paired_gap(found.own("bsp 0.0625"), found.own("bsp"), HALF_A_POINT),
+        "BSP, own rate": paired_gap(found.own("bsp"), found.of("bsp"), HALF_A_POINT),
+        "early drop, second quarter": found.gap(f"{EARLY}{QUARTERS[1]}", f"{EARLY}bsp"),
+        "one worker": paired_gap(found.of("asp", 1), found.of("bsp"), HALF_A_POINT),
     }
     facts = {f"windows, {name}": str(gap) for name, gap in pairs.items()}
-    facts |= {f"windows verdict, {name}": gap.verdict for name, gap in pairs.items()}
+    for arm, (_, change) in momentum_gaps(results).items():
+        facts[f"windows momentum, {arm.removeprefix('momentum ')}"] = str(change)
     for arm in ("bsp", "bsp 0.0625", "asp"):
-        facts[f"windows loss, {arm}"] = mean_cell(found.of(arm), "train_loss", lambda _: ".3f")
-        facts[f"windows accuracy, {arm}"] = mean_cell(found.of(arm), "percent", lambda _: ".1f")
-    facts["windows lr"] = f"{found.lr:g}"
-    facts["windows diverged"] = str(found.runs.diverged.sum())
+        facts[f"windows loss, {arm}"] = mean_cell(found.of(arm), "train_loss", ".3f")
     return facts

@@ -318,7 +318,7 @@ def _check_step_numbers(rows: pd.DataFrame, step: str) -> None:
     order = numbers.drop_duplicates()  # the steps of all ranks
     steps, change = order["step"].to_numpy(), order.diff()
     follows = (change["step"] == 1) & change["epoch"].isin([0, 1])
-    follows |= (change["epoch"] == 1) & (order["step"] == steps[0])  # each epoch counts anew
+    follows |= (change["epoch"] == 1) & (order["step"] == steps[0])  # each epoch starts over
     place = numbers.groupby([*NUMBERED]).ngroup().to_numpy()
     expected = rows.groupby("rank", observed=True).cumcount().to_numpy()
     is_repeated = rows.duplicated(["rank", *NUMBERED]).to_numpy()
