@@ -54,8 +54,8 @@ MOMENTA: dict[str, Any] = {
     },
 }
 """Name -> what momentum does under ASP, after 6.25 % of BSP."""
-AT_BSPS_RATE = ("bsp 0.0625", "bsp 0.5")
-"""Run at the best rate of BSP, too."""
+AT_BSPS_RATE = {8: ("bsp 0.0625", "bsp 0.5", "asp"), 16: ("bsp", "bsp 0.5", "bsp 0.0625", "asp")}
+"""Number of workers -> what is run at the best rate of BSP, too."""
 OF_SIXTEEN = ("asp", "bsp 0.0625", "bsp 0.5", "bsp")
 EARLY = "early drop: "
 EARLY_ARMS = ("bsp", "asp in quarter 2")
@@ -134,8 +134,9 @@ def measured(tried: pd.DataFrame) -> Iterator[Trial]:
             yield {"arm": EARLY + arm, "workers": 8, "seed": seed, "lr": lr}
         yield {"arm": "asp", "workers": 1, "seed": seed, "lr": lr}
     for seed in SEEDS if own["bsp"] != lr else ():
-        for arm in AT_BSPS_RATE:
-            yield {"arm": arm, "workers": 8, "seed": seed, "lr": own["bsp"]}
+        for workers, arms in AT_BSPS_RATE.items():
+            for arm in arms:
+                yield {"arm": arm, "workers": workers, "seed": seed, "lr": own["bsp"]}
 
 
 def main() -> None:
