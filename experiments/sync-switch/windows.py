@@ -1,6 +1,6 @@
 """When do stale gradients hurt, and how much BSP suffices? results/windows.*.csv, in virtual time.
 
-    python experiments/sync-switch/windows.py --data DATA      (3 hours of two cores)
+    python experiments/sync-switch/windows.py --data DATA      (3.5 hours of two cores)
     python experiments/labbook.py
 
 notes.md says what is compared; it was written before the first run. Rows that are there are not
