@@ -580,9 +580,12 @@ def windows_facts(results: Results) -> dict[str, str]:
         "own rates": paired_gap(own_asp, bsp_at_best, HALF_A_POINT),
         "BSP, own rate": paired_gap(bsp_at_best, bsp, HALF_A_POINT),
         "BSP's rate, 6.25 less asp": found.gap("bsp 0.0625", "asp", lr=best),
+        "16, BSP, BSP's rate": paired_gap(
+            found.of("bsp", 16, best), found.of("bsp", 16), HALF_A_POINT
+        ),
         "16, 6.25 less 50": found.gap("bsp 0.0625", "bsp 0.5", 16),
         **{f"BSP's rate, {arm}": found.gap(arm, lr=best) for arm in FEW},
-        **{f"16, {arm}": found.gap(arm, workers=16) for arm in FEW},
+        **{f"16, {arm}": found.gap(arm, workers=16) for arm in ("bsp 0.5", "asp")},
         "16, BSP's rate, bsp 0.5": found.gap("bsp 0.5", workers=16, lr=best),
         "early drop": paired_gap(found.of(f"{EARLY}bsp"), bsp, HALF_A_POINT),
         "early drop, second quarter": found.gap(f"{EARLY}{QUARTERS[1]}", f"{EARLY}bsp"),
