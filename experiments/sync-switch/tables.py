@@ -599,6 +599,7 @@ def windows_facts(results: Results) -> dict[str, str]:
         repeats = found.of(arm, 16, best)
         failed = f"{(repeats.percent < FAILED).sum()} of {len(repeats)}"
         facts[f"windows learn nothing, 16, BSP's rate, {arm}"] = failed
+    facts["windows, BSP's rate"] = f"{best / found.lr:g}"
     facts["windows s, bsp 0.5"] = ratio_cell(ratio(found.of("bsp 0.5"), bsp, "virtual_s"))
     of_eight = found.runs[(found.runs.workers == 8) & (found.runs.lr == found.lr)]
     means = of_eight.groupby("arm")[["percent", "train_loss"]].mean()

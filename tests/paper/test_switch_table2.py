@@ -91,6 +91,20 @@ def test_the_costs_of_table_2(
         )
 
 
+def success(setup, recurring, n_bsp, n_candidate):
+    """Return how often so few runs, drawn without replacement, lead to the share of all."""
+    chance = random.Random(0)
+
+    def some(rows, count):
+        return chance.sample(rows, min(count, len(rows)))
+
+    wanted = searched(setup, False, 5, 5, on_average).fraction
+    return mean(
+        searched(setup, recurring, n_bsp, n_candidate, some).fraction == wanted
+        for _ in range(DRAWS)
+    )
+
+
 @pytest.mark.parametrize(
     ("setup", "recurring", "n_bsp", "n_candidate", "_1", "_2", "_3", "probability"), TABLE_2
 )
@@ -104,15 +118,11 @@ def test_the_success_probabilities_of_table_2(
     for exp2 alone: of its 25 pairs of four BSP runs and four at 6.25 % two lead elsewhere, so the
     exact probability is 92 %.
     """
-    chance = random.Random(0)
-
-    def some(rows, count):
-        return chance.sample(rows, min(count, len(rows)))
-
-    wanted = searched(setup, False, 5, 5, on_average).fraction
-    hits = sum(
-        searched(setup, recurring, n_bsp, n_candidate, some).fraction == wanted
-        for _ in range(DRAWS)
-    )
+    found = success(setup, recurring, n_bsp, n_candidate)
     left_open = 2 * sqrt(probability * (1 - probability) / 1000)
-    assert hits / DRAWS == pytest.approx(probability, abs=0.01 + left_open)
+    assert found == pytest.approx(probability, abs=0.01 + left_open)
+
+
+@pytest.mark.parametrize(("setup", "at_most"), [("exp1", 0.5), ("exp2", 0.5), ("exp3", 0.75)])
+def test_one_run_of_each_share_is_too_few(setup, at_most):
+    assert success(setup, False, 1, 1) < at_most < success(setup, False, 3, 3)
