@@ -46,7 +46,8 @@ class PipedCall:
         self.upload: Upload | None = request.upload
         self.is_done = False
         self.answer: Any = None  # a `Failure` if it failed
-        self.request, self.channel = request, channel
+        self.channel = channel
+        self.request: CallRequest | None = request  # None: it is done
         self.reads = request.reads  # the leases of its inputs, held until it is done
         self.number = 0  # among its actor's requests; 0: not sent
         # the unfinished or failed calls that make its inputs
@@ -64,6 +65,7 @@ class PipedCall:
         return tuple(lease.handle for lease in self.leases[-1:])
 
     def to_frame(self, number: int) -> bytes:
+        assert self.request is not None, "a call that is done"
         inputs = [_as_tuple(part) for call in self.request.inputs for part in call.parts]
         into = _as_tuple(self.request.leases[0].handle) if self.request.leases else None
         return frame((number, encode(self.request.message), inputs, into))
@@ -84,6 +86,8 @@ class PipedCall:
     def finish(self, answer: Any) -> None:
         """Settle the call, and release whatever waits for it."""
         self.is_done, self.answer, self.reads = True, answer, ()
+        # The calls of its inputs, and with them their memory: they would be a chain of all calls.
+        self.request, self.needs = None, []
         self.channel.channels.due += self._watchers
         self._watchers = []
         dependents, self.dependents = self.dependents, []
