@@ -23,7 +23,7 @@ class MemorySamples:
     """The memory of a run's processes over time."""
 
     held_bytes: list[int] = field(default_factory=list)
-    """The unique memory of all processes, at each sample."""
+    """The memory of all processes at each sample, in which shared pages count once: PSS."""
     sampled_s: float = 0.0
     """The time of the latest sample."""
 
@@ -35,7 +35,8 @@ class MemorySamples:
         total = 0
         for process in processes.marked(mark):
             with suppress(psutil.Error, OSError):
-                total += process.memory_full_info().uss
+                held = process.memory_full_info()
+                total += getattr(held, "pss", held.uss)  # only Linux tells PSS
         self.held_bytes.append(total)
 
     def growth(self) -> str:

@@ -2,6 +2,7 @@
 needed.
 """
 
+import gc
 import multiprocessing
 import os
 import threading
@@ -12,7 +13,9 @@ import pytest
 from raysync.cluster.actor_errors import ActorError
 from raysync.cluster.transports.shared.channels import WINDOW_BYTES, Channels, PipedCall
 from raysync.cluster.transports.shared.pipes import end_of, frame, receive, send
+from raysync.cluster.transports.shared.segments import Slots
 from raysync.cluster.transports.shared.serving import LEAVE, RELAY, Piped
+from raysync.cluster.transports.shared.shared_vector import SharedVector
 from raysync.engine.backend import Failure
 from raysync.engine.messages import ForgetCall, SavedCall, StepCall, encode
 from tests.builders.requests import request
@@ -106,6 +109,26 @@ def test_calls_are_carried_out_in_their_order_whoever_they_come_by(channels):
     step = call(channels, actor, message=StepCall(0, 8))
     channels.await_call(step, 5)
     assert step.answer == [0.5, 1.0], "handles are known already"
+
+
+def test_a_chain_of_calls_holds_the_memory_of_its_end_alone(channels):
+    """Each is made of the one before it, like updates of gradients of weights of updates."""
+    slots = Slots(64, segment_bytes=128, kind=SharedVector)  # one slot a segment
+    actors = {name: Actor() for name in ("worker", "server")}
+    last = None
+    gc.disable()  # a leak would be a chain, not a cycle; a collection must not hide one
+    try:
+        for number in range(50):
+            name = ("worker", "server")[number % 2]
+            asked = request(SavedCall(str(number)), [last] if last else [], (slots.lease(),))
+            last = PipedCall(channels.open(name, actors[name]), asked)
+            last.channel.call(last)
+            del asked
+            channels.await_call(last, 5)
+    finally:
+        gc.enable()
+    assert len(slots.segments) <= 3
+    assert actors["server"].done == [str(number) for number in range(1, 50, 2)]
 
 
 def test_a_call_waits_for_its_inputs_and_fails_as_they_do(channels):
