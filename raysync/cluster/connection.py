@@ -24,6 +24,8 @@ from raysync.cluster.clock import within
 from raysync.cluster.ray_private.cluster_start import (
     notices_filtered,
     on_loopback,
+    private_folder,
+    protect_token,
     temporary_folder,
 )
 from raysync.cluster.ray_private.fork_server import (
@@ -145,8 +147,10 @@ class Connection:
                 f"{needed} CPUs are declared to Ray on a machine with {cores} cores: the actors"
                 " share the cores."
             )
-        if not holds_sockets(temporary_folder()):
-            options["_temp_dir"] = f"{SHORT_FOLDER}/ray"
+        is_long = not holds_sockets(f"{temporary_folder()}/{'x' * 16}")
+        folder = private_folder(SHORT_FOLDER if is_long else temporary_folder())
+        options["_temp_dir"] = f"{folder}/ray"
+        if is_long:
             self._notify(
                 "The path of the temporary folder is too long for Ray's sockets, or not ASCII:"
                 f" Ray uses this folder: {options['_temp_dir']}."
@@ -186,6 +190,8 @@ class Connection:
             with notices_filtered():
                 ray.init(**options)
             self._is_connected = True
+            if self.is_private:
+                protect_token()
         except SystemExit as stop:  # by Ray's handler, while it starts
             raise SystemExit(128 + signal.SIGTERM) from stop
         finally:

@@ -17,6 +17,11 @@ from raysync.users_code import place_of
 _may_import: ContextVar[bool] = ContextVar("may_import", default=True)
 
 
+# Words in front of a colon in names that are no modules: of adapters, and of objects that a Python
+# program gave. A module of that name is not imported.
+WORDS = ("given", "hf", "lightning", "timm", "torchvision")
+
+
 class NotTrusted(RaysyncError):
     """An import inside `without_imports`; the reader of the record catches it."""
 
@@ -45,6 +50,13 @@ def may_import() -> bool:
     return _may_import.get()
 
 
+def is_reference(text: str) -> bool:
+    """Whether `load_reference` would import something by that name: nothing else is imported."""
+    module, _, name = text.partition(":")
+    is_name = all(part.isidentifier() for part in name.split("."))
+    return bool(module) and module not in WORDS and is_name
+
+
 def load_reference(reference: str, where: str) -> Any:
     """Import `package.module:Name`; Name may have dots.
 
@@ -52,9 +64,9 @@ def load_reference(reference: str, where: str) -> Any:
         ConfigError: another form, no such module or name, or a failing import.
         NotTrusted: inside `without_imports`.
     """
+    if not is_reference(reference):
+        raise ConfigError(f"{where}: write it as package.module:Name, not {reference!r}.")
     module_name, _, name = reference.partition(":")
-    if not module_name or not name:
-        raise ConfigError(f"{where}: write it as package.module:Name.")
     if not may_import():
         raise NotTrusted(reference)
     try:

@@ -1,7 +1,7 @@
-"""Decide whether to import and call the user's own code that a record names.
+"""Decide whether to resume what a record names: code, and where a run sends what it has.
 
-Any name can do harm (`os:system` as a model), and so can the address of a Ray cluster. So a record
-that was not made here must be trusted first.
+Any name can do harm (`os:system` as a model), and so can the address of a Ray cluster or of a
+tracker, which gets the user's key. So a record that was not made here must be trusted first.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from raysync.config.bounded_file import read_text
 from raysync.config.files import MOST_BYTES
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
+from raysync.paradigms.class_loading import is_reference
 from raysync.record.made_here import MAKER, is_made_here
 from raysync.record.reader import RunRecord
 from raysync.record.resumption import environment_of
@@ -23,18 +24,20 @@ from raysync.record.storage import display_name
 from raysync.record.sweeps import FILE, NOTE, ORIGIN, RECORDS, Origin
 from raysync.record.writer import CONFIG
 
-OWN_WORDS = ("hf", "timm", "torchvision", "given")  # prefixes of names that are no modules
+# Settings of hosts and folders to which a run sends what it has: a tracker gets the user's key.
+ELSEWHERE = (".address", ".checkpoint.output", ".track")
+HERE = ("auto", "local", "tensorboard", ["tensorboard"])  # values of them that stay here
 MOST_NAMES = 5  # in a message
 
 
 def trusted(record: RunRecord, *, trust: bool) -> RunRecord:
     """Return a record, trusted, so that its run can resume.
 
-    Raises `ConfigError` if it names modules, was not made here, and `trust` is False.
+    Raises `ConfigError` if it names code or other hosts, was not made here, and `trust` is False.
     """
     maker = environment_of(record).get(MAKER, {})
     if not trust and not is_made_here(record.path, maker):
-        _refuse(record.path, references_in(_yaml(record.path / CONFIG)))
+        _refuse(record.path, _asked_for(_yaml(record.path / CONFIG)))
     return replace(record, trust=True)
 
 
@@ -48,8 +51,15 @@ def check_trusted(sweep: Path, *, trust: bool) -> None:
     contents = [_yaml(file) for file in files]
     if origin is not None:
         contents.append(read_yaml(origin.text, origin.source))
-        contents += [read_yaml(each.partition("=")[2], each) for each in origin.overrides]
-    _refuse(sweep, references_in(contents))
+        for override in origin.overrides:
+            path, _, text = override.partition("=")
+            contents.append({path: read_yaml(text, override)})
+    _refuse(sweep, (name for content in contents for name in _asked_for(content)))
+
+
+def _asked_for(content: Any) -> Iterator[str]:
+    yield from references_in(content)
+    yield from elsewhere_in(content)
 
 
 def _refuse(folder: Path, names: Iterator[str]) -> None:
@@ -58,7 +68,8 @@ def _refuse(folder: Path, names: Iterator[str]) -> None:
         more = f" and {len(found) - MOST_NAMES} more" if len(found) > MOST_NAMES else ""
         raise ConfigError(
             f"{display_name(folder)}: it was not created from the current directory, and resuming"
-            f" it runs the code that it names: {', '.join(found[:MOST_NAMES])}{more}.\n"
+            " it uses what it names, code or other hosts and folders:"
+            f" {', '.join(found[:MOST_NAMES])}{more}.\n"
             "If you trust it: --trust."
         )
 
@@ -68,21 +79,27 @@ def _yaml(file: Path) -> Any:
 
 
 def references_in(value: Any) -> Iterator[str]:
-    """Yield possible names of classes and functions, and cluster addresses, anywhere in data."""
-    if isinstance(value, str) and _is_reference(value):
-        yield value
+    """Yield the names of classes and functions anywhere in data that a loader would import."""
+    if isinstance(value, str):
+        if is_reference(value.removeprefix("lightning:")):
+            yield value
     elif isinstance(value, Mapping):
         for key, inner in value.items():
-            if key == "address" and inner not in (None, "auto", "local"):
-                yield f"{key}: {inner}"
             yield from chain(references_in(key), references_in(inner))
     elif isinstance(value, list | tuple):
         for inner in value:
             yield from references_in(inner)
 
 
-def _is_reference(text: str) -> bool:
-    """Return whether `load_reference` could import something by that name."""
-    module, _, name = text.removeprefix("lightning:").partition(":")
-    is_name = bool(name) and all(part.isidentifier() for part in name.split("."))
-    return is_name and bool(module) and module not in OWN_WORDS
+def elsewhere_in(value: Any, path: str = "") -> Iterator[str]:
+    """Yield the settings in data that send something to another host or folder."""
+    if isinstance(value, Mapping):
+        for key, inner in value.items():
+            yield from elsewhere_in(inner, f"{path}.{key}")
+        return
+    last = path.rpartition(".")[2]
+    if isinstance(value, list | tuple) and last != "track":
+        for inner in value:
+            yield from elsewhere_in(inner, path)
+    elif value and (path.endswith(ELSEWHERE) or ".track." in path) and value not in HERE:
+        yield f"{last}: {value!s:.80}"

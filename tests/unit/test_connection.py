@@ -1,5 +1,6 @@
 """How a private cluster is started, without Ray, and what is no cluster to join."""
 
+import stat
 import tempfile
 from contextlib import closing, nullcontext
 from pathlib import Path
@@ -102,4 +103,29 @@ def test_a_temporary_folder_that_cannot_hold_sockets_is_not_used(monkeypatch, no
         with closing(connection.Connection(print, None)) as subject:
             subject.open(config.Cluster(), 1)
             assert any(own.iterdir()) is holds  # the fork server's socket
-    assert ("_temp_dir" not in options) is holds
+    assert Path(options["_temp_dir"]).is_relative_to(own) is holds
+
+
+def test_nobody_else_enters_the_folder_of_a_private_cluster(monkeypatch, no_ray, tmp_path):
+    """Ray opens its sockets to all; a folder that somebody else could enter is closed."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as parent:
+        monkeypatch.setenv("TMPDIR", parent)
+        monkeypatch.setattr(tempfile, "tempdir", parent)
+        monkeypatch.setenv("HOME", str(tmp_path))
+        token = tmp_path / ".ray" / "auth_token"
+        token.parent.mkdir()
+        folders = []
+
+        def init(**given):
+            folders.append(Path(given["_temp_dir"]).parent)
+            token.write_text("secret")
+
+        for _ in range(2):
+            no_ray(init)
+            with closing(connection.Connection(print, None)) as subject:
+                subject.open(config.Cluster(fork_workers=False), 1)
+            assert folders[-1].is_relative_to(parent)
+            assert stat.S_IMODE(folders[-1].stat().st_mode) == 0o700
+            assert stat.S_IMODE(token.stat().st_mode) == 0o600
+            folders[-1].chmod(0o777)
+    assert folders[0] == folders[1]

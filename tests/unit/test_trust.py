@@ -2,15 +2,22 @@
 
 import json
 import shutil
+from contextlib import suppress
+from types import NoneType
+from typing import Annotated, Literal, get_args, get_origin
 
 import pytest
 import yaml
+from pydantic import BaseModel
 
+from raysync.config import Experiment, Named
 from raysync.errors import ConfigError
+from raysync.paradigms.class_loading import is_reference, without_imports
 from raysync.record.made_here import is_made_here, this_maker
 from raysync.record.reader import load
 from raysync.record.sweeps import Origin
-from raysync.record.trust import _is_reference, check_trusted, trusted
+from raysync.record.trust import check_trusted, trusted
+from raysync.training.tasks.task_loading import load_task
 from tests.fakes.engines import SETTINGS, lost
 
 CALLBACK = """
@@ -85,6 +92,9 @@ def test_behind_a_uri_nothing_is_made_here(named, call):
 
 
 HARM = [
+    {"track": [{"name": "wandb", "base_url": "https://elsewhere"}]},
+    {"track": "mlflow"},
+    {"checkpoint": {"every_s": 1, "output": "s3://elsewhere/runs"}},
     {"model": {"name": "os:system", "command": "true"}},
     {"data": "os:getcwd"},
     {"task": {"name": "lightning:mine:Module"}},
@@ -97,7 +107,7 @@ HARM = [
 
 
 @pytest.mark.parametrize("settings", HARM)
-def test_whatever_would_be_imported_is_found(engine, tmp_path, settings):
+def test_whatever_would_be_imported_or_sent_elsewhere_is_found(engine, tmp_path, settings):
     record = copied(lost(engine, tmp_path / "runs"), tmp_path)
     file = record / "config.yaml"
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | settings))
@@ -112,7 +122,159 @@ def test_whatever_would_be_imported_is_found(engine, tmp_path, settings):
 
 @pytest.mark.parametrize("text", ["hf:distilbert", "s3://b/runs", "09:30", "a: b", "x", "timm:r18"])
 def test_what_names_no_module(text):
-    assert not _is_reference(text)
+    assert not is_reference(text)
+
+
+PLACES = {
+    "a model": lambda name: {"model": {"name": name}},
+    "data": lambda name: {"data": {"name": name}},
+    "a task": lambda name: {"task": {"name": name}},
+    "a paradigm": lambda name: {"paradigm": {"name": name}},
+    "a paradigm inside": lambda name: {"paradigm": {"name": "local", "paradigm": {"name": name}}},
+    "stages in step": lambda name: {"paradigm": {"name": "decoupled", "sync": name}},
+    "callbacks": lambda name: {"callbacks": [{"name": name}]},
+    "an optimizer": lambda name: {"update": {"optimizer": {"name": name}}},
+    "an optimizer inside": lambda name: {"local": {"optimizer": {"name": name}, "lr": 0.1}},
+    "data of a task": lambda name: {
+        "task": {"name": "hf:distilbert", "head": "causal-lm", "data": name}
+    },
+}
+SPELLINGS = [
+    "planted:Name",
+    "planted:1",
+    "planted:a b",
+    "planted:",
+    "planted:Name:Name",
+    "planted:Name.1",
+    " planted:Name",
+    "planted.inner:1",
+    "lightning:planted:Name",
+    "lightning:planted:1",
+    "lightning:lightning:planted:Name",
+    "given:Name",
+    "hf:planted",
+    "timm:planted",
+    "torchvision:planted",
+]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_planted_module_is_not_imported(engine, call, tmp_path, monkeypatch, place):
+    """Whatever a stranger's record writes for a name, and wherever; also modules of raysync's own
+    words.
+    """
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    imported = tmp_path / "imported"
+    planted = f"open({str(imported)!r}, 'a').write(__name__)\n"
+    for name in ("planted", "given"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text(planted)
+        (tmp_path / name / "inner.py").write_text(planted)
+    copy = copied(lost(engine, "runs"), tmp_path)
+    file = copy / "config.yaml"
+    recorded = yaml.safe_load(file.read_text())
+    for spelling in SPELLINGS:
+        file.write_text(yaml.safe_dump(recorded | PLACES[place](spelling)))
+        assert answer(call, "run", "--resume", copy)[0] == 2, spelling
+        answer(call, "report", copy)
+        answer(call, "replay", copy)
+        answer(call, "export", copy, tmp_path / "exported.safetensors")
+        with suppress(ConfigError):
+            load(copy).model()
+        assert not imported.exists(), spelling
+
+
+def test_code_that_comes_with_a_model_is_not_run(tmp_path, monkeypatch):
+    pytest.importorskip("transformers")
+    monkeypatch.chdir(tmp_path)
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    (folder / "gift.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')\n")
+    code = {"AutoConfig": "gift.Config", "AutoModelForCausalLM": "gift.Model"}
+    (folder / "config.json").write_text(json.dumps({"model_type": "gift", "auto_map": code}))
+    for settings in ({}, {"trust_remote_code": True}, {"auto_map": code}):
+        task = {"name": "hf:./folder", "head": "causal-lm", "data": "m:f", "config": settings}
+        with pytest.raises((ConfigError, ValueError)), without_imports():
+            load_task(Named.model_validate(task)).build_model()
+    assert not (tmp_path / "ran").exists()
+
+
+# Every setting of text, and what a stranger could do with it. A new one is to be put here.
+CODE = {
+    "callbacks.name",
+    "data.name",
+    "data.parameters",
+    "local.optimizer.name",
+    "model.name",
+    "paradigm.name",
+    "paradigms.name",
+    "task.name",
+    "update.optimizer.name",
+    "update.phases",
+    "sweep.exclude",
+    "sweep.grid",
+    "sweep.sample",
+    "sweep.sample.arguments",
+}
+ELSEWHERE = {"checkpoint.output", "cluster.address", "track.name"}
+READ_ONLY = {
+    "data.data_dir",
+    "init_from",
+    "profile",
+    "published.source",
+}  # and output: see `redirect`
+WORDS = {
+    "cluster.server_label_selector",
+    "faults.worker",
+    "faults.workers",
+    "local.groups.match",
+    "name",
+    "network.nodes.name",
+    "network.nodes.workers",
+    "network.phases",
+    "network.regions.names",
+    "network.regions.server",
+    "output",  # the record's own folder, where it is resumed
+    "published.note",
+    "published.relative_to",
+    "published.rows",
+    "stop.metric",
+    "sweep.metric",
+    "sweep.scheduler.name",
+    "sweep.search.name",
+    "sweep.stop",
+    "switch_search.target",
+    "target.metric",
+    "update.groups.match",
+    "workers.accelerator_type",
+    "workers.fallback_label_selectors",
+    "workers.label_selector",
+    "workers.name",
+    "workers.region",
+    "workers.resources",
+}
+
+
+def texts_in(kind, path=""):
+    """Yield the settings below a type that may hold text."""
+    arguments = get_args(kind)
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        for name, field in kind.model_fields.items():
+            yield from texts_in(field.annotation, f"{path}.{name}" if path else name)
+    elif get_origin(kind) is Literal or kind in (int, float, bool, None, NoneType, Ellipsis):
+        return
+    elif arguments and get_origin(kind) is Annotated:
+        yield from texts_in(arguments[0], path)
+    elif arguments:
+        for each in arguments:
+            yield from texts_in(each, path)
+    else:
+        yield path
+
+
+def test_every_setting_of_text_has_been_thought_of():
+    assert set(texts_in(Experiment)) == CODE | ELSEWHERE | READ_ONLY | WORDS
 
 
 def test_a_comparison(engine, call, tmp_path, monkeypatch):

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import stat
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from tempfile import mkdtemp
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,9 +20,36 @@ from ray._private import ray_constants, worker as rays_worker
 SUPPRESSED = ("node_removed", "raylet_died", "worker_died")
 
 
+TOKEN = ".ray/auth_token"  # below the home; Ray writes it when the first cluster starts
+
+
 def temporary_folder() -> str:
     """Return Ray's default folder for its files."""
     return str(get_default_system_temp_dir())
+
+
+def private_folder(parent: str) -> str:
+    """Return a folder for Ray's files that only this user can enter: Ray opens its sockets to all.
+
+    It is the same for all clusters of a user, so that their files are found.
+    """
+    folder = Path(parent, f"raysync-{user_id()}")
+    folder.mkdir(mode=0o700, exist_ok=True)
+    facts = folder.lstat()
+    if not stat.S_ISDIR(facts.st_mode) or facts.st_uid != user_id():
+        return mkdtemp(prefix="raysync-", dir=parent)  # somebody else has made it
+    folder.chmod(0o700)
+    return str(folder)
+
+
+def user_id() -> int:
+    return os.getuid() if hasattr(os, "getuid") else 0
+
+
+def protect_token() -> None:
+    """Let only this user read the token that Ray may have written for its clusters."""
+    with suppress(OSError):
+        Path.home().joinpath(TOKEN).chmod(0o600)
 
 
 @contextmanager

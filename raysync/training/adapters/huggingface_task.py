@@ -44,6 +44,9 @@ LORA_TASKS = {
 PARTS = ("train", "test", "validation")
 COLLATE = "collate_fn"
 IGNORED = -100  # transformers leave this label out of a loss
+# Settings by which transformers would run code that comes with a model, or fetch some.
+CODE = frozenset({"trust_remote_code", "auto_map", "custom_pipelines", "code_revision"})
+LOCAL = {"local_files_only": True, "trust_remote_code": False}  # of all that reads a folder
 # folder of a base model built from a configuration, below the folder of its adapters
 BASE = "base"
 
@@ -81,6 +84,8 @@ class HuggingFaceTask(Task):
         if head not in HEADS:
             raise unknown_name("head", head, HEADS, where=self._where)
         self._settings = _mapping(config, f"{self._where}: config")
+        for name in CODE.intersection(self._settings):
+            raise ConfigError(f"{self._where}: config: {name}: code of a model is not run.")
         self._data_parameters = _mapping(data_parameters, f"{self._where}: data_parameters")
         self._lora = None if lora is None else _mapping(lora, f"{self._where}: lora")
         self._folder = Path(source).expanduser().absolute() if "/" in source else None
@@ -147,10 +152,8 @@ class HuggingFaceTask(Task):
                 f"{self._where}: the folder {self._folder} {what}; it must be one that"
                 " save_pretrained wrote."
             )
-        _refuse_unknown(
-            self._settings, auto.from_pretrained(self._folder, local_files_only=True), self._where
-        )
-        return auto.from_pretrained(self._folder, local_files_only=True, **self._settings)
+        _refuse_unknown(self._settings, auto.from_pretrained(self._folder, **LOCAL), self._where)
+        return auto.from_pretrained(self._folder, **LOCAL, **self._settings)
 
     def _from_settings(self, auto: Any) -> Any:
         types = require(
@@ -178,10 +181,10 @@ class HuggingFaceTask(Task):
         config = copy.deepcopy(self._config)
         with users_code(f"{self._where}: model"):
             if self._folder is None:
-                model = kind.from_config(config, dtype=torch.float32)
+                model = kind.from_config(config, dtype=torch.float32, trust_remote_code=False)
             else:
                 model = kind.from_pretrained(
-                    self._folder, config=config, local_files_only=True, dtype=torch.float32
+                    self._folder, config=config, dtype=torch.float32, **LOCAL
                 )
         return model if self._lora is None else self._with_adapters(model, self._lora)
 
@@ -228,7 +231,7 @@ class HuggingFaceTask(Task):
         """The tokenizer of the folder; without one, a `padder`."""
         transformers = require("transformers", "huggingface", self._where)
         if self._folder is not None and (self._folder / "tokenizer_config.json").is_file():
-            return transformers.AutoTokenizer.from_pretrained(self._folder, local_files_only=True)
+            return transformers.AutoTokenizer.from_pretrained(self._folder, **LOCAL)
         return padder(getattr(self._config, "pad_token_id", None) or 0)
 
     @cached_property
