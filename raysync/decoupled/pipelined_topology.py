@@ -23,6 +23,7 @@ from msgspec.structs import replace
 
 from raysync.config import Experiment, WorkerGroup
 from raysync.core.capability import Capability
+from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import Apply, Push, Release
 from raysync.core.ids import WorkerId, worker_id
 from raysync.core.journal import Report
@@ -242,11 +243,10 @@ class Pipelined:
                 cut.keep(PUBLISHED, server, server.published)
         return {"machine": self.machine.snapshot(), "taken": self._pipelines.taken}
 
-    def load_state(
-        self, state: Mapping[str, Any], pushed: Mapping[Push, Step], saved: Mapping[str, bytes]
-    ) -> None:
+    def load_state(self, former: Checkpoint, pushed: Mapping[Push, Step]) -> None:
+        state = former.state["topology"]
         self.machine.restore(state["machine"])
-        self.machine.resume(self._backend.now)
+        self.machine.resume(former.at)  # as in the journal: a process needs a moment to start
         for server, roster in zip(self.servers, self.rosters, strict=True):
             server.resume(roster.version, roster.published)
         for (group, stage), worker in self._stages.items():

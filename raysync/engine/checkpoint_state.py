@@ -192,7 +192,8 @@ def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint
         "topology": {**topology, "pushers": _workers_in(topology["pushers"], slots)},
         LEAVING: leaving,
     }
-    return replace(checkpoint, state={**state, **changes})
+    files = {worker: f for worker, f in checkpoint.worker_files.items() if _slot(worker) in slots}
+    return replace(checkpoint, state={**state, **changes}, worker_files=files)
 
 
 def _next_worker(slot: str, lives: Mapping[str, str]) -> str:

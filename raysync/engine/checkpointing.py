@@ -17,7 +17,8 @@ from raysync.engine.parameter_server import ParameterServer
 # cut        between two events: the driver's state is written down, and the journal gets a line
 # snapshot   a call to every server behind all updates sent so far, so it has the very version
 # done       all have answered, also the workers with a state of their own, each behind its running
-#            iteration; meanwhile workers compute, and updates go on
+#            iteration; meanwhile workers compute, and updates go on. Of a worker that is silent or
+#            lost it has the state of the checkpoint before, and the journal says so
 #
 # Gradients and weights that the driver still needs (buffered pushes, pending evaluations, models to
 # save) are named inputs of the snapshots: each server writes its parts into its files, so no tensor
@@ -51,7 +52,7 @@ class _Pending:
     state: Mapping[str, Any]
     servers: Mapping[str, Call]
     workers: Mapping[str, Call]
-    missing: int
+    missing: set[str]  # the servers and workers that have not answered
 
 
 class Checkpointer:
@@ -80,6 +81,8 @@ class Checkpointer:
         self._lines, self._write_cut = lines, cut
         self._is_requested, self._is_last_taken = False, False
         self._pending: _Pending | None = None
+        # worker -> its file in the latest checkpoint that has one
+        self._worker_files = {} if former is None else dict(former.worker_files)
         setting = experiment.checkpoint
         self._every_s = None if setting is None else setting.every_s
         self._every_progress = None if setting is None else setting.every_progress
@@ -122,12 +125,12 @@ class Checkpointer:
             state=cut.state,
             servers=calls,
             workers=cut.workers,
-            missing=len(calls) + len(cut.workers),
+            missing={*calls, *cut.workers},
         )
         for server in self._servers if calls else ():
-            server.watch(calls[server.actor], self._answered, pending)
-        for call in cut.workers.values():
-            self._backend.watch(call, self._answered, pending)
+            server.watch(calls[server.actor], self._answered, (pending, server.actor))
+        for worker, call in cut.workers.items():
+            self._backend.watch(call, self._answered, (pending, worker))
         if not calls:
             self._complete(pending, {}, {})
         else:
@@ -137,22 +140,38 @@ class Checkpointer:
         inputs = cut.values.get(server.actor, [])
         return server.snapshot([name for name, _ in inputs], [value for _, value in inputs])
 
-    def _answered(self, pending: _Pending) -> None:
-        pending.missing -= 1
-        if pending.missing or self._pending is not pending:
+    def _answered(self, answered: tuple[_Pending, str]) -> None:
+        pending, actor = answered
+        pending.missing.discard(actor)
+        if not pending.missing and self._pending is pending:
+            self._gather(pending)
+
+    def _gather(self, pending: _Pending) -> None:
+        """Complete a checkpoint whose servers have all answered."""
+        files = {actor: call.answer for actor, call in pending.servers.items()}
+        failed = [answer for answer in files.values() if isinstance(answer, Failure)]
+        if failed:
+            self._give_up(pending, failed[0].reason)
             return
-        files, worker_files = (
-            {actor: call.answer for actor, call in calls.items()}
-            for calls in (pending.servers, pending.workers)
-        )
-        answers = [*files.values(), *worker_files.values()]
-        failure = next((answer for answer in answers if isinstance(answer, Failure)), None)
-        if failure is None:
-            self._complete(
-                pending, files, {worker: file for worker, [file] in worker_files.items()}
-            )
-        else:
-            self._give_up(pending, failure.reason)
+        silent = {
+            worker: f"no answer for {self._deadline_s:g} s"
+            for worker in pending.workers
+            if worker in pending.missing
+        }
+        states = {w: file for w, file in self._worker_files.items() if w in pending.workers}
+        for worker, call in pending.workers.items():
+            if worker in silent:
+                continue
+            answer = call.answer
+            if isinstance(answer, Failure):
+                silent[worker] = answer.reason
+            else:
+                [states[worker]] = answer
+        for worker, why in silent.items():
+            state = "an earlier state" if worker in states else "no state"
+            self._lines.remark(f"Checkpoint {pending.number} has {state} of {worker} ({why}).")
+        self._worker_files = states
+        self._complete(pending, files, states)
 
     def _complete(
         self,
@@ -166,8 +185,12 @@ class Checkpointer:
         self.done.append(Checkpoint(number, at, state, servers=files, worker_files=worker_files))
 
     def _miss_deadline(self, pending: _Pending) -> None:
-        if self._pending is pending:
+        if self._pending is not pending:
+            return
+        if pending.missing & pending.servers.keys():
             self._give_up(pending, f"no answer for {self._deadline_s:g} s")
+        else:
+            self._gather(pending)
 
     def _give_up(self, pending: _Pending, why: str) -> None:
         self._pending = None  # a server's own failure reaches the run elsewhere

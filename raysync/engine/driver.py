@@ -476,7 +476,7 @@ class Driver:
             self._pushed[push] = Step(
                 convert(release, Release), samples, call, server, base, NO_REPORT
             )
-        self.topology.load_state(state["topology"], self._pushed, former.worker_files)
+        self.topology.load_state(former, self._pushed)
         self._evaluations.load_state(state["evaluations"])
         for timer in self.topology.machine.timers.items():
             self.backend.schedule(max(timer[1], self.backend.now), self._fire, timer)

@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from msgspec.structs import replace
 
 from raysync.config import Experiment, WorkerGroup
+from raysync.core.checkpoint import Checkpoint
 from raysync.core.decisions import Apply, Decision, Push, Release
 from raysync.core.events import Event
 from raysync.core.ids import WorkerId, worker_id
@@ -129,17 +130,11 @@ class Topology(Protocol):
     def state(self, cut: ConsistentCut) -> dict[str, Any]:
         """Return the checkpoint state, JSON-native; the snapshot keeps its values."""
 
-    def load_state(
-        self,
-        state: Mapping[str, Any],
-        pushed: Mapping[Push, Step],
-        worker_files: Mapping[str, bytes],
-    ) -> None:
+    def load_state(self, former: Checkpoint, pushed: Mapping[Push, Step]) -> None:
         """Restore `state`'s result with new processes; see `Machine.resume`.
 
         Args:
             pushed: neither applied nor dropped, in the order of their arrival.
-            worker_files: as `Checkpoint.worker_files`.
         """
 
     def leavers(self, under_way: Collection[str]) -> list[str]:
@@ -315,21 +310,17 @@ class DataParallel:
             }
         return {"machine": self.machine.snapshot(), "pushers": pushers}
 
-    def load_state(
-        self,
-        state: Mapping[str, Any],
-        pushed: Mapping[Push, Step],
-        worker_files: Mapping[str, bytes],
-    ) -> None:
+    def load_state(self, former: Checkpoint, pushed: Mapping[Push, Step]) -> None:
+        state = former.state["topology"]
         self.machine = Machine.restore(state["machine"], self.machine.paradigm)
-        self.machine.resume(self._backend.now)
+        self.machine.resume(former.at)  # as in the journal: a process needs a moment to start
         self.roster = self.machine.roster
         if self._has_buffers and self._backend.computes:
             latest = {worker: step.call for (worker, _), step in pushed.items()}
             for worker in state["pushers"]:  # before the weights, which imply the buffers
                 self._restored[worker] = latest.get(worker) or self.server.statistics(worker)
                 self._backend.call(worker, RestoreCall(), [self._restored[worker]])
-        for worker, data in worker_files.items():
+        for worker, data in former.worker_files.items():
             if worker in self.roster.live:
                 self._backend.call(worker, LoadWorkerStateCall(bytes(data)))
         self.server.resume(self.roster.version, self.roster.published)

@@ -17,7 +17,7 @@ from raysync.core.journal import Ended, Line, Remark, Resumed
 from raysync.engine.checkpoint_state import OUTLIVED_S, for_workers_of
 from raysync.errors import RunFailed
 from raysync.paradigms.decoupled import Decoupled
-from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter
+from raysync.record.checkpoints import CHECKPOINTS, CheckpointWriter, numbers_in
 from raysync.record.event_text import report_events
 from raysync.record.journal_checkpoints import end_of, lines_before
 from raysync.record.measures import Measures
@@ -67,6 +67,7 @@ class RecordedRun:
         self._callbacks = callbacks_of(self._experiment)
         self._watches: tuple[WatchCallback, ...] = ()
         self._problem = ""
+        self._is_one_of_several = False
 
     def begin(self, sweep: str = "") -> Reports:
         """Start or resume the run on the engine; return its reports."""
@@ -94,6 +95,7 @@ class RecordedRun:
     ) -> Iterator[RecordWriter]:
         """Within the block, write and upload the record, and notify observers."""
         experiment, resume_from, notify = self._experiment, self._resume_from, self._notify
+        self._is_one_of_several = bool(sweep or comparison)
         start = RunStart(self._folder, sweep or experiment.name, experiment, self._began)
         callbacks = [*self._callbacks, *callbacks]
         measures = self._new_measures()
@@ -216,8 +218,18 @@ class RecordedRun:
                 self._close(*(("stopped", "") if stopped else ("failed", repr(error))))
             if stopped or not has_ended:
                 what = "Stopped" if stopped else "Failed"
-                self._notify(f"{what}. The record up to now: {display_name(self._folder)}")
+                self._notify(
+                    f"{what}. The record up to now: {display_name(self._folder)}{self._next_step()}"
+                )
             raise
+
+    def _next_step(self) -> str:
+        """Say how a run goes on; "" in a sweep or comparison, which say it themselves."""
+        if self._is_one_of_several:
+            return ""
+        if numbers_in(self._checkpoints.folder):
+            return f"\nTo resume: raysync run --resume {display_name(self._folder)}"
+        return "\nIt has no checkpoint to resume from; set checkpoint: {every_s: 60}."
 
     def _close(self, status: str, error: str) -> None:
         writer = self._writer

@@ -163,7 +163,9 @@ def interrupted(task, choice, after, checkpoint=None):
     return lines[: cut + 1], checkpoint
 
 
-def resumed(task, choice, checkpoint):
-    """The lines of a run from a checkpoint to its end."""
-    reports = driver_of(task, choice.make(), checkpoint).run()
+def resumed(task, choice, checkpoint, late_s=0.0):
+    """The lines of a run from a checkpoint to its end; it begins late, as processes do."""
+    driver = driver_of(task, choice.make(), checkpoint)
+    driver.backend.now += late_s
+    reports = driver.run()
     return [line for lines in reports if not isinstance(lines, Checkpoint) for line in lines]

@@ -215,7 +215,7 @@ def test_a_run_that_is_stopped(head, output):
     log = head.log(job)
     assert head.client.get_job_status(job) == JobStatus.STOPPED
     [folder] = (output / "long").iterdir()
-    assert f"Stopped. The record up to now: {folder}" in log
+    assert f"The record up to now: {folder}" in log
     record = load(folder)
     assert record.complete
     assert record.summary["status"] == "stopped"

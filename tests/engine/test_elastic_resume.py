@@ -4,6 +4,7 @@ history, slots that are gone leave, new ones join, and nothing that had arrived 
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import assume, given, settings, strategies as st
 
 from raysync import config
@@ -137,6 +138,25 @@ def test_all_marks_are_evaluated_and_what_had_arrived_is_learned_from():
     assert marks == both.experiment.evaluation.progress_marks()
     last = next(line for line in reversed(rest) if isinstance(line, Evaluation))
     assert last.loss < 1.5
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8", {"name": "top-k", "fraction": 0.1}])
+@pytest.mark.parametrize("local", [None, {"steps": 3, "optimizer": "adamw", "lr": 0.01}])
+@pytest.mark.parametrize("count", [2, 4])
+def test_whatever_a_worker_keeps_goes_with_it(wire, local, count):
+    def task(count):
+        workers = [{"name": "gpu", "count": count, "step_s": 0.1}]
+        settings = {"local": local, "workers": workers, "cluster": {"wire": wire}}
+        return prepare(config.validate(LEARNING | settings), data=DATA)
+
+    choice = ParadigmChoice(name="asp")
+    _, checkpoint = interrupted(task(3), choice, 9)
+    has_state = local is not None or wire != "float32"
+    assert len(checkpoint.worker_files) == 3 * has_state
+    other = task(count)
+    adapted = for_workers_of(checkpoint, other.experiment)
+    assert len(adapted.worker_files) == min(3, count) * has_state
+    assert resumed(other, choice, adapted)[-1].status == "finished"
 
 
 def test_it_waits_for_enough_workers_as_ever():

@@ -2,6 +2,7 @@
 is a possible history, and nothing is lost but what came after the cut.
 """
 
+import re
 from collections import Counter
 
 import pytest
@@ -12,13 +13,14 @@ from torch import nn
 from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.core.events import Pushed
-from raysync.core.journal import Ended, Entry, Evaluation, Resumed
+from raysync.core.journal import Ended, Entry, Evaluation, Remark, Resumed
 from raysync.training.preparation import prepare
 from raysync.virtual.actors import EvaluatorActor
 from raysync.virtual.engine import driver_of
-from tests.builders.paradigms import VARIANTS
+from raysync.virtual.virtual_backend import ProcessEnd
+from tests.builders.paradigms import LOCAL, VARIANTS, WRAPPERS, nested
 from tests.builders.plans import plans
-from tests.builders.virtual import DATA, interrupted, replayed, resumed, timed, weights_of
+from tests.builders.virtual import DATA, cut_task, interrupted, replayed, resumed, timed, weights_of
 
 variants = st.sampled_from(list(VARIANTS))
 cuts = st.lists(st.integers(0, 100), min_size=1, max_size=3)
@@ -56,6 +58,37 @@ def test_a_resumed_run_has_a_possible_history(plan, paradigm, pushes, cuts):
     event(lines[-1].status)
     if lines[-1].status == "finished":
         assert roster.samples_applied >= pushes
+
+
+STAGES = {"decoupled": {"name": "decoupled", "modules": 2, "groups": 2}}
+NESTED = {
+    label: spec
+    for label, spec in nested(WRAPPERS | LOCAL).items()
+    if label.count("(") == 1 and ("bsp" in label or "asp" in label or "lagtuner" in label)
+}
+
+
+@pytest.mark.parametrize("label", [*VARIANTS, *NESTED, *STAGES])
+def test_a_run_that_goes_on_late_replays(label):
+    """New processes need a moment to start, after the time that the journal says."""
+    name, parameters = VARIANTS.get(label) or (None, None)
+    spec = {"name": name, **parameters} if name else NESTED.get(label) or STAGES[label]
+    choice = ParadigmChoice(**spec)
+    more = {"local": {"lr": 0.1}} if "local" in label else {}
+    if label in STAGES:
+        task = cut_task(2, 2)
+    else:
+        workers = [
+            {"name": "fast", "count": 3, "step_s": 0.1},
+            {"name": "slow", "step_s": 0.37, "jitter": {"sigma": 0.5}},
+        ]
+        task = timed(workers=workers, workload={"samples": 2000 if more else 150}, **more)
+    lines, checkpoint = interrupted(task, choice, 12)
+    assert checkpoint is not None
+    lines += [Resumed(checkpoint.at, checkpoint.number)]
+    lines += resumed(task, choice, checkpoint, late_s=0.83)
+    assert lines[-1].status == "finished"
+    assert replayed(task, lines, choice).difference is None
 
 
 LEARNING = {
@@ -123,3 +156,28 @@ def test_what_a_resumed_run_has_learned(paradigm, cuts, compensates, wire, seed)
         assert [each.metrics for each in evaluations] == [each.metrics for each in expected]
     else:
         assert weights_of(again).isfinite().all()
+
+
+def test_a_checkpoint_has_the_former_state_of_a_worker_that_is_silent():
+    """And does not wait for it for ever; the journal says so."""
+    settings = LEARNING | {
+        "engine": "virtual",
+        "checkpoint": {"every_s": 1.0},
+        "cluster": {"wire": "int8", "step_deadline_s": 3.0, "restarts": {"attempts": 0}},
+        "workers": [{"name": "gpu", "count": 3, "step_s": 0.1}],
+    }
+    task = prepare(config.validate(settings), data=DATA)
+    ends = {"gpu-1#1": [ProcessEnd(1.55, freezes=True)]}
+    driver = driver_of(task, ParadigmChoice(name="asp").make(), ends=ends)
+    driver.start()
+    while driver.is_running and len(driver.checkpoints) < 2:
+        driver.backend.wait()
+    first, second = driver.checkpoints
+    assert (first.at, second.at) == (1.0, 2.0)
+    silent = "gpu-1#1"
+    assert second.worker_files[silent] == first.worker_files[silent]
+    assert second.worker_files["gpu-0#1"] != first.worker_files["gpu-0#1"]
+    [remark] = [line.text for line in driver.lines if isinstance(line, Remark)]
+    assert re.search(rf"\b2\b.*{silent}.*\b3 s", remark)
+    again = driver_of(task, ParadigmChoice(name="asp").make(), second)
+    assert [line for lines in again.run() for line in lines][-1].status == "finished"
