@@ -107,6 +107,8 @@ class RayBackend:
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
         self._queue.schedule(at, happens, argument)
 
+    schedule_deadline = schedule
+
     def wait(self) -> None:
         # no longer than until a report is due, or a sign of life if there was nothing to report
         report_at_s = self._reported_s + REPORT_EVERY_S - self._began_s

@@ -62,6 +62,9 @@ class Backend(Protocol):
     def schedule(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
         """Call `happens(argument)` at that time."""
 
+    def schedule_deadline(self, at: float, happens: Callable[[Any], None], argument: Any) -> None:
+        """Schedule what follows if an actor is silent; nothing where none can fall silent."""
+
     def wait(self) -> None:
         """Wait for the next event, and call back whatever is due."""
 

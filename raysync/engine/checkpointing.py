@@ -134,7 +134,7 @@ class Checkpointer:
         if not calls:
             self._complete(pending, {}, {})
         else:
-            self._backend.schedule(at + self._deadline_s, self._miss_deadline, pending)
+            self._backend.schedule_deadline(at + self._deadline_s, self._miss_deadline, pending)
 
     def _call_snapshot(self, server: ParameterServer, cut: ConsistentCut) -> Call:
         inputs = cut.values.get(server.actor, [])

@@ -175,7 +175,8 @@ class Evaluations:
             then, limit_s = self._evaluated, self._deadline_s
         self._under_way = call
         self._backend.watch(call, then, call)
-        self._backend.schedule(self._backend.now + limit_s, self._miss_deadline, (call, limit_s))
+        at = self._backend.now + limit_s
+        self._backend.schedule_deadline(at, self._miss_deadline, (call, limit_s))
 
     def _evaluated(self, call: Call) -> None:
         answer = self._finish(call)

@@ -364,7 +364,8 @@ class Members:
         self._await_start(rejoin)
 
     def _await_start(self, rejoin: Rejoin) -> None:
-        self._backend.schedule(self._backend.now + START_DEADLINE_S, self._miss_deadline, rejoin)
+        at = self._backend.now + START_DEADLINE_S
+        self._backend.schedule_deadline(at, self._miss_deadline, rejoin)
 
     def _remark_waiting(self, rejoin: Rejoin) -> bool:
         """Return whether no node has room for a worker; remark it the first time."""

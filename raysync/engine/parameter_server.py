@@ -266,7 +266,8 @@ class ParameterServer:
         then(argument)
 
     def _check_call_later(self, call: Call) -> None:
-        self._backend.schedule(self._backend.now + self._deadline_s, self._check_call, call)
+        at = self._backend.now + self._deadline_s
+        self._backend.schedule_deadline(at, self._check_call, call)
 
     def _check_call(self, call: Call) -> None:
         """Lose the server if an expected call is late."""
@@ -428,7 +429,8 @@ class ParameterServer:
         """Check the replay's progress after the deadline of a start or an update."""
         limit_s = max(self._deadline_s, START_DEADLINE_S)
         at = self._backend.now + limit_s
-        self._backend.schedule(at, self._check_replay, (self._loss.replay[0], limit_s))
+        oldest_and_limit = self._loss.replay[0], limit_s
+        self._backend.schedule_deadline(at, self._check_replay, oldest_and_limit)
 
     def _check_replay(self, oldest_and_limit: tuple[Call, float]) -> None:
         """Declare a process lost that has done nothing since the last look."""

@@ -94,8 +94,7 @@ class DataParallelRun:
         server = None
         if self._trains:
             module = training.build().to(device_of(training))
-            wire = experiment.cluster.wire.name
-            store = shard_of(FlatModel(module), experiment.update, wire=wire)
+            store = shard_of(FlatModel(module), experiment.update)  # of decoded gradients
             server = model_server(store, self._servers.get(SERVER))
         exchange = None
         if collective := self._paradigm.collective:

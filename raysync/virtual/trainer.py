@@ -61,9 +61,9 @@ class Trainer:
         """Compute one iteration of a worker.
 
         Returns:
-            The loss; the gradient with the buffers behind it as it travels, (P + Q,) in float32, on
-            the run's device, without a copy to the CPU; and the finding, if something was not
-            finite.
+            The loss; the gradient with the buffers behind it as the shards of a server decode it,
+            (P + Q,) in float32, on the run's device, without a copy to the CPU; and the finding, if
+            something was not finite.
         """
         computation = worker.gradient
         computation.read_weights([weights])  # each time: a model may write to its own
@@ -77,7 +77,7 @@ class Trainer:
         finally:
             for generator, state in zip(self._generators, states, strict=True):
                 generator.set_state(state)
-        return loss, computation.outgoing(), computation.not_finite
+        return loss, computation.wire.decode(computation.outgoing()), computation.not_finite
 
     def worker(self, slot: str) -> WorkerComputation:
         gradient = self._computation_for(self._training.groups[slot])
@@ -98,6 +98,7 @@ class Trainer:
                 # to compile would take longer than the steps
                 group=group.model_copy(update={"compile": False}),
                 micro_batch=experiment.micro_batch,
+                shards=experiment.cluster.server_shards,
                 wire=experiment.cluster.wire.name,
                 fraction=experiment.cluster.wire.fraction,
             )

@@ -4,6 +4,7 @@ trained.
 
 from contextlib import suppress
 from functools import partial
+from math import inf
 
 import numpy as np
 from torch import nn
@@ -150,6 +151,8 @@ def interrupted(task, choice, after, checkpoint=None):
     driver = driver_of(task, choice.make(), checkpoint)
     with suppress(RunFailed):
         driver.start()
+        # `wait` makes as many calls as are scheduled: one more, or it ended at rounds alone
+        driver.backend.schedule(inf, lambda _: None, None)
         while driver.is_running and not driver.checkpoints:
             if not after:
                 driver.checkpointer.request()

@@ -117,6 +117,10 @@ class Incidents:
                 return
         raise AssertionError(f"{line!r} is none of {list(PHRASES)}")
 
+    def schedule_deadline(self, at, happens, argument):
+        """Here actors may be silent, as on Ray."""
+        self._backend.schedule(at, happens, argument)
+
     @property
     def delivers(self):
         """Whether gradients travel, so that they may be late or lost."""
@@ -182,6 +186,10 @@ class World:
     @property
     def now(self):
         return self._backend.now
+
+    def schedule_deadline(self, at, happens, argument):
+        """Here actors may be silent, as on Ray."""
+        self._backend.schedule(at, happens, argument)
 
     @property
     def delivers(self):

@@ -334,3 +334,20 @@ def test_workers_of_one_trace_begin_at_different_places():
 def test_pushed_samples_are_those_of_the_batch():
     lines = run(timed(workers=[{"step_s": 1}], batch_size=8, workload={"samples": 20}), "asp")
     assert [entry.event.samples for entry in entries(lines, Pushed)] == [8, 8, 8]
+
+
+@pytest.mark.parametrize("engine_s", [1, 1000])
+def test_a_slow_link_is_slow_and_nobody_is_lost(engine_s):
+    """A vector takes 1,000 s each way, far beyond what silence a real machine is granted; so does a
+    step, or an update.
+    """
+    training = timed(
+        workers=[{"count": 2, "step_s": engine_s, "link": {"bandwidth_bytes_per_s": BYTES / 1000}}],
+        network={"update_s": engine_s},
+        cluster={"step_deadline_s": 2},
+        workload={"samples": 4},
+    )
+    lines = run(training, "bsp")
+    assert not entries(lines, Left)
+    first = 1000 + engine_s + 1000
+    assert push_times(lines)["worker-0"] == [first, 2 * first + engine_s]

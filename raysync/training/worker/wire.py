@@ -88,6 +88,18 @@ class Wire:
             target[encoded:].copy_(vector[end:begin])
         return out
 
+    def decode(self, encoded: Tensor) -> Tensor:
+        """Return what all shards make of their parts together, (P + Q,), in float32."""
+        if self._codec is None:
+            return encoded
+        pieces: list[Tensor] = []
+        for (parameters, buffers), part in zip(
+            self._parts, torch.split(encoded, self.sizes), strict=True
+        ):
+            numbers, rest = part.split([len(part) - buffers, buffers])
+            pieces += [self._codec.decode(numbers, parameters).float(), rest]
+        return torch.cat(pieces)
+
 
 def gradient_of(name: str, vector: Tensor, parameters: int, buffers: int) -> Tensor:
     """Decode the gradient (P,) of a vector or part, in float32 or bfloat16, perhaps a view."""
