@@ -6,7 +6,7 @@ from collections.abc import Callable
 from math import inf
 from typing import Any
 
-from raysync.core.decisions import Apply, Decision, Drop, Hold, Release, Switch
+from raysync.core.decisions import Apply, Decision, Drop, Hold, Release, Restore, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.machine import Machine
 from raysync.core.paradigm import Paradigm
@@ -102,7 +102,7 @@ class Conformance(RuleBasedStateMachine):
         self.sent = 0  # the number of pushes
         self.slow = 0  # the slowest pace after the latest event
         self.version = 0
-        self.has_switched = self.has_dropped_stale = False
+        self.has_switched = self.has_restored = self.has_dropped_stale = False
         self.step_s = step_s  # slot -> seconds of its steps after the history
         self.is_sound = True  # no failure was found yet
         self.is_over = False  # the history has ended: the machine is no longer restored
@@ -120,9 +120,9 @@ class Conformance(RuleBasedStateMachine):
         worker = f"w-{slot}#{self.lives[slot]}"
         self.send(Joined(at=self.advance(seconds), worker=worker))
         if clocks:
-            clock = self.machine.roster.clock(worker)
+            clock = live[worker].clock  # of one that is suspended at once, too
             assert min(clocks) <= clock <= max(clocks), "it joins at a clock of its own"
-            unlike_paces = self.has_switched or self.has_dropped_stale
+            unlike_paces = self.has_switched or self.has_restored or self.has_dropped_stale
             assert unlike_paces or clock == min(clocks), "it joins at the slowest clock"
 
     @precondition(lambda self: self.in_flight)
@@ -180,6 +180,7 @@ class Conformance(RuleBasedStateMachine):
         due: dict[str, float] = {}  # worker -> when its push arrives
         until = self.sent + PUSHES
         updated_at, version = self.sent, self.version
+        waiting = set(self.machine.roster.buffered)
         for _ in range(10 * PATIENCE):
             steps = {worker: self.step_s[int(worker[2])] for worker in self.in_flight}
             due = {worker: due.get(worker, self.now + steps[worker]) for worker in steps}
@@ -195,6 +196,8 @@ class Conformance(RuleBasedStateMachine):
             if self.version > version:
                 updated_at, version = self.sent, self.version
                 if self.sent >= until:
+                    left = waiting & self.machine.roster.buffered.keys()
+                    assert not left, f"{min(left)} is neither applied nor dropped, for ever"
                     return
             assert self.sent - updated_at < PATIENCE, "all compute, and nothing is ever applied"
         raise AssertionError("its timers fire, and nothing is ever applied")
@@ -253,6 +256,8 @@ class Conformance(RuleBasedStateMachine):
                     assert "\n" not in why, "a reason is one line"
                 case Switch():
                     self.has_switched = True
+                case Restore():
+                    self.has_restored = True
 
     def record_fate(self, push: tuple[str, int], fate: str) -> None:
         """Record the fate of a push."""

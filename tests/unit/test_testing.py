@@ -9,6 +9,7 @@ from hypothesis import Phase, settings
 from msgspec.structs import replace
 
 from raysync import Apply, ConfigError, Drop, IllegalDecision, Paradigm, Release
+from raysync.core.decisions import Restore, Suspend
 from raysync.paradigms import make
 from raysync.paradigms.bsp import BSP
 from raysync.paradigms.ringmaster import Ringmaster
@@ -77,6 +78,32 @@ class Impatient(Sound):
         return [*map(Release, roster.held)]
 
 
+class Hoarder(Sound):
+    """It applies the push of one worker, and keeps those of another for ever."""
+
+    def on_push(self, roster, push):
+        is_kept = push[0] != min(roster.members)
+        return [*([] if is_kept else [Apply((push,))]), Release(push[0])]
+
+
+class Probation(Sound):
+    """A newcomer is left out until somebody pushes."""
+
+    def on_join(self, roster, worker):
+        if len(roster.members) > 1 and roster.received:
+            return [Suspend(worker, "until the others know it")]
+        return [Release(worker)]
+
+    def on_push(self, roster, push):
+        return [*super().on_push(roster, push), *self._taken_in(roster)]
+
+    def on_leave(self, roster, worker):
+        return [] if roster.members else self._taken_in(roster)
+
+    def _taken_in(self, roster):
+        return [each for one in roster.suspended for each in (Restore(one), Release(one))]
+
+
 @dataclass
 class Forgetful(Sound):
     """It keeps a part of its state where a restored one does not find it."""
@@ -134,6 +161,7 @@ def without_shrinking():
 def test_a_sound_paradigm_passes():
     check_paradigm(Sound, examples=10)
     check_paradigm("bsp", lead_bound=0, examples=10)
+    check_paradigm(Probation, examples=30)
     check_paradigm(f"{__name__}:Sound", examples=3)
 
 
@@ -146,6 +174,7 @@ def test_a_sound_paradigm_passes():
         (Idle, AssertionError, "applied"),
         (Impatient, IllegalDecision, "leaves a deadlock"),
         (Forgetful, AssertionError, "restored"),
+        (Hoarder, AssertionError, "applied dropped"),
         (Secretive, (IllegalDecision, TypeError), "set"),
         (Mute, AssertionError, "reason"),
     ],
