@@ -24,7 +24,7 @@ from raysync.config import Experiment
 from raysync.config.resume_changes import check_changes, check_place
 from raysync.record.comparisons import Comparison, new_id, newest_comparison
 from raysync.record.resumption import check_resumable, is_over
-from raysync.record.storage import join
+from raysync.record.storage import experiment_folder
 from raysync.record.writer import CONFIG
 
 ResumeComparison = Annotated[
@@ -65,7 +65,7 @@ def compare(
         experiment,
         experiment.paradigms,
         experiment.seeds or [experiment.seed],
-        former or Comparison(new_id(), join(experiment.output, experiment.name), {}),
+        former or Comparison(new_id(), experiment_folder(experiment.output, experiment.name), {}),
     )
 
 

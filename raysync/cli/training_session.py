@@ -21,7 +21,7 @@ from raysync.errors import RunFailed
 from raysync.record.comparisons import Comparison
 from raysync.record.reader import RunRecord
 from raysync.record.resumption import is_over
-from raysync.record.storage import display_name, is_uri, join
+from raysync.record.storage import display_name, experiment_folder, is_uri
 from raysync.record.writer import MODEL_FILES
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def _train_in_session(
         print_table(summaries, experiment, seeds, training.primary)
         print_divergences(summaries)
         print_bottlenecks(summaries)
-        records = join(experiment.output, experiment.name)
+        records = experiment_folder(experiment.output, experiment.name)
         if not is_uri(records):
             records = Path(records).expanduser()
         if is_uri(records) or Path(records).is_dir():  # not if the first run could not begin

@@ -43,10 +43,6 @@ def read_bytes(path: Path, limit: int) -> bytes:
         raise ConfigError(f"{path}: cannot be read ({error.strerror or error}).") from error
     except (EOFError, zlib.error) as error:
         raise ConfigError(f"{path}: cannot be unpacked ({error}).") from error
-    except ConfigError:
-        raise
-    except ValueError as error:  # a name with a NUL, or with half a character
-        raise ConfigError(f"{str(path)!r}: not a valid file name ({error}).") from error
     if len(data) > limit:
         raise ConfigError(f"{path}: it has more than {limit / 1e6:,g} MB, the most that is read.")
     return data
@@ -57,10 +53,13 @@ def open_plain(path: Path) -> BinaryIO:
 
     Raises:
         OSError: it is missing or unreadable.
-        ConfigError: it is not plain.
+        ConfigError: it is not plain, or its name can be no file's.
     """
-    # a pipe without a writer would hold up an ordinary open()
-    file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
+    try:
+        # a pipe without a writer would hold up an ordinary open()
+        file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 - the caller closes it
+    except ValueError as error:  # a name with a NUL, or with half a character
+        raise ConfigError(f"{str(path)!r}: not a valid file name ({error}).") from error
     kind = stat.S_IFMT(os.fstat(file.fileno()).st_mode)
     if kind != stat.S_IFREG:
         file.close()

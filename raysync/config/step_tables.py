@@ -34,10 +34,12 @@ from raysync.config.table_columns import (
     ranks_of,
     titles_of,
 )
+from raysync.core.structs import LONGEST_S
 from raysync.errors import ConfigError
 
 LARGEST_BYTES = 400_000_000
 MOST_RANKS = 10_000
+LARGEST = 1e18  # `LONGEST_S` in microseconds
 MOST_CELLS = 50_000_000
 LONG = "worker, step, seconds (or rank, host, ...; iteration, ...; duration_ms, ...)"
 # numbers with a decimal comma, or point
@@ -90,7 +92,7 @@ def _csv(path: Path) -> pd.DataFrame:
         raise ValueError("it is empty; its first line must name the columns")
     # only the titles show the separator: numbers can have a decimal comma
     separator = next((sign for sign in "\t;" if sign in header[0]), ",")
-    _check_size(0, text.count(separator) + text.count("\n"))
+    _check_size(header[0].count(separator) + 1, text.count(separator) + text.count("\n"))
     first = text.count("\n", 0, header.start()) + 1
     cells = _split(text[header.start() :], separator, first)
     titles = cells.iloc[0].tolist()
@@ -206,7 +208,7 @@ def _place(rows: pd.DataFrame | pd.Series[str], at: int = 0) -> str:
 
 def _wide(cells: pd.DataFrame, columns: Sequence[InputColumn]) -> StepTable:
     values = _parse_numbers(cells)
-    values[np.isinf(values)] = math.nan
+    values[~(abs(values) <= LARGEST)] = math.nan  # sums of larger ones would not be finite
     ranks = ranks_of(columns, pd.DataFrame(values, columns=titles_of(columns)))
     if not ranks:
         raise ValueError(
@@ -300,11 +302,11 @@ def _step_times(rows: pd.DataFrame, columns: Sequence[InputColumn], scale: float
 
 
 def _check_durations(rows: pd.DataFrame) -> None:
-    wrong = rows[~rows["seconds"].between(0, math.inf, inclusive="neither")]
+    wrong = rows[~rows["seconds"].between(0, LONGEST_S, inclusive="right")]
     if wrong.empty:
         return
     line, text, seconds = _place(wrong), wrong["cell"].iloc[0], wrong["seconds"].iloc[0]
-    why = f"a step lasts {seconds:g} s; it must be above 0 and finite"
+    why = f"a step lasts {seconds:g} s; it must be above 0 and at most {LONGEST_S:g} s"
     if not text:
         why = "no seconds; a step is missing"
     elif math.isnan(seconds) and text.lower() != "nan":

@@ -10,6 +10,7 @@ from typing import Any
 from raysync.config.bounded_file import is_table, path_of, read_text
 from raysync.config.durations import Numbers
 from raysync.core.ids import worker_slot
+from raysync.core.structs import LONGEST_S
 from raysync.paradigms.class_loading import may_import
 
 MOST_BYTES = 64_000_000  # the most that a text file has
@@ -112,5 +113,7 @@ def _check_duration(seconds: float, step: str) -> None:
         seconds = float(seconds)
     except OverflowError:  # a whole number may have any number of digits
         seconds = inf
-    if not 0 < seconds < inf:
-        raise ValueError(f"{step} lasts {seconds:g} s; it must be above 0 and finite")
+    if not 0 < seconds <= LONGEST_S:
+        raise ValueError(
+            f"{step} lasts {seconds:g} s; it must be above 0 and at most {LONGEST_S:g} s"
+        )

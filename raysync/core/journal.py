@@ -213,9 +213,11 @@ def read_header(text: str) -> Header:
     except (ValueError, LookupError, RecursionError):
         raise ConfigError("this is not a raysync journal: its first line is no header.") from None
     if schema != JOURNAL_SCHEMA or not is_whole(schema):
-        newer = "a newer" if is_whole(schema) and schema > JOURNAL_SCHEMA else "another"
+        which = "another"
+        if is_whole(schema):
+            which = "a newer" if schema > JOURNAL_SCHEMA else "an older"
         raise ConfigError(
-            f"it was written by {newer} raysync: the journal has schema {schema!r:.20}; this"
+            f"it was written by {which} raysync: the journal has schema {schema!r:.20}; this"
             f" raysync reads schema {JOURNAL_SCHEMA}."
         )
     try:

@@ -19,6 +19,7 @@ JSON_NATIVE = (
 )
 
 Whole = Annotated[int, Meta(ge=-LARGEST, le=LARGEST - 1)]
+Size = Annotated[int, Meta(ge=0, le=LARGEST - 1)]  # bytes, or a count
 Seconds = Annotated[float, Meta(ge=0, le=LONGEST_S)]  # a time or a duration, never NaN
 
 

@@ -17,13 +17,13 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from threading import get_native_id
-from typing import Annotated, Any
+from typing import Any
 
 import msgspec
-from msgspec import Meta
 
 from raysync.config.bounded_file import open_plain
 from raysync.core.checkpoint import Checkpoint
+from raysync.core.structs import Size, Whole
 from raysync.errors import ConfigError
 from raysync.record.storage import NEW, Location, join, listdir, location_of, remove
 
@@ -37,16 +37,16 @@ CHECKPOINT_NAME = re.compile(r"\d{6,}")  # a checkpoint's folder: its number
 
 
 class _File(msgspec.Struct, forbid_unknown_fields=True):
-    bytes: Annotated[int, Meta(ge=0)]
+    bytes: Size
     sha256: str
     server: str | None = None  # for a shard
-    shard: Annotated[int, Meta(ge=0)] | None = None
+    shard: Size | None = None
     worker: str | None = None  # for a worker's state
 
 
 class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
-    checkpoint: int  # the schema
-    number: int
+    checkpoint: Whole  # the schema
+    number: Whole
     at: float
     files: dict[str, _File]  # by name
 
@@ -185,8 +185,9 @@ def read_checkpoint(folder: Path) -> Checkpoint | None:
 def _verified(folder: Path) -> Checkpoint:
     manifest = msgspec.convert(_json(_contents(folder / MANIFEST, MOST_BYTES), MANIFEST), _Manifest)
     if manifest.checkpoint != CHECKPOINT_SCHEMA:
+        which = "a newer" if manifest.checkpoint > CHECKPOINT_SCHEMA else "an older"
         raise ConfigError(
-            f"it was written by another raysync: it has schema {manifest.checkpoint}, and this"
+            f"it was written by {which} raysync: it has schema {manifest.checkpoint}, and this"
             f" raysync reads schema {CHECKPOINT_SCHEMA}"
         )
     if name_of(manifest.number) != folder.name:
@@ -220,13 +221,19 @@ def _servers(manifest: _Manifest, data: Mapping[str, bytes]) -> dict[str, list[b
 def _read(folder: Path, name: str, expected: _File) -> bytes:
     if name != Path(name).name:
         raise ConfigError(f"its {MANIFEST} names {name!r}, which is no file of the folder")
-    data = _contents(folder / name, expected.bytes)
+    size = _size(folder / name)
+    # before it is read: the memory for a read is as large as is expected
+    data = _contents(folder / name, expected.bytes) if size == expected.bytes else b""
     if len(data) != expected.bytes:
-        size = (folder / name).stat().st_size
         raise ConfigError(f"{name} has {size:,} bytes instead of {expected.bytes:,}")
     if hashlib.sha256(data).hexdigest() != expected.sha256:
         raise ConfigError(f"{name} has another checksum than when it was written")
     return data
+
+
+def _size(file: Path) -> int:
+    with open_plain(file) as opened:
+        return opened.seek(0, os.SEEK_END)
 
 
 def _contents(file: Path, most: int) -> bytes:

@@ -5,10 +5,12 @@ Files are checked as they are read; nothing is imported for them unless the reco
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from functools import cached_property
+from importlib.metadata import version
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,6 +32,7 @@ from raysync.record.measures import Measures
 from raysync.record.push_rows import PushRow, columns_of
 from raysync.record.schemas import (
     Environment,
+    OtherSchemaError,
     Summary,
     checked,
     evaluations_in,
@@ -62,7 +65,7 @@ CLOSING_BYTES = 100_000  # an upper bound of a closing line, even with a traceba
 
 @dataclass(frozen=True)
 class RunRecord:
-    """One run on disk; without a summary, it is read from its journal.
+    """One run on disk; what its summary and tables lack, or have otherwise, its journal tells.
 
     Every property raises a `ConfigError` if its file is damaged.
     """
@@ -96,7 +99,7 @@ class RunRecord:
     def pushes(self) -> pd.DataFrame:
         """A row for each push, with the fields of `PushRow`."""
         if self.complete:
-            with legible(self.path, "pushes"):
+            with legible(self.path, "pushes"), suppress(OtherSchemaError):
                 return frame_in(self.path / PUSHES, PushRow)
         with legible(self.path):
             return self._pushes_from_journal()
@@ -105,7 +108,7 @@ class RunRecord:
     def evaluations(self) -> pd.DataFrame:
         """A row for each evaluation: mark, progress, version, at, and each metric."""
         if self.complete:
-            with legible(self.path, "evaluations"):
+            with legible(self.path, "evaluations"), suppress(OtherSchemaError):
                 return evaluations_in(self.path / EVALUATIONS)
         with legible(self.path):
             frame: pd.DataFrame = evaluations_table(self._measured[1]).to_pandas()
@@ -253,6 +256,20 @@ def measures_of(head: Header) -> Measures:
     raise ConfigError("the header of the journal is damaged.")
 
 
+def _other(record: Path) -> str:
+    """Say whose a record is, by the version of raysync in its `environment.json`."""
+    with suppress(OSError, ImportError, ValueError, KeyError, TypeError):
+        packages = mapping_in(record / ENVIRONMENT, Environment)["packages"]
+        theirs, ours = _numbers(packages["raysync"]), _numbers(version("raysync"))
+        if theirs != ours:
+            return "an older" if theirs < ours else "a newer"
+    return "an older or a newer"
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(part) for part in re.findall(r"\d{1,9}", text)]
+
+
 _DAMAGE = (
     LookupError,
     ValueError,
@@ -283,6 +300,6 @@ def legible(record: Path, part: str = "journal") -> Iterator[None]:
         message = str(error) if isinstance(error, ValueError) else repr(error)
         reason = " ".join(message.split())[:200]
         raise ConfigError(
-            f"{display_name(record)}: its {part} cannot be read: damaged, or of a newer raysync"
-            f" ({reason})."
+            f"{display_name(record)}: its {part} cannot be read: damaged, or of"
+            f" {_other(record)} raysync ({reason})."
         ) from error

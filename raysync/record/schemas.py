@@ -29,6 +29,10 @@ CODECS = ("SNAPPY", "UNCOMPRESSED")  # raysync's tables shrink to a twentieth at
 MAY_BE_NAN = {"loss"}  # columns of pushes, when the model diverged
 
 
+class OtherSchemaError(ValueError):
+    """A table that is whole, but has not the columns of this raysync."""
+
+
 class _Switch(msgspec.Struct):
     at_s: float
     to: str
@@ -164,10 +168,10 @@ def _check_column(
     may_be_nan: bool = False,
 ) -> None:
     if name not in table.column_names:
-        raise ValueError(f"there is no column {name}")
+        raise OtherSchemaError(f"there is no column {name}")
     column = table.column(name)
     if column.type != expected:
-        raise ValueError(f"column {name}: {column.type}, not {expected}")
+        raise OtherSchemaError(f"column {name}: {column.type}, not {expected}")
     if column.null_count and not is_optional:
         raise ValueError(f"column {name}: some rows have no value")
     if pa.types.is_floating(column.type) and not may_be_nan and name not in MAY_BE_NAN:

@@ -11,6 +11,7 @@ import os
 import shutil
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager, suppress
+from hashlib import sha256
 from pathlib import Path, PurePosixPath
 from tempfile import mkdtemp
 from threading import Thread
@@ -22,6 +23,8 @@ from raysync.errors import ConfigError, unknown_name
 
 Location = Path | str  # a folder, or a URI
 
+# of a part of a path, in bytes; file systems have 255, which the stamp, the id and suffixes share
+LONGEST_NAME = 200
 NEW = ".new"  # the suffix of an incomplete file or folder
 
 SCHEMES = ("abfs", "file", "gs", "hdfs", "s3", "fsspec+...")
@@ -46,6 +49,20 @@ def join(location: Location, *names: str) -> Location:
     scheme, _, rest = str(location).partition("://")
     path, mark, query = rest.partition("?")
     return f"{scheme}://{'/'.join([path.rstrip('/'), *names])}{mark}{query}"
+
+
+def experiment_folder(output: Location, experiment: str) -> Location:
+    """Return the folder of an experiment's records, OUTPUT/NAME."""
+    return join(output, short(experiment))
+
+
+def short(name: str) -> str:
+    """Return a name of at most `LONGEST_NAME` bytes: a hash replaces the tail of a longer one."""
+    data = name.encode(errors="surrogatepass")
+    if len(data) <= LONGEST_NAME:
+        return name
+    tail = sha256(data).hexdigest()[:12]
+    return f"{data[: LONGEST_NAME - 13].decode(errors='ignore')}-{tail}"
 
 
 def parent_of(location: Location) -> Location:

@@ -41,11 +41,13 @@ from raysync.record.storage import (
     NEW,
     Location,
     completed,
+    experiment_folder,
     is_uri,
     join,
     location_of,
     new_copy,
     remove,
+    short,
 )
 
 ROWS_PER_GROUP = 10_000
@@ -327,7 +329,7 @@ def folder_name(output: Location, name: str, kind: str) -> Path:
     stamp = datetime.now().strftime(STAMP)
     plain = re.sub(r"[^A-Za-z0-9=.]+", "-", kind).strip("-")
     # the id distinguishes runs of the same second
-    location = join(output, name, f"{stamp}-{plain}-{uuid4().hex[:4]}")
+    location = join(experiment_folder(output, name), f"{stamp}-{short(plain)}-{uuid4().hex[:4]}")
     return Path(location).expanduser() if not is_uri(location) else new_copy(str(location))
 
 

@@ -15,6 +15,7 @@ from raysync.core.decisions import Apply, Decision, Drop, Hold, Note, Restore, S
 from raysync.core.events import Joined, Left, Pushed
 from raysync.core.ids import WorkerId
 from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Line, Remark, Resumed
+from raysync.core.metrics import ACCURACY
 from raysync.core.structs import to_native
 from raysync.record.reader import RunRecord
 from raysync.results.collection import label_of
@@ -48,7 +49,7 @@ def trace(record: RunRecord) -> TraceEvent:
     events = [
         *_metadata(tracks, record),
         *_slices(record, tracks, _hold_reasons(lines)),
-        *_marks(lines, tracks, record.summary["metric"]),
+        *_marks(lines, tracks, record.summary.get("metric", ACCURACY.name)),
     ]
     return {
         "displayTimeUnit": "ms",

@@ -24,7 +24,7 @@ from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.reader import RunRecord, load
 from raysync.record.resumption import checkpoints_of
-from raysync.record.storage import check, display_name, join
+from raysync.record.storage import check, display_name, experiment_folder, join
 from raysync.record.uploader import uploads
 from raysync.record.user_code import user_code
 from raysync.record.writer import JOURNAL, RecordWriter, folder_name, make_folder
@@ -260,7 +260,7 @@ def user_code_of(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, An
 
 
 def _new_folder(experiment: Experiment, choice: ParadigmChoice) -> Path:
-    check(join(experiment.output, experiment.name))
+    check(experiment_folder(experiment.output, experiment.name))
     return folder_name(experiment.output, experiment.name, choice.label)
 
 

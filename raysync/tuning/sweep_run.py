@@ -33,6 +33,7 @@ from raysync.record.storage import (
     check,
     display_name,
     download,
+    experiment_folder,
     is_copy,
     join,
     local_copy,
@@ -313,7 +314,7 @@ def train_all(plan: SweepPlan, *, notify: Notify, show: Show, verbose: bool = Fa
 
 
 def _new_folder(experiment: Experiment) -> Path:
-    check(join(experiment.output, experiment.name))
+    check(experiment_folder(experiment.output, experiment.name))
     return folder_name(experiment.output, experiment.name, "sweep").absolute()
 
 

@@ -25,7 +25,7 @@ from raysync.config.secret_masking import masked
 from raysync.core.metrics import MODES, known as known_names
 from raysync.errors import ConfigError, RunFailed, unknown_name
 from raysync.paradigms.syncswitch import SyncSwitch
-from raysync.record.storage import is_uri
+from raysync.record.storage import experiment_folder, is_uri
 from raysync.record.sweeps import FILE, VARIED, load_sweep, notes, write_table
 from raysync.record.writer import folder_name
 from raysync.running.engines import Notify
@@ -148,7 +148,7 @@ def _folder(experiment: Experiment, source: str) -> tuple[Path, str]:
             " nodes share."
         )
     output = Path(experiment.output)
-    parent = output.expanduser() / experiment.name
+    parent = Path(experiment_folder(output.expanduser(), experiment.name))
     folders = sorted((file.parent for file in parent.glob(f"*-{KIND}-*/{FILE}")), reverse=True)
     for folder in folders:
         with suppress(ConfigError):  # for a file that cannot be read

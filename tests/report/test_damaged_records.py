@@ -26,6 +26,7 @@ from raysync.record.reader import legible
 from raysync.record.sweeps import load_sweep
 from raysync.results.collection import collect
 from raysync.results.markdown import markdown, plain
+from raysync.results.trace import write_trace
 from tests.builders.messages import naming, tells
 from tests.builders.reports import BASE, cut
 from tests.report.damage import CALLS, NO_FILES, checkpoint_damaged, damage, put, signed
@@ -583,3 +584,26 @@ def test_a_paths_name_is_no_record(tmp_path, call):
 
 def test_markdown_is_made_of_a_collection_with_unfinished_runs(made):
     assert "Unfinished" in markdown(made({"bsp": [{"status": "unfinished"}]}))
+
+
+@pytest.mark.parametrize("name", ["pushes", "evaluations"])
+def test_a_table_with_columns_of_another_raysync_is_read_from_the_journal(record, name):
+    expected = getattr(raysync.load(record), name)
+    file = record / f"{name}.parquet"
+    table = pq.read_table(file)
+    pq.write_table(table.drop_columns([table.column_names[0]]), file)
+    assert getattr(raysync.load(record), name).equals(expected)
+    assert collect([record]).runs
+
+
+def test_a_trace_needs_no_metric_in_the_summary(record, tmp_path):
+    edit(record / "summary.json", lambda summary: summary.pop("metric"))
+    write_trace(raysync.load(record), tmp_path / "trace.json")
+
+
+@pytest.mark.parametrize(("theirs", "says"), [("0.0.0", "older"), ("9999.0.0", "newer")])
+def test_a_config_of_another_raysync_is_called_older_or_newer(record, theirs, says):
+    edit(record / "environment.json", lambda about: about["packages"].update(raysync=theirs))
+    (record / "config.yaml").write_text("nothing_known: 1\n")
+    with pytest.raises(ConfigError, match=f"an? {says} raysync"):
+        _ = raysync.load(record).config

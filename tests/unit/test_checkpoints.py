@@ -570,3 +570,17 @@ def test_files_are_hashed_in_chunks_by_a_thread_that_yields_the_cores(size, tmp_
     assert read_checkpoint(tmp_path / "000001") == checkpoint
     assert os.getpriority(os.PRIO_PROCESS, get_native_id()) == before
     assert set(seen) == ({LOWEST_PRIORITY} if sys.platform == "linux" else {before})
+
+
+@pytest.mark.parametrize(
+    ("name", "size"), [("a", 10**30), ("a", 2**62), ("a\0b", 1), ("\ud800", 1)]
+)
+def test_no_size_and_no_name_of_a_manifest_is_more_than_a_clause(tmp_path, name, size):
+    folder = tmp_path / "000001"
+    folder.mkdir()
+    (folder / "a").write_bytes(b"x")
+    files = {name: {"bytes": size, "sha256": ""}}
+    manifest = {"checkpoint": checkpoints.CHECKPOINT_SCHEMA, "number": 1, "at": 0.0, "files": files}
+    (folder / "manifest.json").write_text(json.dumps(manifest))
+    with pytest.raises(ConfigError):
+        checkpoints.read_checkpoint(folder)

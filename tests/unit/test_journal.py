@@ -24,6 +24,7 @@ from raysync.core.decisions import (
 )
 from raysync.core.events import Joined, Left, Pushed, TimerFired
 from raysync.core.journal import (
+    JOURNAL_SCHEMA,
     Ended,
     Entry,
     Evaluation,
@@ -34,6 +35,7 @@ from raysync.core.journal import (
     encode,
     header,
     read,
+    read_header,
 )
 from raysync.core.machine import Machine
 from raysync.core.metrics import RESERVED
@@ -361,3 +363,10 @@ def test_another_schema_is_refused(schema):
     head = json.loads(header(make("bsp"), None)) | {"journal": schema}
     with pytest.raises(ConfigError, match="this raysync reads schema 1"):
         read([json.dumps(head)])
+
+
+@pytest.mark.parametrize(("step", "says"), [(-1, "older"), (1, "newer")])
+def test_a_journal_of_another_schema_is_called_older_or_newer(step, says):
+    head = {"journal": JOURNAL_SCHEMA + step}
+    with pytest.raises(ConfigError, match=says):
+        read_header(json.dumps(head))

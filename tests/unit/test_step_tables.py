@@ -303,3 +303,11 @@ def test_what_is_no_plain_file_or_no_table_is_a_mistake_of_the_user(tmp_path, su
     path.write_bytes(b"\0\1\2")
     with pytest.raises(ValueError, match="t.csv|t.parquet"):
         read_table(path)
+
+
+@pytest.mark.parametrize("text", ["a,b\n1,1e308\n1,1e308\n", "step,a\n0,1e308\n1,1e308\n"])
+def test_durations_whose_sum_is_not_finite_are_refused(tmp_path, text):
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(ValueError, match="line 2"):
+        read_table(path)

@@ -252,3 +252,15 @@ def test_a_folder_is_looked_at_before_actors_start(tmp_path):
 def test_a_folder_that_cannot_be_made():
     with pytest.raises(ConfigError, match=naming("output: /proc/")):
         raysync.run({**TINY, "output": "/proc/nowhere"})
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "漢"])
+def test_long_names_of_folders_stay_unique_and_within_a_file_systems_bytes(tmp_path, letter):
+    folders = [
+        writer.folder_name(tmp_path, letter * 300 + end, "a" * 400 + end) for end in ("1", "2")
+    ]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    assert folders[0].parent != folders[1].parent
+    assert folders[0].parent == Path(storage.experiment_folder(tmp_path, letter * 300 + "1"))
+    assert folders[0].name[16:-5] != folders[1].name[16:-5]

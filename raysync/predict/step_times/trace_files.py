@@ -6,11 +6,12 @@ import codecs
 import json
 import re
 from collections.abc import Callable, Iterable, Iterator
-from math import inf, isfinite
+from math import isfinite
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from raysync.config.bounded_file import open_plain
+from raysync.core.structs import LONGEST_S
 from raysync.errors import ConfigError
 from raysync.predict.step_times import json_stream
 
@@ -159,9 +160,11 @@ def seconds_of(event: TraceEvent, what: str) -> float:
         ConfigError: it is no duration.
     """
     us = event.get("dur")
-    if not isinstance(us, float) or not 0 < us < inf:
+    if not isinstance(us, float) or not 0 < us <= LONGEST_S / US:
         given = f"{us:g}" if isinstance(us, float) else repr(us)
-        raise ConfigError(f"{what} lasts {given} us; it must be above 0 and finite.")
+        raise ConfigError(
+            f"{what} lasts {given} us; it must be above 0 and at most {LONGEST_S:g} s."
+        )
     return us * US
 
 
