@@ -34,6 +34,7 @@ from .errors import (
     RaysyncError as RaysyncError,
     RunFailed as RunFailed,
 )
+from .randomness import draw as draw
 from .record.measures import Measures as Measures
 from .record.reader import RunRecord as RunRecord, load as load
 from .record.sweeps import SweepRecord as SweepRecord, load_sweep as load_sweep

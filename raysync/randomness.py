@@ -16,6 +16,16 @@ def hashed_seed(seed: int, purpose: str, slot: str = "", clock: int = 0) -> int:
     return int.from_bytes(blake2b(key, digest_size=8).digest(), "big")
 
 
+def draw(seed: int, key: str) -> float:
+    """Draw a number of (0, 1) for a paradigm's rule, a function of the seed and the key alone.
+
+    Args:
+        seed: `roster.seed`, of the run: so every seed draws others, and every replay the same.
+        key: names the draw, such as `f"{worker}/{clock}"`; equal keys draw equal numbers.
+    """
+    return uniform(seed, "paradigm", key)
+
+
 def uniform(seed: int, purpose: str, slot: str = "", clock: int = 0) -> float:
     """Draw from (0, 1), both ends excluded."""
     return ((hashed_seed(seed, purpose, slot, clock) >> 12) + 0.5) / 2**52

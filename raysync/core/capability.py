@@ -31,4 +31,5 @@ class Capability(Enum):
     LOCAL_STEPS = auto()  # a worker makes several optimizer steps between two pushes
     SAME_WEIGHTS = auto()  # a worker continues on its last pull: `Release(pull=False)`
     REDUCED_WIRE = auto()  # gradients travel in a smaller format than weights
+    SUM_GRADIENTS = auto()  # `Apply.weights` are factors, also of a single push: `combine: sum`
     SHARE_MEMORY = auto()  # vectors travel in memory that the processes of a node share

@@ -137,13 +137,17 @@ class Header(msgspec.Struct, frozen=True):
     paradigm: Description
     workload_samples: Whole | None
     about: Mapping[str, Any] = {}
+    seed: Whole = 0  # of the rule's own draws; journals of earlier versions have none
 
 
 def header(
-    paradigm: AnyParadigm, workload_samples: int | None, about: Mapping[str, Any] | None = None
+    paradigm: AnyParadigm,
+    workload_samples: int | None,
+    about: Mapping[str, Any] | None = None,
+    seed: int = 0,
 ) -> str:
     """Encode the first line; `about` is for readers."""
-    head = Header(JOURNAL_SCHEMA, describe(paradigm), workload_samples, about or {})
+    head = Header(JOURNAL_SCHEMA, describe(paradigm), workload_samples, about or {}, seed)
     return encode_json(head).decode()
 
 

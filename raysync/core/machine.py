@@ -9,7 +9,16 @@ from typing import Any, assert_never
 
 import msgspec
 
-from raysync.core.decisions import Decision, Drop, DropReason, Hold, SetTimer, Suspend, Switch
+from raysync.core.decisions import (
+    Apply,
+    Decision,
+    Drop,
+    DropReason,
+    Hold,
+    SetTimer,
+    Suspend,
+    Switch,
+)
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.legality import CHECKS, location, why_no_decision
 from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
@@ -57,9 +66,12 @@ NO_RULE = why_no_decision, EXECUTE[Hold], False  # its check always fails, so no
 class Machine:
     """Passes events to a paradigm and executes its decisions on the roster."""
 
-    def __init__(self, paradigm: Paradigm, workload_samples: int | None = None) -> None:
+    def __init__(
+        self, paradigm: Paradigm, workload_samples: int | None = None, seed: int = 0
+    ) -> None:
         self.paradigm = paradigm  # owned from here on
-        self.roster = Roster(workload_samples)
+        self.roster = Roster(workload_samples, seed)
+        self._is_collective = bool(paradigm.collective)
         self.timers: dict[str, float] = {}
         self._handled = 0  # events so far
         # the number of the event after which the paradigm's state is checked next
@@ -166,6 +178,8 @@ class Machine:
             check, execute, goes_beyond = rule_of(type(decision), NO_RULE)
             if what := check(decision, roster):
                 raise self._illegal(method, what)
+            if self._is_collective and roster.computing and isinstance(decision, Apply):
+                raise self._illegal(method, self._no_collective(decision))
             done.append(execute(roster, decision))
             if not goes_beyond:
                 continue
@@ -180,6 +194,13 @@ class Machine:
             if worker in roster.suspended:  # an `on_leave` before may have restored it
                 done += self._commit("on_leave", self.paradigm.on_leave(roster, worker))
         return done
+
+    def _no_collective(self, apply: Apply) -> str:
+        computing = self.roster.names(self.roster.computing, 3)
+        return (
+            f"applies {len(apply.pushes)} pushes while {computing} compute: its exchange is"
+            f" {self.paradigm.collective}, in which every member takes part"
+        )
 
     def _set(self, timer: SetTimer) -> None:
         if timer.at is None:

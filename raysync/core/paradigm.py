@@ -108,7 +108,10 @@ class Paradigm(ABC):
         return ""
 
     def demands(self) -> Iterator[Demand]:
-        """Yield the demands on a topology, each with the setting that makes it."""
+        """Yield the demands on a topology, each with the setting that makes it.
+
+        A rule whose `Apply.weights` are factors demands `Capability.SUM_GRADIENTS`.
+        """
         yield from ()
 
     def named_batch_sizes(self) -> Mapping[str, int]:

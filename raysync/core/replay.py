@@ -36,7 +36,7 @@ def replay(lines: Iterable[str], rebuild: Rebuild) -> Replayed:
     """
     head, rest = read(lines)
     paradigm = rebuild(head.paradigm.reference, head.paradigm.parameters)
-    machine = machine_of(paradigm, head.workload_samples)
+    machine = machine_of(paradigm, head.workload_samples, head.seed)
     events = decisions = 0
     ended = False
     for line in rest:

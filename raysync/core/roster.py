@@ -90,11 +90,12 @@ class RosterState(msgspec.Struct, forbid_unknown_fields=True):
     held: list[str]
     outdated: list[str]
     buffered: list[tuple[str, Whole, Buffered]]
+    seed: Whole = 0  # checkpoints of earlier versions have none
 
 
 FIELDS = RosterState.__struct_fields__
 # These are copied as they are; `dump` and `load` convert the others.
-COPIED = FIELDS[: FIELDS.index("suspended") + 1]
+COPIED = (*FIELDS[: FIELDS.index("suspended") + 1], "seed")
 
 
 class Roster:
@@ -104,8 +105,9 @@ class Roster:
     workers come last.
     """
 
-    def __init__(self, workload_samples: int | None = None) -> None:
+    def __init__(self, workload_samples: int | None = None, seed: int = 0) -> None:
         self.workload_samples = workload_samples
+        self.seed = seed  # of the run, for rules that `draw`
         self.now = 0.0  # of the current event, in seconds since the run began
         self.version = 0  # updates so far
         # the version that workers pull: the newest, unless an Apply was not published

@@ -25,10 +25,16 @@ class StageMachines:
     """
 
     def __init__(
-        self, make: Callable[[], Paradigm], stages: int, workload_samples: int | None = None
+        self,
+        make: Callable[[], Paradigm],
+        stages: int,
+        workload_samples: int | None = None,
+        seed: int = 0,
     ) -> None:
         self._make_paradigm = make  # called once for each stage
-        self.machines = {stage: Machine(make(), workload_samples) for stage in range(1, stages + 1)}
+        self.machines = {
+            stage: Machine(make(), workload_samples, seed) for stage in range(1, stages + 1)
+        }
 
     @property
     def roster(self) -> Roster:
@@ -115,15 +121,17 @@ def _refuse_ignored(decisions: Iterable[Decision]) -> None:
 class StagedParadigm(Protocol):
     """A kind of run, other than a `Paradigm`, that builds the machines of its stages."""
 
-    def machine(self, workload_samples: int | None) -> StageMachines:
+    def machine(self, workload_samples: int | None, seed: int = 0) -> StageMachines:
         """Build a machine for each stage, as at the beginning."""
 
 
-def machine_of(paradigm: AnyParadigm, workload_samples: int | None) -> Machine | StageMachines:
+def machine_of(
+    paradigm: AnyParadigm, workload_samples: int | None, seed: int = 0
+) -> Machine | StageMachines:
     """Build the machine of a run under that paradigm."""
     if isinstance(paradigm, Paradigm):
-        return Machine(paradigm, workload_samples)
+        return Machine(paradigm, workload_samples, seed)
     assert isinstance(paradigm, StagedParadigm), (
         f"{paradigm.name} is neither a paradigm nor a kind of run"
     )
-    return paradigm.machine(workload_samples)
+    return paradigm.machine(workload_samples, seed)

@@ -133,7 +133,7 @@ class Pipelined:
         self, backend: Backend, plan: PipelinedPlan, experiment: Experiment, faults: FaultPlan
     ) -> None:
         paradigm = plan.paradigm
-        self.machine = paradigm.machine(plan.workload_samples)
+        self.machine = paradigm.machine(plan.workload_samples, experiment.seed)
         self.servers = [
             ParameterServer(
                 backend, server_of(stage), experiment, has_replicas=paradigm.mixes_locally

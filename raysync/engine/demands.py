@@ -17,6 +17,10 @@ NOT_EXACT = (
     "compiled code depends on the batch sizes so far, so a resumed run would not repeat the"
     " original bit by bit; on Ray it need not"
 )
+NORMALISED = (
+    "its weights are factors, but update.combine: mean normalises them; set update: {combine: sum,"
+    " lr_scaling: none}"
+)
 ADDS_IN_FLOAT32 = (
     "an all-reduce adds in the format that it sends, but raysync adds gradients in float32"
 )
@@ -113,6 +117,9 @@ def refusals_of_data_parallel(
     """Return what a data-parallel run refuses on the experiment's engine, and why."""
     on_ray = experiment.engine == "ray"
     refusals = {} if on_ray else {Capability.COMPILE: NOT_EXACT}
+    update = experiment.update
+    if any(update.in_phase(name).combine != "sum" for name in ("", *update.phases)):
+        refusals[Capability.SUM_GRADIENTS] = NORMALISED
     if experiment.local is not None:
         refusals[Capability.SAME_WEIGHTS] = CHANGED_BY_STEPS
     elif experiment.trains:

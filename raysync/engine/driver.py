@@ -76,6 +76,10 @@ from raysync.errors import IllegalDecision, RunFailed, RunLost
 # final model.
 BEFORE_THE_END = nextafter(1, 0)
 
+# A run that ends with more buffered pushes than both, a worker or of all, says so: its paradigm
+# keeps them.
+BUFFERED_EACH, BUFFERED_SHARE = 2, 0.05
+
 
 class Driver:
     """Passes what happens in a run to its machine, and carries out the decisions.
@@ -112,6 +116,7 @@ class Driver:
         self._experiment, self._former = experiment, checkpoint
         self._is_evaluated, self._is_pipelined = bool(marks), topology.is_pipelined
         self._last_server = topology.servers[-1]
+        self._has_said_idle = False  # that a weight has no effect
         self._workload_samples = topology.rosters[-1].workload_samples or inf
         self._pushed: dict[Push, Step] = {}  # neither applied nor dropped
         self.lines = Lines(backend)
@@ -303,6 +308,8 @@ class Driver:
             step = self._pushed.pop(push)
             steps.append(step)
             samples += step.samples
+        if apply.weights and not self._has_said_idle:
+            self._say_if_idle(apply, steps)
         self.topology.applied(apply, steps, pulls_next(decisions, index))
         if steps[0].server is not self._last_server:
             return  # the last stage's progress is the model's
@@ -317,6 +324,17 @@ class Driver:
             self.checkpointer.reached(progress)
         if progress >= 1:
             self._end("finished")
+
+    def _say_if_idle(self, apply: Apply, steps: Sequence[Step]) -> None:
+        """Say once that the weight of a single push has no effect in a mean."""
+        is_mean = self._experiment.update.in_phase(apply.phase).combine == "mean"
+        if is_mean and len(steps) == 1 and apply.weights[0] not in (1, steps[0].samples):
+            self._has_said_idle = True
+            self.lines.remark(
+                f"Update {apply.version} is of one push with weight {apply.weights[0]:g}, which has"
+                " no effect: update.combine: mean normalises weights. With update: {combine: sum,"
+                " lr_scaling: none} they are factors."
+            )
 
     def release(self, release: Release) -> None:
         """Let a worker begin its next iteration, if it may."""
@@ -377,10 +395,23 @@ class Driver:
         if not self.status:
             for server in self.topology.servers:
                 server.finish()
+            self._say_if_buffered()
         self.status = status
         self.inflight.clear()
         self.members.expect_nobody()
         self._evaluations.save_models()
+
+    def _say_if_buffered(self) -> None:
+        """Say that many pushes were neither applied nor dropped."""
+        rosters = self.topology.rosters
+        buffered = sum(len(roster.buffered) for roster in rosters)
+        received = sum(roster.received for roster in rosters)
+        workers = sum(len(roster.live) for roster in rosters)
+        if buffered > max(BUFFERED_EACH * workers, BUFFERED_SHARE * received):
+            self.lines.remark(
+                f"{buffered} of {received} pushes were neither applied nor dropped: the paradigm"
+                " has kept them."
+            )
 
     @property
     def is_running(self) -> bool:

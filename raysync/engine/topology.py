@@ -179,7 +179,7 @@ class DataParallel:
     def __init__(
         self, backend: Backend, plan: DataParallelPlan, experiment: Experiment, faults: FaultPlan
     ) -> None:
-        self.machine = Machine(plan.paradigm, plan.workload_samples)
+        self.machine = Machine(plan.paradigm, plan.workload_samples, experiment.seed)
         self.roster = self.machine.roster
         self.workers = [str(worker_id(slot, 1)) for slot in experiment.slots()]
         log = server_log(backend, SERVER, experiment, plan.vector_bytes)

@@ -97,8 +97,8 @@ class Decoupled:
                 rows[row][(row + step) % size] += 1 / len(neighbours)
         return rows
 
-    def machine(self, workload_samples: int | None) -> StageMachines:
-        return StageMachines(self._make_sync, self.modules, workload_samples)
+    def machine(self, workload_samples: int | None, seed: int = 0) -> StageMachines:
+        return StageMachines(self._make_sync, self.modules, workload_samples, seed)
 
     def infeasible_reason(self, workers: int) -> str:
         needed = self.modules * self.groups

@@ -218,6 +218,8 @@ class Follower:
                 continue
             row.outcome, row.version, row.applied_at_s = "applied", version, at
             row.staleness = staleness(version, row.base)
+            if decision.weights:
+                row.weight = decision.weights[decision.pushes.index(push)]
             samples += row.samples
             if self._workers[push[0]].waiting is not row:
                 completed.append(opened.pop(push))

@@ -40,6 +40,8 @@ class PushRow(Struct, gc=False):
     """Until the worker's next release, its leaving, or the end of the run."""
     why: str | None = None  # of a drop, in words
     reason: str | None = None  # of a drop, one of `DROP_REASONS`
+    weight: float | None = None
+    """The paradigm's own, in its update: see `Apply.weights`."""
     steps: int = 1
     """Optimizer steps of the iteration; more than one with local steps."""
 

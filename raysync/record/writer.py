@@ -137,7 +137,7 @@ class RecordWriter:
                 self.resume(resumption.checkpoint, exact=resumption.exact)
                 return
             self._open("w")
-            head = header(paradigm, measures.workload_samples, about)
+            head = header(paradigm, measures.workload_samples, about, about.get("seed", 0))
             self._journal.write(f"{head}\n".encode())
             self._journal.flush()
 

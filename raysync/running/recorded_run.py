@@ -219,7 +219,8 @@ class RecordedRun:
             if stopped or not has_ended:
                 what = "Stopped" if stopped else "Failed"
                 self._notify(
-                    f"{what}. The record up to now: {display_name(self._folder)}{self._next_step()}"
+                    f"{what}. The record up to now: {display_name(self._folder)}"
+                    f"{self._next_step() if stopped else ''}"
                 )
             raise
 

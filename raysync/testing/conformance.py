@@ -91,10 +91,10 @@ class Conformance(RuleBasedStateMachine):
     workloads = st.sampled_from([None, 200, 500])
     steps_s = st.lists(st.sampled_from([1.0, 1.0, 0.3, 3.7]), min_size=6, max_size=6)
 
-    @initialize(workload=workloads, step_s=steps_s)
-    def start(self, workload: int | None, step_s: list[float]) -> None:
+    @initialize(workload=workloads, step_s=steps_s, seed=st.integers(0, 3))
+    def start(self, workload: int | None, step_s: list[float], seed: int) -> None:
         """Begin with a machine without workers."""
-        self.machine = Machine(_guarded(self.fresh()), workload)
+        self.machine = Machine(_guarded(self.fresh()), workload, seed)
         self.now = 0.0
         self.lives: dict[int, int] = {}  # slot -> number of its latest life
         self.in_flight: dict[str, Release] = {}  # worker -> its release, until it pushes

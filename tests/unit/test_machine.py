@@ -28,6 +28,7 @@ from raysync.core.structs import DEEPEST
 from raysync.errors import IllegalDecision, ProtocolViolation
 from raysync.paradigms import make
 from raysync.paradigms.bsp import BSP
+from raysync.randomness import draw
 from raysync.testing.drive import SAMPLES, Drive
 from tests.builders.messages import naming
 from tests.builders.schedules import dropped, holds, released
@@ -651,3 +652,50 @@ def test_a_snapshot_whose_paradigm_s_state_is_too_deep_is_refused():
     drive.machine.paradigm.state = lambda: state
     with pytest.raises(ValueError, match=naming("deep")):
         Machine.restore(drive.machine.snapshot(), drive.machine.paradigm)
+
+
+def test_a_rule_draws_other_numbers_with_another_seed_and_the_same_in_a_replay():
+    @dataclass
+    class Drawing(Scripted):
+        def on_push(self, roster, push):
+            if draw(roster.seed, f"{push}") < 0.5:
+                return [Drop(push, why="its draw"), Release(push[0])]
+            return [Apply((push,)), Release(push[0])]
+
+    def fates(seed):
+        machine = Machine(Drawing(), None, seed)
+        machine.handle(Joined(at=0.0, worker="a#1"))
+        fates = []
+        for clock in range(60):
+            pushed = Pushed(
+                at=1.0 + clock,
+                worker="a#1",
+                clock=clock,
+                base=machine.roster.published,
+                samples=8,
+                busy_s=1.0,
+            )
+            fates.append(type(machine.handle(pushed)[0]).__name__)
+            if clock == 30:
+                machine = Machine.restore(machine.snapshot(), Drawing())
+        return fates
+
+    assert fates(0) == fates(0)
+    assert fates(0) != fates(1)
+    assert 15 < fates(0).count("Drop") < 45
+
+
+def test_under_a_collective_nobody_computes_when_pushes_are_applied():
+    @dataclass
+    class Partial(Scripted):
+        collective = "ring"
+
+        def on_push(self, roster, push):
+            return [Apply((push,)), Release(push[0])]
+
+    machine = Machine(Partial())
+    for worker in ("a#1", "b#1"):
+        machine.handle(Joined(at=0.0, worker=worker))
+    pushed = Pushed(at=1.0, worker="a#1", clock=0, base=0, samples=8, busy_s=1.0)
+    with pytest.raises(IllegalDecision, match=r"ring"):
+        machine.handle(pushed)
