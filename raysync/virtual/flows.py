@@ -130,7 +130,10 @@ class Lane:
 
     @property
     def limit(self) -> float:
-        """The rate of a flow of weight 1 at which all flows together are at their own limits."""
+        """The rate of a flow of weight 1 at which the flows are at their own limits.
+
+        Flows with a limit all have one weight: see `FairRoute.lanes`.
+        """
         return self._limit * len(self._flows) / self._weight
 
     def _set_alarm(self, clock: Clock) -> None:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, repeat
 from math import exp, inf
+from statistics import fmean
 from typing import Any
 
 from raysync.config import Experiment, Link, Network, WorkerGroup
@@ -20,6 +21,9 @@ from raysync.virtual.transfers import AnyRoute, FairRoute, LongPath, Path, Queue
 
 # the number of weights drawn: a prime, so that a worker's weight changes from round to round
 WEIGHTS = 1_009
+# the number of different weights where flows are limited by their own links, too: an event costs as
+# much as that many lanes
+LEVELS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +71,10 @@ class NetworkRoutes:
             for node in experiment.network.nodes
             for slot in experiment.slots_of(node.workers)
         }
-        self._weights = cycle(_weights(experiment))
+        self._drawn = _weights(experiment)
+        self._few = _levels(self._drawn)
+        # one stream for all routes of a kind: a worker's weight changes from round to round
+        self._weights, self._few_weights = cycle(self._drawn), cycle(self._few)
         self._is_fair = experiment.network.sharing == "fair"
         self._queues: dict[tuple[str, str, str], QueueLink] = {}
         self._links: dict[tuple[str, str, str], FairLink] = {}
@@ -198,11 +205,19 @@ class NetworkRoutes:
     ) -> FairRoute:
         count = load.connections
         links = [(self._fair_link(share), count * share.part) for share in shares]
+        own = limit / count
+        if load.is_from_one:
+            lanes, weights = {1.0: Lane(own, links)}, repeat(1.0)
+        elif own == inf:
+            lanes, weights = dict.fromkeys(self._drawn, Lane(own, links)), self._weights
+        else:
+            lanes = {weight: Lane(own, links) for weight in set(self._few)}
+            weights = self._few_weights
         return FairRoute(
-            lane=Lane(limit / count, links),
+            lanes=lanes,
             size_bytes=load.size_bytes / count,
             latency_s=latency_s,
-            weights=repeat(1.0) if load.is_from_one else self._weights,
+            weights=weights,
             trips=load.trips,
             trip_s=trip_s,
         )
@@ -238,7 +253,18 @@ class NetworkRoutes:
         return link
 
 
-def _weights(experiment: Experiment) -> Iterable[float]:
+def _levels(weights: Sequence[float]) -> list[float]:
+    """Replace weights by the means of at most `LEVELS` groups of about equal weights."""
+    order = sorted(range(len(weights)), key=weights.__getitem__)
+    levels = list(weights)
+    for group in range(LEVELS):
+        members = order[group * len(order) // LEVELS : (group + 1) * len(order) // LEVELS]
+        for index in members:
+            levels[index] = fmean(weights[each] for each in members)
+    return levels
+
+
+def _weights(experiment: Experiment) -> Sequence[float]:
     # A fixed number of draws repeats: a draw takes as long as the simulation of a transfer.
     sigma, begun = experiment.network.share_sigma, hash_prefix(experiment.seed, "share")
     if not sigma:

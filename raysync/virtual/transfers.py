@@ -83,7 +83,9 @@ class LongPath:
 class FairRoute:
     """A route over shared links with all transfers in parallel (`network.sharing: fair`)."""
 
-    lane: Lane
+    # weight -> the lane of flows of that weight: if their own link limits them, they have a lane
+    # for themselves, since all flows of a lane have one rate for each weight
+    lanes: Mapping[float, Lane]
     size_bytes: float
     latency_s: float
     weights: Iterator[float]  # each transfer's relative share of a link
@@ -95,17 +97,13 @@ class FairRoute:
     ) -> None:
         """Send a value that is ready and needed at `begin`; see `Lane.begin`."""
         begin += self.trips * (self.trip_s + 2 * fault.latency_s)
-        flow = (
-            self.size_bytes,
-            next(self.weights),
-            self.latency_s + fault.latency_s,
-            arrived,
-            argument,
-        )
+        weight = next(self.weights)
+        lane = self.lanes[weight]
+        flow = (self.size_bytes, weight, self.latency_s + fault.latency_s, arrived, argument)
         if begin > clock.now:
-            clock.schedule(begin, lambda _: self.lane.begin(clock, *flow), None)
+            clock.schedule(begin, lambda _: lane.begin(clock, *flow), None)
         else:
-            self.lane.begin(clock, *flow)
+            lane.begin(clock, *flow)
 
 
 AnyRoute = Route | FairRoute

@@ -315,3 +315,42 @@ def test_an_independent_loop_finds_the_same_times(paradigm, cluster):
     assert {
         name: pytest.approx(each, rel=1e-9) for name, each in by_group(expected).items()
     } == found
+
+
+@pytest.mark.parametrize(
+    ("server", "rounds_s"),
+    [
+        (4 * BYTES, 3),  # the server's link is as wide as all others: 1 s up, 1 s step, 1 s down
+        (None, 3),
+        (40 * BYTES, 3),
+    ],
+)
+def test_no_transfer_is_faster_than_its_own_link(server, rounds_s):
+    """With shares as unequal as by default."""
+    workers = [{"count": 4, "step_s": 1, "link": {"bandwidth_bytes_per_s": BYTES}}]
+    network = {"server_bandwidth_bytes_per_s": server, "update_s": 0}
+    training = timed(workers=workers, network=network, workload={"samples": 40})
+    assert run(training, "bsp")[-1].at == pytest.approx(10 * rounds_s)
+
+
+@given(
+    st.lists(st.floats(0.2, 5), min_size=1, max_size=6),
+    st.floats(0.5, 20),
+    st.floats(0.1, 1.5),
+)
+def test_a_transfer_takes_its_own_time_at_least_and_all_share_what_there_is(own, shared, sigma):
+    """A round of BSP: none ends before its own link allows, and the last not before the shared one
+    does; it is no later than if one after another had their slower link alone.
+    """
+    workers = [
+        {"name": f"w{n}", "step_s": 1, "link": {"bandwidth_bytes_per_s": rate * BYTES}}
+        for n, rate in enumerate(own)
+    ]
+    network = {"server_bandwidth_bytes_per_s": shared * BYTES, "share_sigma": sigma}
+    training = timed(workers=workers, network=network, workload={"samples": len(own)})
+    pushed = push_times(run(training, "bsp"))
+    for n, rate in enumerate(own):
+        assert pushed[f"w{n}-0"][0] >= 1 + 2 / rate - 1e-9
+    last = max(at for [at] in pushed.values())
+    assert last >= 1 + 2 * len(own) / shared - 1e-9
+    assert last <= 1 + 2 * sum(1 / min(rate, shared) for rate in own) + 1e-9

@@ -89,7 +89,7 @@ def test_a_weight_without_effect_is_said_once(weight):
 
 def test_a_rule_that_needs_factors_is_refused_under_a_mean():
     trained(0.6, SUM, "Demanding")
-    for update in ({"lr": 0.1}, SUM | {"phases": {"weighted": {"combine": "mean"}}}):
+    for update in ({"lr": 0.1}, {"lr": 0.1, "lr_scaling": "none"}):
         with pytest.raises(ConfigError, match="weight: 0.6"):
             trained(0.6, update, "Demanding")
     inner = make("ringmaster", paradigm=f"{__name__}:Demanding")
