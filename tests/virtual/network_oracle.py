@@ -38,7 +38,8 @@ class Cluster:
         self.rate_of = {}
         """Link -> its bytes per second."""
         self.tied = False
-        """Whether gradients of different groups have arrived at one time."""
+        """Whether gradients of workers of different kinds have arrived at one time: their order
+        is anybody's, and matters."""
         self.todo = []
         self.order = 0
         self.pushes = {name: [] for name in self.workers}
@@ -51,6 +52,10 @@ class Cluster:
     def machine(self, name):
         """Return what a worker shares with the servers beside it: its node, or nothing but it."""
         return self.node[name]["name"] if name in self.node else ("alone", name)
+
+    def kind(self, name):
+        """Return what sets a worker apart from others: its group, and the servers beside it."""
+        return name[0], self.travels(name), name in self.hosts
 
     def travels(self, name):
         """Return the part of a vector that leaves the machine of a worker."""
@@ -194,6 +199,10 @@ class Cluster:
             self.todo.remove(event)
             now, _, what, about = event
             [name] = about
+            if what == "arrived":  # from here on one is served after another
+                if last and self.kind(last[0]) != self.kind(name) and now - last[1] <= 1e-9 * now:
+                    self.tied = True
+                last = name, now
             if what == "flows":
                 self.flows.append(name)
             elif what == "pulled":
@@ -204,9 +213,6 @@ class Cluster:
                 self.coordinator_idle_at = max(now, self.coordinator_idle_at) + self.net["push_s"]
                 self.later(self.coordinator_idle_at, "pushed", name)
             else:
-                if last and last[0][0] != name[0] and now - last[1] <= 1e-9 * now:
-                    self.tied = True
-                last = name, now
                 self.pushes[name].append(now)
                 arrived.append(name)
                 if paradigm == "asp":
