@@ -80,11 +80,14 @@ def _settings_to_resume(
     first = comparison.any_record
     source = first.path / CONFIG if file is None else file
     experiment = config.load(source, settings, recorded=True)
-    of_a_run: dict[str, object] = {"paradigm": first.config.paradigm}
+    if file is None:
+        experiment = config.common_of(experiment)
+    before = config.common_of(first.config)
+    of_a_run: dict[str, object] = {"paradigm": before.paradigm}
     if experiment.seeds:  # else the one seed may not change
         of_a_run["seed"] = first.config.seed
     check_place(first.config, experiment, comparison.location)
-    check_changes(first.config, experiment.recorded.model_copy(update=of_a_run))
+    check_changes(before, experiment.recorded.model_copy(update=of_a_run))
     for record in comparison.records.values():
         if not is_over(record):
             check_resumable(record)

@@ -70,6 +70,7 @@ def _resume(run: str, file: Path | None, settings: Sequence[str], *, trust: bool
     record = trusted(newest(run), trust=trust)
     source = record.path / "config.yaml" if file is None else file
     experiment = config.load(source, settings, recorded=True)
+    experiment = config.row_of(experiment, experiment.paradigm)
     address = os.environ.get("RAY_ADDRESS")
     with started_early(experiment, address) as fork_server:
         _go_on(record, experiment, address, fork_server)
@@ -87,7 +88,7 @@ def _go_on(
     announce(experiment)
     with engine_for(training.experiment, say, address, fork_server) as engine:
         with run_lines(experiment.timing == "only") as lines:
-            watch = lines.follow(choice.label)
+            watch = lines.follow(experiment.label)
             done = run_in(
                 engine,
                 training,
@@ -97,7 +98,7 @@ def _go_on(
                 resume_from=resume_from,
                 diagnoses=True,
             )
-        summaries = {choice.label: [done.summary]}
+        summaries = {experiment.label: [done.summary]}
         print_table(summaries, experiment, [experiment.seed], training.primary)
         print_divergences(summaries)
         print_bottlenecks(summaries)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,7 +16,7 @@ from raysync.cli.console import console, say
 from raysync.cli.progress_lines import run_lines
 from raysync.cli.table import print_bottlenecks, print_divergences, print_table
 from raysync.cluster.ray_private.fork_server import ForkServer, started_early
-from raysync.config import Experiment, ParadigmChoice
+from raysync.config import Experiment, ParadigmChoice, row_of
 from raysync.config.secret_masking import masked
 from raysync.errors import RunFailed
 from raysync.record.comparisons import Comparison
@@ -54,10 +55,19 @@ def _train_in_session(
     from raysync.running.engines import engine_for
     from raysync.training.preparation import prepare
 
-    training = prepare(experiment)
-    check_metrics(experiment, training.metrics, training.primary)
-    for choice in choices:  # all are checked before the first one trains
-        check_training(training, training.make(choice))
+    common = prepare(experiment) if any(choice.set is None for choice in choices) else None
+    plans: dict[str, TrainingPlan] = {}  # label -> what its row trains
+    for choice in choices:
+        if choice.set is None:
+            assert common is not None, "a row without settings of its own"
+            plan = replace(common, experiment=row_of(common.experiment, choice))
+        else:
+            plan = prepare(row_of(experiment, choice))
+        plans[plan.experiment.label] = plan
+    training = next(iter(plans.values()))
+    for plan in plans.values():  # all are checked before the first one trains
+        check_metrics(plan.experiment, plan.metrics, plan.primary)
+        check_training(plan, plan.make(plan.experiment.paradigm))
     over = [] if comparison is None else list(map(is_over, comparison.records.values()))
     if any(over):
         say(f"{sum(over)} of {len(choices) * len(seeds)} runs have ended and are not repeated.")
@@ -65,7 +75,7 @@ def _train_in_session(
         announce(experiment)
     with engine_for(experiment, say, address, fork_server) as engine:
         try:
-            done = _train_all(engine, training, choices, seeds, comparison)
+            done = _train_all(engine, plans, seeds, comparison)
         except (KeyboardInterrupt, SystemExit):
             if comparison is not None:
                 say(f"To resume: raysync compare --resume {masked(str(comparison.location))}")
@@ -96,33 +106,28 @@ def announce(experiment: Experiment) -> None:
 
 def _train_all(
     engine: Engine,
-    training: TrainingPlan,
-    choices: Sequence[ParadigmChoice],
+    plans: Mapping[str, TrainingPlan],
     seeds: Sequence[int],
     comparison: Comparison | None,
 ) -> dict[str, list[RunRecord | None]]:
     """Return the records of each paradigm, one for each seed; None for a run that failed."""
-    done: dict[str, list[RunRecord | None]] = {choice.label: [] for choice in choices}
+    done: dict[str, list[RunRecord | None]] = {label: [] for label in plans}
+    training = next(iter(plans.values()))
+    remarks = dict.fromkeys(remark for plan in plans.values() for remark in plan.remarks)
     with run_lines(training.experiment.timing == "only") as lines:
         warn_of_the_jobs_folder(training.experiment)
-        for remark in (*training.remarks, *_rates(training, choices)):
+        for remark in (*remarks, *_rates(plans), *training.estimate_remarks):
             say(remark)
-        for group, step_s in training.estimated_s.items():
-            say(
-                f"Worker group {group!r} has no step time; estimated from the floating-point"
-                f" operations: {step_s:.2g} s."
-            )
-        for seed, choice in product(seeds, choices):
-            label = choice.label if len(seeds) == 1 else f"{choice.label}, seed {seed}"
-            former = None if comparison is None else comparison.records.get((choice.label, seed))
+        for seed, (paradigm, plan) in product(seeds, plans.items()):
+            label = paradigm if len(seeds) == 1 else f"{paradigm}, seed {seed}"
+            former = None if comparison is None else comparison.records.get((paradigm, seed))
             if former is not None and is_over(former):
-                done[choice.label].append(former)
+                done[paradigm].append(former)
                 continue
             try:
                 record = _train_one(
                     engine,
-                    training.with_seed(seed),
-                    choice,
+                    plan.with_seed(seed),
                     lines.follow(label),
                     former,
                     "" if comparison is None else comparison.id,
@@ -130,17 +135,18 @@ def _train_all(
                 )
             except RunFailed as failure:
                 say(f"{label} failed: {failure}")
-                done[choice.label].append(None)
+                done[paradigm].append(None)
             else:
-                done[choice.label].append(record)
+                done[paradigm].append(record)
     return done
 
 
-def _rates(training: TrainingPlan, choices: Sequence[ParadigmChoice]) -> Iterator[str]:
+def _rates(plans: Mapping[str, TrainingPlan]) -> Iterator[str]:
     """Yield the learning rates in force, once for paradigms with the same rate."""
     labels: dict[str, list[str]] = {}
-    for choice in choices if training.experiment.trains else ():
-        labels.setdefault(training.rate_in_force(choice), []).append(choice.label)
+    for label, plan in plans.items():
+        if plan.experiment.trains:
+            labels.setdefault(plan.rate_in_force(plan.experiment.paradigm), []).append(label)
     for rate, own in labels.items():
         yield rate if len(labels) == 1 else f"{', '.join(own)}: {rate}"
 
@@ -148,7 +154,6 @@ def _rates(training: TrainingPlan, choices: Sequence[ParadigmChoice]) -> Iterato
 def _train_one(
     engine: Engine,
     training: TrainingPlan,
-    choice: ParadigmChoice,
     watch: WatchCallback,
     former: RunRecord | None,
     comparison: str,
@@ -161,7 +166,7 @@ def _train_one(
     return run_in(
         engine,
         training,
-        choice,
+        training.experiment.paradigm,
         watch=watch,
         notify=say,
         comparison=comparison,

@@ -243,7 +243,7 @@ class Watcher:
     @cached_property
     def _paradigm(self) -> str:
         try:
-            return str(self._about.get("paradigm_label") or self._record.config.paradigm.label)
+            return str(self._about.get("paradigm_label") or self._record.config.label)
         except ConfigError:  # the class cannot be imported on this machine, or the file is gone
             return str(self._about.get("paradigm", "a run"))
 

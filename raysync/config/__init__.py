@@ -10,7 +10,7 @@ from raysync.config.base import Named, ParadigmChoice
 from raysync.config.checkpoint_settings import Checkpointing
 from raysync.config.experiment import STANDARD_COMPARISON, Experiment
 from raysync.config.faults import Crash, Drift, Fault, Kill, Latency, SlowDown, SpeedDrift
-from raysync.config.files import load, parse, validate
+from raysync.config.files import common_of, load, parse, row_of, validate
 from raysync.config.network import Link, Network, Node, Regions
 from raysync.config.profiles import profiles
 from raysync.config.stop import Stop

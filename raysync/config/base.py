@@ -12,12 +12,16 @@ from pydantic import (
     ConfigDict,
     Field,
     PrivateAttr,
+    SerializerFunctionWrapHandler,
     ValidationInfo,
     field_validator,
+    model_serializer,
     model_validator,
 )
 
+from raysync.config.yaml_reading import write_yaml
 from raysync.core import paradigm
+from raysync.errors import unknown_name
 from raysync.paradigms import make
 from raysync.paradigms.class_loading import NotTrusted, untrusted_error
 from raysync.paradigms.registry import short_name
@@ -30,6 +34,8 @@ their own bounds.
 """
 MOST_SAMPLES = 10_000_000  # the indices of a batch are in memory at once
 SEED_SETTINGS = ("seed", "seeds")
+ROW_SETTINGS = ("update", "local", "batch_size", "cluster.wire", "network")
+"""What `set` of a paradigm may change: nothing that the rows of a comparison are compared at."""
 # control characters but tab and line feed, which no text of a setting may contain
 FORBIDDEN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\ud800-\udfff]")
 Repeats = Annotated[int, Field(ge=1, le=10_000)]  # a number of repeats or draws, all in memory
@@ -131,7 +137,32 @@ class ParadigmChoice(Named):
     Of a user's paradigm in an untrusted record, only the name is known.
     """
 
+    set: dict[str, Any] | None = Field(
+        None,
+        min_length=1,
+        description=(
+            "settings of this row of a comparison alone, by their paths as for --set: within"
+            f" {', '.join(ROW_SETTINGS)}"
+        ),
+    )
+    instead_of: dict[str, Any] | None = Field(
+        None, description="in records: the experiment's settings that `set` replaced"
+    )
     _is_untrusted: bool = PrivateAttr(False)
+
+    @field_validator("set")
+    @classmethod
+    def _is_of_a_row(cls, changes: dict[str, Any] | None) -> dict[str, Any] | None:
+        for path in changes or {}:
+            if not any(is_within(path, allowed) for allowed in ROW_SETTINGS):
+                raise unknown_name("setting of a row", path, ROW_SETTINGS, listed=ROW_SETTINGS)
+        return changes
+
+    @model_serializer(mode="wrap")
+    def _without_nothing(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        plain: dict[str, Any] = handler(self)
+        absent = {name for name in ("set", "instead_of") if plain.get(name) is None}
+        return {name: value for name, value in plain.items() if name not in absent}
 
     @model_validator(mode="after")
     def _exists(self) -> ParadigmChoice:
@@ -161,8 +192,16 @@ class ParadigmChoice(Named):
 
     @property
     def label(self) -> str:
-        """The label in tables and folders: the name and the given parameters."""
-        return _label(self.name, self.parameters)
+        """The name, the given parameters and `set`; in tables stands `Experiment.label`."""
+        if self.set is None:
+            return _label(self.name, self.parameters)
+        changes = write_yaml(self.set, width=2**30, flow=True).strip()
+        return _label(self.name, {**self.parameters, "set": changes})
+
+
+def is_within(path: str, block: str) -> bool:
+    """Return whether a path is that of a block of settings, or of a setting in it."""
+    return f"{path}.".startswith(f"{block}.")
 
 
 Choice = Annotated[Named, BeforeValidator(by_name)]

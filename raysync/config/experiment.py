@@ -32,6 +32,7 @@ from raysync.config.target import Target
 from raysync.config.update import Data, EvaluationPlan, Local, Update, Workload
 from raysync.config.workers import Cluster, WorkerGroup, select_slots, slots_in
 from raysync.config.yaml_reading import write_yaml
+from raysync.core.capability import Capability
 from raysync.core.ids import Slot
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError, unknown_name
@@ -59,6 +60,13 @@ def _listed(value: object) -> object:
 
 Choices = Annotated[tuple[Choice, ...], BeforeValidator(_listed)]
 Seed = Annotated[int, Field(ge=0, lt=2**63)]
+
+
+def _sets_steps(paradigm: AnyParadigm) -> bool:
+    """Return whether a paradigm itself says how many local steps a worker makes, or has none."""
+    return not isinstance(paradigm, Paradigm) or any(
+        capability is Capability.LOCAL_STEPS for capability, _ in paradigm.demands()
+    )
 
 
 class Experiment(Strict):
@@ -335,7 +343,10 @@ class Experiment(Strict):
             given = self.update.model_fields_set
             outer = {"lr_scaling": "none", "lr": 1.0}
             outer = {name: value for name, value in outer.items() if name not in given}
-            object.__setattr__(self, "update", self.update.model_copy(update=outer))
+            update = self.update.model_copy(update=outer)
+            # these are defaults, which a row without local steps does not have
+            object.__setattr__(update, "__pydantic_fields_set__", set(given))
+            object.__setattr__(self, "update", update)
         return self
 
     @model_validator(mode="after")
@@ -419,6 +430,14 @@ class Experiment(Strict):
     def names_a_task(self) -> bool:
         """Whether the task is the user's own, with its own model and data."""
         return self.task is not None and self.task.name not in BUILT_IN_TASKS
+
+    @property
+    def label(self) -> str:
+        """The paradigm in tables and folders: its own label, with the block `local` around it."""
+        choice = self.paradigm
+        if self.local is None or (choice.can_be_made and _sets_steps(choice.make())):
+            return choice.label
+        return f"local({choice.label}, steps={self.local.steps})"
 
     @property
     def subject(self) -> str:
@@ -548,6 +567,8 @@ class Experiment(Strict):
     def plain(self) -> dict[str, Any]:
         """Return the experiment as plain data: a profile as its settings, and secrets masked."""
         settings = self.model_dump(mode="json", exclude={"profile"})
+        if self.names_a_task:  # it has a model and data of its own, so these did not act
+            del settings["model"], settings["data"]["name"]
         tracked = [
             {key: masked(value) if isinstance(value, str) else value for key, value in one.items()}
             for one in settings["track"]

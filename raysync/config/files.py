@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from copy import deepcopy
+from functools import partial
 from pathlib import Path
 from typing import Any, get_args, get_origin
 
 from pydantic import BaseModel, ValidationError
 
+from raysync.config.base import ROW_SETTINGS, ParadigmChoice, is_within
 from raysync.config.bounded_file import read_text
 from raysync.config.checkpoint_settings import is_absolute
 from raysync.config.experiment import Experiment
@@ -138,7 +141,11 @@ def _override(settings: dict[str, Any], override: str, prefix: str) -> None:
     path, equals, text = override.partition("=")
     if not equals or not path:
         raise ConfigError(f"{where}: write it as key=value or a.b=value.")
-    *parents, last = path.strip().split(".")
+    _put(settings, path.strip(), lambda: read_yaml(text, f"{prefix} {masked(override)}"), where)
+
+
+def _put(settings: dict[str, Any], path: str, value_of: Callable[[], Any], where: str) -> None:
+    *parents, last = path.split(".")
     # the keys of these two are paths themselves: update.lr
     if parents[:1] == ["sweep"] and parents[1:2] in (["grid"], ["sample"]):
         parents, last = parents[:2], ".".join([*parents[2:], last])
@@ -146,7 +153,7 @@ def _override(settings: dict[str, Any], override: str, prefix: str) -> None:
     for part in parents:
         blocks = [inner for block in blocks for inner in _enter(block, part, where)]
     for block in blocks:
-        value = read_yaml(text, f"{prefix} {masked(override)}")  # a separate value for each
+        value = value_of()  # a separate value for each
         if isinstance(block, list):
             for index in _indices(block, last, where):
                 block[index] = value
@@ -179,7 +186,64 @@ def _indices(items: list[Any], part: str, where: str) -> Iterable[int]:
     return [int(part)]
 
 
+def row_of(experiment: Experiment, choice: ParadigmChoice, source: str = "") -> Experiment:
+    """Return the experiment of one row of a comparison: of this paradigm, with its own settings.
+
+    Raises:
+        ConfigError: the paradigm's `set` does not fit; the message begins with `source`.
+    """
+    if choice.set is None:
+        return experiment.model_copy(update={"paradigm": choice})
+    source = source or f"paradigm {choice.name}: set"
+    row = _changed(experiment, choice.set, source)
+    if (experiment.local is None) is not (row.local is None) and "update" not in choice.set:
+        raise ConfigError(
+            f"{source}: local: give update, too: the update rule of the other rows is"
+            f" {'that of gradients' if experiment.local is None else 'the outer step'}."
+        )
+    former = choice.instead_of or {
+        path: _at(experiment.model_dump(mode="json"), path)
+        for path in ROW_SETTINGS
+        if any(is_within(changed, path) for changed in choice.set)
+    }
+    own = choice.model_copy(update={"instead_of": former})
+    return row.model_copy(update={"paradigm": own})
+
+
+def common_of(experiment: Experiment) -> Experiment:
+    """Return the experiment of a row with the settings that it has in common with other rows."""
+    choice = experiment.paradigm
+    common = _changed(experiment, choice.instead_of or {}, "common settings")
+    return common.model_copy(update={"paradigm": choice.model_copy(update={"instead_of": None})})
+
+
+def _at(settings: Any, path: str) -> Any:
+    for part in path.split("."):
+        settings = settings[part]
+    return settings
+
+
+def _changed(experiment: Experiment, changes: Mapping[str, Any], source: str) -> Experiment:
+    """Change settings by their paths; defaults stay defaults."""
+    if not changes:
+        return experiment
+    settings = experiment.model_dump(mode="json", exclude_unset=True)
+    for path, value in changes.items():
+        _put(settings, path, partial(deepcopy, value), f"{source}: {path}")
+    return _validate_alone(settings, source)
+
+
 def _validate(settings: dict[str, Any], source: str) -> Experiment:
+    experiment = _validate_alone(settings, source)
+    named = {"paradigm": experiment.paradigm} | {
+        f"paradigms[{index}]": choice for index, choice in enumerate(experiment.paradigms)
+    }
+    for where, choice in named.items():
+        row_of(experiment, choice, f"{source}: {where}.set")
+    return experiment
+
+
+def _validate_alone(settings: dict[str, Any], source: str) -> Experiment:
     try:
         return Experiment.model_validate(settings)
     except ValidationError as error:

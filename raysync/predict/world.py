@@ -63,7 +63,8 @@ class World:
         Raises:
             ConfigError: the file's own settings do not go with it.
         """
-        trained = {"update": self.plan.experiment.update}  # with the settings that the task brings
+        planned = self.plan.experiment  # with the settings that the task brings
+        trained = {"update": planned.update, "local": planned.local}
         changed = candidate.applied_to(self.experiment.model_copy(update=trained))
         settings = changed.model_dump(mode="json", exclude={"profile", "sweep", "switch_search"})
         return config.validate(settings, source="advised.yaml")
@@ -97,7 +98,8 @@ def world_of(
     remarks: list[str] = []
     settings = experiment.model_dump(mode="json", exclude={"profile"}) | SIMULATED
     # the task brings the settings that the file does not give
-    settings["update"] = experiment.update.model_dump(mode="json", exclude_unset=True)
+    for name in ("update", "local") if experiment.local else ("update",):
+        settings[name] = getattr(experiment, name).model_dump(mode="json", exclude_unset=True)
     if profile is not None:
         settings |= profile
     if steps is not None:

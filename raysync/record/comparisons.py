@@ -56,7 +56,7 @@ def newest_comparison(location: Location, *, trust: bool = False) -> Comparison:
             break  # the record is older than the newest comparison
         if comparison := environment_of(record).get(ID_KEY):
             record = trusted(record, trust=trust)
-            run = (record.config.paradigm.label, record.config.seed)
+            run = (record.config.label, record.config.seed)
             found.setdefault(comparison, {}).setdefault(run, record)
     if not found:
         raise ConfigError(

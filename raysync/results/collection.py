@@ -143,7 +143,9 @@ class Collection:
         labels = list(dict.fromkeys(trial.paradigm for trial in self._trials))
         names = labels_of(run.record for run in self.runs)
         choices = () if self.sweep is not None else self.experiment.paradigms
-        listed = [names.get(choice.label, choice.label) for choice in choices]
+        common = config.common_of(self.experiment)
+        rows = [config.row_of(common, choice).label for choice in choices]
+        listed = [names.get(label, label) for label in rows]
         order = {label: place for place, label in enumerate(listed)}
         return tuple(sorted(labels, key=lambda label: order.get(label, len(order))))
 
@@ -261,12 +263,12 @@ def _check(record: RunRecord) -> None:
 def label_of(record: RunRecord) -> str:
     """Return the paradigm's label by the run itself: a user's own class is not imported for it."""
     label = record.summary.get("paradigm_label")
-    return label if isinstance(label, str) else record.config.paradigm.label
+    return label if isinstance(label, str) else record.config.label
 
 
 def labels_of(records: Iterable[RunRecord]) -> dict[str, str]:
     """Return label by configuration alone -> label by the run."""
-    return {record.config.paradigm.label: label_of(record) for record in records}
+    return {record.config.label: label_of(record) for record in records}
 
 
 def _separate_by_code(runs: Sequence[CollectedRun]) -> list[CollectedRun]:
@@ -361,7 +363,7 @@ def _trial_paradigm(sweep: SweepRecord, row: Mapping[Any, Any]) -> str:
             experiment = config.load(sweep.path / FILE, overrides, recorded=True)
     except ConfigError:  # this is why the trial failed
         return ", ".join(setting_text(value) for value in chosen.values())
-    return experiment.paradigm.label
+    return config.row_of(experiment, experiment.paradigm).label
 
 
 def criteria_of(record: RunRecord) -> Criteria:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raysync.config import Experiment
+from raysync.config import Experiment, common_of
 from raysync.config.base import value_text
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
@@ -25,6 +25,7 @@ SCENARIO_SETTINGS = (
     "network",
     "cluster",
     "update",
+    "local",
     "faults",
     "evaluation",
 )
@@ -44,8 +45,11 @@ BLOCKS = {"workers": "cluster", "network": "cluster", "cluster": "cluster", "fau
 
 
 def differences(records: Sequence[RunRecord]) -> list[str]:
-    """Return each record's settings that differ from others, without paradigm and seed, or ""."""
-    flat = [_flattened(record.config) for record in records]
+    """Return each record's settings that differ from others, without paradigm and seed, or "".
+
+    What a paradigm's own `set` changes is a part of the paradigm.
+    """
+    flat = [_flattened(common_of(record.config)) for record in records]
     varied = _varied(flat)
     alike: dict[str, list[dict[str, Any]]] = {}
     for record, settings in zip(records, flat, strict=True):

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from raysync.config import Experiment
+from raysync.config import Experiment, common_of
 from raysync.config.yaml_reading import write_yaml
+from raysync.record.reader import RunRecord
 from raysync.record.storage import display_name
 from raysync.record.writer import MODEL_FILES
 from raysync.results.collection import Collection
@@ -42,13 +43,12 @@ def seeds(collection: Collection) -> list[int]:
 
 def configuration(collection: Collection) -> dict[str, str]:
     """Return setting -> value in words, or that the scenarios vary it."""
-    experiment, varied = collection.runs[0].record.config, _varied(collection)
+    experiment, varied = common_of(collection.runs[0].record.config), _varied(collection)
     timing = " (timing only: nothing is trained)" if experiment.timing == "only" else ""
     parameters = collection.runs[0].record.summary.get("parameters") or 0
     settings = {
         "engine": f"{experiment.engine}{timing}",
-        "model": f"{setting_text(experiment.model.model_dump())}, {parameters:,} parameters",
-        "data": _block_text(experiment, "data"),
+        **_trained(collection.runs[0].record, f"{parameters:,} parameters"),
         "workers": _workers_text(collection),
         "network": _block_text(experiment, "network"),
         "faults": (
@@ -58,6 +58,7 @@ def configuration(collection: Collection) -> dict[str, str]:
         ),
         "batch size": _batch_sizes_text(experiment),
         "update": _block_text(experiment, "update"),
+        **({} if experiment.local is None else {"local": _block_text(experiment, "local")}),
         "workload": _block_text(experiment, "workload"),
         "evaluation": _block_text(experiment, "evaluation"),
         "target": target_text(collection.criteria(collection.runs[0].scenario)) or "none",
@@ -75,6 +76,21 @@ def configuration(collection: Collection) -> dict[str, str]:
         if ({name.replace(" ", "_")} | aliases.get(name, set())) & varied:
             settings[name] = "varies, see the scenarios"
     return settings
+
+
+def _trained(record: RunRecord, size: str) -> dict[str, str]:
+    """Return what was trained; of a task of the user's own, what it says of itself."""
+    experiment, summary = record.config, record.summary
+    if not experiment.names_a_task:
+        model = setting_text(experiment.model.model_dump())
+        return {"model": f"{model}, {size}", "data": _block_text(experiment, "data")}
+    dealt = experiment.data.model_dump(mode="json", exclude_defaults=True, exclude={"name"})
+    data = ", ".join(filter(None, (summary.get("dataset"), _flow(dealt))))
+    return {
+        "task": experiment.subject,
+        "model": f"{summary.get('model') or 'its own'}, {size}",
+        "data": data or "its own",
+    }
 
 
 def _workers_text(collection: Collection) -> str:
@@ -95,8 +111,11 @@ def _block_text(experiment: Experiment, name: str) -> str:
     )
     if "name" in settings:
         return setting_text(settings)
-    text = write_yaml(settings, width=10_000, flow=True).strip().strip("{}")
-    return text or "as the defaults"
+    return _flow(settings) or "as the defaults"
+
+
+def _flow(settings: dict[str, Any]) -> str:
+    return write_yaml(settings, width=10_000, flow=True).strip().strip("{}")
 
 
 def _with_integers(value: Any) -> Any:

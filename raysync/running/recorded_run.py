@@ -56,12 +56,10 @@ class RecordedRun:
         self._experiment = training.experiment.model_copy(update={"paradigm": choice})
         self._began = datetime.now() if resume_from is None else resume_from.began
         self._folder = (
-            _new_folder(self._experiment, choice)
-            if resume_from is None
-            else resume_from.record.path
+            _new_folder(self._experiment) if resume_from is None else resume_from.record.path
         )
         self._checkpoints = _checkpoint_writer(self._folder, self._experiment)
-        self._labels = RunLabels(self._experiment.name, self._folder.name, choice.label)
+        self._labels = RunLabels(self._experiment.name, self._folder.name, self._experiment.label)
         # created before the engine begins, as they may be refused
         self._trackers = trackers_of(self._experiment, notify)
         self._callbacks = callbacks_of(self._experiment)
@@ -260,9 +258,9 @@ def user_code_of(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, An
     return user_code([settings, *objects], [choice.model_dump()])
 
 
-def _new_folder(experiment: Experiment, choice: ParadigmChoice) -> Path:
+def _new_folder(experiment: Experiment) -> Path:
     check(experiment_folder(experiment.output, experiment.name))
-    return folder_name(experiment.output, experiment.name, choice.label)
+    return folder_name(experiment.output, experiment.name, experiment.label)
 
 
 def _checkpoint_writer(folder: Path, experiment: Experiment) -> CheckpointWriter:
@@ -281,7 +279,8 @@ def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
         "timing": experiment.timing,
         "profile": experiment.profile,
         "paradigm": choice.name,
-        "paradigm_label": choice.label,
+        "paradigm_label": experiment.model_copy(update={"paradigm": choice}).label,
+        "set": choice.set,
         "paradigm_parameters": training.make(choice).parameters(),
         "model": training.task.model_name,
         "parameters": training.parameters,

@@ -60,6 +60,7 @@ def resume(
     check_callbacks(callbacks)
     record = load(path, trust=True)
     experiment = config.load(record.path / "config.yaml", overrides, recorded=True)
+    experiment = config.row_of(experiment, experiment.paradigm)
     training, resume_from = prepare_to_resume(record, experiment, notify, model, data, task)
     with engine_for(training.experiment, notify) as engine:
         return run_in(

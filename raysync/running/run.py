@@ -65,8 +65,9 @@ def run(
         experiment = config.load(Path(experiment))
     elif not isinstance(experiment, Experiment):
         experiment = config.validate(experiment)
+    experiment = config.row_of(experiment, experiment.paradigm)
     training = prepare(experiment, model, data, task)
-    for remark in training.remarks:
+    for remark in (*training.remarks, *training.estimate_remarks):
         notify(remark)
     if experiment.trains:
         notify(training.rate_in_force(experiment.paradigm))

@@ -91,7 +91,7 @@ def beginning_of(run: RunStart) -> Beginning:
         for key, value in experiment.plain().items()
         if key not in (*OF_OTHER_RUNS, "track", "callbacks")
     }
-    label = experiment.paradigm.label
+    label = experiment.label
     return Beginning(
         folder=str(run.folder),
         name=run.name,

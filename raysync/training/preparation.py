@@ -152,6 +152,15 @@ class TrainingPlan:
         )
 
     @property
+    def estimate_remarks(self) -> tuple[str, ...]:
+        """A sentence for each group whose step time is estimated."""
+        return tuple(
+            f"Worker group {group!r} has no step time; estimated from the floating-point"
+            f" operations: {step_s:.2g} s."
+            for group, step_s in self.estimated_s.items()
+        )
+
+    @property
     def estimated_s(self) -> dict[str, float]:
         """Group -> seconds of its step, where the settings do not give them."""
         given = {group.name for group in self.experiment.workers if group.emulates_steps}

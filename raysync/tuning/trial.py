@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import chdir, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 
 import ray
@@ -20,6 +21,7 @@ from ray.util import get_current_placement_group
 from raysync import config
 from raysync.cluster.placement import Plan, feasible_plan, infeasible_together, placement_request
 from raysync.config import Experiment
+from raysync.config.base import is_within
 from raysync.decoupled.plan import check, placed_as
 from raysync.engine.stopping import check_metrics
 from raysync.errors import ConfigError
@@ -73,6 +75,13 @@ class Trials:
             source=f"{self.source} with {', '.join(settings)}" if settings else self.source,
             folder=Path(self.source).parent,
         )
+        for key, path in product(point, experiment.paradigm.set or {}):
+            if is_within(key, path) or is_within(path, key):
+                raise ConfigError(
+                    f"{self.source}: sweep: {key}: it has no effect on"
+                    f" {experiment.paradigm.label}, whose `set` has {path}."
+                )
+        experiment = config.row_of(experiment, experiment.paradigm)
         # a trial joins the cluster that Tune runs on
         cluster = experiment.cluster.model_copy(update={"address": "auto"})
         output = join(self.uri or self.folder, RECORDS)
