@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -195,7 +196,9 @@ class ParadigmChoice(Named):
         """The name, the given parameters and `set`; in tables stands `Experiment.label`."""
         if self.set is None:
             return _label(self.name, self.parameters)
-        changes = write_yaml(self.set, width=2**30, flow=True).strip()
+        # in one order, however the file lists them
+        changes = json.loads(json.dumps(self.set, sort_keys=True))
+        changes = write_yaml(changes, width=2**30, flow=True).strip()
         return _label(self.name, {**self.parameters, "set": changes})
 
 
