@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -67,8 +68,10 @@ def run(
         experiment = config.validate(experiment)
     experiment = config.row_of(experiment, experiment.paradigm)
     training = prepare(experiment, model, data, task)
-    for remark in (*training.remarks, *training.estimate_remarks):
+    for remark in training.remarks:
         notify(remark)
+    for remark in training.estimate_remarks:  # virtual seconds mean little: never unseen
+        warnings.warn(remark, stacklevel=2) if notify is quiet else notify(remark)
     if experiment.trains:
         notify(training.rate_in_force(experiment.paradigm))
     with engine_for(experiment, notify) as engine:

@@ -91,6 +91,7 @@ def beginning_of(run: RunStart) -> Beginning:
         for key, value in experiment.plain().items()
         if key not in (*OF_OTHER_RUNS, "track", "callbacks")
     }
+    config["paradigm"].pop("instead_of", None)  # nothing that the run has
     label = experiment.label
     return Beginning(
         folder=str(run.folder),

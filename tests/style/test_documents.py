@@ -99,6 +99,18 @@ def test_the_paradigm_of_the_first_page_passes_its_test(tmp_path, monkeypatch):
     namespace["test_my_paradigm"]()
 
 
+def test_the_first_run_in_python_lasts_as_long_as_its_steps(tmp_path, monkeypatch, recwarn):
+    monkeypatch.chdir(tmp_path)
+    [example] = [block for block in blocks_of(README, "python") if "raysync.run(" in block]
+    names = {}
+    exec(example, names)
+    assert not recwarn.list
+    slowest = max(group.step_s for group in names["record"].config.workers)
+    steps = names["record"].pushes.groupby("worker").size().max()
+    assert names["record"].summary["seconds"] >= steps * slowest
+    assert names["record"].summary["wait_fraction"] > 0
+
+
 @pytest.mark.parametrize("path", [README, ROOT / "raysync/config/README.md"], ids=name_of)
 def test_experiments_of_the_first_pages_train(path, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)

@@ -2,6 +2,8 @@
 called.
 """
 
+import json
+
 import pytest
 import yaml
 
@@ -71,9 +73,15 @@ def test_rows_are_of_one_scenario_and_paired_by_seed(compared, tmp_path):
     collection = collect([tmp_path / "runs" / "rows"])
     assert collection.paradigms == LABELS
     [rows] = collection.scenarios.values()
-    assert {label: [one.seed for one in runs] for label, runs in rows.items()} == dict.fromkeys(
-        LABELS, [0, 1]
-    )
+    assert tuple(rows) == LABELS
+    assert all([one.seed for one in runs] == [0, 1] for runs in rows.values())
+
+
+def test_a_report_on_an_earlier_record_says_its_local_steps(compared):
+    record = compared[LABELS[1], 0]
+    file = record.path / "summary.json"
+    file.write_text(json.dumps(json.loads(file.read_text()) | {"paradigm_label": "bsp"}))
+    assert collect([record.path]).paradigms == (LABELS[1],)
 
 
 def test_a_record_says_what_was_set_and_what_it_trained(compared):
@@ -125,7 +133,6 @@ def test_a_run_of_one_row_resumes_to_the_same_end(tmp_path):
     settings = LOCAL | {"paradigm": SYNCHRONOUS, "checkpoint": {"every_progress": 0.25}}
     settings["workload"] = {"epochs": 30}
     whole = run(settings | {"output": str(tmp_path / "whole")})
-
 
     def interrupt(measures):
         if measures.now > 6 and list((tmp_path / "cut").rglob("checkpoints/*")):

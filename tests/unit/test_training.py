@@ -1,5 +1,6 @@
 """Models, data, partitions and batches."""
 
+import warnings
 from importlib import import_module
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 import torch
 from torch import nn
 
-from raysync import config
+from raysync import config, run
 from raysync.config import Data
 from raysync.emulation.step_time import StepTime
 from raysync.errors import ConfigError
@@ -449,3 +450,17 @@ def test_a_step_of_unknown_length_is_that_of_a_cpu_core_on_the_virtual_engine_al
             == expected / 1e9
         )
         assert training.groups["silent-0"].speed == 0.5
+
+
+def test_a_run_in_python_warns_of_estimated_step_times_unless_it_notifies(tmp_path):
+    settings = {"engine": "virtual", "workload": {"samples": 320}, "output": str(tmp_path)}
+    with pytest.warns(UserWarning, match=naming("worker s")) as warned:
+        run(settings)
+    [warning] = warned
+    assert warning.filename == __file__
+    said = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        run(settings, notify=said.append)
+        run(settings | {"workers": [{"count": 4, "step_s": 0.1}]})
+    assert str(warning.message) in said
