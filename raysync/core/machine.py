@@ -233,9 +233,10 @@ class Machine:
             )
         if not 1 <= event.steps <= event.samples or not 0.0 <= event.busy_s < inf:
             raise ProtocolViolation(f"a push has steps, samples of each, a finite time: {event}")
-        if member.steps is not None and event.steps != member.steps:
+        if member.steps is not None and event.steps > member.steps:
             raise ProtocolViolation(
-                f"{worker!r} was released for {member.steps} steps, not {event.steps}: {event}"
+                f"{worker!r} was released for {member.steps} steps at most, not {event.steps}:"
+                f" {event}"
             )
         if event.computed_at is not None and not 0 <= event.computed_at <= event.at:
             raise ProtocolViolation(f"a push arrives after it was computed: {event}")

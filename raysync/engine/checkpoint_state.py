@@ -47,6 +47,7 @@ class _Rejoins(_Closed):
 class _WholeNetwork(_Closed):
     machine: str
     pushers: list[str]
+    steps: dict[str, Whole] = {}
 
 
 class _Stages(_Closed):
@@ -132,7 +133,7 @@ def check_restorable(checkpoint: Checkpoint, paradigm: AnyParadigm) -> None:
     machine, pushers = machine_of(deepcopy(paradigm), None), list[str]()
     if isinstance(machine, Machine):
         whole = msgspec.convert(state.topology, _WholeNetwork)
-        text, pushers = whole.machine, whole.pushers
+        text, pushers = whole.machine, [*whole.pushers, *whole.steps]
         machine = Machine.restore(text, machine.paradigm)
     else:
         text = msgspec.convert(state.topology, _Stages).machine
@@ -189,7 +190,15 @@ def for_workers_of(checkpoint: Checkpoint, experiment: Experiment) -> Checkpoint
             for worker, release in state["releases"].items()
             if _slot(worker) in slots
         },
-        "topology": {**topology, "pushers": _workers_in(topology["pushers"], slots)},
+        "topology": {
+            **topology,
+            "pushers": _workers_in(topology["pushers"], slots),
+            "steps": {
+                worker: steps
+                for worker, steps in topology.get("steps", {}).items()
+                if _slot(worker) in slots
+            },
+        },
         LEAVING: leaving,
     }
     files = {worker: f for worker, f in checkpoint.worker_files.items() if _slot(worker) in slots}

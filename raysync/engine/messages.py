@@ -48,7 +48,9 @@ class StepCall(Message, frozen=True):
     samples: int  # per batch
     fault: StepFault = NO_FAULT
     steps: int = 1
-    progress: float = 0.0  # of the run, for the learning rate of local steps
+    # of the run, for the learning rate of local steps: at its first step, and from step to step
+    progress: float = 0.0
+    progress_of_step: float = 0.0
 
 
 class RestoreCall(Message, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
 
@@ -45,6 +45,14 @@ class Arriving:
     parts: list[Call]  # the calls still awaited
     # arrived values; Ray does not evict what is referenced
     values: list[Any] = field(default_factory=list)
+
+
+class Planned(NamedTuple):
+    """The work of an iteration."""
+
+    clock: int
+    steps: int
+    size: int  # samples per batch
 
 
 @dataclass(slots=True, eq=False)
@@ -194,6 +202,7 @@ class DataParallel:
         # the optimizer steps of a release that gives no number
         self._local_steps = 1 if experiment.local is None else experiment.local.steps
         self._is_local = experiment.local is not None
+        self._planned: dict[str, Planned] = {}  # worker -> its latest iteration
         self._keeps_worker_state = bool(experiment.worker_state)
         self._faults = faults if experiment.faults else None
         self._known = KnownSteps(plan.groups, experiment, faults.at_step, plan.vector_bytes)
@@ -214,7 +223,7 @@ class DataParallel:
     def released(self, release: Release) -> Iterable[Step]:
         worker, clock, pulls = release.worker, release.clock, release.pull
         size = release.batch_size or self._batch_sizes.get(worker) or self._slot_batch_size(worker)
-        steps = release.steps or self._local_steps
+        steps = self._planned_steps(release, size)
         if steps > 1 and not self._is_local and self._backend.computes:
             raise RunFailed(f"{release}: {NO_LOCAL_OPTIMIZER}")
         message, report = self._step_call(worker, clock, size, steps), NO_REPORT
@@ -245,18 +254,64 @@ class DataParallel:
         message = self._step_call(worker, clock, step.batch_size, step.steps)
         return self._backend.call(worker, message, (weights,))
 
+    def _planned_steps(self, release: Release, size: int) -> int:
+        """Return the steps of an iteration: as released, but at most its share of what is left."""
+        worker, clock = release.worker, release.clock
+        steps, planned = release.steps or self._local_steps, self._planned.get(worker)
+        if steps == 1 and not self._is_local:
+            return 1
+        if planned is not None and planned.clock == clock:  # resumed: it keeps its steps
+            steps = max(1, min(steps, planned.steps))
+        elif steps > 1:
+            steps = min(steps, max(1, self._share_samples() // size))
+        self._planned[worker] = Planned(clock, steps, size)
+        return steps
+
+    def _share_samples(self) -> int:
+        """Return an even share of the samples that are left, of a worker released now.
+
+        Samples that were pushed or begun before are no longer left.
+        """
+        roster, planned = self.roster, self._planned
+        left = self._workload_samples - roster.samples_applied
+        left -= sum(push.samples for push in roster.buffered.values())
+        for worker in roster.computing:
+            member, step = roster.live[worker], planned.get(worker)
+            if member.telemetry.released_at != roster.now and step and step.clock == member.clock:
+                left -= step.steps * step.size
+        return left // max(1, len(roster.computing) + self._to_join)
+
+    @property
+    def _to_join(self) -> int:
+        """The workers that begin the run, and have not joined yet."""
+        roster = self.roster
+        began = roster.received or roster.departed
+        return 0 if began else len(self.workers) - len(roster.live)
+
     def _slot_batch_size(self, worker: str) -> int:
         size = self._batch_sizes[worker] = self._batch_sizes[WorkerId(worker).slot]
         return size
 
     def _step_call(self, worker: str, clock: int, samples: int, steps: int) -> StepCall:
-        fault, progress = NO_FAULT, 0.0
+        fault, progress, of_step = NO_FAULT, 0.0, 0.0
         if self._faults is not None:
             fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
         if self._is_local:
             progress = self.roster.samples_applied / self._workload_samples
+            of_step = self._round_samples(samples) / self._workload_samples
         batch = self.roster.live[worker].batches
-        return StepCall(batch, samples, fault=fault, steps=steps, progress=progress)
+        return StepCall(
+            batch, samples, fault=fault, steps=steps, progress=progress, progress_of_step=of_step
+        )
+
+    def _round_samples(self, size: int) -> int:
+        """Return the samples of one step of all members that compute, the present one's given."""
+        planned = self._planned
+        sizes = (
+            each.size if (each := planned.get(worker)) else self._slot_batch_size(worker)
+            for worker in self.roster.computing
+        )
+        return sum(sizes) + self._to_join * size
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         vectors: list[Value] = [step.call for step in steps]
@@ -276,6 +331,7 @@ class DataParallel:
         )
 
     def left(self, worker: str, why: str) -> None:
+        self._planned.pop(worker, None)
         self._pulled.pop(worker, None)
         self._resumed.pop(worker, None)
         self._restored.pop(worker, None)
@@ -308,13 +364,22 @@ class DataParallel:
                 worker: self._backend.call(worker, WorkerStateCall(live[worker].batches))
                 for worker in pushers
             }
-        return {"machine": self.machine.snapshot(), "pushers": pushers}
+        planned = {
+            worker: each.steps
+            for worker, each in self._planned.items()
+            if worker in live and each.clock == live[worker].clock
+        }
+        return {"machine": self.machine.snapshot(), "pushers": pushers, "steps": planned}
 
     def load_state(self, former: Checkpoint, pushed: Mapping[Push, Step]) -> None:
         state = former.state["topology"]
         self.machine = Machine.restore(state["machine"], self.machine.paradigm)
         self.machine.resume(former.at)  # as in the journal: a process needs a moment to start
         self.roster = self.machine.roster
+        live = self.roster.live
+        for worker, steps in state.get("steps", {}).items():
+            size = self._slot_batch_size(worker)
+            self._planned[worker] = Planned(live[worker].clock, steps, size)
         if self._has_buffers and self._backend.computes:
             latest = {worker: step.call for (worker, _), step in pushed.items()}
             for worker in state["pushers"]:  # before the weights, which imply the buffers

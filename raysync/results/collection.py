@@ -264,8 +264,9 @@ def label_of(record: RunRecord) -> str:
     """Return the paradigm's label by the run itself: a user's own class is not imported for it."""
     label = record.summary.get("paradigm_label")
     # records of earlier versions leave the block `local` out
-    is_known = isinstance(label, str) and label != record.config.paradigm.label
-    return label if is_known else record.config.label
+    if isinstance(label, str) and label != record.config.paradigm.label:
+        return label
+    return record.config.label
 
 
 def labels_of(records: Iterable[RunRecord]) -> dict[str, str]:

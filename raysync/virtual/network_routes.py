@@ -6,7 +6,7 @@ With m servers each has its own link and carries 1/m of the bytes in parallel: o
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import cycle, repeat
 from math import exp, inf
@@ -206,6 +206,7 @@ class NetworkRoutes:
         count = load.connections
         links = [(self._fair_link(share), count * share.part) for share in shares]
         own = limit / count
+        weights: Iterator[float]
         if load.is_from_one:
             lanes, weights = {1.0: Lane(own, links)}, repeat(1.0)
         elif own == inf:

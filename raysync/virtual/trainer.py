@@ -72,7 +72,12 @@ class Trainer:
         states = [generator.get_state() for generator in self._generators]
         try:
             loss = worker.compute(
-                self._readers[slot], message.batch, message.steps, message.samples, message.progress
+                self._readers[slot],
+                message.batch,
+                message.steps,
+                message.samples,
+                message.progress,
+                message.progress_of_step,
             )
         finally:
             for generator, state in zip(self._generators, states, strict=True):

@@ -157,7 +157,8 @@ def test_another_process_goes_on_from_a_workers_state(optimizer, wire):
         again.read_buffers(weights)
         others.compute(reader, 3, 2, SIZE, 0.0)
         assert torch.equal(again.outgoing(), expected)
-    assert encode(steps.state()) != encode(steps.state_before(3))
+    has_state = optimizer != "sgd" or wire != "float32"  # plain SGD has none
+    assert (encode(steps.state()) != encode(steps.state_before(3))) == has_state
 
 
 @pytest.mark.parametrize("steps", [1, 50])

@@ -1,7 +1,7 @@
 """Runs with local steps against plain loops in torch: DiLoCo, its asynchronous form, and SGD."""
 
 import heapq
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import count
 
 import pytest
@@ -15,7 +15,8 @@ import raysync
 from raysync import config
 from raysync.config import ParadigmChoice
 from raysync.config.base import by_name
-from raysync.core.decisions import Release
+from raysync.core.decisions import Apply, Release
+from raysync.core.events import Pushed
 from raysync.core.journal import Ended, Remark
 from raysync.decoupled.plan import check_training
 from raysync.errors import ConfigError
@@ -25,7 +26,16 @@ from raysync.training.data.batches import Batches
 from raysync.training.preparation import prepare
 from raysync.virtual.engine import driver_of
 from tests.builders.messages import naming
-from tests.builders.virtual import DATA, interrupted, learn, push_times, run, timed, weights_of
+from tests.builders.virtual import (
+    DATA,
+    entries,
+    interrupted,
+    learn,
+    push_times,
+    run,
+    timed,
+    weights_of,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -118,14 +128,20 @@ def test_asp_is_a_heap_of_workers():
     lines, driver = learn(training, "asp")
     own, weights, outer = plain(training, adamw, lambda each: torch.optim.SGD(each, lr=0.3))
     order = count()
-    heap = [(steps * s, next(order), i, weights.detach().clone()) for i, s in enumerate(seconds)]
+    heap = [
+        (steps * s, next(order), i, steps, weights.detach().clone()) for i, s in enumerate(seconds)
+    ]
     heapq.heapify(heap)
-    for _ in range(pushes):
-        now, _, index, pulled = heapq.heappop(heap)
-        weights.grad = own[index].delta(pulled, steps)
+    left = steps * pushes
+    while left > 0:
+        now, _, index, made, pulled = heapq.heappop(heap)
+        weights.grad = own[index].delta(pulled, made)
         outer.step()
-        due = now + steps * seconds[index], next(order), index, weights.detach().clone()
-        heapq.heappush(heap, due)
+        left -= made
+        begun = sum(entry[3] for entry in heap)
+        number = min(steps, max(1, (left - begun) // len(seconds)))
+        due = now + number * seconds[index]
+        heapq.heappush(heap, (due, next(order), index, number, weights.detach().clone()))
     assert lines[-1].at == pytest.approx(now)
     torch.testing.assert_close(weights_of(driver), weights.detach(), rtol=1e-5, atol=1e-6)
 
@@ -212,6 +228,62 @@ def test_however_many_steps_the_same_data_comes_in_the_same_order(monkeypatch):
         learn(task(48 // steps, steps, [1.0, 1.5]), "asp")
         for numbers in drawn.values():
             assert numbers == list(range(len(numbers)))
+
+
+def applied_samples(lines):
+    samples = {(each.event.worker, each.event.clock): each.event for each in entries(lines, Pushed)}
+    applies = (each for line in entries(lines, Pushed) for each in line.decisions)
+    return sum(
+        samples[push].samples for each in applies if isinstance(each, Apply) for push in each.pushes
+    )
+
+
+PARADIGMS = {
+    "bsp": lambda workers: {},
+    "asp": lambda workers: {},
+    "ssp": lambda workers: {},
+    "quorum": lambda workers: {"k": (workers + 1) // 2},
+    "lagtuner": lambda workers: {},
+    "balanced": lambda workers: {"paradigm": "bsp"},
+    "ringmaster": lambda workers: {"paradigm": "ssp"},
+}
+
+
+@pytest.mark.parametrize("paradigm", PARADIGMS)
+@given(
+    workers=st.integers(1, 4),
+    steps=st.sampled_from([1, 8, 32]),
+    samples=st.integers(1, 3000),
+    size=st.integers(1, 8),
+)
+def test_however_many_steps_the_workload_is_met(paradigm, workers, steps, samples, size):
+    """To within one step a worker, among equal workers."""
+    training = timed(
+        workers=[{"count": workers, "step_s": 1}],
+        workload={"samples": samples},
+        local={"steps": steps},
+        batch_size=size,
+    )
+    settings = PARADIGMS[paradigm](workers)
+    choice = ParadigmChoice.model_validate(by_name({"name": paradigm} | settings))
+    applied = applied_samples(run(training, choice))
+    assert samples <= applied < samples + workers * size
+
+
+@given(
+    seconds=st.lists(st.floats(0.1, 10), min_size=1, max_size=4),
+    steps=st.sampled_from([1, 8, 32]),
+    samples=st.integers(1, 3000),
+)
+def test_unequal_workers_meet_the_workload_of_rounds(seconds, steps, samples):
+    training = timed(
+        workers=[{"name": f"w{i}", "step_s": each} for i, each in enumerate(seconds)],
+        workload={"samples": samples},
+        local={"steps": steps},
+    )
+    applied = applied_samples(run(training))
+    assert samples <= applied < samples + len(seconds)
+    assert applied == applied_samples(run(replace(training, workload_samples=applied)))
 
 
 def test_a_push_of_several_steps_takes_as_long_as_they_and_one_way():

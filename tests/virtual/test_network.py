@@ -333,11 +333,7 @@ def test_no_transfer_is_faster_than_its_own_link(server, rounds_s):
     assert run(training, "bsp")[-1].at == pytest.approx(10 * rounds_s)
 
 
-@given(
-    st.lists(st.floats(0.2, 5), min_size=1, max_size=6),
-    st.floats(0.5, 20),
-    st.floats(0.1, 1.5),
-)
+@given(st.lists(st.floats(0.2, 5), min_size=1, max_size=6), st.floats(0.5, 20), st.floats(0.1, 1.5))
 def test_a_transfer_takes_its_own_time_at_least_and_all_share_what_there_is(own, shared, sigma):
     """A round of BSP: none ends before its own link allows, and the last not before the shared one
     does; it is no later than if one after another had their slower link alone.

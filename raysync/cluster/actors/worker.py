@@ -119,7 +119,7 @@ class Worker:
         assert reader is not None, "step before reset"
         assert pulled is not None, "step before reset"
         gradient, batch, steps = computation.gradient, message.batch, message.steps
-        work = batch, steps, message.samples, message.progress
+        work = batch, steps, message.samples, message.progress, message.progress_of_step
         try_kernels(message.samples == self._batch_size)
         if weights:  # the backend emulates the gradient's upload: another step may begin meanwhile
             sleep_s(one_way_s(self._link, self._vector_bytes, message.fault))

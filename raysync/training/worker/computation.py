@@ -31,7 +31,13 @@ class WorkerComputation:
         self._before: tuple[int, State] = (-1, {})
 
     def compute(
-        self, reader: BatchReader, batch: int, steps: int, batch_size: int, progress: float
+        self,
+        reader: BatchReader,
+        batch: int,
+        steps: int,
+        batch_size: int,
+        progress: float = 0.0,
+        progress_of_step: float = 0.0,
     ) -> float:
         """Run an iteration from batch number `batch` on; return the mean loss."""
         if self._is_checkpointed:
@@ -39,7 +45,7 @@ class WorkerComputation:
         self.gradient.residual = self._residual
         if self.local is None:
             return self.gradient.compute(reader, batch, batch_size)
-        return self.local.compute(reader, batch, steps, batch_size, progress)
+        return self.local.compute(reader, batch, steps, batch_size, progress, progress_of_step)
 
     @property
     def device_s(self) -> float:

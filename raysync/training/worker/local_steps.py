@@ -29,10 +29,15 @@ class LocalSteps:
         self._weights_before = torch.empty_like(model.weights)  # (P,)
         self._optimizer: FlatOptimizer | None = None
         self._saved_state: State | None = None  # a checkpoint's, for the next optimizer
-        self._steps_done = 0  # steps of the optimizer
 
     def compute(
-        self, reader: BatchReader, batch: int, steps: int, batch_size: int, progress: float
+        self,
+        reader: BatchReader,
+        batch: int,
+        steps: int,
+        batch_size: int,
+        progress: float = 0.0,
+        progress_of_step: float = 0.0,
     ) -> float:
         """Step from the computation's weights; leave x_pulled - x_local as the gradient.
 
@@ -49,7 +54,7 @@ class LocalSteps:
             self.device_s += computation.device_s
             if computation.not_finite is not None:
                 break
-            self._step(progress)
+            self._step(progress + (number - batch) * progress_of_step, number)
         torch.sub(self._weights_before, model.weights, out=model.gradient)
         loss = sum(losses) / len(losses)
         if computation.not_finite is None and not isfinite(model.gradient.sum().item()):
@@ -63,21 +68,19 @@ class LocalSteps:
         if self._optimizer is not None and self._keeps_state:
             return
         self._optimizer = FlatOptimizer(self._update, self._computation.model.weights, self._groups)
-        self._steps_done = 0
         if self._saved_state is not None and self._keeps_state:
             self._optimizer.restore(self._saved_state["optimizer"])
-            self._steps_done = self._saved_state["steps"]
             self._saved_state = None
 
-    def _step(self, progress: float) -> None:
+    def _step(self, progress: float, number: int) -> None:
         update, gradient = self._update, self._computation.model.gradient
         assert self._optimizer is not None, "a step without an optimizer"
         if update.clip_norm is not None:
             gradient = clipped(gradient, update.clip_norm, norm_of(gradient), out=gradient)
-        lr = learning_rate(update, progress, self._steps_done)
+        # The worker's steps are as many as its batches, also where its state starts anew.
+        lr = learning_rate(update, progress, number)
         momentum = update.momentum if update.momentum else None
         self._optimizer.step(gradient, lr, update.weight_decay, momentum)
-        self._steps_done += 1
         self._computation.read_weights([])  # copies the first device's weights to the others
 
     @property
@@ -91,7 +94,7 @@ class LocalSteps:
             return {}
         if self._optimizer is None:
             return self._saved_state or {}
-        return {"optimizer": self._optimizer.state(), "steps": self._steps_done}
+        return {"optimizer": self._optimizer.state()}
 
     def load_state(self, state: State) -> None:
         self._optimizer, self._saved_state = None, state or None

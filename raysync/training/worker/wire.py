@@ -96,7 +96,7 @@ class Wire:
         for (parameters, buffers), part in zip(
             self._parts, torch.split(encoded, self.sizes), strict=True
         ):
-            numbers, rest = part.split([len(part) - buffers, buffers])
+            numbers, rest = torch.split(part, [len(part) - buffers, buffers])
             pieces += [self._codec.decode(numbers, parameters).float(), rest]
         return torch.cat(pieces)
 
