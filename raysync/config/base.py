@@ -203,7 +203,7 @@ class ParadigmChoice(Named):
 
 
 def is_within(path: str, block: str) -> bool:
-    """Return whether a path is that of a block of settings, or of a setting in it."""
+    """Return whether a path names a block of settings, or a setting in it."""
     return f"{path}.".startswith(f"{block}.")
 
 
