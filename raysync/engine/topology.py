@@ -306,10 +306,10 @@ class DataParallel:
 
     def _round_samples(self, size: int) -> int:
         """Return the samples of one step of all members that compute, the present one's given."""
-        planned = self._planned
+        planned, of_slot = self._planned, self._batch_sizes.get
         sizes = (
-            each.size if (each := planned.get(worker)) else self._slot_batch_size(worker)
-            for worker in self.roster.computing
+            planned[worker].size if worker in planned else of_slot(WorkerId(worker).slot, 0)
+            for worker in self.roster.computing  # also of a slot that is gone, which leaves now
         )
         return sum(sizes) + self._to_join * size
 
