@@ -23,6 +23,7 @@ from raysync.paradigms import make
 from raysync.step_fault import StepFault
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.preparation import prepare
+from raysync.training.server.flat_optimizer import FlatOptimizer
 from raysync.training.worker.computation import WorkerComputation
 from raysync.training.worker.flat import FlatModel
 from raysync.training.worker.gradient import GradientComputation
@@ -93,6 +94,24 @@ def test_a_worker_computes_as_its_group_and_the_cluster_say(monkeypatch):
     computation = worker_module._gradient_computation(spec, group, training.model, ["cpu"])
     assert compiled == [training.task.loss]
     assert (len(computation.wire.sizes), computation.wire.is_plain) == (3, False)
+
+
+@pytest.mark.parametrize("local", [None, {"optimizer": "adamw", "lr": 0.1}])
+def test_a_worker_with_local_steps_is_warm_for_its_optimizer(monkeypatch, local):
+    """The first one of a process imports for seconds."""
+    place = SimpleNamespace(devices=["cpu"])
+    monkeypatch.setattr(worker_module, "current_place", lambda devices: place)
+    monkeypatch.setattr(worker_module, "log_ready", lambda *_: None)
+    monkeypatch.setattr(worker_module, "warm_up", lambda key, make: make()(0))
+    stepped = []
+    monkeypatch.setattr(FlatOptimizer, "step", lambda self, *_: stepped.append(self.kind))
+    described = {"data": {"name": "digits"}, "workers": [{"name": "w"}], "local": local}
+    training = prepare(config.validate(described), nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
+    spec = spec_of(training, make("bsp"))
+    Worker(Threads(torch.get_num_threads()), Role("worker-0", *spec.slots)).reset(
+        spec, training.model
+    )
+    assert stepped == (["AdamW"] if local else [])
 
 
 def test_an_error_of_the_users_model_travels_as_text(monkeypatch, worker):

@@ -15,6 +15,8 @@ from raysync.errors import ConfigError
 from raysync.training.preparation import prepare
 from raysync.training.server.parameter_store import ParameterStore
 from raysync.training.worker.codecs import BLOCK, LEVELS, codec_of
+from raysync.training.worker.computation import WorkerComputation
+from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.wire import Wire, gradient_of
 from raysync.virtual.engine import driver_of
 from tests.builders.messages import naming
@@ -59,6 +61,25 @@ def test_rounding_at_random_has_no_bias():
     level = vector.abs().max() / LEVELS
     # the mean of 2,000 draws, each off by at most a level: six of its standard deviations
     assert ((mean - vector).abs() < 6 * level / 2 / 2000**0.5).all()
+
+
+@pytest.mark.parametrize("local", [None, {"steps": 2, "lr": 0.1}])
+def test_each_push_is_rounded_with_draws_of_its_own(local):
+    """Which are those of its batch: equal on both engines, and after a resumption."""
+    settings = {"engine": "virtual", "batch_size": 8, "cluster": {"wire": "int8"}, "local": local}
+    training = prepare(
+        config.validate(settings), nn.Sequential(nn.Linear(3, 99), nn.Linear(99, 4)), DATA
+    )
+    gradient = GradientComputation(training.build(), training.task, wire="int8")
+    worker, reader = WorkerComputation(gradient, training.experiment), training.reader("w-0")
+    vector, pushes = vector_of(gradient.model.size, 0), []
+    for first in (0, 2, 4, 0):
+        worker.compute(reader, first, 2 if local else 1, 8)
+        gradient.residual = None
+        gradient.model.gradient.copy_(vector)
+        pushes.append(bytes(gradient.outgoing().numpy()))
+    assert len(set(pushes)) == 3
+    assert pushes[3] == pushes[0]
 
 
 @given(sizes, st.integers(0, 99), st.sampled_from([0.001, 0.1, 0.5, 1.0]))

@@ -119,6 +119,38 @@ def test_the_schedule_goes_by_the_progress_of_the_run():
     assert not deltas[2].any()
 
 
+@pytest.mark.parametrize("keeps_state", [True, False])
+@pytest.mark.parametrize(
+    ("schedule", "factor"),
+    [
+        ("inverse-sqrt", lambda number, progress: (number + 1) ** -0.5),
+        ({"name": "constant", "warmup": 0.5}, lambda number, progress: min(1, progress / 0.5)),
+        (
+            {"name": "milestones", "milestones": [0.25], "factor": 0.1},
+            lambda number, progress: 0.1 if progress >= 0.25 else 1.0,
+        ),
+    ],
+)
+def test_a_schedule_follows_each_step(schedule, factor, keeps_state):
+    """Over pushes, and also where the optimizer's state starts anew."""
+    training = task()
+    local = {"lr": 0.1, "schedule": schedule, "keeps_state": keeps_state}
+    computation, steps = steps_of(training, local)
+    module, reader = training.build(), training.reader("worker-0")
+    own, number = torch.optim.SGD(module.parameters(), lr=0.1), 0
+    for count in (3, 1, 4):
+        steps.compute(reader, number, count, SIZE, 0.05 * number, 0.05)
+        for each in range(number, number + count):
+            x, y = batch(training, each)
+            own.zero_grad()
+            cross_entropy(module(x), y).backward()
+            own.param_groups[0]["lr"] = 0.1 * factor(each, 0.05 * each)
+            own.step()
+        number += count
+        changed = nn.utils.parameters_to_vector(module.parameters()).detach()
+        torch.testing.assert_close(steps.weights, changed, rtol=1e-5, atol=1e-6)
+
+
 def test_each_steps_gradient_is_clipped():
     """So one step of SGD moves the weights by lr x clip_norm, however large the gradient."""
     training = task()

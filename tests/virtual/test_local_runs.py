@@ -80,10 +80,13 @@ class Worker:
         self.module, self.number = training.build(), 0
         self.optimizer = make(self.module.parameters())
 
-    def delta(self, weights, steps):
+    def delta(self, weights, steps, lr_of=None):
+        """The change by some steps; `lr_of` gives the learning rate of each, counted from 0."""
         vector_to_parameters(weights.clone(), self.module.parameters())
         data = self.training.data
-        for _ in range(steps):
+        for step in range(steps):
+            if lr_of is not None:
+                self.optimizer.param_groups[0]["lr"] = lr_of(step)
             indices = self.training.batches(self.slot).indices(self.number, SIZE)
             x = data.samples(data.train_x[indices])
             y = torch.from_numpy(data.train_y[indices])
@@ -144,6 +147,26 @@ def test_asp_is_a_heap_of_workers():
         heapq.heappush(heap, (due, next(order), index, number, weights.detach().clone()))
     assert lines[-1].at == pytest.approx(now)
     torch.testing.assert_close(weights_of(driver), weights.detach(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("number", [1, 2, 4])
+@pytest.mark.parametrize("steps", [1, 8, 32])
+def test_a_warm_up_follows_each_step_and_the_last_rounds_are_shorter(number, steps):
+    """Also a warm-up that is shorter than a round."""
+    local = {"lr": 0.1, "steps": steps, "schedule": {"name": "constant", "warmup": 0.6}}
+    training = task(1, 64 * number, [1.0, 0.5, 2.0, 3.0][:number], local=local)
+    training = replace(training, workload_samples=training.workload_samples - 40 * number)
+    _, driver = learn(training)
+    own, weights, outer = plain(training, lambda each: torch.optim.SGD(each, lr=0.1), nesterov)
+    work, applied = training.workload_samples, 0
+    while applied < work:
+        made = min(steps, max(1, (work - applied) // number // SIZE))
+        rate = lambda step: 0.1 * min(1, (applied + step * SIZE * number) / work / 0.6)  # noqa: B023, E731
+        deltas = [each.delta(weights.detach(), made, rate) for each in own]
+        weights.grad = torch.stack(deltas).mean(0)
+        outer.step()
+        applied += made * SIZE * number
+    torch.testing.assert_close(weights_of(driver), weights.detach(), rtol=1e-5, atol=1e-5)
 
 
 class Slope(raysync.Task):
@@ -223,9 +246,13 @@ def test_however_many_steps_the_same_data_comes_in_the_same_order(monkeypatch):
         return indices(batches, number, size)
 
     monkeypatch.setattr(Batches, "indices", recorded)
-    for steps in (1, 2, 8):
+    by_speed = {"paradigm": "asp", "by": "speed", "steps": 8}
+    paradigms = [("asp", {}, steps) for steps in (1, 2, 8)] + [("local", by_speed, 8)]
+    for name, parameters, steps in paradigms:
         drawn.clear()
-        learn(task(48 // steps, steps, [1.0, 1.5]), "asp")
+        choice = ParadigmChoice.model_validate({"name": name, **parameters})
+        learn(task(96 // steps, steps, [1.0, 2.5]), choice)
+        assert len(drawn) == 2
         for numbers in drawn.values():
             assert numbers == list(range(len(numbers)))
 

@@ -76,6 +76,7 @@ class Worker:
         self._computation = self._pulled = self._reader = None
         give_back_freed_memory()  # of the previous run, whose model may have been large
         slot, experiment = self._role.slot, spec.experiment
+        local_optimizer = experiment.local and experiment.local.optimizer.name
         group, size = spec.group(slot), experiment.batch_size_of(slot)
         devices = ready_devices(group, group.devices)
         forget_run()
@@ -83,7 +84,7 @@ class Worker:
         self._vector_bytes = spec.vector_bytes[SERVER]
         self._step_time = StepTime(group, experiment.seed, slot, size)
         warm_up(
-            (model.name, *devices, group.precision, group.compile, size),
+            (model.name, *devices, group.precision, group.compile, size, local_optimizer),
             lambda: _warm_up_step(spec, slot, model, devices),
         )
         gradient = _gradient_computation(spec, group, model, devices)
@@ -173,16 +174,18 @@ def _warm_up_step(
 
     It returns the gradient with the buffers behind it, (P + Q,), valid until the next step.
     """
-    computation = _gradient_computation(spec, spec.group(slot), model, devices)
+    gradient = _gradient_computation(spec, spec.group(slot), model, devices)
+    computation = WorkerComputation(gradient, spec.experiment)
     reader = BatchReader(model.train_set, model.task.collate, spec.batches[slot])
-    initial = computation.model.initial().cpu()  # like pulled weights: a GPU pins memory for them
+    initial = gradient.model.initial().cpu()  # like pulled weights: a GPU pins memory for them
     batch_size = spec.experiment.batch_size_of(slot)
 
     def step(clock: int) -> torch.Tensor:
         try_kernels(True)
-        computation.read_weights([initial])
-        computation.compute(reader, clock, batch_size)
-        return computation.outgoing()
+        gradient.read_weights([initial])
+        # a step of a local optimizer, too: torch's first imports for seconds
+        computation.compute(reader, clock, 1, batch_size)
+        return gradient.outgoing()
 
     return step
 
