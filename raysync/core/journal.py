@@ -147,7 +147,13 @@ def header(
     seed: int = 0,
 ) -> str:
     """Encode the first line; `about` is for readers."""
-    head = Header(JOURNAL_SCHEMA, describe(paradigm), workload_samples, about or {}, seed)
+    head = Header(
+        journal=JOURNAL_SCHEMA,
+        paradigm=describe(paradigm),
+        workload_samples=workload_samples,
+        about=about or {},
+        seed=seed,
+    )
     return encode_json(head).decode()
 
 

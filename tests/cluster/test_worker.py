@@ -59,7 +59,7 @@ def test_a_worker_waits_for_its_weights_before_it_computes_and_is_not_busy_then(
     monkeypatch.setattr(worker_module, "sleep_s", lambda seconds: slept.append(max(0.0, seconds)))
     read = []
 
-    def compute(batches, number, steps, size, progress):
+    def compute(batches, number, steps, size, *progress):
         assert (number, steps, size) == (batch[0], 1, batch[1])
         expected = [] if delay_s is None else [pytest.approx(delay_s)]
         assert slept == expected, "the gradient takes its time on its way"
@@ -96,8 +96,7 @@ def test_a_worker_computes_as_its_group_and_the_cluster_say(monkeypatch):
     assert (len(computation.wire.sizes), computation.wire.is_plain) == (3, False)
 
 
-@pytest.mark.parametrize("local", [None, {"optimizer": "adamw", "lr": 0.1}])
-def test_a_worker_with_local_steps_is_warm_for_its_optimizer(monkeypatch, local):
+def test_a_worker_with_local_steps_is_warm_for_its_optimizer(monkeypatch):
     """The first one of a process imports for seconds."""
     place = SimpleNamespace(devices=["cpu"])
     monkeypatch.setattr(worker_module, "current_place", lambda devices: place)
@@ -105,13 +104,14 @@ def test_a_worker_with_local_steps_is_warm_for_its_optimizer(monkeypatch, local)
     monkeypatch.setattr(worker_module, "warm_up", lambda key, make: make()(0))
     stepped = []
     monkeypatch.setattr(FlatOptimizer, "step", lambda self, *_: stepped.append(self.kind))
-    described = {"data": {"name": "digits"}, "workers": [{"name": "w"}], "local": local}
+    described = {"data": {"name": "digits"}, "workers": [{"name": "w"}]}
+    described["local"] = {"optimizer": "adamw", "lr": 0.1}
     training = prepare(config.validate(described), nn.Sequential(nn.Flatten(), nn.Linear(64, 10)))
     spec = spec_of(training, make("bsp"))
     Worker(Threads(torch.get_num_threads()), Role("worker-0", *spec.slots)).reset(
         spec, training.model
     )
-    assert stepped == (["AdamW"] if local else [])
+    assert stepped == ["AdamW"]
 
 
 def test_an_error_of_the_users_model_travels_as_text(monkeypatch, worker):

@@ -71,7 +71,10 @@ def test_each_push_is_rounded_with_draws_of_its_own(local):
         config.validate(settings), nn.Sequential(nn.Linear(3, 99), nn.Linear(99, 4)), DATA
     )
     gradient = GradientComputation(training.build(), training.task, wire="int8")
-    worker, reader = WorkerComputation(gradient, training.experiment), training.reader("w-0")
+    worker, reader = (
+        WorkerComputation(gradient, training.experiment),
+        training.reader(next(iter(training.groups))),
+    )
     vector, pushes = vector_of(gradient.model.size, 0), []
     for first in (0, 2, 4, 0):
         worker.compute(reader, first, 2 if local else 1, 8)

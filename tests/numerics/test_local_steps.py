@@ -135,7 +135,7 @@ def test_a_schedule_follows_each_step(schedule, factor, keeps_state):
     """Over pushes, and also where the optimizer's state starts anew."""
     training = task()
     local = {"lr": 0.1, "schedule": schedule, "keeps_state": keeps_state}
-    computation, steps = steps_of(training, local)
+    _, steps = steps_of(training, local)
     module, reader = training.build(), training.reader("worker-0")
     own, number = torch.optim.SGD(module.parameters(), lr=0.1), 0
     for count in (3, 1, 4):

@@ -32,6 +32,7 @@ FIELDS = {
     "steps": numbers,
     "data": st.binary(),
     "progress": seconds,
+    "progress_of_step": seconds,
     "samples": numbers,
     "batch": numbers,
     "fault": st.builds(StepFault, factor=seconds, latency_s=seconds),

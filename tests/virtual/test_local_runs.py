@@ -277,10 +277,11 @@ PARADIGMS = {
 
 
 @pytest.mark.parametrize("paradigm", PARADIGMS)
+@settings(max_examples=15)
 @given(
     workers=st.integers(1, 4),
     steps=st.sampled_from([1, 8, 32]),
-    samples=st.integers(1, 3000),
+    samples=st.integers(1, 600),
     size=st.integers(1, 8),
 )
 def test_however_many_steps_the_workload_is_met(paradigm, workers, steps, samples, size):
@@ -297,10 +298,11 @@ def test_however_many_steps_the_workload_is_met(paradigm, workers, steps, sample
     assert samples <= applied < samples + workers * size
 
 
+@settings(max_examples=20)
 @given(
     seconds=st.lists(st.floats(0.1, 10), min_size=1, max_size=4),
     steps=st.sampled_from([1, 8, 32]),
-    samples=st.integers(1, 3000),
+    samples=st.integers(1, 600),
 )
 def test_unequal_workers_meet_the_workload_of_rounds(seconds, steps, samples):
     training = timed(
