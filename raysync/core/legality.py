@@ -40,6 +40,23 @@ def _why_not_applied(decision: Apply, roster: Roster) -> str:
     return ""
 
 
+def why_not_reduced(decision: Apply, roster: Roster) -> str:
+    """Return why an update is impossible under a collective, in which all members take part."""
+    if why := _why_not_applied(decision, roster):
+        return why
+    if count := len(roster.computing):
+        return (
+            f"applies an update while {roster.names(roster.computing, count)} still"
+            f" {'compute' if count > 1 else 'computes'}; in a collective all members take part"
+        )
+    if len(decision.pushes) == len(roster.buffered):
+        return ""
+    return (
+        f"applies {len(decision.pushes)} of {len(roster.buffered)} pushes; in a collective all"
+        " members take part"
+    )
+
+
 def _why_not_weighted(weights: object, count: int) -> str:
     if not isinstance(weights, tuple) or len(weights) != count:
         return f"weighs {count} pushes by {weights!r}; weights are a tuple of one for each push"

@@ -20,7 +20,7 @@ from raysync.core.decisions import (
     Switch,
 )
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
-from raysync.core.legality import CHECKS, location, why_no_decision
+from raysync.core.legality import CHECKS, location, why_no_decision, why_not_reduced
 from raysync.core.paradigm import AnyParadigm, Paradigm, reference_to
 from raysync.core.roster import EXECUTE, Roster, RosterState
 from raysync.core.structs import JSON_NATIVE, decode, encode, is_native, not_native
@@ -36,6 +36,8 @@ SEQUENCES = list, tuple  # a constant, since `list | tuple` would be built on ea
 BEYOND_THE_ROSTER = frozenset({SetTimer, Switch, Suspend})  # they change the machine, too
 # Type of a decision -> its check, its execution, and whether it changes the machine, too.
 RULES = {kind: (CHECKS[kind], EXECUTE[kind], kind in BEYOND_THE_ROSTER) for kind in EXECUTE}
+# without a server, an update of a part of the members has no meaning
+RULES_OF_COLLECTIVES = RULES | {Apply: (why_not_reduced, EXECUTE[Apply], False)}
 NO_RULE = why_no_decision, EXECUTE[Hold], False  # its check always fails, so nothing is executed
 
 
@@ -54,7 +56,8 @@ NO_RULE = why_no_decision, EXECUTE[Hold], False  # its check always fails, so no
 #  8. A worker id is used once; a newcomer starts at the clock of the slowest member, or of a
 #     suspended worker further behind.
 #  9. A paradigm reads the roster and never changes it. Decisions are checked before they take
-#     effect: an IllegalDecision names the paradigm's file and line.
+#     effect: an IllegalDecision names the paradigm's file and line. A random rule draws by
+#     `draw(roster.seed, key)`: the same in every replay, another in every seed.
 # 10. There is one timer per key.
 # 11. After `Release(pull=False)` the next push has the base of the last one. A worker's first
 #     Release pulls.
@@ -71,7 +74,7 @@ class Machine:
     ) -> None:
         self.paradigm = paradigm  # owned from here on
         self.roster = Roster(workload_samples, seed)
-        self._is_collective = bool(paradigm.collective)
+        self._rule_of = (RULES_OF_COLLECTIVES if paradigm.collective else RULES).get
         self.timers: dict[str, float] = {}
         self._handled = 0  # events so far
         # the number of the event after which the paradigm's state is checked next
@@ -171,15 +174,13 @@ class Machine:
         """
         if not isinstance(decided, SEQUENCES):
             raise self._illegal(method, f"returns {decided!r}; it must return a list of decisions")
-        roster, rule_of = self.roster, RULES.get
+        roster, rule_of = self.roster, self._rule_of
         done: list[Decision] = []
         suspended: list[str] = []
         for decision in decided:
             check, execute, goes_beyond = rule_of(type(decision), NO_RULE)
             if what := check(decision, roster):
                 raise self._illegal(method, what)
-            if self._is_collective and roster.computing and isinstance(decision, Apply):
-                raise self._illegal(method, self._no_collective(decision))
             done.append(execute(roster, decision))
             if not goes_beyond:
                 continue
@@ -194,13 +195,6 @@ class Machine:
             if worker in roster.suspended:  # an `on_leave` before may have restored it
                 done += self._commit("on_leave", self.paradigm.on_leave(roster, worker))
         return done
-
-    def _no_collective(self, apply: Apply) -> str:
-        computing = self.roster.names(self.roster.computing, 3)
-        return (
-            f"applies {len(apply.pushes)} pushes while {computing} compute: its exchange is"
-            f" {self.paradigm.collective}, in which every member takes part"
-        )
 
     def _set(self, timer: SetTimer) -> None:
         if timer.at is None:

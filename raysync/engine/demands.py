@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 
-from raysync.config import Experiment, Link, Network
+from raysync.config import Experiment, Link, Network, ParadigmChoice
 from raysync.core.capability import Capability, Demand
-from raysync.core.paradigm import Paradigm
+from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError
 
 NO_COLLECTIVE = (
@@ -50,8 +50,11 @@ def refuse(
     Raises:
         ConfigError: it names the paradigm and the first refused setting.
     """
+    _refuse_parts(name, experiment, paradigm)
     inner = ((capability, f"{within}{setting}") for capability, setting in paradigm.demands())
-    for capability, setting in (*inner, *demands_of(experiment)):
+    collective = paradigm.collective
+    whole = ((Capability.ALL_REDUCE, f"{within}{collective}"),) if collective else ()
+    for capability, setting in (*inner, *whole, *demands_of(experiment)):
         if capability in refusals:
             raise ConfigError(f"paradigm: {name}: {setting}: {refusals[capability]}.")
 
@@ -111,15 +114,41 @@ def _network_demands(network: Network) -> Iterator[Demand]:
         yield Capability.NETWORK_PHASES, "network.phases"
 
 
+def refusals_of_update(experiment: Experiment, paradigm: AnyParadigm) -> dict[Capability, str]:
+    """Return what the settings of updates refuse in any phase, and why."""
+    phases = map(experiment.update.in_phase, paradigm.phases())
+    if any(update.combine == "mean" for update in phases):
+        return {Capability.SUM_GRADIENTS: NORMALISED}
+    return {}
+
+
+def _refuse_parts(name: str, experiment: Experiment, paradigm: Paradigm) -> None:
+    """Refuse a collective whose updates are known to take a part of the workers."""
+    workers = experiment.worker_count
+    counts = [paradigm.pushes_per_update(workers, phase) for phase in paradigm.phases()]
+    for count in counts if paradigm.collective else []:
+        if count is not None and count != workers:
+            raise ConfigError(
+                f"paradigm: {name}: {paradigm.collective}: an update takes {count} pushes of"
+                f" {workers} workers, but in a collective all take part."
+            )
+
+
+def refuse_of_update(experiment: Experiment, choice: ParadigmChoice) -> None:
+    """Refuse a paradigm whose updates these settings cannot make; for searches among several."""
+    paradigm = experiment.make(choice)
+    if isinstance(paradigm, Paradigm):
+        refuse(paradigm.name, refusals_of_update(experiment, paradigm), experiment, paradigm)
+
+
 def refusals_of_data_parallel(
     experiment: Experiment, paradigm: Paradigm
 ) -> Mapping[Capability, str]:
     """Return what a data-parallel run refuses on the experiment's engine, and why."""
     on_ray = experiment.engine == "ray"
-    refusals = {} if on_ray else {Capability.COMPILE: NOT_EXACT}
-    update = experiment.update
-    if any(update.in_phase(name).combine != "sum" for name in ("", *update.phases)):
-        refusals[Capability.SUM_GRADIENTS] = NORMALISED
+    refusals = refusals_of_update(experiment, paradigm)
+    if not on_ray:
+        refusals[Capability.COMPILE] = NOT_EXACT
     if experiment.local is not None:
         refusals[Capability.SAME_WEIGHTS] = CHANGED_BY_STEPS
     elif experiment.trains:

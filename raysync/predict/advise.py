@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from raysync.config import ParadigmChoice
+from raysync.engine.demands import refuse_of_update
 from raysync.errors import ConfigError, RunFailed
 from raysync.predict.candidates import Candidate, Space
 from raysync.predict.finalists import Goal, Tuning, compare, tune
@@ -118,6 +119,8 @@ def advise(
         RunFailed: no candidate finishes.
     """
     check_optuna()
+    for choice in options.choices:
+        refuse_of_update(world.plan.experiment, choice)
     budget = Budget(options.budget_s, now)
     with runner_for(world.plan, budget, options.processes, show) as runner:
         return _advise(world, options, runner)

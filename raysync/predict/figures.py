@@ -23,7 +23,12 @@ from raysync.results.figures.primitives import (
     whiskers,
 )
 
-ACTIVITIES = (("computing", 100), ("computing what was dropped", 55), ("waiting", 22))
+ACTIVITIES = (
+    ("computing", 100),
+    ("computing what was dropped", 70),
+    ("transferring", 45),
+    ("waiting", 22),
+)
 """What a worker does, and how opaque that is drawn."""
 STALENESS = axis("mean staleness (versions)", rangemode="tozero")
 Rows = Sequence[tuple[Series, Prediction]]
@@ -77,9 +82,9 @@ def _whiskers(interval: Interval) -> dict[str, Any]:
 def _activity_bars(rows: Rows, workers: int) -> Figure:
     traces: list[Trace] = []
     for series, one in rows:
-        wait = one.wait_fraction.value
+        wait, computing = one.wait_fraction.value, one.computing_fraction
         dropped = one.lost_worker_hours.value * HOUR_S / (workers * one.seconds) - wait
-        shares = (1 - wait - dropped, dropped, wait)
+        shares = (computing, dropped, 1 - computing - dropped - wait, wait)
         for (activity, percent), share in zip(ACTIVITIES, shares, strict=True):
             color = series.pale(percent) if percent < 100 else series.color
             trace = _bar(series, 100 * max(0.0, share), f"% {activity}", marker={"color": color})
@@ -88,7 +93,7 @@ def _activity_bars(rows: Rows, workers: int) -> Figure:
         "time",
         "Where the time went",
         "Share of all workers' time, in %: computing (full colour), computing pushes that were"
-        " dropped (paler), waiting (palest).",
+        " dropped, transferring, and waiting, each paler.",
         **_bars(traces, axis("% of the time"), len(rows)),
     )
 

@@ -697,5 +697,5 @@ def test_under_a_collective_nobody_computes_when_pushes_are_applied():
     for worker in ("a#1", "b#1"):
         machine.handle(Joined(at=0.0, worker=worker))
     pushed = Pushed(at=1.0, worker="a#1", clock=0, base=0, samples=8, busy_s=1.0)
-    with pytest.raises(IllegalDecision, match=r"ring"):
+    with pytest.raises(IllegalDecision, match=r"b#1.*collective"):
         machine.handle(pushed)

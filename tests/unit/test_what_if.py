@@ -16,9 +16,10 @@ from scipy import stats
 
 import raysync
 from raysync.cli.console import console
-from raysync.config import ParadigmChoice
+from raysync.config import Link, ParadigmChoice
 from raysync.predict import what_if as prediction, what_if_report as prediction_report
 from raysync.predict.candidates import Candidate, paradigms_in, standard_paradigms
+from raysync.predict.exchange import Exchange
 from raysync.predict.figures import figures_of_what_if
 from raysync.predict.intervals import ratio
 from raysync.predict.measured_ranks import MeasuredRanks
@@ -426,6 +427,17 @@ def test_figures_are_valid_and_show_the_numbers(table):
         shares = [t["x"][0] for t in figures["time"].traces if t["name"] == each.label]
         assert sum(shares) == pytest.approx(100, abs=0.1)
     assert list(figures["rate"].traces[0]["y"]) == [answer.by_rate[0].label]
+
+
+def test_transfer_is_not_drawn_as_computing(table):
+    """The figure has the table's share, also where most of the time is on the links."""
+    exchange = Exchange(100_000_000, Link(bandwidth_bytes_per_s=1e6))
+    answer = predict(read([str(table)]), PredictionOptions(exchange=exchange))
+    [figure] = [each for each in figures_of_what_if(answer) if each.key == "time"]
+    for each in answer.predictions:
+        computing, *_ = (t["x"][0] for t in figure.traces if t["name"] == each.label)
+        assert computing == pytest.approx(100 * each.computing_fraction, abs=0.1)
+    assert min(each.computing_fraction for each in answer.predictions) < 0.1
 
 
 def test_without_bsp_nothing_is_compared_with_it(table):

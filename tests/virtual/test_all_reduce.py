@@ -2,17 +2,21 @@
 the same rounds through a server.
 """
 
+from dataclasses import dataclass
 from itertools import pairwise
+from typing import ClassVar, Literal
 
 import pytest
 import torch
 
 from raysync import config
 from raysync.config import STANDARD_COMPARISON, ParadigmChoice
+from raysync.core.decisions import Apply, Release
 from raysync.core.events import Pushed
 from raysync.decoupled.plan import check
 from raysync.errors import ConfigError
 from raysync.paradigms import make
+from raysync.paradigms.bsp import BSP
 from raysync.training.preparation import prepare
 from raysync.virtual.all_reduce import faster_s, ring_s, tree_s
 from raysync.virtual.engine import driver_of
@@ -240,3 +244,51 @@ def test_a_round_goes_on_with_a_gradient_that_a_checkpoint_kept():
     ]
     assert rounds_s == [pytest.approx([2.5] * 2), pytest.approx([2.5])]
     assert torch.equal(newest(resumed), newest(whole))
+
+
+@dataclass
+class Partial(BSP):
+    """BSP by ring; the round of a part of the workers, if `k` is below their number."""
+
+    name: ClassVar[str] = "partial"
+    exchange: Literal["ring"] = "ring"
+    k: int = 2
+    tells: bool = False
+    halves: bool = False
+
+    def pushes_per_update(self, workers, phase=""):
+        return self.k if self.tells else None
+
+    def on_push(self, roster, push):
+        if len(roster.buffered) < min(self.k, len(roster.members)):
+            return []
+        pushes = tuple(roster.buffered)
+        parts = (pushes[:1], pushes[1:]) if self.halves else (pushes,)
+        return [*map(Apply, parts), *map(Release, roster.held)]
+
+
+@pytest.mark.parametrize(
+    ("parameters", "error"),
+    [
+        ({"k": 3}, None),
+        ({"k": 3, "tells": True}, None),
+        ({"k": 2, "tells": True}, ConfigError),
+        ({"k": 2}, "w-"),
+        ({"k": 1}, "w-"),
+        ({"k": 3, "halves": True}, "1 of 3"),
+    ],
+)
+def test_an_update_of_a_part_of_the_members_is_refused(parameters, error):
+    training = timed(
+        workers=[{"name": "w", "count": 3, "step_s": 1}],
+        workload={"samples": 30},
+        network={"link": {"latency_s": 0.1}},
+    )
+    rule = f"{__name__}:Partial"
+    if error is ConfigError:
+        with pytest.raises(ConfigError, match=naming("partial 2 3")):
+            run(training, rule, **parameters)
+        return
+    *_, ended = run(training, rule, **parameters)
+    assert ended.status == ("failed" if error else "finished")
+    assert error is None or all(word in ended.error for word in ("Partial.on_push", error))
