@@ -92,7 +92,7 @@ class Conformance(RuleBasedStateMachine):
     steps_s = st.lists(st.sampled_from([1.0, 1.0, 0.3, 3.7]), min_size=6, max_size=6)
 
     @initialize(workload=workloads, step_s=steps_s, seed=st.integers(0, 3))
-    def start(self, workload: int | None, step_s: list[float], seed: int) -> None:
+    def start(self, workload: int | None, step_s: list[float], seed: int = 0) -> None:
         """Begin with a machine without workers."""
         self.machine = Machine(_guarded(self.fresh()), workload, seed)
         self.now = 0.0

@@ -583,10 +583,10 @@ def _state_of(call: VirtualCall) -> dict[str, Any]:
     if isinstance(call.answer, Failure):
         return {"failure": astuple(call.answer)}
     assert call.values is not None, "nothing is computed"
-    answer = call.answer
+    answer, values = call.answer, {"values": list(call.values), "count": len(call.values)}
     if isinstance(answer, StepReport):
-        return {"values": list(call.values), "step": [answer.loss, answer.busy_s]}
-    return {"values": list(call.values), "answer": answer}
+        return values | {"step": [answer.loss, answer.busy_s]}
+    return values | {"answer": answer}
 
 
 def _load_state(call: VirtualCall, state: Mapping[str, Any]) -> None:
@@ -594,6 +594,8 @@ def _load_state(call: VirtualCall, state: Mapping[str, Any]) -> None:
         call.answer = Failure(*state["failure"])
     else:
         call.values = state["values"]
+        if len(call.values) != state.get("count", len(call.values)):
+            raise ValueError("a value of a call is missing")
         call.answer = StepReport(*state["step"]) if "step" in state else state["answer"]
 
 

@@ -133,7 +133,7 @@ def test_a_run_that_loses_a_stage_goes_on_from_its_checkpoint_in_the_same_comman
     changed = {
         "output": str(tmp_path),
         "paradigm": choice.model_dump(),
-        "workload": {"samples": 8 * 2 * 40},
+        "workload": {"samples": 8 * 2 * 120},
         "checkpoint": {"every_progress": 0.1},
         "cluster": {"restarts": {"backoff_s": 0.1}},
     }

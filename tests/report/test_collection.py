@@ -10,6 +10,7 @@ import yaml
 
 from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
 from raysync.errors import ConfigError
+from raysync.record.reader import load as load_record
 from raysync.record.sweeps import TrialNote, write_note, write_table
 from raysync.results.collection import OF_FINISHED_RUNS, CollectedRun, collect
 from raysync.results.grouping import differences, setting_text
@@ -290,7 +291,6 @@ def record_in(folder):
         ("config.yaml", lambda path: path.unlink()),
         ("journal.jsonl", lambda path: path.unlink()),
         ("pushes.parquet", lambda path: path.unlink()),
-        ("pushes.parquet", lambda path: shutil.copy(path.parent / "evaluations.parquet", path)),
     ],
 )
 def test_a_damaged_record(own_copy, file, damage):
@@ -316,11 +316,19 @@ def test_a_journal_that_is_damaged_in_its_middle_matters_to_a_run_that_was_kille
     assert tells(fails(own_copy), "line 41")
 
 
+def test_a_table_with_other_columns_is_read_from_the_journal(own_copy):
+    record = record_in(own_copy)
+    before = len(load_record(record).pushes)
+    shutil.copy(record / "evaluations.parquet", record / "pushes.parquet")
+    assert len(load_record(record).pushes) == before > 0
+    assert collect([own_copy])
+
+
 def test_a_record_of_a_newer_raysync(own_copy):
     record = record_in(own_copy)
     settings = yaml.safe_load((record / "config.yaml").read_text())
     (record / "config.yaml").write_text(yaml.safe_dump(settings | {"hyperdrive": 9}))
-    assert "of a newer raysync" in fails(own_copy)
+    assert "hyperdrive" in fails(own_copy)
     newer(own_copy)
     assert tells(fails(own_copy), "raysync: 2 1")
 
