@@ -150,7 +150,7 @@ def test_a_run_that_loses_a_stage_goes_on_from_its_checkpoint_in_the_same_comman
     lines = list(record.journal())
     [resumed] = [line for line in lines if isinstance(line, Resumed)]
     assert resumed.lost_pushes > 0
-    assert pushes_by_stage(lines) == {1: 80, 2: 80}
+    assert pushes_by_stage(lines) == {1: 240, 2: 240}
     with (record.path / "journal.jsonl").open() as file:
         assert replay(file, rebuild).difference is None
 
