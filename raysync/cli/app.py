@@ -44,8 +44,8 @@ Trust = Annotated[
     typer.Option(
         "--trust",
         help=(
-            "With --resume: import and call the classes and functions that the run folder names,"
-            " although the run was not started in the current directory."
+            "With --resume: use what the run folder names, code, trackers and other hosts and"
+            " folders, although the run was not started in the current directory."
         ),
     ),
 ]

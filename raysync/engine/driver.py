@@ -76,8 +76,8 @@ from raysync.errors import IllegalDecision, RunFailed, RunLost
 # final model.
 BEFORE_THE_END = nextafter(1, 0)
 
-# A run that ends with more buffered pushes than both, a worker or of all, says so: its paradigm
-# keeps them.
+# A run says that its paradigm keeps pushes if more than both are buffered at its end: so many for
+# each worker, and such a share of all.
 BUFFERED_EACH, BUFFERED_SHARE = 2, 0.05
 
 

@@ -315,7 +315,7 @@ class Evaluations:
         }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
-        """Restore pending evaluations."""
+        """Restore the evaluations that were pending."""
 
         def saved(name: str) -> Weights:
             return tuple(server.saved(name) for server in self._servers)

@@ -203,6 +203,7 @@ class DataParallel:
         self._local_steps = 1 if experiment.local is None else experiment.local.steps
         self._is_local = experiment.local is not None
         self._planned: dict[str, Planned] = {}  # worker -> its latest iteration
+        self._largest = 0  # the most samples of an iteration so far
         self._keeps_worker_state = bool(experiment.worker_state)
         self._faults = faults if experiment.faults else None
         self._known = KnownSteps(plan.groups, experiment, faults.at_step, plan.vector_bytes)
@@ -262,10 +263,17 @@ class DataParallel:
             return 1
         if planned is not None and planned.clock == clock:  # resumed: it keeps its steps
             steps = max(1, min(steps, planned.steps))
-        elif steps > 1:
+        elif steps > 1 and self._may_exceed(steps * size):
             steps = min(steps, max(1, self._share_samples() // size))
         self._planned[worker] = Planned(clock, steps, size)
+        self._largest = max(self._largest, steps * size)
         return steps
+
+    def _may_exceed(self, samples: int) -> bool:
+        """Whether an iteration may be more than its share: only then it costs a look at all."""
+        roster, count = self.roster, len(self.roster.computing) + self._to_join
+        unseen = (count + len(roster.buffered)) * max(self._largest, samples)
+        return self._workload_samples - roster.samples_applied - unseen < count * samples
 
     def _share_samples(self) -> int:
         """Return an even share of the samples that are left, of a worker released now.
@@ -296,7 +304,7 @@ class DataParallel:
         fault, progress, of_step = NO_FAULT, 0.0, 0.0
         if self._faults is not None:
             fault = self._faults.at_step(WorkerId(worker).slot, clock, self.roster.now)
-        if self._is_local:
+        if self._is_local and self._backend.computes:
             progress = self.roster.samples_applied / self._workload_samples
             of_step = self._round_samples(samples) / self._workload_samples
         batch = self.roster.live[worker].batches
@@ -380,6 +388,7 @@ class DataParallel:
         for worker, steps in state.get("steps", {}).items():
             size = self._slot_batch_size(worker)
             self._planned[worker] = Planned(live[worker].clock, steps, size)
+            self._largest = max(self._largest, steps * size)
         if self._has_buffers and self._backend.computes:
             latest = {worker: step.call for (worker, _), step in pushed.items()}
             for worker in state["pushers"]:  # before the weights, which imply the buffers

@@ -34,14 +34,14 @@ class PushRow(Struct, gc=False):
     staleness: int | None = None
     """Versions applied between `base` and `version`."""
     delay_ticks: int | None = None
-    """Of a pipeline's stage: ticks between the batch's forward and its backward pass."""
+    """At a pipeline's stage, the ticks between the batch's forward and its backward pass."""
     applied_at_s: float | None = None
     wait_s: float = 0.0
     """Until the worker's next release, its leaving, or the end of the run."""
     why: str | None = None  # of a drop, in words
     reason: str | None = None  # of a drop, one of `DROP_REASONS`
     weight: float | None = None
-    """The paradigm's own, in its update: see `Apply.weights`."""
+    """What the paradigm weighed it by in its update (`Apply.weights`); None: by its samples."""
     steps: int = 1
     """Optimizer steps of the iteration; more than one with local steps."""
 

@@ -26,7 +26,8 @@ from raysync.record.writer import CONFIG
 
 # Settings of hosts and folders to which a run sends what it has: a tracker gets the user's key.
 ELSEWHERE = (".address", ".checkpoint.output", ".track")
-HERE = ("auto", "local", "tensorboard", ["tensorboard"])  # values of them that stay here
+# values of them that stay here
+HERE = ("auto", "local", "tensorboard", ["tensorboard"], [{"name": "tensorboard"}])
 MOST_NAMES = 5  # in a message
 
 

@@ -16,7 +16,7 @@ from raysync.paradigms.class_loading import is_reference, without_imports
 from raysync.record.made_here import is_made_here, this_maker
 from raysync.record.reader import load
 from raysync.record.sweeps import Origin
-from raysync.record.trust import check_trusted, trusted
+from raysync.record.trust import check_trusted, elsewhere_in, trusted
 from raysync.training.tasks.task_loading import load_task
 from tests.fakes.engines import SETTINGS, lost
 
@@ -123,6 +123,14 @@ def test_whatever_would_be_imported_or_sent_elsewhere_is_found(engine, tmp_path,
 @pytest.mark.parametrize("text", ["hf:distilbert", "s3://b/runs", "09:30", "a: b", "x", "timm:r18"])
 def test_what_names_no_module(text):
     assert not is_reference(text)
+
+
+def test_what_stays_on_this_machine_is_not_asked_for():
+    here = {"track": [{"name": "tensorboard"}], "cluster": {"address": "auto"}}
+    assert not list(elsewhere_in(here))
+    here["track"].append({"name": "mlflow"})
+    assert len(list(elsewhere_in(here))) == 1
+    assert list(elsewhere_in({"settings": {"checkpoint.output": "s3://b"}})), "a path as a key"
 
 
 PLACES = {

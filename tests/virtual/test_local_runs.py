@@ -32,6 +32,7 @@ from tests.builders.virtual import (
     interrupted,
     learn,
     push_times,
+    resumed,
     run,
     timed,
     weights_of,
@@ -363,6 +364,33 @@ def test_bsp_goes_on_from_a_checkpoint_bit_for_bit(keeps_state, model, after):
     lines = [line for lines in again.run() for line in lines]
     assert isinstance(lines[-1], Ended)
     assert torch.equal(weights_of(again), weights_of(driver))
+
+
+@pytest.mark.parametrize("paradigm", ["bsp", "asp", "ssp"])
+@given(after=st.integers(0, 30), seconds=st.sampled_from([1.0, 1.7, 4.0]))
+def test_a_resumed_step_keeps_its_steps(paradigm, after, seconds):
+    training = timed(
+        workers=[{"name": "a", "count": 2, "step_s": 1.0}, {"name": "b", "step_s": seconds}],
+        workload={"samples": 150},
+        local={"steps": 32},
+        checkpoint={"every_s": 1e6},
+    )
+    choice = ParadigmChoice(name=paradigm)
+    before, checkpoint = interrupted(training, choice, after)
+    if checkpoint is None:
+        return
+    planned = {
+        worker: steps
+        for worker, steps in checkpoint.state["topology"]["steps"].items()
+        if worker in checkpoint.state["releases"]
+    }
+    after_it = resumed(training, choice, checkpoint)
+    pushed = {}
+    for line in entries(after_it, Pushed):
+        pushed.setdefault(line.event.worker, line.event.steps)
+    assert all(pushed.get(worker, steps) == steps for worker, steps in planned.items())
+    assert planned.keys() == checkpoint.state["releases"].keys()
+    assert applied_samples([*before, *after_it]) >= 150
 
 
 def check_training_of(training):

@@ -18,8 +18,6 @@ from ray._private import ray_constants, worker as rays_worker
 # Kinds of Ray's notices that a run reports better itself, in one line: a lost node, the last log
 # lines of its raylet, and a dead process with three guesses why.
 SUPPRESSED = ("node_removed", "raylet_died", "worker_died")
-
-
 TOKEN = ".ray/auth_token"  # below the home; Ray writes it when the first cluster starts
 
 
