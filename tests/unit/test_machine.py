@@ -685,17 +685,30 @@ def test_a_rule_draws_other_numbers_with_another_seed_and_the_same_in_a_replay()
     assert 15 < fates(0).count("Drop") < 45
 
 
-def test_under_a_collective_nobody_computes_when_pushes_are_applied():
+@pytest.mark.parametrize(
+    ("pushed", "applies", "says"),
+    [
+        ("a", lambda roster: [Apply(tuple(roster.buffered))], "b#1 collective"),
+        ("ab", lambda roster: [Apply((min(roster.buffered),))], "1 2 collective"),
+        ("ab", lambda roster: [Apply(())], "Reduced.on_push"),
+        ("ab", lambda roster: [Apply(tuple(roster.buffered))], None),
+    ],
+)
+def test_under_a_collective_an_update_is_of_all_members(pushed, applies, says):
     @dataclass
-    class Partial(Scripted):
+    class Reduced(Scripted):
         collective = "ring"
 
         def on_push(self, roster, push):
-            return [Apply((push,)), Release(push[0])]
+            if push[0][0] != pushed[-1]:
+                return []
+            return [*applies(roster), *map(Release, roster.held)]
 
-    machine = Machine(Partial())
-    for worker in ("a#1", "b#1"):
-        machine.handle(Joined(at=0.0, worker=worker))
-    pushed = Pushed(at=1.0, worker="a#1", clock=0, base=0, samples=8, busy_s=1.0)
-    with pytest.raises(IllegalDecision, match=r"b#1.*collective"):
-        machine.handle(pushed)
+    drive = Drive(Reduced(), "a#1", "b#1")
+    for worker in pushed[:-1]:
+        drive.push(f"{worker}#1")
+    if says is None:
+        assert len(drive.push(f"{pushed[-1]}#1")[0].pushes) == 2
+        return
+    with pytest.raises(IllegalDecision, match=naming(says)):
+        drive.push(f"{pushed[-1]}#1")
