@@ -192,6 +192,18 @@ def test_a_group_that_cannot_be_measured_is_refused(one_thread, engine, says):
         calibrate(engine, training)
 
 
+@given(fixed_s=st.floats(0, 1), reading_s=st.floats(1e-6, 1))
+def test_an_update_has_a_fixed_time_and_one_for_each_gradient(fixed_s, reading_s):
+    def update_s(vector_bytes, gradients, update):
+        return fixed_s + gradients * reading_s
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(updates, "update_s", update_s)
+        found = updates.update_times(400, config.Update())
+    assert found.update_s == pytest.approx(fixed_s, abs=1e-9)
+    assert found.bytes_per_s == pytest.approx(400 / reading_s, rel=1e-6)
+
+
 @pytest.mark.parametrize(
     "update", [{"staleness_scaling": "inverse"}, {"delay_compensation": "adaptive"}]
 )

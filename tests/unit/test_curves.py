@@ -68,6 +68,12 @@ def test_one_slow_link_is_that_ranks_alone():
     assert seconds_of(ranks(of_ranks=slow), RING) == pytest.approx(STEP_S + 2 * 3 / 4 * 1.0)
 
 
+def test_a_ring_waits_for_the_latency_of_one_slow_link():
+    slow = {"rank3": Link(bandwidth_bytes_per_s=RATE, latency_s=0.05)}
+    expected = STEP_S + 2 * 3 / 4 * 0.1 + 6 * 0.05
+    assert seconds_of(ranks(of_ranks=slow), RING) == pytest.approx(expected)
+
+
 def only(axis, choice, measured):
     [curve] = curves(measured, [Candidate(choice)], [axis_of(axis)], processes=1)
     return curve

@@ -29,23 +29,26 @@ def settings(wire, shards):
     }
 
 
-def by_parts(training):
-    """The weights after the steps of a worker that sends each shard its part, as on Ray."""
+def gradient_of(training):
+    """What the only worker computes."""
     experiment = training.experiment
-    [slot], wire, shards = (
-        training.groups,
-        experiment.cluster.wire,
-        experiment.cluster.server_shards,
-    )
-    gradient = GradientComputation(
+    [group], wire = training.groups.values(), experiment.cluster.wire
+    return GradientComputation(
         module=training.build(),
         task=training.task,
         devices=["cpu"],
-        group=training.groups[slot],
+        group=group,
         wire=wire.name,
         fraction=wire.fraction,
-        shards=shards,
+        shards=experiment.cluster.server_shards,
     )
+
+
+def by_parts(training):
+    """The weights after the steps of a worker that sends each shard its part, as on Ray."""
+    experiment, gradient = training.experiment, gradient_of(training)
+    [slot], wire = training.groups, experiment.cluster.wire
+    shards = experiment.cluster.server_shards
     worker, reader = WorkerComputation(gradient, experiment), training.reader(slot)
     model = FlatModel(training.build())
     stores = [shard_of(model, experiment.update, n, shards, wire.name) for n in range(shards)]
@@ -65,3 +68,12 @@ def test_codecs_see_the_parts_that_shards_get(wire, shards):
     driver = driver_of(training, make("asp"))
     assert list(driver.run())
     assert torch.equal(weights_of(driver), by_parts(training))
+
+
+@pytest.mark.parametrize("shards", [1, 2, 3])
+@pytest.mark.parametrize("wire", WIRES, ids=str)
+def test_the_bytes_of_a_push_are_those_of_its_parts(wire, shards):
+    training = prepare(config.validate(settings(wire, shards)), deep, DATA)
+    sent = gradient_of(training).wire
+    vector = torch.zeros(training.vector_bytes // 4)
+    assert training.push_bytes == sent.encode(vector).nbytes
