@@ -11,6 +11,7 @@ from typing import Any
 from raysync.predict.advise import Advice, Changed
 from raysync.predict.candidates import Candidate
 from raysync.predict.figures import figures_of_advice
+from raysync.predict.lone_worker import lone_worker_text
 from raysync.predict.snippets import snippets
 from raysync.results.columns import (
     WHOLE_WORK,
@@ -149,7 +150,10 @@ def sentences(advice: Advice) -> list[str]:
     target = advice.world.plan.experiment.target
     measured = advice.time.measure is not WHOLE_WORK and target is not None
     goal = f"reach {target.words}" if measured and target else "finish its work"
+    best = advice.best.label
     said = [lead_text(advice.time, f"is the first to {goal}", " s")]
+    if alone := lone_worker_text(best, advice.applied(best)):
+        said.append(alone)
     if advice.final is None:
         return said
     if advice.final.first.value.mean is None:
@@ -222,6 +226,7 @@ def _plain(advice: Advice) -> dict[str, Any]:
                                 "dropped", "seconds")
                 },
                 "shares": advice.shares(label),
+                "applied": advice.applied(label),
             }
             for label, candidate in advice.contenders.items()
         ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -98,6 +99,10 @@ class Advice:
         values = [each.value(key) for each in self.outcomes[label].values()]
         present = [value for value in values if value is not None]
         return fmean(present) if present else None
+
+    def applied(self, label: str) -> Counter[str]:
+        """Return slot -> its pushes that were not dropped, of all seeds together."""
+        return sum((Counter(each.applied) for each in self.outcomes[label].values()), Counter())
 
     def shares(self, label: str) -> dict[str, int]:
         return self.outcomes[label][self.seeds[0]].shares

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 
 from raysync.config import ParadigmChoice
 from raysync.core.paradigm import Paradigm
@@ -42,6 +42,8 @@ class Outcome:
     """Slot -> the samples of its last iteration."""
     error: str = ""
     """The reason in one line, if it failed."""
+    applied: Mapping[str, int] = field(default_factory=dict)
+    """Slot -> its pushes that were not dropped."""
 
     def value(self, key: str) -> float | None:
         """Return a measure; None: the run has none, or did not end as it should."""
@@ -110,4 +112,4 @@ def _outcome(plan: TrainingPlan, found: Simulation, scale: float) -> Outcome:
         tested = f"{OF_THE_TEST_SET}{plan.primary.name}"
         values[OF_THE_TEST_SET] = last.get(tested, last.get(plan.primary.name))
     error = " ".join(str(found.summary["error"]).split())
-    return Outcome(found.summary["status"], values, found.shares, error)
+    return Outcome(found.summary["status"], values, found.shares, error, found.applied)

@@ -6,6 +6,7 @@ The same driver, machine and paradigm as in a run; no record is written.
 from __future__ import annotations
 
 from array import array
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
@@ -63,6 +64,14 @@ class Simulation:
     waiting: dict[str, float]
     """Slot -> the share of its time that it waits."""
     blocks: Blocks | None
+
+    @property
+    def applied(self) -> Counter[str]:
+        """Slot -> its pushes that were not dropped."""
+        counts: Counter[str] = Counter()
+        for each in self.summary["per_worker"]:
+            counts[str(WorkerId(each["id"]).slot)] += each["pushes"] - each["dropped"]
+        return counts
 
 
 def simulate(

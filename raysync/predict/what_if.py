@@ -72,6 +72,8 @@ class Prediction:
     """The price of the lost hours; None: no price was given."""
     worker_hours: float
     waiting: dict[str, float]
+    applied: dict[str, int]
+    """Rank -> its pushes that were not dropped."""
 
     @property
     def label(self) -> str:
@@ -245,6 +247,7 @@ def _prediction(
         lost_money=None if options.price_per_hour is None else lost.times(options.price_per_hour),
         worker_hours=workers * seconds / HOUR_S,
         waiting={ranks.slots[slot]: share for slot, share in result.waiting.items()},
+        applied={ranks.slots[slot]: count for slot, count in result.applied.items()},
     )
 
 

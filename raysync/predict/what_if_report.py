@@ -15,6 +15,7 @@ from typing import Any
 from raysync.predict.curves import Axis, Curve
 from raysync.predict.figures import figures_of_what_if
 from raysync.predict.intervals import CONFIDENCE, Interval
+from raysync.predict.lone_worker import lone_worker_text
 from raysync.predict.what_if import Prediction, WhatIf, may_hide_waits, slowest
 from raysync.results.columns import plain_form, ratio_text, seconds_form, share_form, with_interval
 from raysync.results.report_faces import Answer, Table
@@ -154,6 +155,7 @@ def sentences(answer: WhatIf) -> list[str]:
     """Return the answer in words: the fastest, the fastest without staleness, the slowest rank."""
     first = answer.by_rate[0]
     parts = [f"{first.label} is the fastest: {_rate(first)} {unit_of(answer)} per second."]
+    parts += filter(None, [lone_worker_text(first.label, first.applied)])
     parts += [f"Without stale gradients it is {fresh.label}." for fresh in answer.best[1:]]
     rank, ratio = slowest(answer.times)
     count = len(answer.times.steps)

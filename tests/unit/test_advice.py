@@ -87,6 +87,18 @@ def test_without_a_barrier_rates_add_up():
     assert not answer.trained
 
 
+@pytest.mark.parametrize(("factor", "is_alone"), [(2, False), (20, True)])
+def test_what_one_worker_does_nearly_alone_is_said(factor, is_alone):
+    """Of 300 pushes under ASP the other one makes 300 / (1 + factor)."""
+    workers = [{"name": "fast", "step_s": 1}, {"name": "slow", "step_s": factor}]
+    answer = advise(world(workers=workers), asked(BSP, ASP, seeds=1), Clock())
+    assert answer.best.label == "asp"
+    count = answer.applied("asp")
+    assert count["fast-0"] == pytest.approx(300 * factor / (factor + 1), abs=1)
+    said = " ".join(report.sentences(answer))
+    assert tells(said, f"asp fast-0 {count['fast-0']} 300") == is_alone
+
+
 def test_the_search_finds_shares_for_unequal_workers(monkeypatch):
     """Of synchronous candidates the best gives the fast one twice the samples: 60 = 40 + 20, and a
     round takes 4/3 s in place of 2, but for the first one.

@@ -12,6 +12,7 @@ from math import isclose
 import numpy as np
 import plotly.graph_objects as go
 import pytest
+from hypothesis import given, strategies as st
 from scipy import stats
 
 import raysync
@@ -22,6 +23,7 @@ from raysync.predict.candidates import Candidate, paradigms_in, standard_paradig
 from raysync.predict.exchange import Exchange
 from raysync.predict.figures import figures_of_what_if
 from raysync.predict.intervals import ratio
+from raysync.predict.lone_worker import lone_worker_text
 from raysync.predict.measured_ranks import MeasuredRanks
 from raysync.predict.processes import pool
 from raysync.predict.simulation import Blocks, simulate
@@ -75,6 +77,22 @@ def test_constant_steps_a_barrier_takes_the_longest_and_without_one_rates_add_up
     for interval in (bsp.steps_per_s, bsp.wait_fraction, bsp.lost_money):
         assert interval.low == pytest.approx(interval.value)
         assert interval.high == pytest.approx(interval.value)
+
+
+@given(counts=st.dictionaries(st.text(min_size=1), st.integers(0, 1000)))
+def test_a_worker_is_alone_if_it_makes_nine_tenths_of_the_pushes(counts):
+    said = lone_worker_text("asp", counts)
+    total, most = sum(counts.values()), max(counts.values(), default=0)
+    assert (said is not None) == (len(counts) > 1 and total > 0 and most >= 0.9 * total)
+
+
+def test_a_rank_that_trains_nearly_alone_is_named():
+    answer = predict(times([1.0], [20.0], [30.0]), PredictionOptions(8, 100), [BSP, ASP])
+    bsp, asp = answer.predictions
+    assert bsp.applied == dict.fromkeys(["rank-0", "rank-1", "rank-2"], 100)
+    assert sum(asp.applied.values()) == 300
+    said = " ".join(prediction_report.sentences(answer))
+    assert tells(said, f"asp rank-0 {asp.applied['rank-0']} 300")
 
 
 def test_a_table_by_pencil():
