@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import fsum
+from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
 from msgspec.structs import replace
@@ -34,6 +36,7 @@ from raysync.training.server.apply_plan import ApplyPlan
 # Pipelined       the model is cut into stages, each with a server: `raysync.decoupled`
 
 SERVER = "server"
+ROUNDING = 1e-9  # samples so close below a whole number count as it
 
 
 @dataclass(slots=True)
@@ -53,6 +56,7 @@ class Planned(NamedTuple):
     clock: int
     steps: int
     size: int  # samples per batch
+    samples_per_s: float | None  # in the iteration before; None: unknown
 
 
 @dataclass(slots=True, eq=False)
@@ -261,33 +265,57 @@ class DataParallel:
         steps, planned = release.steps or self._local_steps, self._planned.get(worker)
         if steps == 1 and not self._is_local:
             return 1
+        rate = self._samples_per_s(worker)
         if planned is not None and planned.clock == clock:  # resumed: it keeps its steps
             steps = max(1, min(steps, planned.steps))
-        elif steps > 1 and self._may_exceed(steps * size):
+        elif steps > 1 and self._may_exceed(steps * size, rate):
             steps = min(steps, max(1, self._share_samples() // size))
-        self._planned[worker] = Planned(clock, steps, size)
+        self._planned[worker] = Planned(clock, steps, size, rate)
         self._largest = max(self._largest, steps * size)
         return steps
 
-    def _may_exceed(self, samples: int) -> bool:
+    def _samples_per_s(self, worker: str) -> float | None:
+        """Return the rate of a worker's latest push, from its release on; None: unknown."""
+        member, planned = self.roster.live[worker], self._planned.get(worker)
+        if planned is None or planned.clock == member.clock:
+            return planned and planned.samples_per_s
+        active_s = member.telemetry.active_s
+        return planned.steps * planned.size / active_s if active_s else None
+
+    def _may_exceed(self, samples: int, rate: float | None) -> bool:
         """Whether an iteration may be more than its share: only then it costs a look at all."""
         roster, count = self.roster, len(self.roster.computing) + self._to_join
         unseen = (count + len(roster.buffered)) * max(self._largest, samples)
-        return self._workload_samples - roster.samples_applied - unseen < count * samples
+        applied = roster.samples_applied
+        workers = max(count, applied / roster.now / rate) if rate else count  # as fast as this one
+        return self._workload_samples - applied - unseen < workers * samples
 
     def _share_samples(self) -> int:
-        """Return an even share of the samples that are left, of a worker released now.
+        """Return the share of the samples that are left, of a worker released now.
 
-        Samples that were pushed or begun before are no longer left.
+        Samples that were pushed or begun before are no longer left. The rest is shared so that all
+        that compute end together, at their latest rates: with even shares, the others would make
+        many pushes of a single step while a slow worker's last steps are under way. Workers that
+        are released together share evenly, as with an exchange at each step.
         """
-        roster, planned = self.roster, self._planned
+        roster = self.roster
+        rates = {worker: self._samples_per_s(worker) for worker in roster.computing}
+        known = [rate for rate in rates.values() if rate]
+        usual_rate = fmean(known) if known else 1.0
+        mates = [usual_rate] * self._to_join
+        others: list[tuple[float, float]] = []  # the seconds that an iteration still takes; rate
         left = self._workload_samples - roster.samples_applied
         left -= sum(push.samples for push in roster.buffered.values())
         for worker in roster.computing:
-            member, step = roster.live[worker], planned.get(worker)
-            if member.telemetry.released_at != roster.now and step and step.clock == member.clock:
-                left -= step.steps * step.size
-        return left // max(1, len(roster.computing) + self._to_join)
+            member, planned = roster.live[worker], self._planned.get(worker)
+            rate, released_at = rates[worker] or usual_rate, member.telemetry.released_at
+            if released_at == roster.now or not planned or planned.clock != member.clock:
+                mates.append(rate)
+            else:
+                samples = planned.steps * planned.size
+                left -= samples
+                others.append((max(0.0, released_at + samples / rate - roster.now), rate))
+        return int(_samples_until_the_end(left, fsum(mates), others) + ROUNDING) // len(mates)
 
     @property
     def _to_join(self) -> int:
@@ -387,7 +415,7 @@ class DataParallel:
         live = self.roster.live
         for worker, steps in state.get("steps", {}).items():
             size = self._slot_batch_size(worker)
-            self._planned[worker] = Planned(live[worker].clock, steps, size)
+            self._planned[worker] = Planned(live[worker].clock, steps, size, None)
             self._largest = max(self._largest, steps * size)
         if self._has_buffers and self._backend.computes:
             latest = {worker: step.call for (worker, _), step in pushed.items()}
@@ -402,6 +430,24 @@ class DataParallel:
             self._resumed = dict.fromkeys(self.roster.live, self.server.weights())
         if self._keeps_pulled:
             self._pulled = dict(self._resumed)
+
+
+def _samples_until_the_end(
+    left: float, rate: float, others: Iterable[tuple[float, float]]
+) -> float:
+    """Return what workers of this rate in all do until they and the others end together.
+
+    Args:
+        left: the samples that all of them have to do.
+        rate: of the workers, in samples per second.
+        others: the seconds after which each other one begins with these, and its rate.
+    """
+    work, rates = left, rate
+    for begins_s, other in sorted(others):
+        if begins_s * rates >= work:  # the end comes before
+            break
+        work, rates = work + begins_s * other, rates + other
+    return work * rate / rates
 
 
 def roster_of(topology: Topology, worker: str) -> Roster:

@@ -7,6 +7,7 @@ from itertools import count
 import pytest
 import torch
 from hypothesis import given, settings, strategies as st
+from scipy.optimize import bisect
 from torch import nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
@@ -125,8 +126,19 @@ def test_bsp_is_diloco(workers):
     torch.testing.assert_close(weights_of(driver), weights.detach(), rtol=1e-6, atol=1e-6)
 
 
+def common_end(left, begins):
+    """When workers end together that begin one by one and have so many steps to do."""
+
+    def done(at):
+        return sum(max(0.0, at - begin) / step_s for begin, step_s in begins)
+
+    return bisect(lambda at: done(at) - left, min(begins)[0], 1e6, xtol=1e-9)
+
+
 def test_asp_is_a_heap_of_workers():
-    """Each applies its delta when it has made its steps, and begins on what it then finds."""
+    """Each applies its delta when it has made its steps, and begins on what it then finds; the last
+    deltas have the steps with which all end together.
+    """
     steps, seconds, pushes = 3, [1.0, 0.7, 2.3], 40
     training = task(pushes, steps, seconds, update={"lr": 0.3})
     lines, driver = learn(training, "asp")
@@ -143,7 +155,9 @@ def test_asp_is_a_heap_of_workers():
         outer.step()
         left -= made
         begun = sum(entry[3] for entry in heap)
-        number = min(steps, max(1, (left - begun) // len(seconds)))
+        others = [(due, seconds[other]) for due, _, other, *_ in heap]
+        end = common_end(max(0, left - begun), [(now, seconds[index]), *others])
+        number = min(steps, max(1, int((end - now) / seconds[index] + 1e-6)))
         due = now + number * seconds[index]
         heapq.heappush(heap, (due, next(order), index, number, weights.detach().clone()))
     assert lines[-1].at == pytest.approx(now)
@@ -314,6 +328,29 @@ def test_unequal_workers_meet_the_workload_of_rounds(seconds, steps, samples):
     applied = applied_samples(run(training))
     assert samples <= applied < samples + len(seconds)
     assert applied == applied_samples(run(replace(training, workload_samples=applied)))
+
+
+@settings(max_examples=30)
+@given(
+    seconds=st.lists(st.floats(0.5, 4), min_size=2, max_size=4),
+    steps=st.sampled_from([8, 32]),
+    rounds=st.integers(20, 40),
+    more=st.integers(0, 31),
+)
+def test_unequal_workers_without_a_barrier_end_together(seconds, steps, rounds, more):
+    """No worker does many small pushes while another one is still at its last large one."""
+    samples = rounds * steps * len(seconds) + more
+    training = timed(
+        workers=[{"name": f"w{i}", "step_s": each} for i, each in enumerate(seconds)],
+        workload={"samples": samples},
+        local={"steps": steps},
+    )
+    lines = run(training, ParadigmChoice(name="asp"))
+    assert samples <= applied_samples(lines) < samples + len(seconds)
+    ideal_s = samples / sum(1 / each for each in seconds)
+    assert ideal_s - max(seconds) <= lines[-1].at <= ideal_s + 2 * max(seconds)
+    short = [push for push in entries(lines, Pushed) if push.event.steps < steps]
+    assert len(short) <= 4 * len(seconds)
 
 
 def test_a_push_of_several_steps_takes_as_long_as_they_and_one_way():
