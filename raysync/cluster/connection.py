@@ -26,6 +26,7 @@ from raysync.cluster.ray_private.cluster_start import (
     on_loopback,
     private_folder,
     protect_token,
+    raylet_awaited,
     temporary_folder,
 )
 from raysync.cluster.ray_private.fork_server import (
@@ -51,6 +52,7 @@ PRIVATE_CONFIG = {
 
 EXIT_S = 5.0  # how long killed processes may take to exit
 CONNECT_S = 10.0  # how long the cluster may take to accept a connection
+RAYLET_S = 60.0  # how long the raylet of a private cluster may take to accept a connection
 SHUTDOWN_S = 10.0  # how long Ray may take to shut down: it takes two seconds
 # the ends of messages about an address that a run cannot join
 RAY_CLIENT_HINT = (
@@ -171,6 +173,7 @@ class Connection:
     def _start_once(self, cluster: Cluster, options: dict[str, Any]) -> None:
         with ExitStack() as while_starting:
             while_starting.enter_context(on_loopback())
+            while_starting.enter_context(raylet_awaited(RAYLET_S))
             if cluster.fork_workers and can_fork():
                 self._fork_server = self._fork_server or ForkServer()
                 while_starting.enter_context(forked_by(self._fork_server))

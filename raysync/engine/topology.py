@@ -308,13 +308,13 @@ class DataParallel:
         left -= sum(push.samples for push in roster.buffered.values())
         for worker in roster.computing:
             member, planned = roster.live[worker], self._planned.get(worker)
-            rate, released_at = rates[worker] or usual_rate, member.telemetry.released_at
-            if released_at == roster.now or not planned or planned.clock != member.clock:
+            rate, since = rates[worker] or usual_rate, member.telemetry.released_at
+            if since in (None, roster.now) or not planned or planned.clock != member.clock:
                 mates.append(rate)
             else:
-                samples = planned.steps * planned.size
+                samples, active_s = planned.steps * planned.size, roster.now - (since or 0.0)
                 left -= samples
-                others.append((max(0.0, released_at + samples / rate - roster.now), rate))
+                others.append((max(0.0, samples / rate - active_s), rate))
         return int(_samples_until_the_end(left, fsum(mates), others) + ROUNDING) // len(mates)
 
     @property

@@ -112,4 +112,10 @@ def _outcome(plan: TrainingPlan, found: Simulation, scale: float) -> Outcome:
         tested = f"{OF_THE_TEST_SET}{plan.primary.name}"
         values[OF_THE_TEST_SET] = last.get(tested, last.get(plan.primary.name))
     error = " ".join(str(found.summary["error"]).split())
-    return Outcome(found.summary["status"], values, found.shares, error, found.applied)
+    return Outcome(
+        status=found.summary["status"],
+        values=values,
+        shares=found.shares,
+        error=error,
+        applied=found.applied,
+    )

@@ -69,8 +69,8 @@ class Simulation:
     def applied(self) -> Counter[str]:
         """Slot -> its pushes that were not dropped."""
         counts: Counter[str] = Counter()
-        for each in self.summary["per_worker"]:
-            counts[str(WorkerId(each["id"]).slot)] += each["pushes"] - each["dropped"]
+        for life in self.summary["per_worker"]:
+            counts[str(WorkerId(life["id"]).slot)] += life["pushes"] - life["dropped"]
         return counts
 
 

@@ -6,6 +6,7 @@ PRIVATE_NAMES = (
     "ray._private.ray_constants:ENABLE_RAY_CLUSTER",
     "ray._private.services:start_raylet",
     "ray._private.state:state.get_draining_nodes",
+    "ray._private.worker:connect",
     "ray._private.worker:listen_error_messages",
     "ray._private.workers.default_worker:",
     "ray.actor:ActorHandle._actor_id",

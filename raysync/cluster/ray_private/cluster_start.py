@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import socket
 import stat
 import threading
 from collections.abc import Iterator, Mapping
@@ -15,9 +16,12 @@ from typing import Any
 from ray._common.utils import get_default_system_temp_dir
 from ray._private import ray_constants, worker as rays_worker
 
+from raysync.cluster.clock import now_s, sleep_s
+
 # Kinds of Ray's notices that a run reports better itself, in one line: a lost node, the last log
 # lines of its raylet, and a dead process with three guesses why.
 SUPPRESSED = ("node_removed", "raylet_died", "worker_died")
+POLL_S = 0.1
 TOKEN = ".ray/auth_token"  # below the home; Ray writes it when the first cluster starts
 
 
@@ -63,6 +67,39 @@ def on_loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def raylet_awaited(limit_s: float) -> Iterator[None]:
+    """Make a driver that connects within wait until its raylet accepts connections.
+
+    Ray tries ten times, a second apart, and then aborts the process in C++ (Ray 2.60).
+    """
+    before = getattr(rays_worker, "connect", None)
+    if before is None:  # another Ray may not have it
+        yield
+        return
+
+    def connect(node: Any, *arguments: Any, **options: Any) -> Any:
+        until_s = now_s() + limit_s
+        while not _accepts(str(node.raylet_socket_name)):
+            if now_s() >= until_s:
+                raise TimeoutError(f"its raylet accepted no connection within {limit_s:g} s")
+            sleep_s(POLL_S)
+        return before(node, *arguments, **options)
+
+    rays_worker.connect = connect
+    try:
+        yield
+    finally:
+        rays_worker.connect = before
+
+
+def _accepts(address: str) -> bool:
+    if not address.startswith("/"):  # not the path of a socket, as on Windows
+        return True
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(address) == 0
 
 
 class _Notices:
