@@ -76,6 +76,7 @@ SSP = {"name": "ssp", "staleness": 1}
 HYBRID = {"name": "hybrid", "k": 2, "staleness_tolerance": 1, "pull_interval": 2}
 GLOBAL = HYBRID | {"staleness_tolerance": "inf", "snapshot": "global"}
 BSP = {"name": "bsp"}
+LOCAL_BSP = {"name": "local", "paradigm": "bsp", "steps": 3}
 PARADIGMS: list[dict[str, Any]] = [
     *(BSP, BSP, BSP),  # three shares, since more is promised of it
     {"name": "asp"},
@@ -106,9 +107,16 @@ PARADIGMS: list[dict[str, Any]] = [
     {"name": "balanced", "paradigm": SSP, "smoothing": 0.6, "hysteresis": 0},
     {"name": "balanced", "paradigm": HYBRID, "multiple": 2},
     {"name": "bsp", "exchange": "all-reduce"},
+    {"name": "quorum", "k": 2, "grace_s": 0.3},
+    {"name": "quorum", "k": 1, "grace_s": 1.0, "late": "drop"},
+    LOCAL_BSP,
+    {"name": "local", "paradigm": "asp", "steps": 4},
+    {"name": "local", "paradigm": {"name": "quorum", "k": 1, "grace_s": 1.0}, "steps": 3},
+    {"name": "local", "paradigm": SSP, "steps": 6, "by": "speed"},
 ]  # fmt: skip
 QUICK = {"fraction": 0.4, "window": 1, "windows": 1, "margin": 0.0}
 WRAPPERS: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
+    lambda inner: {"name": "local", "steps": 3, "paradigm": inner},
     lambda inner: {"name": "ringmaster", "staleness": 0, "paradigm": inner},
     lambda inner: {"name": "ringmaster", "staleness": 2, "paradigm": inner},
     lambda inner: {"name": "balanced", "hysteresis": 0.0, "paradigm": inner},
@@ -118,6 +126,15 @@ WRAPPERS: list[Callable[[dict[str, Any]], dict[str, Any]]] = [
     lambda inner: {"name": "sync-switch", "then": inner, "online": "greedy", **QUICK},
 ]
 """Each puts a paradigm into another one."""
+RELEASES_WITHOUT_WEIGHTS = {
+    "hybrid",
+    "hybrid-sync",
+    "hybrid-async",
+    "k-batch-sync",
+    "k-batch-async",
+}
+"""These cannot have local steps."""
+WIRES = ("float32", "float32", "bf16", "int8", {"name": "top-k", "fraction": 0.3})
 _X, _Y = np.random.default_rng(0).normal(size=(96, 3)), np.arange(96) % 4
 DATA = raysync.data_set("points", (_X, _Y), (_X[:16], _Y[:16]))
 
@@ -243,6 +260,10 @@ def settings_of(draws: Draws, choice: dict[str, Any], *, trains: bool) -> dict[s
     allowed = {"slow-down", "latency", *(() if staged else ("crash", "kill"))}
     drawn = [fault(draws, slots) for _ in range(draws.whole(0, 5))]
     learns = {"update": {"lr": 0.1, "momentum": 0.9}, "evaluation": {"marks": 4}, "keep": "best"}
+    more: dict[str, Any] = {}
+    if "local" in names_of(choice):
+        more["local"] = draws.one_of({"lr": 0.05}, {"optimizer": "adamw", "lr": 0.01})
+    wire = "float32" if staged or "exchange" in repr(choice) else draws.one_of(*WIRES)
     return {
         "engine": "virtual",
         "timing": "with-gradients" if trains else "only",
@@ -257,12 +278,14 @@ def settings_of(draws: Draws, choice: dict[str, Any], *, trains: bool) -> dict[s
             "step_deadline_s": 1e6,
             "restarts": {"attempts": draws.one_of(0, 6, 6)},
             "server_log_bytes": draws.one_of(1, 20 * BYTES, 2**30),
+            "wire": wire,
             "min_workers": 1 if staged else draws.one_of(1, 1, draws.whole(1, len(slots))),
         },
         "checkpoint": draws.one_of(
             {"every_s": draws.between(0.2, 9)}, {"every_progress": draws.between(0.02, 0.4)}
         ),
         **(learns if trains else {}),
+        **more,
     }
 
 
@@ -271,10 +294,18 @@ def paradigm_of(draws: Draws) -> dict[str, Any]:
     spec: dict[str, Any] = draws.one_of(*PARADIGMS)
     for _ in range(draws.one_of(0, 0, 1, 2)):
         around = draws.one_of(*WRAPPERS)(spec)
+        if "local" in (names := names_of(around)) and names & RELEASES_WITHOUT_WEIGHTS:
+            continue
         with suppress(ConfigError):
             make_inner(around, "a schedule")
             spec = around
     return spec
+
+
+def names_of(choice: dict[str, Any]) -> set[str]:
+    """Return the name of a paradigm, and those of the ones within it."""
+    inner = (value for value in choice.values() if isinstance(value, dict))
+    return {choice["name"]}.union(*map(names_of, inner))
 
 
 def is_staged(choice: dict[str, Any]) -> bool:
@@ -406,8 +437,13 @@ def check_cut(
     roster = driver.topology.roster
     if driver.status == "finished" and roster.samples_applied < training.workload_samples:
         raise Failed(f"cut: finished with {roster.samples_applied} samples")
-    if choice.name == "bsp" and driver.backend.computes and not lost(lines):
+    if is_synchronous(choice) and driver.backend.computes and not lost(lines):
         compare_with_undisturbed(driver, training, choice, seen)
+
+
+def is_synchronous(choice: ParadigmChoice) -> bool:
+    """Say whether it is BSP, perhaps with local steps."""
+    return choice.name == "bsp" or {"name": choice.name, **choice.parameters} == LOCAL_BSP
 
 
 def deaths(draws: Draws, training: TrainingPlan) -> list[ProcessEnd]:
@@ -502,12 +538,13 @@ def check(number: int, seen: Counter[str]) -> None:
     """
     draws = Draws(number)
     parameters = paradigm_of(draws)
-    every = BSP_TRAINS_EVERY if parameters["name"] == "bsp" else TRAINS_EVERY
+    is_bsp = parameters["name"] == "bsp" or parameters == LOCAL_BSP
+    every = BSP_TRAINS_EVERY if is_bsp else TRAINS_EVERY
     trains = hashed_seed(number, "trains") % every == 0
     settings = settings_of(draws, parameters, trains=trains)
     is_exact = is_staged(parameters) or draws.one_of(True, False)
     if not is_exact:
-        del settings["checkpoint"]  # the cuts are asked for
+        settings["checkpoint"] = {"every_s": 1e6}  # the cuts are asked for
     model = layers if trains or is_staged(parameters) else nn.Linear(3, 4)
     training = prepare(config.validate(settings), model, DATA)
     choice = ParadigmChoice(**parameters)
