@@ -326,13 +326,16 @@ class Driver:
             self._end("finished")
 
     def _say_if_idle(self, apply: Apply, steps: Sequence[Step]) -> None:
-        """Say once that the weight of a single push has no effect in a mean."""
+        """Say once that the only weight above 0 has no effect in a mean."""
         is_mean = self._experiment.update.in_phase(apply.phase).combine == "mean"
-        if is_mean and len(steps) == 1 and apply.weights[0] not in (1, steps[0].samples):
+        [(weight, step), *others] = (
+            pair for pair in zip(apply.weights, steps, strict=True) if pair[0]
+        )
+        if is_mean and not others and weight not in (1, step.samples):
             self._has_said_idle = True
             self.lines.remark(
-                f"Update {apply.version} is of one push with weight {apply.weights[0]:g}, which has"
-                " no effect: update.combine: mean normalises weights. With update: {combine: sum,"
+                f"Update {apply.version} counts one push, with weight {weight:g}, which has no"
+                " effect: update.combine: mean normalises weights. With update: {combine: sum,"
                 " lr_scaling: none} they are factors."
             )
 

@@ -43,6 +43,17 @@ class Demanding(Weighted):
 
 
 @dataclass
+class Favouring(Weighted):
+    """It applies all pushes of a round, and counts one."""
+
+    def on_push(self, roster, push):
+        if len(pushes := tuple(roster.buffered)) < 2:
+            return []
+        weights = tuple(self.weight * (each == push) for each in pushes)
+        return [Apply(pushes, weights=weights), *(Release(worker) for worker, _ in pushes)]
+
+
+@dataclass
 class Hoarding(Weighted):
     """It keeps the pushes of one worker for ever."""
 
@@ -77,14 +88,15 @@ def test_under_sum_a_weight_is_a_factor_of_the_learning_rate():
     assert not torch.allclose(weights_of(driver), weights_of(trained(1.0, SUM)[0]))
 
 
+@pytest.mark.parametrize("rule", ["Weighted", "Favouring"])
 @pytest.mark.parametrize("weight", [0.6, 1.0, 4])
-def test_a_weight_without_effect_is_said_once(weight):
-    driver, lines = trained(weight, {"lr": 0.1})
+def test_a_weight_without_effect_is_said_once(weight, rule):
+    driver, lines = trained(weight, {"lr": 0.1}, rule)
     said = [
         line for line in lines if isinstance(line, Remark) and f"weight {weight:g}" in line.text
     ]
     assert len(said) == (weight == 0.6), "1 and the samples say what the mean does anyway"
-    assert torch.equal(weights_of(driver), weights_of(trained(1.0, {"lr": 0.1})[0]))
+    assert torch.equal(weights_of(driver), weights_of(trained(1.0, {"lr": 0.1}, rule)[0]))
 
 
 def test_a_rule_that_needs_factors_is_refused_under_a_mean():
