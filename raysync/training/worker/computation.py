@@ -2,15 +2,26 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from copy import deepcopy
+from typing import NamedTuple
 
 import torch
+from torch import Tensor
 
 from raysync.config import Experiment
 from raysync.training.data.batch_reader import BatchReader
 from raysync.training.files.state_file import State
 from raysync.training.worker.gradient import GradientComputation
 from raysync.training.worker.local_steps import LocalSteps
+
+
+class Before(NamedTuple):
+    """What there was before the latest iteration."""
+
+    batch: int = -1  # its first
+    state: State = {}  # noqa: RUF012 - of none
+    buffers: Sequence[Tensor] = ()  # (Q,) of each replica
 
 
 class WorkerComputation:
@@ -26,9 +37,10 @@ class WorkerComputation:
         self.local = None if local is None else LocalSteps(gradient, local)
         feeds_back = experiment.cluster.wire.feeds_back
         self._residual = torch.zeros_like(gradient.model.weights) if feeds_back else None
-        self._is_checkpointed = experiment.checkpoint is not None
-        # first batch of the latest iteration, and the state before it
-        self._before: tuple[int, State] = (-1, {})
+        restarts, log_bytes = experiment.cluster.restarts, experiment.cluster.server_log_bytes
+        may_repeat = bool(restarts.attempts and log_bytes)  # see `compute`
+        self._keeps_before = experiment.checkpoint is not None or may_repeat
+        self._before = Before()
 
     def compute(
         self,
@@ -39,12 +51,20 @@ class WorkerComputation:
         progress: float = 0.0,
         progress_of_step: float = 0.0,
     ) -> float:
-        """Run an iteration from batch number `batch` on; return the mean loss."""
-        if self._is_checkpointed:
-            self._before = batch, deepcopy(self.state())
-        self.gradient.residual = self._residual
+        """Run an iteration from batch number `batch` on; return the mean loss.
+
+        It may be asked for again: a server that is lost may have delivered its weights, although
+        nobody knows. Then what the first run has left does not count.
+        """
+        before, gradient = self._before, self.gradient
+        if before.batch == batch:
+            self.load_state(deepcopy(before.state))
+            gradient.restore_buffers(before.buffers)
+        elif self._keeps_before:
+            self._before = Before(batch, deepcopy(self.state()), gradient.buffers())
+        gradient.residual = self._residual
         if self.local is None:
-            return self.gradient.compute(reader, batch, batch_size)
+            return gradient.compute(reader, batch, batch_size)
         return self.local.compute(reader, batch, steps, batch_size, progress, progress_of_step)
 
     @property
@@ -58,8 +78,8 @@ class WorkerComputation:
 
     def state_before(self, batch: int) -> State:
         """Return the state before the latest or next iteration, for checkpoints."""
-        begun, state = self._before
-        return state if begun == batch else self.state()
+        before = self._before
+        return before.state if before.batch == batch else self.state()
 
     def load_state(self, state: State) -> None:
         if self.local is not None:

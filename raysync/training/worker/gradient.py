@@ -212,6 +212,14 @@ class GradientComputation:
         for replica in self._replicas:
             replica.model.read_buffers(vector)
 
+    def buffers(self) -> list[Tensor]:
+        """Return a copy of each replica's buffers, (Q,)."""
+        return [replica.model.buffers() for replica in self._replicas]
+
+    def restore_buffers(self, buffers: Sequence[Tensor]) -> None:
+        for replica, vector in zip(self._replicas, buffers, strict=True):
+            replica.model.read_buffers(vector)
+
     def write_into(self, vector: Tensor) -> None:
         """Write later results, (P + Q,) or shorter if encoded, into a vector on the host."""
         self._host_vector = vector
