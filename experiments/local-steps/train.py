@@ -193,6 +193,7 @@ def on_ray(output: Path) -> None:
     best = pd.read_csv(TRAINED).query("speeds == 'unequal' and seed == @SEEDS[0]")
     best, rows = best[best.method.isin(["diloco", "async", "quorum"])], []
     model = pretrained(output)
+    torch.set_num_threads(1)  # as each actor has: sums in several threads have other last bits
     for trial in best[list(TRIAL)].to_dict("records"):
         virtual = raysync.run(settings_of(trial, model, output) | {"keep": "final"})
         described = settings_of(trial, model, output / "ray", SECOND) | {"keep": "final"}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import fsum
+from math import ceil, floor, fsum
 from statistics import fmean
 from typing import Any, NamedTuple, Protocol
 
@@ -36,7 +36,7 @@ from raysync.training.server.apply_plan import ApplyPlan
 # Pipelined       the model is cut into stages, each with a server: `raysync.decoupled`
 
 SERVER = "server"
-ROUNDING = 1e-9  # samples so close below a whole number count as it
+ROUNDING = 1e-9  # steps so close to a whole number count as it
 
 
 @dataclass(slots=True)
@@ -269,7 +269,7 @@ class DataParallel:
         if planned is not None and planned.clock == clock:  # resumed: it keeps its steps
             steps = max(1, min(steps, planned.steps))
         elif steps > 1 and self._may_exceed(steps * size, rate):
-            steps = min(steps, max(1, self._share_samples() // size))
+            steps = min(steps, max(1, self._share_of_steps(size)))
         self._planned[worker] = Planned(clock, steps, size, rate)
         self._largest = max(self._largest, steps * size)
         return steps
@@ -290,13 +290,15 @@ class DataParallel:
         workers = max(count, applied / roster.now / rate) if rate else count  # as fast as this one
         return self._workload_samples - applied - unseen < workers * samples
 
-    def _share_samples(self) -> int:
-        """Return the share of the samples that are left, of a worker released now.
+    def _share_of_steps(self, size: int) -> int:
+        """Return the share of the steps that are left, of a worker released now.
 
         Samples that were pushed or begun before are no longer left. The rest is shared so that all
         that compute end together, at their latest rates: with even shares, the others would make
         many pushes of a single step while a slow worker's last steps are under way. Workers that
-        are released together share evenly, as with an exchange at each step.
+        are released together share evenly, as with an exchange at each step, and rounded up: what
+        rounding down leaves would need another update, of single steps. Such updates cost loss,
+        since outer momentum does not know how short they are.
         """
         roster = self.roster
         rates = {worker: self._samples_per_s(worker) for worker in roster.computing}
@@ -315,7 +317,8 @@ class DataParallel:
                 samples, active_s = planned.steps * planned.size, roster.now - (since or 0.0)
                 left -= samples
                 others.append((max(0.0, samples / rate - active_s), rate))
-        return int(_samples_until_the_end(left, fsum(mates), others) + ROUNDING) // len(mates)
+        share = _samples_until_the_end(left, fsum(mates), others) / len(mates) / size
+        return ceil(share - ROUNDING) if len(mates) > 1 else floor(share + ROUNDING)
 
     @property
     def _to_join(self) -> int:

@@ -346,7 +346,7 @@ def test_unequal_workers_without_a_barrier_end_together(seconds, steps, rounds, 
         local={"steps": steps},
     )
     lines = run(training, ParadigmChoice(name="asp"))
-    assert samples <= applied_samples(lines) < samples + len(seconds)
+    assert samples <= applied_samples(lines) <= samples + len(seconds)
     ideal_s = samples / sum(1 / each for each in seconds)
     assert ideal_s - max(seconds) <= lines[-1].at <= ideal_s + 2 * max(seconds)
     short = [push for push in entries(lines, Pushed) if push.event.steps < steps]
