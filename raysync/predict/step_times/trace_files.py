@@ -53,10 +53,10 @@ class TraceFile:
             # Chrome shows no event without a time, either
             if isinstance(event, dict) and event.get("ph") in ("X", "B", "E") and "ts" in event:
                 at = event["ts"]
-                if not isinstance(at, float) or not isfinite(at):
+                if not isinstance(at, float) or not abs(at) <= LONGEST_S / US:
                     raise ConfigError(
-                        f"{self.path}: {event.get('name')!r} begins at {at!r} us; a number is"
-                        " expected."
+                        f"{self.path}: {event.get('name')!r} begins at {at!r} us; a number of at"
+                        f" most {LONGEST_S / US:g} is expected."
                     )
                 yield event
 
