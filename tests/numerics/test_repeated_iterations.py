@@ -28,7 +28,7 @@ def normed():
 
 def pushes(kind, clocks):
     """What a worker pushes that has these clocks, one after the other."""
-    settings = {"engine": "virtual", "batch_size": BATCH_SIZE, "workers": [{"step_s": 1}]}
+    settings = {"engine": "ray", "batch_size": BATCH_SIZE, "workers": [{"step_s": 1}]}
     training = prepare(config.validate(settings | STATES[kind]), normed, DATA)
     experiment, [slot] = training.experiment, training.groups
     wire = experiment.cluster.wire

@@ -37,8 +37,8 @@ class WorkerComputation:
         self.local = None if local is None else LocalSteps(gradient, local)
         feeds_back = experiment.cluster.wire.feeds_back
         self._residual = torch.zeros_like(gradient.model.weights) if feeds_back else None
-        restarts, log_bytes = experiment.cluster.restarts, experiment.cluster.server_log_bytes
-        may_repeat = bool(restarts.attempts and log_bytes)  # see `compute`
+        cluster, on_ray = experiment.cluster, experiment.engine == "ray"
+        may_repeat = on_ray and cluster.restarts.attempts and cluster.server_log_bytes
         self._keeps_before = experiment.checkpoint is not None or may_repeat
         self._before = Before()
 
