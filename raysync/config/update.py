@@ -328,11 +328,12 @@ class Update(OptimizerSettings):
     lr_scaling: Literal["linear", "none", "inverse-root"] = Field(
         "linear",
         description=(
-            "linear: times the number of pushes in the update, whatever their batch sizes; none:"
-            " the rate as it is; inverse-root: divided by the root of the number of workers that"
-            " take part, as asynchronous local SGD weights its pushes. Default: linear for sgd and"
-            " asgd; none for all other optimizers, with `local`, and where the task brings its own"
-            " (a LightningModule, a model of Hugging Face)"
+            "linear: times the number of pushes in the update, whatever their batch sizes (without"
+            " those of weight 0, if a paradigm gives weights); none: the rate as it is;"
+            " inverse-root: divided by the root of the number of workers that take part, as"
+            " asynchronous local SGD weights its pushes. Default: linear for sgd and asgd; none for"
+            " all other optimizers, with `local`, and where the task brings its own (a"
+            " LightningModule, a model of Hugging Face)"
         ),
     )
     combine: Literal["mean", "sum"] = Field(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable
 from difflib import get_close_matches
-from math import inf, isfinite
+from math import isfinite
 from typing import Any
 
 from raysync.core.decisions import (
@@ -22,6 +22,8 @@ from raysync.core.decisions import (
 )
 from raysync.core.roster import Roster
 from raysync.core.structs import JSON_NATIVE, not_native
+
+HEAVIEST = 1e12  # a record has no larger numbers
 
 
 def _why_not_applied(decision: Apply, roster: Roster) -> str:
@@ -60,11 +62,11 @@ def why_not_reduced(decision: Apply, roster: Roster) -> str:
 def _why_not_weighted(weights: object, count: int) -> str:
     if not isinstance(weights, tuple) or len(weights) != count:
         return f"weighs {count} pushes by {weights!r}; weights are a tuple of one for each push"
-    if not all(isinstance(weight, int | float) and 0 <= weight < inf for weight in weights):
-        return f"weighs pushes by {weights!r}; each weight is a finite number from 0"
-    if 0 < sum(weights) < inf:
+    if not all(isinstance(weight, int | float) and 0 <= weight <= HEAVIEST for weight in weights):
+        return f"weighs pushes by {weights!r}; each weight is a number from 0 to {HEAVIEST:g}"
+    if any(weights):
         return ""
-    return f"weighs pushes by {weights!r}; their sum is a finite number above 0"
+    return f"weighs pushes by {weights!r}; at least one is above 0"
 
 
 def _why_not_released(decision: Release, roster: Roster) -> str:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from raysync.core.decisions import Apply, Drop, Push, Release, Switch
+from raysync.core.decisions import Apply, Decision, Drop, Push, Release, Switch
 from raysync.core.events import Event, Joined, Left, Pushed, TimerFired
 from raysync.core.ids import WorkerId, split_timer
 from raysync.core.journal import Checkpointed, Ended, Entry, Evaluation, Line, Report, Resumed
@@ -154,7 +154,9 @@ class Follower:
             self._totals.leave(event.worker, at)
         for decision in entry.decisions:
             if owns_rosters:
-                decision = roster.execute(decision)
+                recorded, decision = decision, roster.execute(decision)
+                if isinstance(decision, Apply):
+                    _check_version(recorded, decision)
             if isinstance(decision, Release):
                 self._released(decision, at, completed)
             elif isinstance(decision, Apply):
@@ -328,3 +330,10 @@ def _row_of(event: Pushed, report: Report, state: _WorkerRows) -> PushRow:
         delay_ticks=report.delay_ticks,
         steps=event.steps,
     )
+
+
+def _check_version(recorded: Decision, executed: Apply) -> None:
+    """Refuse a journal in whose middle updates are missing, by raising `ValueError`."""
+    assert isinstance(recorded, Apply), f"{recorded} became {executed}"
+    if recorded.version and recorded.version != executed.version:
+        raise ValueError(f"update {executed.version} is called {recorded.version}")

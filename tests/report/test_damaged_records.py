@@ -507,6 +507,19 @@ def test_a_journal_that_was_cut_off_is_said_to_be(record, call):
     assert run.incomplete_reason
 
 
+def test_a_journal_without_an_update_in_its_middle_is_damaged(record):
+    (record / "summary.json").unlink()
+    file = record / "journal.jsonl"
+    lines = file.read_text().split("\n")
+    updates = [number for number, line in enumerate(lines) if '"Apply"' in line]
+    entry = json.loads(lines[updates[1]])
+    entry["decisions"] = [each for each in entry["decisions"] if each["type"] != "Apply"]
+    lines[updates[1]] = json.dumps(entry)
+    file.write_text("\n".join(lines))
+    with pytest.raises(ConfigError, match=naming("journal")):
+        assert raysync.load(record).summary
+
+
 def test_what_follows_the_closing_line_is_damage(record):
     lines = (record / "journal.jsonl").read_text().splitlines(keepends=True)
     for more in (lines[5], lines[5][:9], lines[-1]):

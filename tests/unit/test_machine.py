@@ -278,6 +278,7 @@ GIVEN = ("a#1", 0)
         ([Apply((GIVEN,), weights=[1])], r"weighs 1 pushes by \[1\]"),
         ([Apply((GIVEN,), weights=(-1,))], r"weighs pushes by \(-1,\)"),
         ([Apply((GIVEN,), weights=(inf,))], r"weighs pushes by \(inf,\)"),
+        ([Apply((GIVEN,), weights=(1e13,))], r"weighs pushes by \(1[^)]*,\)"),
         ([Apply((GIVEN,), weights=(nan,))], r"weighs pushes by \(nan,\)"),
         ([Apply((GIVEN,), weights=("1",))], r"weighs pushes by \('1',\)"),
         ([Apply((GIVEN,), weights=(0,))], r"weighs pushes by \(0,\)"),
