@@ -238,8 +238,9 @@ def _validate(settings: dict[str, Any], source: str) -> Experiment:
     named = {"paradigm": experiment.paradigm} | {
         f"paradigms[{index}]": choice for index, choice in enumerate(experiment.paradigms)
     }
+    common = common_of(experiment)  # a recorded row has its own settings, which no other row has
     for where, choice in named.items():
-        row_of(experiment, choice, f"{source}: {where}.set")
+        row_of(common, choice, f"{source}: {where}.set")
     return experiment
 
 

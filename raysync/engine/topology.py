@@ -350,7 +350,11 @@ class DataParallel:
             planned[worker].size if worker in planned else of_slot(WorkerId(worker).slot, 0)
             for worker in self.roster.computing  # also of a slot that is gone, which leaves now
         )
-        return sum(sizes) + self._to_join * size
+        coming = self.workers if self._to_join else ()
+        live = self.roster.live
+        return sum(sizes) + sum(
+            of_slot(WorkerId(worker).slot, size) for worker in coming if worker not in live
+        )
 
     def applied(self, apply: Apply, steps: Sequence[Step], is_pulled: bool) -> None:
         vectors: list[Value] = [step.call for step in steps]

@@ -215,3 +215,16 @@ def test_the_same_row_is_listed_once():
         config.validate(LOCAL | {"paradigms": [SYNCHRONOUS, SYNCHRONOUS]})
     rows = [SYNCHRONOUS, {"name": "bsp", "set": {"local": None, "update": ADAMW | {"lr": 0.1}}}]
     assert len({one.label for one in config.validate(LOCAL | {"paradigms": rows}).paradigms}) == 2
+
+
+def test_what_a_row_sets_is_no_obstacle_to_the_others_of_its_record():
+    """One row has no local steps, the other sets one of theirs."""
+    rows = [
+        {"name": "bsp", "set": {"local": None, "update": {"lr": 0.1}}},
+        {"name": "local", "steps": 8, "set": {"local.lr": 0.02}},
+    ]
+    experiment = config.validate({"engine": "virtual", "local": {"lr": 0.05}, "paradigms": rows})
+    for choice in experiment.paradigms:
+        row = row_of(experiment, choice)
+        again = config.validate(row.model_dump(mode="json", exclude_unset=True))
+        assert (again.local, again.update) == (row.local, row.update)

@@ -25,6 +25,7 @@ from raysync.paradigms.asp import ASP
 from raysync.predict.setting import Setting
 from raysync.training.data.batches import Batches
 from raysync.training.preparation import prepare
+from raysync.training.worker.computation import WorkerComputation
 from raysync.virtual.engine import driver_of
 from tests.builders.messages import naming
 from tests.builders.virtual import (
@@ -533,3 +534,24 @@ def test_what_an_outer_optimizer_means_without_local_steps_is_said(name):
     for local, says in ((None, True), ({"lr": 0.1}, False)):
         remarks = task(4, 1, local=local, update=update).remarks
         assert any(name in text and "local" in text for text in remarks) == says
+
+
+def test_the_first_round_counts_each_batch_at_its_size(monkeypatch):
+    """Steps of 60 + 60 + 4 samples: so the rate inside rises by the same for all."""
+    told = []
+    compute = WorkerComputation.compute
+
+    def spied(computation, reader, batch, steps, size, progress=0.0, of_step=0.0):
+        told.append(of_step)
+        return compute(computation, reader, batch, steps, size, progress, of_step)
+
+    monkeypatch.setattr(WorkerComputation, "compute", spied)
+    groups = [{"name": "a", "count": 2, "batch_size": 60}, {"name": "b", "batch_size": 4}]
+    settings = {
+        "engine": "virtual",
+        "workers": [each | {"step_s": 1} for each in groups],
+        "workload": {"samples": 1240},
+        "local": {"steps": 2, "lr": 0.1},
+    }
+    learn(prepare(config.validate(settings), nn.Linear(3, 4), DATA))
+    assert told == pytest.approx([124 / 1240] * len(told))
