@@ -16,7 +16,7 @@ from raysync.cli.console import console, say
 from raysync.cli.progress_lines import run_lines
 from raysync.cli.table import print_bottlenecks, print_divergences, print_table
 from raysync.cluster.ray_private.fork_server import ForkServer, started_early
-from raysync.config import Experiment, ParadigmChoice, row_of
+from raysync.config import Experiment, ParadigmChoice, common_of, row_of
 from raysync.config.secret_masking import masked
 from raysync.errors import RunFailed
 from raysync.record.comparisons import Comparison
@@ -55,7 +55,8 @@ def _train_in_session(
     from raysync.running.engines import engine_for
     from raysync.training.preparation import prepare
 
-    common = prepare(experiment) if any(choice.set is None for choice in choices) else None
+    is_common = any(choice.set is None for choice in choices)
+    common = prepare(common_of(experiment)) if is_common else None
     plans: dict[str, TrainingPlan] = {}  # label -> what its row trains
     for choice in choices:
         if choice.set is None:

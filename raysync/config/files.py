@@ -189,9 +189,12 @@ def _indices(items: list[Any], part: str, where: str) -> Iterable[int]:
 def row_of(experiment: Experiment, choice: ParadigmChoice, source: str = "") -> Experiment:
     """Return the experiment of one row of a comparison: of this paradigm, with its own settings.
 
+    What another row has set does not count, as where an experiment is read from that row's record.
+
     Raises:
         ConfigError: the paradigm's `set` does not fit; the message begins with `source`.
     """
+    experiment = common_of(experiment)
     if choice.set is None:
         return experiment.model_copy(update={"paradigm": choice})
     source = source or f"paradigm {choice.name}: set"
@@ -213,7 +216,9 @@ def row_of(experiment: Experiment, choice: ParadigmChoice, source: str = "") -> 
 def common_of(experiment: Experiment) -> Experiment:
     """Return the experiment of a row with the settings that it has in common with other rows."""
     choice = experiment.paradigm
-    common = _changed(experiment, choice.instead_of or {}, "common settings")
+    if choice.instead_of is None:
+        return experiment
+    common = _changed(experiment, choice.instead_of, "common settings")
     return common.model_copy(update={"paradigm": choice.model_copy(update={"instead_of": None})})
 
 
@@ -238,9 +243,8 @@ def _validate(settings: dict[str, Any], source: str) -> Experiment:
     named = {"paradigm": experiment.paradigm} | {
         f"paradigms[{index}]": choice for index, choice in enumerate(experiment.paradigms)
     }
-    common = common_of(experiment)  # a recorded row has its own settings, which no other row has
     for where, choice in named.items():
-        row_of(common, choice, f"{source}: {where}.set")
+        row_of(experiment, choice, f"{source}: {where}.set")
     return experiment
 
 

@@ -143,8 +143,7 @@ class Collection:
         labels = list(dict.fromkeys(trial.paradigm for trial in self._trials))
         names = labels_of(run.record for run in self.runs)
         choices = () if self.sweep is not None else self.experiment.paradigms
-        common = config.common_of(self.experiment)
-        rows = [config.row_of(common, choice).label for choice in choices]
+        rows = [config.row_of(self.experiment, choice).label for choice in choices]
         listed = [names.get(label, label) for label in rows]
         order = {label: place for place, label in enumerate(listed)}
         return tuple(sorted(labels, key=lambda label: order.get(label, len(order))))

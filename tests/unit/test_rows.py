@@ -217,14 +217,19 @@ def test_the_same_row_is_listed_once():
     assert len({one.label for one in config.validate(LOCAL | {"paradigms": rows}).paradigms}) == 2
 
 
-def test_what_a_row_sets_is_no_obstacle_to_the_others_of_its_record():
-    """One row has no local steps, the other sets one of theirs."""
+def test_what_a_row_sets_is_of_no_other_row_of_its_record():
+    """One row has no local steps, the others have, and one sets one of theirs."""
     rows = [
         {"name": "bsp", "set": {"local": None, "update": {"lr": 0.1}}},
         {"name": "local", "steps": 8, "set": {"local.lr": 0.02}},
+        {"name": "local", "steps": 4},
     ]
     experiment = config.validate({"engine": "virtual", "local": {"lr": 0.05}, "paradigms": rows})
-    for choice in experiment.paradigms:
-        row = row_of(experiment, choice)
-        again = config.validate(row.model_dump(mode="json", exclude_unset=True))
-        assert (again.local, again.update) == (row.local, row.update)
+    each = [row_of(experiment, choice) for choice in experiment.paradigms]
+    for recorded in each:
+        again = config.validate(recorded.model_dump(mode="json", exclude_unset=True))
+        assert (again.local, again.update) == (recorded.local, recorded.update)
+        others = [row_of(again, choice) for choice in again.paradigms]
+        assert [(row.local, row.update) for row in others] == [
+            (row.local, row.update) for row in each
+        ]
