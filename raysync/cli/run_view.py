@@ -96,7 +96,8 @@ def state_of(status: RunStatus, about: Mapping[str, Any], *, is_quiet: bool) -> 
     measures = status.measures
     if measures.ended is not None:
         error = f": {measures.ended.error}" if measures.ended.error else ""
-        return f"{measures.ended.status} after {seconds(measures.seconds)}{error}"
+        how = f", {measures.end.how}" if measures.end.kind in ("reached", "cut") else ""
+        return f"{measures.ended.status} after {seconds(measures.seconds)}{how}{error}"
     left = ""
     left_s = (
         measures.seconds * (1 - measures.progress) / measures.progress

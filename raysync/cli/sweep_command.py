@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -23,6 +24,7 @@ from raysync.cli.app import (
 )
 from raysync.cli.console import console, say
 from raysync.cli.progress_lines import TrialsLine
+from raysync.record.run_end import RunEnd
 from raysync.record.storage import display_name
 from raysync.record.sweeps import CSV
 
@@ -80,7 +82,7 @@ def sweep(
         warn_of_the_jobs_folder(plan.experiment)
         line.begin(f"{plan.done + plan.count} trials", plan.done + plan.count, plan.done)
         try:
-            record, ended = sweeps.run(
+            record, ending = sweeps.run(
                 plan,
                 notify=say,
                 show=line.show,
@@ -90,10 +92,9 @@ def sweep(
         except SystemExit:  # after `ray job stop`
             say(f"Stopped. To resume: raysync sweep --resume {folder}")
             raise
-    counts = Counter(record.table.status)
+    counts = Counter(map(_end_text, record.table.to_dict("records")))
     console.print(
-        f"{len(record.table)} trials:"
-        f" {', '.join(f'{count} {status}' for status, count in counts.items())}.",
+        f"{len(record.table)} trials: {', '.join(f'{n} {text}' for text, n in counts.items())}.",
         highlight=False,
     )
     if record.records:
@@ -102,11 +103,25 @@ def sweep(
         f"Table: {display_name(record.path / CSV)}\nReport: raysync report"
         f" {display_name(record.path)}"
     )
-    if not ended:
+    if ending == "interrupted":
         say(f"Interrupted. To resume: raysync sweep --resume {folder}")
         raise typer.Exit(130)
+    if ending == "out of time":
+        budget_s, ends = plan.sweep.time_budget_s, record.ends.values()
+        finished = sum(not end.is_left_off for end in ends)
+        begun = f"{len(record.table)} of {plan.done + plan.count} trials began"
+        say(
+            f"The time budget of {budget_s:g} s is over: {begun}, {finished} ended by themselves."
+            f" To go on: raysync sweep --resume {folder} --set sweep.time_budget_s={budget_s:g}"
+        )
+        raise typer.Exit(0 if finished else 1)
     if any_failed(record.table):
         raise typer.Exit(1)
+
+
+def _end_text(row: Mapping[Any, Any]) -> str:
+    """Describe how a trial ended: its status, or what ended it earlier."""
+    return RunEnd(row["end"], row["ended_by"], 0.0, 0.0).how
 
 
 def _print_answer(record: SweepRecord) -> None:

@@ -155,10 +155,10 @@ def result_columns(experiment: Experiment, metric: PrimaryMetric) -> list[Measur
     """Return the columns of the model's quality, and of the time to the target."""
     if experiment.timing == "only":
         return [replace(WHOLE_WORK, form=seconds_form)]
-    criteria = Criteria(metric, experiment.target)
+    criteria = Criteria(metric, experiment.aim(metric))
     final, time = final_measure(criteria), time_measure(criteria)
     assert final is not None, "a model was trained"
-    if experiment.target is None:
+    if criteria.target is None:
         time = replace(time, key="time_to_target_s", heading="s to target")
     return [
         replace(final, heading=final.heading.replace(" ", "\n")),

@@ -122,6 +122,12 @@ class Connection:
                 f"cluster.address: cannot join {address!r}: {one_line(error)}"
             ) from error
 
+    def cores(self) -> float:
+        """Return the CPU cores of the cluster: a private one can declare more than there are."""
+        if self.is_private:
+            return os.cpu_count() or 1
+        return float(ray.cluster_resources().get("CPU", 1))
+
     def close(self) -> None:
         """Disconnect. A private cluster is gone afterwards, even if Ray is stuck."""
         if not self._is_connected:

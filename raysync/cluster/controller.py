@@ -126,7 +126,7 @@ def collector_of(spec: RunSpec, checkpoint: Checkpoint | None) -> Collector | No
     experiment, topology = spec.experiment, spec.topology
     if spec.labels is None or not experiment.cluster.metrics:
         return None
-    measures = Measures(topology.workload_samples, experiment.target, spec.primary)
+    measures = Measures(topology.workload_samples, experiment.aim(spec.primary), spec.primary)
     if checkpoint is not None:
         measures.begin_at(rosters_in(checkpoint.state["topology"]["machine"]), checkpoint.at)
     return Collector(spec.labels, topology.paradigm.phase, measures)

@@ -133,6 +133,12 @@ def _bundle(owner: str, **resources: float) -> Bundle:
     )
 
 
+def process_count(experiment: Experiment) -> int:
+    """Count the processes of a run that compute: workers, servers, and the evaluator."""
+    placed = plan(experiment)
+    return len(placed.workers) + len(placed.servers) + experiment.trains
+
+
 def cpus(experiment: Experiment) -> float:
     """Return the least CPUs of a cluster for the experiment."""
     return total(bundle.resources for bundle in plan(experiment).bundles).get("CPU", 1)

@@ -22,6 +22,7 @@ from raysync.config.base import (
 )
 from raysync.config.checkpoint_settings import Checkpointing, folder_or_uri, is_absolute
 from raysync.config.faults import Fault, check_fault_targets
+from raysync.config.goal import MEASURED
 from raysync.config.network import Link, Network
 from raysync.config.network_fit import check_network, check_vector_bytes
 from raysync.config.secret_masking import masked
@@ -34,6 +35,7 @@ from raysync.config.workers import Cluster, WorkerGroup, select_slots, slots_in
 from raysync.config.yaml_reading import write_yaml
 from raysync.core.capability import Capability
 from raysync.core.ids import Slot
+from raysync.core.metrics import PrimaryMetric
 from raysync.core.paradigm import AnyParadigm, Paradigm
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms import ALL_REDUCE_BASELINE, COMPARED, DEFAULT_PARADIGM
@@ -450,9 +452,20 @@ class Experiment(Strict):
     def named_metrics(self) -> dict[str, str]:
         """Setting -> the metric that evaluations must have for it."""
         named = {} if self.target is None else {"target.metric": self.target.metric}
-        if self.stop is not None and self.stop.metric is not None:
+        if self.stop is None:
+            return named
+        if self.stop.metric is not None:
             named["stop.metric"] = self.stop.metric
+        for index, goal in enumerate(self.stop.when):
+            if goal.metric not in MEASURED:
+                named[f"stop.when[{index}].metric"] = goal.metric
         return named
+
+    def aim(self, primary: PrimaryMetric) -> Target | None:
+        """Return the target or, without one, the first goal of `stop.when` that can be one."""
+        if self.target is not None or self.stop is None:
+            return self.target
+        return next(filter(None, (goal.target(primary) for goal in self.stop.when)), None)
 
     @property
     def trains(self) -> bool:

@@ -41,14 +41,18 @@ CHANGEABLE = (
     "callbacks",
     "published",
 )
+CHANGEABLE_IN_SWEEPS = ("sweep.concurrent", "sweep.time_budget_s", "sweep.stop", "sweep.grid.seed")
 ELASTIC = ("the number of workers (workers.*.count) and whole groups",)
 
 
-def check_changes(before: Experiment, after: Experiment, *, elastic: bool = False) -> None:
+def check_changes(
+    before: Experiment, after: Experiment, *, elastic: bool = False, more: Sequence[str] = ()
+) -> None:
     """Refuse changes that a resumed run cannot have.
 
     Args:
         elastic: whether the number of workers and whole groups may change, if the run allows it.
+        more: further settings that may change.
 
     Raises:
         ConfigError: it has the first change that is not allowed, and the settings that may change.
@@ -58,10 +62,10 @@ def check_changes(before: Experiment, after: Experiment, *, elastic: bool = Fals
     if elastic and not why_not:
         old["workers"], new["workers"] = _lasting_groups(old["workers"], new["workers"])
     for path, was, is_now in _changes("", old, new):
-        if not _may_change(path):
+        if not _may_change(path, (*CHANGEABLE, *more)):
             is_of_workers = why_not and path.startswith("workers")
             reason = f": {why_not}" if is_of_workers else ", and goes on as it began"
-            may = [*(ELASTIC if elastic and not why_not else ()), *CHANGEABLE]
+            may = [*(ELASTIC if elastic and not why_not else ()), *CHANGEABLE, *more]
             raise ConfigError(
                 f"{_bracketed(path)}: {_short(is_now)}, but the run began with {_short(was)}"
                 f"{reason}."
@@ -111,9 +115,21 @@ def _without_count(group: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in group.items() if name != "count"}
 
 
-def _may_change(path: str) -> bool:
+def check_seeds(before: Experiment, after: Experiment) -> None:
+    """Refuse a resumed sweep that lacks seeds of trials that it may have run."""
+    assert before.sweep is not None, "a sweep without its block"
+    assert after.sweep is not None, "a sweep without its block"
+    old, new = (each.sweep.grid.get("seed", ()) for each in (before, after) if each.sweep)
+    if missing := [seed for seed in old if seed not in new]:
+        raise ConfigError(
+            f"sweep.grid.seed: {', '.join(map(str, missing))} is missing, which the sweep began"
+            f" with; a resumed sweep can only have more seeds than {list(old)}."
+        )
+
+
+def _may_change(path: str, names: Sequence[str]) -> bool:
     general = ".".join("*" if part.isdecimal() else part for part in path.split("."))
-    return any(f"{general}.".startswith(f"{name}.") for name in CHANGEABLE)
+    return any(f"{general}.".startswith(f"{name}.") for name in names)
 
 
 def _changes(path: str, old: Any, new: Any) -> Iterator[tuple[str, str, str]]:

@@ -7,6 +7,7 @@ from typing import Literal
 from pydantic import Field, model_validator
 
 from raysync.config.base import Strict
+from raysync.config.goal import Goals
 
 
 class Stop(Strict):
@@ -40,6 +41,13 @@ class Stop(Strict):
     at_target: bool = Field(
         False, description="true: end at the first evaluation that meets `target`"
     )
+    when: Goals = Field(
+        (),
+        description=(
+            "end at the first evaluation at which a metric has a value: `{accuracy: 0.9}`,"
+            " `{progress: 0.5}`, `{metric: f1, value: 0.8, mode: max}`, or a list of such"
+        ),
+    )
     after_s: float | None = Field(
         None,
         gt=0,
@@ -48,8 +56,10 @@ class Stop(Strict):
 
     @model_validator(mode="after")
     def _has_condition(self) -> Stop:
-        if self.patience is None and self.after_s is None and not self.at_target:
-            raise ValueError("give patience, at_target: true, or after_s, such as {patience: 5}")
+        if self.patience is None and self.after_s is None and not self.at_target and not self.when:
+            raise ValueError(
+                "give patience, at_target: true, when, or after_s, such as {patience: 5}"
+            )
         if self.patience is None:
             for name in ("metric", "mode", "min_delta"):
                 if getattr(self, name):
@@ -59,4 +69,4 @@ class Stop(Strict):
     @property
     def needs_evaluations(self) -> bool:
         """Whether a condition depends on the model, and not only on time."""
-        return self.patience is not None or self.at_target
+        return self.patience is not None or self.at_target or bool(self.when)

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from raysync.config.base import Choice, Strict
+from raysync.config.goal import Goals
 
 
 def _as_list(value: object) -> object:
@@ -89,8 +90,12 @@ class Sweep(Strict):
             " primary metric, of accuracy, loss and perplexity"
         ),
     )
-    stop: dict[str, float] = Field(
-        default_factory=dict, description="metric -> value at which a trial is stopped"
+    stop: Goals = Field(
+        (),
+        description=(
+            "a trial ends at the first evaluation at which a metric has a value: `{accuracy: 0.9}`,"
+            " `{loss: 0.4}`, `{metric: f1, value: 0.8, mode: max}`; the same as `stop.when`"
+        ),
     )
     time_budget_s: float | None = Field(
         None,

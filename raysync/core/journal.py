@@ -96,6 +96,9 @@ class Ended(TaggedStruct, frozen=True):
     error: str = ""
     # the faults that never took effect, as the experiment's file has them
     faults_without_effect: tuple[str, ...] = ()
+    # the setting, or `signal`, that ended the run before its work was done: `stop.patience`, ...
+    by: str = ""
+    reached: bool = False  # and it ended since it had reached what it was to reach
 
 
 class Remark(TaggedStruct, frozen=True):

@@ -71,6 +71,7 @@ class _Stopping(_Closed):
     best: float | None
     version: Whole
     not_better: Whole
+    evaluations: Whole = 0
 
 
 class _Faults(_Closed):

@@ -43,7 +43,7 @@ from raysync.engine.inflight import InFlight
 from raysync.engine.lines import Lines
 from raysync.engine.members import Members
 from raysync.engine.messages import StepReport
-from raysync.engine.stopping import Stopping, divergence
+from raysync.engine.stopping import EarlyEnd, Stopping, divergence
 from raysync.engine.topology import (
     Step,
     Topology,
@@ -129,7 +129,7 @@ class Driver:
             inflight=self.inflight,
             members=self.members,
         )
-        self._stopping = Stopping(experiment, primary)
+        self._stopping = Stopping(experiment, primary, self._workload_samples)
         self._evaluations = Evaluations(
             backend=backend,
             servers=topology.servers,
@@ -186,7 +186,9 @@ class Driver:
             logging.getLogger(__name__).exception("the run broke")
             error = reason(bug)
         status, why = ("failed", error) if error else (self.status, self._stopping.why_diverged)
-        self.lines.append(Ended(status, self._ended_at, why, self.faults.without_effect()))
+        early = EarlyEnd() if error else self._stopping.early
+        idle = self.faults.without_effect()
+        self.lines.append(Ended(status, self._ended_at, why, idle, early.by, early.reached))
         yield self.lines.take()
 
     @property
@@ -205,7 +207,7 @@ class Driver:
         self.checkpointer.take_last()
         if self.checkpointer.is_pending:
             return False
-        self.status = "stopped"
+        self.status, self._stopping.early = "stopped", EarlyEnd("signal")
         return True
 
     def start(self, stops_from: float = 0.0) -> None:
@@ -221,8 +223,8 @@ class Driver:
         self.backend.watch_nodes(self._drain, self._lose_node)
         stop = self._experiment.stop
         if stop is not None and stop.after_s is not None:
-            why = f"{stop.after_s:g} s are over"
-            self.backend.schedule(max(now, stop.after_s, stops_from), self._stop, why)
+            early = EarlyEnd("stop.after_s", f"{stop.after_s:g} s are over")
+            self.backend.schedule(max(now, stop.after_s, stops_from), self._stop, early)
         if self._former is None:
             for worker in self.topology.workers:
                 self.members.join(worker)
@@ -368,8 +370,8 @@ class Driver:
         if self._stopping.detect_divergence(evaluations):
             self._end("diverged")
         for evaluation in evaluations:
-            if why := self._stopping.reason_to_stop(evaluation):
-                self._stop(why)
+            if early := self._stopping.reason_to_stop(evaluation):
+                self._stop(early)
 
     def _diverges(self, event: Pushed, report: Report, not_finite: Finding) -> None:
         """End the run with this push, after an evaluation of the present model."""
@@ -379,11 +381,12 @@ class Driver:
             self._evaluations.add(self._version, self._progress, (self._progress,))
         self._end("diverged")
 
-    def _stop(self, why: str) -> None:
+    def _stop(self, early: EarlyEnd) -> None:
         """End the run before its workload is done, after a last evaluation."""
         if self.status or self.is_reenacted:
             return
-        self.lines.remark(f"The run stops early: {why}.")
+        self._stopping.early = early
+        self.lines.remark(f"The run stops early: {early.why}.")
         if self._is_evaluated:
             self._evaluations.add(self._version, self._progress, (self._progress,), is_last=True)
         self._end("finished")

@@ -6,11 +6,13 @@ stopped from outside, after a last checkpoint if it takes any.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from math import isfinite
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
 from typing import Any
 
 from raysync.config import Experiment
+from raysync.config.goal import MEASURED, Goal
 from raysync.core.events import Pushed
 from raysync.core.finding import Finding
 from raysync.core.journal import Evaluation
@@ -20,28 +22,74 @@ from raysync.errors import ConfigError, unknown_name
 MOST_SAMPLES = 5  # samples of a batch that a message lists
 
 
+@dataclass(frozen=True)
+class EarlyEnd:
+    """What ends a run before its work is done."""
+
+    by: str = ""
+    """The setting: `stop.patience`."""
+    why: str = ""  # a clause
+    reached: bool = False
+    """Whether the run has reached what it was to reach."""
+
+
 class Stopping:
     """Decides from pushes and evaluations whether the run should end."""
 
-    def __init__(self, experiment: Experiment, primary: PrimaryMetric) -> None:
+    def __init__(
+        self, experiment: Experiment, primary: PrimaryMetric, workload_samples: float = inf
+    ) -> None:
         self.is_requested = False  # from outside
         self.why_diverged = ""  # the first value that was not finite, and its place
+        self.early = EarlyEnd()
+        self._primary, self._workload_samples = primary, workload_samples
         self._stop, self._target = experiment.stop, experiment.target
         self._metric = stop_metric(experiment, primary) or primary
         self._best: float | None = None
         self._version = -1  # of the latest evaluation
         self._not_better = 0  # evaluations in a row that were not better than the best before
+        self._evaluations = 0  # marks that were evaluated
 
-    def reason_to_stop(self, evaluation: Evaluation) -> str:
-        """Return a clause why the run should end after this evaluation; "" if it should not."""
-        stop = self._stop
-        if stop is None or evaluation.version == self._version:
-            return ""  # several marks passed at once are one evaluation
+    def reason_to_stop(self, evaluation: Evaluation) -> EarlyEnd | None:
+        """Return why the run should end after this evaluation; None if it should not."""
+        self._evaluations += 1
+        if self._stop is None:
+            return None
+        is_new = evaluation.version != self._version  # marks passed at once are one evaluation
         self._version = evaluation.version
-        if stop.at_target and self._target is not None:
-            value = evaluation.value(self._target.metric)
-            if self._target.is_met(value):
-                return f"the target is met: {self._target.metric} is {value:.6g}"
+        why = self._lost_patience(evaluation) if is_new else ""
+        impatient = EarlyEnd("stop.patience", why) if why else None
+        return next(self._goals_met(evaluation), impatient)
+
+    def _goals_met(self, evaluation: Evaluation) -> Iterator[EarlyEnd]:
+        stop, target, primary = self._stop, self._target, self._primary
+        assert stop is not None, "a run that nothing stops"
+        if stop.at_target and target is not None:
+            value = evaluation.value(target.metric)
+            if target.is_met(value):
+                why = f"the target is met: {target.metric} is {value:.6g}"
+                yield EarlyEnd("stop.at_target", why, reached=True)
+        for goal in stop.when:
+            value = self._value(goal, evaluation)
+            if goal.is_met(value, primary):
+                by, why = f"stop.when.{goal.metric}", f"{goal.metric} is {value:.6g}"
+                yield EarlyEnd(by, why, reached=goal.is_wanted(primary))
+
+    def _value(self, goal: Goal, evaluation: Evaluation) -> float | None:
+        """Return a metric of the evaluation, or one of `MEASURED`."""
+        measured = {
+            "progress": evaluation.progress,
+            "samples": evaluation.progress * self._workload_samples,
+            "training_iteration": float(self._evaluations),
+            "seconds": evaluation.at,
+        }
+        assert measured.keys() == set(MEASURED), "a measure without a value"
+        return measured[goal.metric] if goal.metric in measured else evaluation.value(goal.metric)
+
+    def _lost_patience(self, evaluation: Evaluation) -> str:
+        """Return a clause why patience has run out; "" if it has not."""
+        stop = self._stop
+        assert stop is not None, "a run that nothing stops"
         if stop.patience is None:
             self._not_better = 0
             return ""
@@ -74,11 +122,17 @@ class Stopping:
         return True
 
     def state(self) -> dict[str, Any]:
-        return {"best": self._best, "version": self._version, "not_better": self._not_better}
+        return {
+            "best": self._best,
+            "version": self._version,
+            "not_better": self._not_better,
+            "evaluations": self._evaluations,
+        }
 
     def load_state(self, state: Mapping[str, Any]) -> None:
         self._best, self._version = state["best"], state["version"]
         self._not_better = state["not_better"]
+        self._evaluations = state.get("evaluations", 0)  # earlier versions did not count them
 
 
 def divergence(event: Pushed, finding: Finding) -> str:
@@ -126,6 +180,12 @@ def check_metrics(
         raise ConfigError(
             f"stop.mode: say which direction of {stop.metric!r} is better: max or min."
         )
+    for index, goal in enumerate(() if stop is None else stop.when):
+        if goal.direction(primary) is None:
+            raise ConfigError(
+                f"stop.when[{index}]: say in which direction {goal.metric!r} ends the run: write"
+                f" {{metric: {goal.metric}, value: {goal.value:g}, mode: max}}, or mode: min."
+            )
 
 
 def stop_metric(experiment: Experiment, primary: PrimaryMetric) -> PrimaryMetric | None:

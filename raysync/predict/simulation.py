@@ -86,7 +86,10 @@ def simulate(
     """
     experiment = training.experiment
     measures = Measures(
-        training.workload_samples, experiment.target, training.primary, training.chance_accuracy
+        training.workload_samples,
+        experiment.aim(training.primary),
+        training.primary,
+        training.chance_accuracy,
     )
     log = _Log(experiment.batch_sizes)
     driver = driver_of(training, training.make(choice))

@@ -60,10 +60,9 @@ def texts_of(line: Line) -> Iterator[EventText]:
             yield EventText(at, "checkpoint", "", text, rare=False)
         case Resumed(at=at):
             yield EventText(at, "resumed", "", _resumption_text(line))
-        case Ended(status=status, at=at, error=error):
-            yield EventText(
-                at, "ended", "", f"the run has ended: {status}{f'; {error}' if error else ''}"
-            )
+        case Ended(status=status, at=at, error=error, by=by):
+            more = "".join(f"; {text}" for text in (by and f"by {by}", error) if text)
+            yield EventText(at, "ended", "", f"the run has ended: {status}{more}")
 
 
 def _resumption_text(line: Resumed) -> str:

@@ -10,6 +10,7 @@ from raysync.config import Target
 from raysync.core.ids import WorkerId
 from raysync.core.metrics import ACCURACY, LOSS, MODES, PERPLEXITY, PrimaryMetric
 from raysync.record.follower import Follower
+from raysync.record.run_end import RunEnd, end_of
 from raysync.record.worker_totals import WorkerMeasures
 
 # Sync-Switch, section VI-A: accuracy changed by at most 0.1 % over five evaluations
@@ -55,6 +56,11 @@ class Measures(Follower):
         published = self.ended is not None and self.ended.status in ("finished", "diverged")
         end = self.ended.at if self.ended is not None and published else self._updated_at
         return max(0.0, end - (self.started_at or 0.0))
+
+    @property
+    def end(self) -> RunEnd:
+        """How the run ended; before that, how it would have ended if it were lost now."""
+        return end_of(self.ended, self.seconds, self.progress)
 
     @property
     def throughput_samples_per_s(self) -> float:
@@ -188,6 +194,7 @@ class Measures(Follower):
         return {
             "status": self.ended.status if self.ended else "unfinished",
             "error": self.ended.error if self.ended else "",
+            **self.end.plain(),
             "faults_without_effect": list(self.ended.faults_without_effect) if self.ended else [],
             "samples": self.samples,
             "pushes": sum(self.outcomes.values()),

@@ -22,7 +22,7 @@ from pydantic import TypeAdapter, ValidationError
 from raysync import config
 from raysync.config import Experiment, Target
 from raysync.config.bounded_file import open_plain
-from raysync.core.journal import Header, Line, read
+from raysync.core.journal import Header, Line, read, read_header
 from raysync.core.metrics import ACCURACY, PrimaryMetric
 from raysync.errors import ConfigError, unknown_name
 from raysync.paradigms.class_loading import without_imports
@@ -30,6 +30,7 @@ from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.journal_file import JournalFile
 from raysync.record.measures import Measures
 from raysync.record.push_rows import PushRow, columns_of
+from raysync.record.run_end import RunEnd, end_in
 from raysync.record.schemas import (
     Environment,
     OtherSchemaError,
@@ -94,6 +95,16 @@ class RunRecord:
         with legible(self.path):
             about, measures = self._measured
             return checked({**about, **measures.summary(), "wall_seconds": None}, Summary)
+
+    @cached_property
+    def end(self) -> RunEnd:
+        """How the run ended."""
+        summary = self.summary
+        if summary.get("end") is not None:
+            return end_in(summary, 1)
+        with legible(self.path), JournalFile(self.path / JOURNAL) as file:
+            workload_samples = read_header(file.readline()).workload_samples
+        return end_in(summary, workload_samples or max(1, summary["samples"]))
 
     @cached_property
     def pushes(self) -> pd.DataFrame:

@@ -19,6 +19,7 @@ from raysync.config.bounded_file import open_plain, read_text
 from raysync.core.metrics import ACCURACY, LOSS
 from raysync.core.structs import LONGEST_S, is_native
 from raysync.record.made_here import MAKER
+from raysync.record.run_end import Kind
 from raysync.record.writer import EVALUATION_COLUMNS, schema_of
 
 MOST_BYTES = 1 << 24  # of a JSON file: ten times a run with ten thousand workers
@@ -63,6 +64,9 @@ class Summary(msgspec.Struct, kw_only=True):
 
     status: str
     error: str
+    end: Kind | None = None
+    ended_by: str = ""
+    progress: float | None = None
     faults_without_effect: list[str] = []
     samples: int
     pushes: int

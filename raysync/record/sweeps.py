@@ -1,7 +1,8 @@
 """The record of a sweep: one table over the records of its trials.
 
 Columns: `trial` (number), `record` (folder below SWEEP, or null), `status` (also failed or
-unfinished), `error`, `config/SETTING` for each varied one, scalars of `summary.json`, `target_*`.
+unfinished), `error`, `end` and `ended_by` (`RunEnd`), `config/SETTING` for each varied one, scalars
+of `summary.json`, `target_*`.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from raysync.paradigms.class_loading import without_imports
 from raysync.record.checkpoints import CHECKPOINTS
 from raysync.record.made_here import MAKER, this_maker
 from raysync.record.reader import RunRecord, legible, load, newest_first
+from raysync.record.run_end import ERROR, KILLED, RunEnd
 from raysync.record.schemas import MOST_BYTES, table_in
 from raysync.record.storage import (
     Location,
@@ -60,7 +62,12 @@ class SweepRecord:
 
     @cached_property
     def table(self) -> pd.DataFrame:
-        """A row for each trial; the module's docstring lists the columns."""
+        """A row for each trial; the module's docstring lists the columns.
+
+        A sweep that runs or was killed has no file yet, but notes of its trials.
+        """
+        if not self.is_complete:
+            return table_of(self.path)
         with legible(self.path, "table"):
             try:
                 table: pd.DataFrame = table_in(self.path / TABLE).to_pandas()
@@ -76,6 +83,11 @@ class SweepRecord:
                 if Path(name).is_absolute() or ".." in Path(name).parts:
                     raise ValueError(f"column record: {name!r:.40} is not within the sweep")
         return table
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether its table was written: it ended, or was stopped in order."""
+        return (self.path / TABLE).is_file()
 
     @property
     def varied(self) -> list[str]:
@@ -94,6 +106,21 @@ class SweepRecord:
             for trial, folder in zip(recorded.trial, recorded.record, strict=True)
         }
 
+    @cached_property
+    def notes(self) -> dict[str, TrialNote]:
+        """Name of a trial's folder -> its note, in the order of the trials."""
+        return {note.name: note for note in notes(self.path)}
+
+    @cached_property
+    def ends(self) -> dict[int, RunEnd]:
+        """Trial -> how it ended; only of trials with a record."""
+        ends = {}
+        for trial, record in self.records.items():
+            name = record.path.parent.name
+            note = self.notes.get(name, TrialNote(name, {}))
+            ends[trial] = ended_in_sweep(record.end, note)
+        return ends
+
 
 def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
     """Open the record of a sweep: a folder, or a URI, which is downloaded.
@@ -103,12 +130,13 @@ def load_sweep(path: str | Path, *, trust: bool = False) -> SweepRecord:
     folder = local_copy(path, without=[TUNE, CHECKPOINTS])
     if not (folder / FILE).is_file():
         raise ConfigError(f"{path}: not the folder of a sweep (no {FILE} in it).")
-    if not (folder / TABLE).is_file():
+    sweep = SweepRecord(folder, trust)
+    if not sweep.is_complete and not notes(folder):
         raise ConfigError(
-            f"{path}: no {TABLE} yet: the sweep still runs, or was killed; `raysync sweep --resume"
-            " FOLDER` continues it."
+            f"{path}: none of its trials has begun yet; `raysync sweep --resume FOLDER` continues"
+            " it."
         )
-    return SweepRecord(folder, trust)
+    return sweep
 
 
 def newest_sweep(location: Location) -> Location:
@@ -176,6 +204,8 @@ class TrialNote:
     ended: bool = True
     """Whether it ended by itself or Ray Tune stopped it; not when the sweep was interrupted."""
     error: str = ""
+    by: str = ""
+    """The setting of the sweep that ended it, as in `RunEnd.by`; "": none did."""
 
 
 def trial_name(number: int) -> str:
@@ -185,8 +215,8 @@ def trial_name(number: int) -> str:
 def write_note(sweep: Path, note: TrialNote) -> None:
     folder = sweep / RECORDS / note.name
     folder.mkdir(parents=True, exist_ok=True)
-    text = write_yaml({"settings": note.settings, "ended": note.ended, "error": note.error})
-    (folder / NOTE).write_text(text, encoding="utf-8")
+    data = {"settings": note.settings, "ended": note.ended, "error": note.error, "by": note.by}
+    (folder / NOTE).write_text(write_yaml(data), encoding="utf-8")
     upload(folder / NOTE)
 
 
@@ -210,7 +240,29 @@ def _note(file: Path) -> TrialNote:
         return TypeAdapter(TrialNote).validate_python({"name": file.parent.name, **data})
 
 
+def note_of(sweep: Location, trial: str) -> TrialNote | None:
+    """Read the note of one trial, also from a URI; None: it has none."""
+    location = join(sweep, RECORDS, trial)
+    folder = local_copy(location, without=[name for name in listdir(location) if name != NOTE])
+    return _note(folder / NOTE) if (folder / NOTE).is_file() else None
+
+
+def remove_table(sweep: Path) -> None:
+    """Remove the table of a sweep whose trials go on: it would be out of date."""
+    for file in (sweep / TABLE, sweep / CSV):
+        remove(location_of(file))
+        file.unlink(missing_ok=True)
+
+
 def write_table(sweep: Path) -> None:
+    table = table_of(sweep)
+    table.to_parquet(sweep / TABLE, index=False)
+    table.to_csv(sweep / CSV, index=False)
+    upload(sweep / TABLE, sweep / CSV)
+
+
+def table_of(sweep: Path) -> pd.DataFrame:
+    """Make the table of a sweep from its notes and records."""
     rows = [{"trial": number, **_row(sweep, note)} for number, note in enumerate(notes(sweep))]
     table = pd.DataFrame.from_records(rows)
     for name, column in table.items():
@@ -219,9 +271,7 @@ def write_table(sweep: Path) -> None:
             table[name] = column.map(str, na_action="ignore")
         elif None in values and all(type(value) is int for value in values if value is not None):
             table[name] = column.astype("Int64")  # a gap would make them floats
-    table.to_parquet(sweep / TABLE, index=False)
-    table.to_csv(sweep / CSV, index=False)
-    upload(sweep / TABLE, sweep / CSV)
+    return table
 
 
 def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
@@ -229,13 +279,17 @@ def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
     folders = (file.parent for file in (sweep / RECORDS / note.name).glob("*/config.yaml"))
     newest = max(folders, default=None, key=lambda folder: folder.name)
     if newest is None:
+        end = ended_in_sweep(RunEnd("broken", ERROR if note.error else KILLED, 0.0, 0.0), note)
         return {
             "record": None,
             "status": "failed" if note.error else "unfinished",
             "error": note.error,
+            "end": end.kind,
+            "ended_by": end.by,
             **settings,
         }
-    measures = load(newest).summary
+    record = load(newest)
+    measures, end = record.summary, ended_in_sweep(record.end, note)
     summary = {key: value for key, value in measures.items() if not isinstance(value, list | dict)}
     target = measures.get("target") or {}
     summary |= {f"target_{key}": value for key, value in target.items()}
@@ -247,7 +301,17 @@ def _row(sweep: Path, note: TrialNote) -> dict[str, Any]:
         "error": error,
         **settings,
         **summary,
+        **end.plain(),
     }
+
+
+def ended_in_sweep(end: RunEnd, note: TrialNote) -> RunEnd:
+    """Return how a trial ended, as its record and its sweep know together."""
+    if note.by and end.is_left_off and not note.error:
+        return replace(end, kind="cut", by=note.by)
+    if note.error and end.by == KILLED:
+        return replace(end, by=ERROR)
+    return end
 
 
 def newest_record(sweep: Location, trial: str) -> RunRecord | None:

@@ -14,6 +14,8 @@ from math import isfinite
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from raysync import config
 from raysync.config import Experiment, Published, Target
 from raysync.config.base import value_text
@@ -23,11 +25,15 @@ from raysync.errors import ConfigError
 from raysync.paradigms.class_loading import without_imports
 from raysync.record.journal_file import JournalFile
 from raysync.record.reader import RunRecord, legible, load
+from raysync.record.run_end import ERROR, SCHEDULER, TIME_BUDGET, RunEnd
 from raysync.record.schemas import opened_table
 from raysync.record.sweeps import FILE, VARIED, SweepRecord, load_sweep
 from raysync.results.grouping import differences, setting_text
+from raysync.results.overlap import shared_shares
+from raysync.results.search_course import SEED, SearchCourse, course_of
 
-OF_FINISHED_RUNS = ("final_", "best_", "converged_", "seconds")  # prefixes of keys in the summary
+OF_RESULTS = ("final_", "best_", "converged_", "seconds")  # prefixes of keys in the summary
+SHARED = "shared_cores_fraction"  # a key that only a collection knows
 
 CODE_DIGITS = 8  # of a hash of code, in labels
 
@@ -41,6 +47,20 @@ class CollectedRun:
     scenario: str = ""
     """The settings that differ from other runs, without paradigm and seed: `model=lenet,
     profile=8-k80`."""
+    ended: RunEnd | None = None
+    """How it ended, where its sweep knows more than its record."""
+    shared_share: float | None = None
+    """The share of its time in which it shared cores with others on a real clock; None: none."""
+
+    @property
+    def end(self) -> RunEnd:
+        return self.record.end if self.ended is None else self.ended
+
+    @property
+    def limit(self) -> str:
+        """The settings that could end it early, as text; "": none."""
+        stop = self.record.config.stop
+        return "" if stop is None else repr(stop.model_dump(mode="json", exclude_defaults=True))
 
     @property
     def label(self) -> str:
@@ -63,9 +83,15 @@ class CollectedRun:
     def value(self, key: str) -> float | None:
         """Return a number of `summary.json`; None where the run has none.
 
-        Results (final metrics, seconds) of an unfinished run are None: it did less work.
+        A broken run has no result, and one that somebody ended no final metrics and seconds.
         """
-        if key.startswith(OF_FINISHED_RUNS) and self.status != "finished":
+        if key == SHARED:
+            return self.shared_share
+        end = self.end
+        no_model = end.is_left_off or end.by == SCHEDULER or end.kind == "diverged"
+        if key.startswith(OF_RESULTS) and no_model:
+            return None
+        if key == "time_to_target_s" and end.kind == "broken":
             return None
         value = self.record.summary.get(key)
         return float(value) if isinstance(value, int | float) and isfinite(value) else None
@@ -84,6 +110,12 @@ class FailedTrial:
     paradigm: str
     seed: int
     error: str
+    by: str = ERROR
+    """What ended it, as in `RunEnd.by`."""
+
+    @property
+    def end(self) -> RunEnd:
+        return RunEnd("cut" if self.by == TIME_BUDGET else "broken", self.by, 0.0, 0.0)
 
     @property
     def label(self) -> str:
@@ -124,6 +156,10 @@ class Collection:
     """The number of records omitted for a newer one of the same scenario, paradigm and seed."""
     sweep: SweepRecord | None = None
     """None: the collection is not exactly one sweep."""
+    search: SearchCourse | None = None
+    """Of a sweep with a searcher; then `runs` are those with each paradigm's best settings."""
+    names: tuple[str, ...] = ()
+    """Of the experiments or sweeps, each once; (): as their records say."""
 
     @property
     def experiment(self) -> Experiment:
@@ -135,7 +171,9 @@ class Collection:
 
     @property
     def name(self) -> str:
-        return self.experiment.name
+        own = (run.record.config.name for run in self.runs)
+        names = [self.experiment.name] if self.sweep is not None else self.names or own
+        return " and ".join(dict.fromkeys(names))
 
     @cached_property
     def paradigms(self) -> tuple[str, ...]:
@@ -178,10 +216,11 @@ class Collection:
         ]
 
     def statuses(self, scenario: str, paradigm: str) -> Counter[str]:
-        """Count the repeats by status; trials without a record have failed."""
+        """Count the repeats by how they ended, in words; `done`: they did their work."""
         repeats = self.scenarios[scenario][paradigm]
-        failed = len(self.failures(scenario, paradigm))
-        return Counter([*(run.status for run in repeats), *["failed"] * failed])
+        failures = self.failures(scenario, paradigm)
+        ends = [*(run.end for run in repeats), *(trial.end for trial in failures)]
+        return Counter(end.how for end in ends)
 
     def criteria(self, scenario: str) -> Criteria:
         return criteria_of(
@@ -196,20 +235,49 @@ def collect(paths: Sequence[Path]) -> Collection:
     """
     if len(paths) == 1 and (paths[0] / FILE).is_file():
         return _collect_sweep(paths[0])
-    records = [record for path in paths for record in _records(path)]
+    found = [each for path in paths for each in _records(path)]
+    return collection_of(
+        [record for record, _ in found],
+        paths,
+        ends=[end for _, end in found],
+        names=tuple(dict.fromkeys(name for path in paths for name in _names(path))),
+    )
+
+
+def collection_of(
+    records: Sequence[RunRecord],
+    paths: Sequence[Path],
+    *,
+    ends: Sequence[RunEnd | None] = (),
+    failed: Sequence[FailedTrial] = (),
+    names: tuple[str, ...] = (),
+) -> Collection:
+    """Collect records; raise `ConfigError` if one is damaged."""
     for record in records:
         _check(record)
     scenarios = differences(records)
     runs = [
-        CollectedRun(record, label_of(record), record.config.seed, scenario)
-        for record, scenario in zip(records, scenarios, strict=True)
+        CollectedRun(record, label_of(record), record.config.seed, scenario, end)
+        for record, scenario, end in zip(
+            records, scenarios, ends or [None] * len(records), strict=True
+        )
     ]
-    runs = _separate_by_code(runs)
+    runs = _with_shared_cores(_separate_by_code(runs))
     newest = _newest(runs)
-    return Collection(tuple(paths), newest, superseded=len(runs) - len(newest))
+    return Collection(
+        tuple(paths), newest, failed=tuple(failed), superseded=len(runs) - len(newest), names=names
+    )
 
 
-def _records(path: Path) -> list[RunRecord]:
+def _with_shared_cores(runs: Sequence[CollectedRun]) -> list[CollectedRun]:
+    shares = shared_shares([run.record for run in runs])
+    return [
+        run if share is None else replace(run, shared_share=share)
+        for run, share in zip(runs, shares, strict=True)
+    ]
+
+
+def _records(path: Path) -> list[tuple[RunRecord, RunEnd | None]]:
     """Return the records in a folder, in the order of their names, which begin with the time."""
     if not path.is_dir():
         raise ConfigError(
@@ -217,9 +285,10 @@ def _records(path: Path) -> list[RunRecord]:
             " several runs."
         )
     if (path / FILE).is_file():
-        return list(_whole_sweep(path).records.values())
+        sweep = _whole_sweep(path)
+        return [(record, sweep.ends[trial]) for trial, record in sweep.records.items()]
     if _is_record(path):
-        return [load(path)]
+        return [(load(path), None)]
     folders = [folder for folder in sorted(path.iterdir()) if folder.is_dir()]
     records = [load(folder) for folder in folders if _is_record(folder)]
     if not records:
@@ -229,7 +298,14 @@ def _records(path: Path) -> list[RunRecord]:
             f"{path}: nothing to report on: it is neither a run folder nor the folder of a sweep,"
             f" and has none inside{hint}."
         )
-    return records
+    return [(record, None) for record in records]
+
+
+def _names(path: Path) -> list[str]:
+    """Return the name of a sweep, or of each experiment in a folder."""
+    if (path / FILE).is_file():
+        return [load_sweep(path).experiment.name]
+    return [record.config.name for record, _ in _records(path)]
 
 
 def _is_record(folder: Path) -> bool:
@@ -305,16 +381,25 @@ def _codes(
 
 
 def _newest(runs: Sequence[CollectedRun]) -> tuple[CollectedRun, ...]:
-    # a repetition in virtual time is the same run again, so it is no evidence
+    # a repetition in virtual time is the same run again, so it is no evidence; but one that ended
+    # sooner does not take the place of one that did its work
     newest = {
         (run.scenario, run.paradigm, run.seed): run
-        for run in sorted(runs, key=lambda run: run.record.path.name)
+        for run in sorted(runs, key=lambda run: (_completeness(run.end), run.record.path.name))
     }
     return tuple(run for run in runs if newest[run.scenario, run.paradigm, run.seed] is run)
 
 
+def _completeness(end: RunEnd) -> int:
+    if end.is_left_off or end.by == SCHEDULER:
+        return 0
+    return 1 if end.kind == "cut" else 2
+
+
 def _collect_sweep(path: Path) -> Collection:
     sweep = _whole_sweep(path)
+    if (course := course_of(sweep)) is not None and course.best is not None:
+        return _collect_search(sweep, course)
     varied = [key for key in sweep.varied if key.partition(".")[0] not in ("paradigm", "seed")]
     runs, failed = [], []
     for row in sweep.table.to_dict("records"):
@@ -323,31 +408,67 @@ def _collect_sweep(path: Path) -> Collection:
         if trial in sweep.records:
             record = sweep.records[trial]
             _check(record)
-            runs.append(CollectedRun(record, label_of(record), record.config.seed, scenario))
+            end, seed = sweep.ends[trial], record.config.seed
+            runs.append(CollectedRun(record, label_of(record), seed, scenario, end))
         else:
-            seed = int(row.get("config/seed", sweep.experiment.seed))
-            failed.append(
-                FailedTrial(
-                    trial=trial,
-                    scenario=scenario,
-                    paradigm=_trial_paradigm(sweep, row),
-                    seed=seed,
-                    error=str(row["error"] or ""),
-                )
-            )
+            failed.append(_failed_trial(sweep, row, scenario))
     if not runs:
         first = next((trial.error.splitlines()[0] for trial in failed if trial.error), "")
         raise ConfigError(
             f"{path}: nothing to report on: none of its {len(failed)} trials left a"
             f" record.\n{first}".strip()
         )
-    runs = _separate_by_code(runs)
+    runs = _with_shared_cores(_separate_by_code(runs))
     newest, names = _newest(runs), labels_of(run.record for run in runs)
     renamed = tuple(
         replace(trial, paradigm=names.get(trial.paradigm, trial.paradigm)) for trial in failed
     )
     return Collection(
         paths=(path,), runs=newest, failed=renamed, superseded=len(runs) - len(newest), sweep=sweep
+    )
+
+
+def _collect_search(sweep: SweepRecord, course: SearchCourse) -> Collection:
+    """Collect the runs with each paradigm's best settings: these are what is compared."""
+    best = {repr(trial.settings) for trial in course.best_of_paradigms.values()}
+    by_name = {record.path.parent.name: trial for trial, record in sweep.records.items()}
+    runs: list[CollectedRun] = []
+    failed: list[FailedTrial] = []
+    chosen = {id(trial.record) for trial in course.best_of_paradigms.values()}
+    for name, note in sweep.notes.items():
+        settings = {key: value for key, value in note.settings.items() if key != SEED}
+        is_repeat = SEED in note.settings and repr(settings) in best
+        if name in by_name:
+            record, end = sweep.records[by_name[name]], sweep.ends[by_name[name]]
+            if is_repeat or id(record) in chosen:
+                _check(record)
+                runs.append(CollectedRun(record, label_of(record), record.config.seed, "", end))
+        elif is_repeat:
+            row = {f"{VARIED}{key}": value for key, value in note.settings.items()}
+            row |= {"trial": len(failed), "error": note.error, "ended_by": note.by}
+            failed.append(_failed_trial(sweep, row, ""))
+    names = labels_of(run.record for run in runs)
+    return Collection(
+        paths=(sweep.path,),
+        runs=_newest(_with_shared_cores(_separate_by_code(runs))),
+        failed=tuple(
+            replace(trial, paradigm=names.get(trial.paradigm, trial.paradigm)) for trial in failed
+        ),
+        sweep=sweep,
+        search=course,
+    )
+
+
+def _failed_trial(sweep: SweepRecord, row: Mapping[Any, Any], scenario: str) -> FailedTrial:
+    seed = row.get(f"{VARIED}seed", sweep.experiment.seed)
+    error, by = str(row["error"] or ""), str(row.get("ended_by") or ERROR)
+    return FailedTrial(
+        trial=int(row["trial"]),
+        scenario=scenario,
+        paradigm=_trial_paradigm(sweep, row),
+        seed=sweep.experiment.seed if pd.isna(seed) else int(seed),
+        error=error,
+        by=by,
     )
 
 
@@ -376,4 +497,4 @@ def criteria_of(record: RunRecord) -> Criteria:
     metric = PrimaryMetric(
         summary.get("metric", ACCURACY.name), summary.get("metric_mode", ACCURACY.mode)
     )
-    return Criteria(metric, experiment.target)
+    return Criteria(metric, experiment.aim(metric))

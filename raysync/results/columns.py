@@ -137,6 +137,13 @@ OF_EVERY_RUN = (
         "ahead of the slowest active worker, at a release, largest of a run",
     ),
     Measure("dropped", "dropped", count_form, "pushes", "that were not applied"),
+    Measure(
+        "shared_cores_fraction",
+        "shared cores",
+        share_form,
+        "",
+        "of the time, in which other runs used the same cores: they measure each other",
+    ),
 )
 
 

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from raysync.config import Experiment, common_of
+from raysync.config import Experiment, Stop, common_of
 from raysync.config.base import value_text
 from raysync.config.yaml_reading import read_yaml
 from raysync.errors import ConfigError
 from raysync.record.reader import RunRecord
 
-SCENARIO_SETTINGS = (
-    "engine",
-    "timing",
-    "task",
-    "model",
-    "data",
-    "init_from",
-    "workload",
-    "batch_size",
-    "micro_batch",
-    "workers",
-    "network",
-    "cluster",
-    "update",
-    "local",
-    "faults",
-    "evaluation",
+OF_NO_SCENARIO = (
+    "name",
+    "output",
+    "profile",
+    "paradigm",
+    "paradigms",
+    "seed",
+    "seeds",
+    "sweep",
+    "switch_search",
+    "target",
+    "stop",
+    "track",
+    "keep",
+    "published",
 )
-"""The settings that define a scenario: all but paradigm, seed, names and folders."""
+"""Names, places and observers; what repeats vary; and settings that are written otherwise."""
 
 UNIMPORTANT = (
     "data.data_dir",
+    "checkpoint.output",
+    "checkpoint.keep",
     "cluster.address",
     "cluster.dashboard",
     "cluster.task_events",
@@ -124,9 +124,20 @@ def _flattened(experiment: Experiment) -> dict[str, Any]:
         elif path not in UNIMPORTANT:
             flat[path] = value
 
-    for name in SCENARIO_SETTINGS:
-        enter(name, experiment.model_dump(mode="json", include={name})[name])
-    return flat | {"target": None if experiment.target is None else experiment.target.words}
+    for name, value in experiment.model_dump(mode="json", exclude=set(OF_NO_SCENARIO)).items():
+        enter(name, value)
+    stop = experiment.stop
+    return flat | {
+        "target": None if experiment.target is None else experiment.target.words,
+        "stop": None if stop is None else stop_text(stop),
+    }
+
+
+def stop_text(stop: Stop) -> str:
+    """Return what can end a run early in words: `after_s 0.6 + accuracy 0.9`."""
+    settings = stop.model_dump(mode="json", exclude_defaults=True, exclude={"when"})
+    parts = [f"{name} {value_text(value)}" for name, value in settings.items()]
+    return " + ".join([*parts, *(goal.words for goal in stop.when)])
 
 
 def setting_text(value: Any) -> str:

@@ -38,7 +38,13 @@ PICTURE_WIDTH = 860  # pixels before scaling
 LEGEND_PX = 60  # the height of a picture's legend
 PICTURE_SCALE = 2.5  # 860 pixels become 2,150: 300 dpi at a width of 18 cm
 
-OPTIONAL = ("converged_accuracy", "transfer_fraction", "server_fraction", "dropped")
+OPTIONAL = (
+    "converged_accuracy",
+    "transfer_fraction",
+    "server_fraction",
+    "dropped",
+    "shared_cores_fraction",
+)
 """Columns that are omitted where all their values are missing or 0."""
 
 MOST_SEEDS = 12  # the most seeds that are listed one by one
@@ -189,8 +195,13 @@ def _repeats_text(collection: Collection) -> str:
 
 def _count_text(collection: Collection) -> str:
     """Count the runs by status."""
-    statuses = Counter(run.status for run in collection.runs)
-    statuses["failed"] += len(collection.failed)
+    statuses = Counter(
+        end.how
+        for end in (
+            *(run.end for run in collection.runs),
+            *(trial.end for trial in collection.failed),
+        )
+    )
     parts = ", ".join(f"{count} {status}" for status, count in statuses.most_common() if count)
     older = (
         f"; {collection.superseded} older records of the same are left out"
@@ -204,16 +215,16 @@ def _failures(collection: Collection) -> list[dict[str, str]]:
     """Return the runs that did not finish or are not recorded to their end, with the reason."""
     return [
         {
-            "status": run.status,
+            "status": run.end.words,
             "label": run.label,
             "error": run.incomplete_reason or str(run.record.summary.get("error") or ""),
         }
         for groups in collection.scenarios.values()
         for repeats in groups.values()
         for run in repeats
-        if run.status != "finished" or run.incomplete_reason
+        if run.end.kind not in ("done", "reached") or run.incomplete_reason
     ] + [
-        {"status": "failed", "label": trial.label, "error": trial.error}
+        {"status": trial.end.how, "label": trial.label, "error": trial.error}
         for trial in collection.failed
     ]
 

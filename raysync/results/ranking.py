@@ -1,27 +1,28 @@
 """Rank the paradigms of a scenario: who is first, by how much, and how surely.
 
-First is the paradigm with the largest share of repeats that met the target and, among equals, with
-the shortest mean time. Its lead is *clear* if the 95 % interval of each paired ratio excludes 1; in
-one pair of twenty, by chance.
+`comparison` says which runs are compared, and by what. First is the paradigm with the largest share
+of repeats that have a value and, among equals, with the best mean. Its lead is *clear* if the 95 %
+interval of each paired ratio excludes 1; in one pair of twenty, by chance.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Literal
 
-from raysync.results.collection import Collection, Criteria, by_seed
+from raysync.results.collection import CollectedRun, Collection, Criteria
 from raysync.results.columns import WHOLE_WORK, Measure, final_measure, target_text, time_measure
+from raysync.results.comparison import Compared, Repeat, by_quality, by_target, by_whole_work
 from raysync.results.statistics import Estimate, estimate, paired_difference, paired_ratio
 
 ALIKE = 0.005
 """Two times are equal to a reader if the whole interval of their ratio is this close to 1."""
 
-Sure = Literal["clear", "not clear", "one seed", "alone", "none"]
-"""How sure the leader is: clearly, or why not."""
+Sure = Literal["clear", "only", "not clear", "side by side", "one seed", "alone", "none"]
+"""How sure the leader is: clearly; since no other has a value; or why not."""
 
 
 @dataclass(frozen=True)
@@ -31,11 +32,20 @@ class Ranked:
     paradigm: str
     value: Estimate
     by_seed: dict[int, float | None]
+    """Seed -> value of each repeat that is compared; None: it has none."""
+    common: Estimate | None = None
+    """The same over the seeds of all paradigms; None: these are the seeds of `value`."""
 
     @property
     def share(self) -> float:
-        """The share of repeats with a value."""
-        return self.value.count / self.value.total
+        """The share of compared repeats with a value."""
+        judged = self.value if self.common is None else self.common
+        return judged.count / judged.total if judged.total else 0.0
+
+    @property
+    def mean(self) -> float:
+        """The mean that decides its place; 0: there is none."""
+        return (self.value if self.common is None else self.common).mean or 0.0
 
 
 @dataclass(frozen=True)
@@ -81,6 +91,10 @@ class Standings:
     measure: Measure
     ranked: tuple[Ranked, ...]
     """By share of repeats with a value, then by mean; the best first."""
+    compared: Compared | None = None
+    """What is compared; None: these are no runs."""
+    share_cores: bool = False
+    """Whether runs measured each other, as they shared cores on a real clock."""
 
     @property
     def first(self) -> Ranked:
@@ -104,9 +118,10 @@ class Standings:
         others = [versus for versus in self.behind if versus.other.value.count]
         doubtful = tuple(versus.other.paradigm for versus in others if not versus.is_clear)
         if not others:
-            return Leader(name, "alone")
+            have_missed = any(versus.other.by_seed for versus in self.behind)
+            return Leader(name, "only" if have_missed else "alone")
         if not doubtful:
-            return Leader(name, "clear")
+            return Leader(name, "side by side" if self.share_cores else "clear")
         no_interval = all(versus.margin.low is None for versus in others)
         return Leader(name, "one seed" if no_interval else "not clear", doubtful)
 
@@ -135,12 +150,22 @@ class Ranking:
     most_runs: int
     """The most records of one paradigm."""
 
+    share_cores: Sequence[CollectedRun] = ()
+    """The runs that shared cores with others on a real clock."""
+
     @property
     def times(self) -> Standings:
         """The ranking that decides: to the target or, if no repeat reached one, the whole work."""
         if self.to_target is None or self.to_target.first.value.count == 0:
             return self.whole_work
         return self.to_target
+
+    @property
+    def deciding(self) -> Standings:
+        """By time or, if no run did the whole work, by the model."""
+        if self.times.first.value.count == 0 and self.final is not None:
+            return self.final
+        return self.times
 
     @property
     def target(self) -> str:
@@ -155,25 +180,61 @@ def rank_all(collection: Collection) -> list[Ranking]:
 def rank(collection: Collection, scenario: str = "") -> Ranking:
     criteria, groups = collection.criteria(scenario), collection.scenarios[scenario]
     final = final_measure(criteria)
+    repeats = _repeats(collection, scenario, criteria)
+    seconds = time_measure(criteria)
+    share_cores = [run for runs in groups.values() for run in runs if run.shared_share]
+    by_time = partial(_standings, repeats, share_cores=bool(share_cores))
     return Ranking(
         scenario,
         criteria,
-        to_target=(
-            _standings(collection, scenario, time_measure(criteria)) if criteria.target else None
-        ),
-        whole_work=_standings(collection, scenario, WHOLE_WORK),
-        final=None if final is None else _standings(collection, scenario, final),
+        to_target=by_time(seconds, by_target) if criteria.target else None,
+        whole_work=by_time(WHOLE_WORK, by_whole_work),
+        final=None if final is None else _standings(repeats, final, by_quality),
         statuses={paradigm: collection.statuses(scenario, paradigm) for paradigm in groups},
         most_runs=max(map(len, groups.values()), default=0),
+        share_cores=share_cores,
     )
 
 
-def _standings(collection: Collection, scenario: str, measure: Measure) -> Standings:
-    sign = -1.0 if measure.rises else 1.0
+def _repeats(collection: Collection, scenario: str, criteria: Criteria) -> list[Repeat]:
+    """Return the runs of a scenario as the rules of `comparison` see them."""
+    final = criteria.final_key
+    found = []
+    for paradigm, runs in collection.scenarios[scenario].items():
+        found += [
+            Repeat(
+                paradigm=paradigm,
+                seed=run.seed,
+                end=run.end,
+                target_s=None if criteria.target is None else run.value(criteria.time_key),
+                final=None if final is None else run.value(final),
+                limit=run.limit,
+            )
+            for run in runs
+        ]
+        found += [
+            Repeat(paradigm, trial.seed, trial.end, None, None)
+            for trial in collection.failures(scenario, paradigm)
+        ]
+    return found
+
+
+def _standings(
+    repeats: Sequence[Repeat],
+    measure: Measure,
+    compare: Callable[[Sequence[Repeat]], Compared],
+    *,
+    share_cores: bool = False,
+) -> Standings:
+    compared = compare(repeats)
+    common = compared.common_seeds
+    totals = Counter(repeat.paradigm for repeat in repeats)
     ranked = []
-    for paradigm, repeats in collection.scenarios[scenario].items():
-        failed = len(collection.failures(scenario, paradigm))
-        values = [*(run.value(measure.key) for run in repeats), *[None] * failed]
-        ranked.append(Ranked(paradigm, estimate(values), by_seed(repeats, measure.key)))
-    ranked.sort(key=lambda entry: (-entry.share, sign * (entry.value.mean or 0.0)))
-    return Standings(measure, tuple(ranked))
+    for paradigm, values in compared.values.items():
+        left_out = [None] * (totals[paradigm] - len(values))
+        judged = estimate([value for seed, value in values.items() if seed in common])
+        value = estimate([*values.values(), *left_out])
+        ranked.append(Ranked(paradigm, value, dict(values), judged))
+    sign = -1.0 if measure.rises else 1.0
+    ranked.sort(key=lambda entry: (-entry.share, sign * entry.mean))
+    return Standings(measure, tuple(ranked), compared, share_cores)

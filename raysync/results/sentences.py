@@ -7,18 +7,22 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from raysync.record.event_text import seconds
-from raysync.results.collection import CODE_DIGITS, Collection
+from raysync.results.collection import CODE_DIGITS, CollectedRun, Collection
 from raysync.results.columns import target_text, with_interval
+from raysync.results.comparison import Repeat
+from raysync.results.grouping import stop_text
 from raysync.results.ranking import Leader, Ranking, Standings, Sure
 
 WHY_NOT: dict[Sure, str] = {
     "not clear": "the leaders cannot be told apart",
+    "side by side": "runs shared cores and so measured each other",
     "alone": "only one paradigm has a result",
     "one seed": "fewer than two seeds are common, so chance cannot be ruled out",
     "none": "there is no result",
 }
 HELPS = 0.02  # the share of the time that a change must save to be named
 MOST_RIVALS = 3  # the most paradigms that are named as equal to the leader
+MOST_GROUPS = 6  # the most groups of runs that are named as left out
 
 
 def overall(rankings: Sequence[Ranking]) -> str:
@@ -28,10 +32,10 @@ def overall(rankings: Sequence[Ranking]) -> str:
     clear: Counter[str] = Counter()
     unclear: Counter[str] = Counter()
     for ranking in rankings:
-        leader = ranking.times.leader
-        if leader.sure == "clear":
-            what = "reach the target" if ranking.target else "finish the whole work"
-            clear[f"{leader.name} is clearly the first to {what}"] += 1
+        leader = ranking.deciding.leader
+        if leader.sure in ("clear", "only"):
+            surely = "clearly" if leader.sure == "clear" else "alone"
+            clear[f"{leader.name} {surely} {_what_it_does(ranking)}"] += 1
         else:
             unclear[WHY_NOT[leader.sure]] += 1
     parts = [f"{text} in {count}" for text, count in clear.most_common()]
@@ -39,31 +43,111 @@ def overall(rankings: Sequence[Ranking]) -> str:
     return f"Of {len(rankings)} scenarios: {'; '.join(parts)}."
 
 
-def answer(ranking: Ranking) -> str:
-    """Say which paradigm reaches the target first, and how surely, or why that is unknown.
+def _what_it_does(ranking: Ranking) -> str:
+    if ranking.target:
+        return "is the first to reach the target"
+    if ranking.deciding is ranking.times:
+        return "is the first to finish the whole work"
+    return f"has the best {ranking.deciding.measure.heading}"
 
-    Without a target, or if no repeat reached it: which model is best after the same work, and which
-    paradigm is the first to finish.
+
+def answer(ranking: Ranking) -> str:
+    """Say which paradigm leads by what can be compared, and how surely, or why none does.
+
+    With a target, by the time to it. Without one, or if no repeat reached it: which model is best
+    after equal work or time, and which paradigm is the first to finish. `comparison` has the rules.
     """
     times, final = ranking.times, ranking.final
     parts = []
     if not ranking.target and final is not None:
         target = target_text(ranking.criteria)
         parts.append(f"No repeat reached {target}." if target else "No target was given.")
-        if final.leader.sure != "none":
-            parts.append(lead_text(final, f"has the best {final.measure.heading}"))
+        parts += _quality_texts(final)
     if times.leader.sure == "none":
-        return " ".join([*parts, "No run finished its work."])
-    what = f"reach {ranking.target}" if ranking.target else "finish the whole work"
-    parts.append(lead_text(times, f"is the first to {what}", " s"))
-    if ranking.target and not all(entry.value.complete for entry in times.ranked):
+        parts.append("No run did its whole work.")
+    else:
+        what = f"reach {ranking.target}" if ranking.target else "finish the whole work"
+        parts.append(lead_text(times, f"is the first to {what}", " s"))
+    if ranking.target and any(None in entry.by_seed.values() for entry in times.ranked):
         parts.append(
             f"Not every repeat reached {ranking.target}; the times are means over those that did."
         )
     if ranking.target and final is not None and (better := _better(final, times.leader.name)):
         has = "have" if len(better) > 1 else "has"
         parts.append(f"{listed(better)} {has} a clearly better {final.measure.heading}.")
+    parts += _left_out_texts(ranking)
+    if ranking.share_cores:
+        parts.append(_shared_text(ranking))
     return " ".join(parts)
+
+
+def _quality_texts(final: Standings) -> list[str]:
+    """Describe the leader by the last model, at equal work or time, or why there is none."""
+    compared = final.compared
+    heading = final.measure.heading
+    if compared is not None and compared.cause == "unequal ends":
+        return [
+            f"No paradigm leads by {heading}: the runs ended after unequal work. Without the"
+            " settings that end runs early, or with a target, they can be compared."
+        ]
+    if final.leader.sure == "none":
+        return []
+    at, limit = "", None if compared is None else compared.limit
+    if compared is not None and limit is not None:
+        where = (
+            f"{limit.progress:.0%} of the work"
+            if compared.basis == "equal work"
+            else f"the {seconds(limit.seconds)}"
+        )
+        at = f" {'at' if compared.basis == 'equal work' else 'after'} {where}, where {limit.by}"
+        at += " ended all runs"
+    return [lead_text(final, f"has the best {heading}{at}")]
+
+
+def _left_out_texts(ranking: Ranking) -> list[str]:
+    """Name the runs that are not compared, by how they ended, for each measure that is stated."""
+    stated = {f"the times to {ranking.target}": ranking.to_target} if ranking.target else {}
+    if not ranking.target:
+        stated["the times of the whole work"] = ranking.whole_work
+        if ranking.final is not None:
+            stated[f"the {ranking.final.measure.heading}"] = ranking.final
+    texts: dict[str, list[str]] = {}
+    for what, standings in stated.items():
+        compared = None if standings is None else standings.compared
+        if compared is None or not compared.left_out:
+            continue
+        if compared.cause and standings is ranking.whole_work and len(stated) > 1:
+            continue  # no run did its whole work: nothing is said of its times
+        texts.setdefault(_groups_text(compared.left_out), []).append(what)
+    return [f"Not counted in {listed(what)}: {text}." for text, what in texts.items()]
+
+
+def _groups_text(left_out: Sequence[Repeat]) -> str:
+    """Describe runs by how they ended: `asp, 3 runs, cut by stop.patience at 36% of the work`."""
+    groups: dict[tuple[str, str], list[Repeat]] = {}
+    for repeat in left_out:
+        groups.setdefault((repeat.paradigm, repeat.end.how), []).append(repeat)
+    texts = [_group_text(paradigm, how, found) for (paradigm, how), found in groups.items()]
+    more = len(texts) - MOST_GROUPS
+    return "; ".join([*texts[:MOST_GROUPS], *([f"and {more} more groups"] if more > 0 else [])])
+
+
+def _group_text(paradigm: str, how: str, repeats: Sequence[Repeat]) -> str:
+    seeds = [f"seed {repeat.seed}" for repeat in repeats]
+    who = seeds[0] if len(seeds) == 1 else f"{len(seeds)} runs"
+    low, high = (f"{find(each.end.progress for each in repeats):.0%}" for find in (min, max))
+    at = low if low == high else f"{low} to {high}"
+    return f"{paradigm}, {who}, {how} at {at} of the work"
+
+
+def _shared_text(ranking: Ranking) -> str:
+    most = max(run.shared_share or 0.0 for run in ranking.share_cores)
+    total = sum(len(entry.by_seed) for entry in ranking.times.ranked)
+    return (
+        f"{len(ranking.share_cores)} of {max(total, len(ranking.share_cores))} runs shared cores"
+        f" with others for up to {most:.0%} of their time: their seconds measure each other."
+        " sweep.concurrent: 1 runs them one at a time."
+    )
 
 
 def lead_text(standings: Standings, does: str, unit: str = "") -> str:
@@ -83,6 +167,10 @@ def lead_text(standings: Standings, does: str, unit: str = "") -> str:
 def _how_sure(leader: Leader) -> str:
     if leader.sure == "clear":
         return "It is clearly ahead of each other one."
+    if leader.sure == "only":
+        return "No other paradigm did."
+    if leader.sure == "side by side":
+        return "It is ahead of each other one, but runs shared cores, so that is not clear."
     if leader.sure == "alone":
         return "There is no other result to compare it with."
     if leader.sure == "one seed":
@@ -209,7 +297,44 @@ def _resumption_sentence(name: str, summary: Mapping[str, Any]) -> str:
 
 def cautions(collection: Collection) -> list[str]:
     """Warn of differences that make runs of the collection incomparable."""
-    return [*_code_differences(collection), *_batch_metrics(collection)]
+    return [
+        *_differing_scenarios(collection),
+        *_other_stops(collection),
+        *_code_differences(collection),
+        *_batch_metrics(collection),
+    ]
+
+
+def _differing_scenarios(collection: Collection) -> Iterator[str]:
+    """Name what differs between the runs of several sweeps or folders."""
+    parts = [part for name in collection.scenarios for part in name.split(", ")]
+    settings = dict.fromkeys(part.partition("=")[0] for part in parts if "=" in part)
+    if collection.sweep is not None or not settings:
+        return
+    text = f"The runs differ in {listed(list(settings))}, so they are {len(collection.scenarios)}"
+    is_apart = all(sum(map(bool, found.values())) < 2 for found in collection.scenarios.values())
+    alone = "; none has two paradigms to compare" if is_apart else ""
+    yield f"{text} scenarios{alone}."
+
+
+def _other_stops(collection: Collection) -> Iterator[str]:
+    """Name the trials of a resumed sweep that another `stop` than the first could end."""
+    if collection.sweep is None:
+        return
+    stops = [_stop_words(run) for run in collection.runs]
+    known = dict.fromkeys(stops)
+    if len(known) > 1 and "stop" not in {key.partition(".")[0] for key in collection.sweep.varied}:
+        counts = Counter(stops)
+        texts = [f"{counts[stop]} with {stop}" for stop in known]
+        yield (
+            f"The trials have unequal settings of stop, since the sweep went on with another:"
+            f" {listed(texts)}."
+        )
+
+
+def _stop_words(run: CollectedRun) -> str:
+    stop = run.record.config.stop
+    return "none" if stop is None else stop_text(stop)
 
 
 def _code_differences(collection: Collection) -> Iterator[str]:

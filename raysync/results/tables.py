@@ -44,9 +44,10 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
             intervals, instead of means.
 
     Returns:
-        Columns `repeats` (with trials without a record), `finished`, `statuses` ("1 diverged, 1
-        failed"; "": all finished), `seed` (with `median`), and for each measure KEY: `KEY`,
-        `KEY_low`, `KEY_high` (95 % interval), `KEY_count` (repeats with a value); NaN: no value.
+        Columns `repeats` (with trials without a record), `finished` (that did their work),
+        `statuses` ("1 diverged, 2 cut by stop.patience"; "": all finished), `seed` (with `median`),
+        and for each measure KEY: `KEY`, `KEY_low`, `KEY_high` (95 % interval), `KEY_count` (repeats
+        with a value); NaN: no value.
         For a KEY of a published table also `KEY_published`; with its `relative_to` also
         `KEY_ratio`, `KEY_ratio_low`, `KEY_ratio_high`, `KEY_ratio_count` (measured, paired over
         seeds) and `KEY_published_ratio`.
@@ -79,7 +80,7 @@ def table(collection: Collection, scenario: str = "", *, median: bool = False) -
 
 def _repeat_columns(collection: Collection, scenario: str, paradigm: str) -> dict[str, Any]:
     statuses = collection.statuses(scenario, paradigm)
-    repeats, finished = statuses.total(), statuses.pop("finished", 0)
+    repeats, finished = statuses.total(), statuses.pop("done", 0)
     text = ", ".join(f"{count} {status}" for status, count in sorted(statuses.items()))
     return {"repeats": repeats, "finished": finished, "statuses": text}
 

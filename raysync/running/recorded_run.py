@@ -24,13 +24,14 @@ from raysync.record.measures import Measures
 from raysync.record.metrics_registry import RunLabels
 from raysync.record.reader import RunRecord, load
 from raysync.record.resumption import checkpoints_of
+from raysync.record.run_end import SIGNAL
 from raysync.record.storage import check, display_name, experiment_folder, join
 from raysync.record.uploader import uploads
 from raysync.record.user_code import user_code
 from raysync.record.writer import JOURNAL, RecordWriter, folder_name, make_folder
 from raysync.running.engines import Engine, Notify, WatchCallback
 from raysync.running.recovery import Recoveries, Reports, ResumePoint
-from raysync.running.stop_request import stop_request
+from raysync.running.stop_request import RunCut, stop_request
 from raysync.tracking.callback import RunStart, callbacks_of
 from raysync.tracking.observers import Observers
 from raysync.tracking.trackers import trackers_of
@@ -114,7 +115,7 @@ class RecordedRun:
         training = self._training
         measures = Measures(
             training.workload_samples,
-            self._experiment.target,
+            self._experiment.aim(training.primary),
             training.primary,
             training.chance_accuracy,
         )
@@ -213,7 +214,8 @@ class RecordedRun:
             stopped = not isinstance(error, Exception)  # Ctrl-C, or the end of the process
             has_ended = self._writer.measures.ended is not None
             if not has_ended:
-                self._close(*(("stopped", "") if stopped else ("failed", repr(error))))
+                by = (error.by if isinstance(error, RunCut) else SIGNAL) if stopped else ""
+                self._close(*(("stopped", "") if stopped else ("failed", repr(error))), by)
             if stopped or not has_ended:
                 what = "Stopped" if stopped else "Failed"
                 self._notify(
@@ -230,11 +232,11 @@ class RecordedRun:
             return f"\nTo resume: raysync run --resume {display_name(self._folder)}"
         return "\nIt has no checkpoint to resume from; set checkpoint: {every_s: 60}."
 
-    def _close(self, status: str, error: str) -> None:
+    def _close(self, status: str, error: str, by: str = "") -> None:
         writer = self._writer
         if writer.measures.ended is None:
             with suppress(RunFailed):  # if it cannot be written, the writer keeps the reason
-                writer.write([Ended(status, writer.measures.now, error)])
+                writer.write([Ended(status, writer.measures.now, error, by=by)])
         writer.close()
 
     def record(self) -> RunRecord:
@@ -274,6 +276,7 @@ def _checkpoint_writer(folder: Path, experiment: Experiment) -> CheckpointWriter
 
 def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
     experiment = training.experiment
+    target = experiment.aim(training.primary)
     return {
         "engine": experiment.engine,
         "timing": experiment.timing,
@@ -290,7 +293,7 @@ def _about(training: TrainingPlan, choice: ParadigmChoice) -> dict[str, Any]:
         "seed": experiment.seed,
         "metric": training.primary.name,
         "metric_mode": training.primary.mode,
-        "target": None if experiment.target is None else experiment.target.plain(),
+        "target": None if target is None else target.plain(),
         "chance_accuracy": training.chance_accuracy,
         "batch_metrics": list(training.batch_metrics),
     }

@@ -14,6 +14,14 @@ from typing import NoReturn
 Leave = Callable[[], NoReturn]  # raises the signal's exception
 
 
+class RunCut(SystemExit):
+    """Ends the process of a run that its sweep does not let go on."""
+
+    def __init__(self, by: str) -> None:
+        super().__init__(0)
+        self.by = by  # the setting of the sweep, as in `RunEnd.by`
+
+
 class StopRequest:
     """A request that a signal sets and a run polls."""
 

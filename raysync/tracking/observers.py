@@ -15,6 +15,10 @@ from raysync.tracking.callback import RunStart, name_of
 from raysync.tracking.tracker import Tracker
 
 
+class TrackerNotice(str):
+    """A sentence about a tracker that is away, which also the user of a sweep should read."""
+
+
 class Observers:
     """A context manager around a run and the writing of its record, and a `watch` of the run.
 
@@ -110,9 +114,8 @@ class Observers:
             self._observers.remove(observer)
             observer.close()
             why = " ".join(str(error).split()) or type(error).__name__
-            self._remark(
-                f"The tracker {observer.name} failed ({why}): the run continues without it."
-            )
+            text = f"The tracker {observer.name} failed ({why}): the run continues without it."
+            self._remark(TrackerNotice(text))
 
 
 def _failure_text(callback: object, method: str, error: Exception) -> str:

@@ -26,6 +26,8 @@ NOT_VARIED = {
     "paradigms": "a trial has one; vary `paradigm`",
 }
 
+SEED = "seed"
+TRIES = 100  # draws for each draw that is wanted, before no others are expected
 UNFOLDED = 2**30  # a width that no line reaches
 Exclusion = dict[str, tuple[Any, ...]]
 """Setting -> values. A combination is excluded if every setting has one of its values."""
@@ -50,10 +52,25 @@ def check_keys(sweep: Sweep, source: str) -> None:
 def count(sweep: Sweep) -> int:
     """Count the trials, before exclusions."""
     if sweep.search is not None:
-        return sweep.samples
+        return sweep.samples + len(sweep.grid.get("paradigm", [0])) * (len(seeds(sweep)) - 1)
     return (
         int(np.prod([len(values) for values in sweep.grid.values()], dtype=object)) * sweep.samples
     )
+
+
+def seeds(sweep: Sweep) -> list[Any]:
+    """Return the seeds of a search: it uses the first one, and the best settings get all."""
+    return list(sweep.grid.get(SEED, [None]))
+
+
+def choices(sweep: Sweep) -> dict[str, list[Any]]:
+    """Return the grid's settings that a searcher chooses: seeds are repeats, not choices."""
+    return {key: list(values) for key, values in sweep.grid.items() if key != SEED}
+
+
+def draws(sweep: Sweep, seed: int, source: str) -> int:
+    """Count the different draws: fewer than `samples` where there are no others."""
+    return len(_draws(sweep, seed, source))
 
 
 def points(sweep: Sweep, seed: int, source: str) -> list[Point]:
@@ -66,7 +83,7 @@ def points(sweep: Sweep, seed: int, source: str) -> list[Point]:
         ConfigError: an entry of `exclude` matches nothing, all is excluded, or a distribution
             cannot be drawn from.
     """
-    draws = _draws(sweep, seed, source)
+    drawn = _draws(sweep, seed, source)
     combinations = [
         dict(zip(sweep.grid, values, strict=True)) for values in product(*sweep.grid.values())
     ]
@@ -89,40 +106,41 @@ def points(sweep: Sweep, seed: int, source: str) -> list[Point]:
     return [
         {key: plain(value) for key, value in combination.items()} | draw
         for combination in remaining
-        for draw in draws
+        for draw in drawn
     ]
 
 
 def examples(sweep: Sweep, seed: int, source: str) -> list[Point]:
     """List a searcher's choices: each value of the grid, with the first of the others."""
-    first = {key: plain(values[0]) for key, values in sweep.grid.items()} | _draws(
-        sweep, seed, source
-    )[0]
+    grid = choices(sweep)
+    first = {key: plain(values[0]) for key, values in grid.items()}
+    first |= _draws(sweep, seed, source)[0]
     return [
         first,
-        *(
-            first | {key: plain(value)}
-            for key, values in sweep.grid.items()
-            for value in values[1:]
-        ),
+        *(first | {key: plain(value)} for key, values in grid.items() for value in values[1:]),
     ]
 
 
 def _draws(sweep: Sweep, seed: int, source: str) -> list[Point]:
+    """Draw settings that differ: one that repeats another would be the same trials again."""
     domains = {key: domain(key, distribution, source) for key, distribution in sweep.sample.items()}
     random = np.random.RandomState(seed)
-    return [
-        {key: plain(values.sample(random_state=random)) for key, values in domains.items()}
-        for _ in range(sweep.samples)
-    ]
+    drawn: dict[str, Point] = {}
+    for _ in range(TRIES * sweep.samples):
+        point = {key: plain(values.sample(random_state=random)) for key, values in domains.items()}
+        drawn.setdefault(repr(point), point)
+        if len(drawn) == sweep.samples:
+            break
+    return list(drawn.values())
 
 
 def space(sweep: Sweep, source: str) -> dict[str, Any]:
     """Return the space for a searcher of Tune; the grid's values become choices."""
-    choices = {
-        key: tune.choice([plain(value) for value in values]) for key, values in sweep.grid.items()
+    chosen = {
+        key: tune.choice([plain(value) for value in values])
+        for key, values in choices(sweep).items()
     }
-    return choices | {
+    return chosen | {
         key: domain(key, distribution, source) for key, distribution in sweep.sample.items()
     }
 

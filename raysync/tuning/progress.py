@@ -10,12 +10,16 @@ from typing import Any
 
 from ray import cloudpickle, tune
 from ray.tune.experiment import Trial
+from ray.tune.stopper import NoopStopper, Stopper, TimeoutStopper
+from typing_extensions import override
 
 from raysync.config.base import value_text
 from raysync.errors import ConfigError
+from raysync.record.run_end import SCHEDULER, TIME_BUDGET
 from raysync.record.sweeps import TrialNote, write_note
 from raysync.running.engines import Notify
 from raysync.tuning.trial import settings_of
+from raysync.tuning.trial_reports import NOTICE
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,9 @@ class SweepProgress:
     progress: float  # of all trials together: each counts 1 when it is done
 
     @classmethod
-    def of(cls, trials: Sequence[Trial]) -> SweepProgress:
+    def of(cls, trials: Sequence[Trial], done: int) -> SweepProgress:
+        """Count the trials; `done` is not of Tune, which counts all when it stops."""
         counts = Counter(trial.status for trial in trials)
-        done = counts[Trial.TERMINATED] + counts[Trial.ERROR]
         under_way = sum(_progress_of(trial) for trial in trials if trial.status == Trial.RUNNING)
         return cls(counts[Trial.RUNNING], done, counts[Trial.ERROR], done + under_way)
 
@@ -49,34 +53,67 @@ class TuneCallback(tune.Callback):
     with the experiment; this one holds functions of its process, so its pickle does nothing.
     """
 
-    def __init__(self, folder: Path, notify: Notify, show: Show) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        notify: Notify,
+        show: Show,
+        *,
+        has_scheduler: bool = False,
+        budget: TimeBudget | None = None,
+    ) -> None:
+        self.budget = budget
+        if budget is not None:
+            budget.callback = self
         self.done = 0  # including failed trials
         self.mistakes: list[str] = []  # messages of trials that could not begin
+        self.budget_is_over = False
         self._folder = folder
         self._notify = notify
         self._show = show
+        self._has_scheduler = has_scheduler
+        self._under_way: dict[str, Trial] = {}  # trial's id -> the trial
+        self._notices: set[str] = set()  # that the user has read
 
     def __reduce__(self) -> tuple[type[tune.Callback], tuple[()]]:
         return tune.Callback, ()
 
+    def end_by_budget(self) -> None:
+        """Note, before Tune stops the trials under way, that their time is over."""
+        self.budget_is_over = True
+        for trial in self._under_way.values():
+            self._write_note(trial, ended=False, by=TIME_BUDGET)
+
     def on_step_end(self, iteration: int, trials: list[Trial], **info: Any) -> None:
-        self._show(SweepProgress.of(trials))
+        self._show(SweepProgress.of(trials, self.done))
 
     def on_trial_start(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
+        self._under_way[trial.trial_id] = trial
         self._write_note(trial, ended=False)
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Trial], trial: Trial, result: dict[str, Any], **info: Any
+    ) -> None:
+        notice = result.get(NOTICE, "")
+        if notice and notice not in self._notices:
+            self._notices.add(notice)
+            self._notify(f"{trial}: {notice}")
 
     def on_trial_complete(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         self.done += 1
-        self._write_note(trial, ended=True)
+        self._under_way.pop(trial.trial_id, None)
+        # Tune calls this before it stops a trial. The record knows whether the run had ended.
+        self._write_note(trial, ended=True, by=SCHEDULER if self._has_scheduler else "")
 
     def on_trial_error(
         self, iteration: int, trials: list[Trial], trial: Trial, **info: Any
     ) -> None:
         self.done += 1
+        self._under_way.pop(trial.trial_id, None)
         cause = _cause_of_failure(trial)
         if isinstance(cause, ConfigError):
             self.mistakes.append(str(cause))
@@ -86,13 +123,30 @@ class TuneCallback(tune.Callback):
         settings = ", ".join(f"{key}={text}" for key, text in texts.items())
         self._notify(f"The trial with {settings} failed: {error}")
 
-    def _write_note(self, trial: Trial, *, ended: bool, error: str = "") -> None:
+    def _write_note(self, trial: Trial, *, ended: bool, error: str = "", by: str = "") -> None:
         name = str(trial)  # `folder_of`
         try:
-            write_note(self._folder, TrialNote(name, settings_of(trial.config), ended, error))
+            write_note(self._folder, TrialNote(name, settings_of(trial.config), ended, error, by))
         except ConfigError as unreachable:
             # The trials continue: the table at the end is made of the notes in the local copy.
             self._notify(str(unreachable))
+
+
+class TimeBudget(TimeoutStopper):
+    """Tune's time budget, of one run of Tune or of several; it first notes that it is over."""
+
+    callback: TuneCallback | None = None
+    """Of the present run of Tune."""
+
+    def __reduce__(self) -> tuple[type[Stopper], tuple[()]]:
+        return NoopStopper, ()  # as the callback
+
+    @override
+    def stop_all(self) -> bool:
+        is_over = bool(super().stop_all())
+        if is_over and self.callback is not None and not self.callback.budget_is_over:
+            self.callback.end_by_budget()
+        return is_over
 
 
 def _cause_of_failure(trial: Trial) -> BaseException | str:

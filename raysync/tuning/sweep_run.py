@@ -8,21 +8,28 @@ from its record and repeats its earlier reports for Tune; a searcher's begun tri
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
+from itertools import count as count_up
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from ray import tune
+from ray.tune.experiment import Trial
 from ray.tune.search import BasicVariantGenerator, Searcher
 
 from raysync import config
 from raysync.cluster.connection import Connection
-from raysync.cluster.placement import cpus
+from raysync.cluster.placement import cpus, process_count
 from raysync.config import Experiment, Sweep
-from raysync.config.resume_changes import check_changes, check_place
+from raysync.config.resume_changes import (
+    CHANGEABLE_IN_SWEEPS,
+    check_changes,
+    check_place,
+    check_seeds,
+)
 from raysync.config.secret_masking import MASK
 from raysync.core.metrics import LOSS
 from raysync.errors import ConfigError
@@ -53,19 +60,33 @@ from raysync.record.sweeps import (
     newest_sweep,
     notes,
     remove_note,
+    remove_table,
     trial_name,
     write_note,
     write_table,
 )
 from raysync.record.trust import check_trusted
 from raysync.record.writer import folder_name
+from raysync.results.search_course import course_of
 from raysync.running.engines import Notify
 from raysync.training.tasks.task_loading import metrics_of, primary_of
-from raysync.tuning.grid import Point, check_keys, count, examples, points, space
-from raysync.tuning.progress import Show, TuneCallback
+from raysync.tuning.grid import (
+    SEED,
+    Point,
+    check_keys,
+    count,
+    draws,
+    examples,
+    plain,
+    points,
+    seeds,
+    space,
+)
+from raysync.tuning.progress import Show, SweepProgress, TimeBudget, TuneCallback
 from raysync.tuning.trial import Trials, adapted, folder_of, settings_of, train
 from raysync.tuning.tune_library import (
     aimed,
+    check_directions,
     check_metrics,
     quiet,
     scheduler,
@@ -94,6 +115,10 @@ class SweepPlan:
     done: int = 0  # trials that an earlier call has finished
     found: tuple[tuple[Point, float | None], ...] = ()
     """With a searcher, the points of ended trials and their metric."""
+    remarks: tuple[str, ...] = ()
+
+
+Ending = Literal["done", "interrupted", "out of time"]
 
 
 def plan(
@@ -137,6 +162,12 @@ def plan(
         )
     check_keys(sweep, source)
     check_metrics(sweep, metrics_of(experiment), source)
+    check_directions(sweep, primary_of(experiment), source)
+    if sweep.stop and not experiment.trains:
+        raise ConfigError(
+            f"{source}: sweep.stop: trials end at evaluations, and timing: only has none; give"
+            " stop: {after_s: ...} for each trial."
+        )
     sweep = aimed(sweep, primary_of(experiment), source)
     if count(sweep) > MOST_UNASKED and not many:
         raise ConfigError(
@@ -153,13 +184,22 @@ def plan(
         overrides=origin.overrides,
         uri=str(location_of(folder)) if is_copy(folder) else None,
         resume=former is not None,
+        fixed={} if sweep.search is None or SEED not in sweep.grid else {SEED: seeds(sweep)[0]},
     )
     for point in checked:
         trials.check(point)
     with_points = _with_grid if sweep.search is None else _with_search
     checked_plan = with_points(experiment, sweep, trials, checked)
     _tune_config(checked_plan)  # raises if Tune has no such searcher or scheduler
-    return checked_plan
+    return replace(checked_plan, remarks=tuple(_remarks(sweep, experiment.seed, source)))
+
+
+def _remarks(sweep: Sweep, seed: int, source: str) -> Iterator[str]:
+    if sweep.search is None and (distinct := draws(sweep, seed, source)) < sweep.samples:
+        yield (
+            f"sweep.samples: {sweep.samples} draws are asked for, but only {distinct} differ; the"
+            " others would be the same trials again, and are left out."
+        )
 
 
 def origin_of(
@@ -193,7 +233,12 @@ def _check_former(former: Path, experiment: Experiment, *, moves: bool) -> None:
     before = config.load(former / FILE, recorded=True)
     if moves:  # a new `output`
         check_place(before, experiment, former.absolute().parent)
-    check_changes(before, config.parse(experiment.recorded.to_yaml(), source="experiment"))
+    check_changes(
+        before,
+        config.parse(experiment.recorded.to_yaml(), source="experiment"),
+        more=CHANGEABLE_IN_SWEEPS,
+    )
+    check_seeds(before, experiment)
     for note in notes(former):
         record = None if note.ended else newest_record(former, note.name)
         if record is None:
@@ -208,11 +253,11 @@ def _with_grid(
     experiment: Experiment, sweep: Sweep, trials: Trials, grid_points: Sequence[Point]
 ) -> SweepPlan:
     begun = notes(trials.folder)
-    done = {note.name for note in begun if note.ended and not note.error}
+    done = {repr(note.settings) for note in begun if note.ended and not note.error}
     left = tuple(
         {"trial": number} | point
-        for number, point in enumerate(grid_points)
-        if trial_name(number) not in done
+        for number, point in _numbered(grid_points, begun)
+        if repr(point) not in done
     )
     return SweepPlan(
         experiment=experiment,
@@ -225,21 +270,42 @@ def _with_grid(
     )
 
 
+def _numbered(
+    grid_points: Sequence[Point], begun: Sequence[TrialNote]
+) -> Iterator[tuple[int, Point]]:
+    """Number the points by their place in the grid, unless a trial has that number or they have."""
+    numbers = {repr(note.settings): int(note.name) for note in begun if note.name.isdigit()}
+    taken = set(numbers.values())
+    free = (number for number in count_up(len(grid_points)) if number not in taken)
+    for place, point in enumerate(grid_points):
+        number = numbers.get(repr(point))
+        if number is None:
+            number = next(free) if place in taken else place
+        yield number, point
+
+
 def _with_search(
     experiment: Experiment, sweep: Sweep, trials: Trials, choices: Sequence[Point]
 ) -> SweepPlan:
     begun = notes(trials.folder)
+    searched = [note for note in begun if not _is_repeat(note, sweep)]
     done = sum(note.ended and not note.error for note in begun)
+    done_searched = sum(note.ended and not note.error for note in searched)
     return SweepPlan(
         experiment=experiment,
         sweep=sweep,
         trials=trials,
-        points=tuple({"trial": note.name} | note.settings for note in begun if not note.ended),
+        points=tuple({"trial": note.name} | note.settings for note in searched if not note.ended),
         examples=tuple(choices),
-        count=sweep.samples - done,
+        count=max(0, sweep.samples - done_searched),
         done=done,
-        found=tuple(_results(trials.folder, begun, sweep.metric)),
+        found=tuple(_results(trials.folder, searched, sweep.metric)),
     )
+
+
+def _is_repeat(note: TrialNote, sweep: Sweep) -> bool:
+    """Whether a trial of a search repeats the best settings with another seed."""
+    return SEED in sweep.grid and SEED in note.settings
 
 
 def _results(
@@ -261,7 +327,7 @@ def run(
     show: Show,
     address: str | None = None,
     verbose: bool = False,
-) -> tuple[SweepRecord, bool]:
+) -> tuple[SweepRecord, Ending]:
     """Run a sweep's trials and write its table, also after an interruption.
 
     Args:
@@ -271,46 +337,145 @@ def run(
         verbose: Tune prints its own table.
 
     Returns:
-        The record, and whether all trials ended; False after an interruption.
+        The record, and how the sweep ended.
+
+    Raises:
+        ConfigError: none of the trials could begin, or the time budget was over before.
     """
-    connection, done = Connection(notify, address), 0
-    if plan.count <= 0:
-        write_table(plan.trials.folder)  # a sweep that was killed at its end has no table yet
-        return load_sweep(plan.trials.folder), True
+    connection, folder = Connection(notify, address), plan.trials.folder
+    if plan.count <= 0 and not _repeats_of_best(plan):
+        write_table(folder)  # a sweep that was killed at its end has no table yet
+        return load_sweep(folder), "done"
+    ending: Ending = "interrupted"
     try:
         connection.open(plan.experiment.cluster, cpus_of(plan))
-        notify(f"{plan.experiment.name} begins; its records: {display_name(plan.trials.folder)}")
+        notify(f"{plan.experiment.name} begins; its records: {display_name(folder)}")
+        for remark in plan.remarks:
+            notify(remark)
         trials = plan.trials
-        Origin(trials.source, trials.text, trials.overrides).write(trials.folder)
-        done = train_all(plan, notify=notify, show=show, verbose=verbose)
+        Origin(trials.source, trials.text, trials.overrides).write(folder)
+        remove_table(folder)
+        ending = train_all(plan, notify=notify, show=show, verbose=verbose, cores=connection.cores)
     finally:
         connection.close()
-        if notes(plan.trials.folder):
+        if notes(folder):
             with suppress(ConfigError):  # where nothing was recorded
-                download(plan.trials.folder / RECORDS, without=[CHECKPOINTS])
-            write_table(plan.trials.folder)
-    return load_sweep(plan.trials.folder), done == plan.count
+                download(folder / RECORDS, without=[CHECKPOINTS])
+            write_table(folder)
+    if ending == "out of time" and not notes(folder):
+        raise ConfigError(
+            f"sweep.time_budget_s: {plan.sweep.time_budget_s:g} s were over before a trial began."
+        )
+    return load_sweep(folder), ending
 
 
-def train_all(plan: SweepPlan, *, notify: Notify, show: Show, verbose: bool = False) -> int:
-    """Run the trials that are left on the connected cluster, and count the ended ones.
+def train_all(
+    plan: SweepPlan,
+    *,
+    notify: Notify,
+    show: Show,
+    verbose: bool = False,
+    cores: Callable[[], float],
+) -> Ending:
+    """Run the trials that are left on the connected cluster; return how that ended.
+
+    Args:
+        cores: returns the cores of the cluster.
 
     Raises:
         ConfigError: none of the trials could begin; the message is of the first one.
     """
-    callback = TuneCallback(plan.trials.folder, notify, show)
+    before, seconds = 0, plan.sweep.time_budget_s
+    budget = None if seconds is None else TimeBudget(seconds)
     plan.trials.find_impossible(plan.examples)
     _write_file(plan)
     if plan.sweep.search is not None:
         for point in plan.points:  # they start again, under other names
             remove_note(plan.trials.folder, point["trial"])
+    plan = _with_concurrency(plan, cores, notify)
+
+    def show_all(progress: SweepProgress) -> None:
+        done, share = before + progress.done, before + progress.progress
+        show(replace(progress, done=done, progress=share))
+
+    if plan.count > 0:
+        ending, before = _train(plan, budget, notify, show_all, verbose)
+        if ending != "done":
+            return ending
+    if repeats := _repeats_of_best(plan):
+        return _train(repeats, budget, notify, show_all, verbose)[0]
+    return "done"
+
+
+def _train(
+    plan: SweepPlan, budget: TimeBudget | None, notify: Notify, show: Show, verbose: bool
+) -> tuple[Ending, int]:
+    """Run trials on Tune; return how that ended, and how many trials ended."""
+    has_scheduler = plan.sweep.scheduler is not None
+    callback = TuneCallback(
+        plan.trials.folder, notify, show, has_scheduler=has_scheduler, budget=budget
+    )
     with nullcontext() if verbose else quiet():
         tuner = _tuner(plan, callback, verbose)
         remove(join(plan.trials.uri or plan.trials.folder, TUNE, SETTINGS))
         tuner.fit()
     if len(callback.mistakes) == plan.count:
         raise ConfigError(callback.mistakes[0])
-    return callback.done
+    if callback.budget_is_over and callback.done < plan.count:
+        return "out of time", callback.done
+    return "done" if callback.done == plan.count else "interrupted", callback.done
+
+
+def _repeats_of_best(plan: SweepPlan) -> SweepPlan | None:
+    """Return the trials of a search that repeat each paradigm's best settings with more seeds."""
+    sweep, folder = plan.sweep, plan.trials.folder
+    if sweep.search is None or len(seeds(sweep)) < 2 or not (folder / FILE).is_file():
+        return None
+    begun = notes(folder)
+    course = course_of(load_sweep(folder)) if begun else None
+    if course is None:
+        return None
+    ended = {repr(note.settings): note for note in begun if _is_repeat(note, sweep)}
+    wanted = [
+        best.settings | {SEED: plain(seed)}
+        for best in course.best_of_paradigms.values()
+        for seed in seeds(sweep)[1:]
+    ]
+    number = count_up(_next_number(begun))
+    left = [
+        {"trial": int(note.name) if note is not None else next(number)} | point
+        for point in wanted
+        if (note := ended.get(repr(point))) is None or not note.ended or note.error
+    ]
+    if not left:
+        return None
+    without_search = sweep.model_copy(update={"search": None, "scheduler": None})
+    points = tuple(left)
+    return replace(plan, sweep=without_search, points=points, examples=points, count=len(points))
+
+
+def _next_number(begun: Sequence[TrialNote]) -> int:
+    return max((int(note.name) for note in begun if note.name.isdigit()), default=-1) + 1
+
+
+def _with_concurrency(plan: SweepPlan, cores: Callable[[], float], notify: Notify) -> SweepPlan:
+    """Limit how many trials run at once on a real clock to those that share no cores."""
+    if plan.sweep.concurrent is not None or plan.count < 2:
+        return plan
+    trials = [adapted(plan.trials.experiment(point)) for point in plan.examples]
+    processes = max((process_count(each) for each in trials if each.engine == "ray"), default=0)
+    if not processes:
+        return plan
+    available = cores()
+    at_once = max(1, int(available // processes))
+    if at_once >= plan.count:
+        return plan
+    notify(
+        f"{at_once} trial{'s' * (at_once > 1)} at a time: each has {processes} processes, and there"
+        f" are {available:g} cores, and trials that share cores measure each other."
+        " sweep.concurrent sets another number."
+    )
+    return replace(plan, sweep=plan.sweep.model_copy(update={"concurrent": at_once}))
 
 
 def _new_folder(experiment: Experiment) -> Path:
@@ -343,7 +508,7 @@ def _tuner(plan: SweepPlan, callback: TuneCallback, verbose: bool) -> tune.Tuner
             name=TUNE,
             storage_path=plan.trials.uri or str(folder),
             callbacks=[callback],
-            stop=dict(sweep.stop) or None,
+            stop=callback.budget,
             verbose=2 if verbose else 0,
             progress_reporter=_reporter(sweep) if verbose else None,
         ),
@@ -356,6 +521,17 @@ def _param_space(plan: SweepPlan) -> dict[str, Any]:
     if plan.trials.resume:
         return {}  # its searcher has the points
     return space(plan.sweep, plan.trials.source)
+
+
+class Namer:
+    """Names a searcher's trials by their number, in the order of its suggestions."""
+
+    def __init__(self, folder: Path) -> None:
+        self._numbers = count_up(_next_number(notes(folder)))
+        self._names: dict[str, str] = {}  # trial's id -> name
+
+    def __call__(self, trial: Trial) -> str:
+        return self._names.setdefault(trial.trial_id, trial_name(next(self._numbers)))
 
 
 def _reporter(sweep: Sweep) -> tune.CLIReporter:
@@ -388,8 +564,7 @@ def _tune_config(plan: SweepPlan) -> tune.TuneConfig:
         search_alg=search,
         scheduler=scheduler(sweep, source),
         num_samples=plan.count,
-        time_budget_s=sweep.time_budget_s,
         reuse_actors=True,
-        trial_name_creator=folder_of,
+        trial_name_creator=folder_of if sweep.search is None else Namer(plan.trials.folder),
         **options,
     )

@@ -39,7 +39,7 @@ from raysync.tuning.fraction_search import (
 )
 from raysync.tuning.grid import Point
 from raysync.tuning.progress import Show
-from raysync.tuning.sweep_run import SweepPlan, cpus_of, train_all
+from raysync.tuning.sweep_run import Ending, SweepPlan, cpus_of, train_all
 from raysync.tuning.trial import Trials
 
 KIND, RESULT, CHOSEN = "switch-search", "search.json", "chosen.yaml"
@@ -195,10 +195,10 @@ def run(
         (folder / name).unlink(missing_ok=True)
     connection = Connection(notify, address)
 
-    def train(stage: SweepPlan) -> int:
+    def train(stage: SweepPlan) -> Ending:
         begin(_stage_text(stage.points), stage.count)
         connection.open(stage.experiment.cluster, cpus_of(stage))
-        return train_all(stage, notify=notify, show=show, verbose=verbose)
+        return train_all(stage, notify=notify, show=show, verbose=verbose, cores=connection.cores)
 
     try:
         of_first = {} if plan.known else {FIRST_ALONE: settings.first_repeats}
@@ -221,7 +221,7 @@ def run(
 
 
 def _trainings(
-    plan: SearchPlan, repeats: dict[float, int], train: Callable[[SweepPlan], int]
+    plan: SearchPlan, repeats: dict[float, int], train: Callable[[SweepPlan], Ending]
 ) -> list[Training]:
     """Return the trainings of fractions, with their repeats; missing ones run first, side by side.
 
@@ -234,10 +234,10 @@ def _trainings(
     existing = _existing(plan)
     if missing := [key for key in keys if key not in existing]:
         try:
-            ended = train(_stage(plan, missing))
+            ending = train(_stage(plan, missing))
         finally:
             existing = _existing(plan)
-        if ended < len(missing):
+        if ending != "done":
             raise KeyboardInterrupt  # Tune has swallowed it
     if failed := set(keys) - existing.keys():
         raise RunFailed(

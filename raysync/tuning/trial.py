@@ -20,14 +20,15 @@ from ray.util import get_current_placement_group
 
 from raysync import config
 from raysync.cluster.placement import Plan, feasible_plan, infeasible_together, placement_request
-from raysync.config import Experiment
+from raysync.config import Experiment, Stop
 from raysync.config.base import is_within
 from raysync.decoupled.plan import check, placed_as
 from raysync.engine.stopping import check_metrics
 from raysync.errors import ConfigError
 from raysync.record.resumption import is_over
+from raysync.record.run_end import SIGNAL
 from raysync.record.storage import clean, join
-from raysync.record.sweeps import RECORDS, newest_record, trial_name
+from raysync.record.sweeps import RECORDS, newest_record, note_of, trial_name
 from raysync.running.engines import Engine
 from raysync.running.recovery import ResumePoint
 from raysync.running.resuming import find_resume_point
@@ -56,6 +57,8 @@ class Trials:
     """The sweep's URI, if any: trials on any node write their records there."""
     resume: bool = False
     """Whether trials that began before resume. No process writes their records any more."""
+    fixed: Point = field(default_factory=dict)
+    """Settings of trials whose point has none: a search's first seed."""
     # placement that Ray cannot make, as text -> the reason
     impossible: dict[str, str] = field(default_factory=dict)
 
@@ -67,7 +70,8 @@ class Trials:
 
     def experiment(self, point: Point, name: str = "trial") -> Experiment:
         """Return a trial's experiment, with records in the folder `name`."""
-        settings = [override(key, value) for key, value in settings_of(point).items()]
+        chosen = self.fixed | settings_of(point)
+        settings = [override(key, value) for key, value in chosen.items()]
         experiment = config.parse(
             self.text,
             [*self.overrides, *settings],
@@ -82,6 +86,14 @@ class Trials:
                     f" {experiment.paradigm.label}, whose `set` has {path}."
                 )
         experiment = config.row_of(experiment, experiment.paradigm)
+        stop = experiment.stop
+        if experiment.sweep is not None and experiment.sweep.stop:
+            stop = Stop.model_validate(
+                {
+                    **({} if stop is None else stop.model_dump()),
+                    "when": (*(() if stop is None else stop.when), *experiment.sweep.stop),
+                }
+            )
         # a trial joins the cluster that Tune runs on
         cluster = experiment.cluster.model_copy(update={"address": "auto"})
         output = join(self.uri or self.folder, RECORDS)
@@ -90,6 +102,7 @@ class Trials:
                 "name": name,
                 "output": output,
                 "cluster": cluster,
+                "stop": stop,
                 "sweep": None,
                 "switch_search": None,
             }
@@ -102,6 +115,14 @@ class Trials:
         if record is None or is_over(record):  # is over: it failed after its end
             return None
         return find_resume_point(record, training, print, is_gone=True)
+
+    def ended_by(self, name: str) -> str:
+        """Return what ends a trial that Tune stops, by the note of the sweep's process."""
+        try:
+            note = note_of(self.uri or self.folder, name)
+        except ConfigError:  # the trial runs on a node that cannot reach it
+            note = None
+        return (note and note.by) or SIGNAL
 
     def check(self, point: Point) -> None:
         """Check a trial's settings, paradigm, metrics and trackers, without its data or model."""
@@ -158,6 +179,10 @@ def train(point: Point, trials: Trials) -> None:
             print(remark)
         if experiment.trains:
             print(training.rate_in_force(experiment.paradigm))
+        reports = TuneReports(
+            timing_only=experiment.timing == "only",
+            ended_by=lambda: trials.ended_by(experiment.name),
+        )
         try:
             resume_from = trials.resume_from(training)
             with _engine(trials, experiment) as engine:
@@ -165,11 +190,12 @@ def train(point: Point, trials: Trials) -> None:
                     engine,
                     training,
                     experiment.paradigm,
-                    watch=TuneReports(timing_only=experiment.timing == "only").watch,
-                    notify=print,
+                    watch=reports.watch,
+                    notify=reports.notify,
                     sweep=trials.name,
                     resume_from=resume_from,
                 )
+            reports.close()
         finally:
             clean()  # the process can be killed, or serve many trials
 

@@ -12,6 +12,7 @@ from ray.tune.schedulers import ASHAScheduler, FIFOScheduler, MedianStoppingRule
 from ray.tune.search import SEARCH_ALG_IMPORT, Searcher
 
 from raysync.config import Named, Sweep
+from raysync.config.goal import MEASURED
 from raysync.core.metrics import MODES, PrimaryMetric, known
 from raysync.errors import ConfigError, unknown_name
 from raysync.tuning.grid import Point, space
@@ -42,14 +43,26 @@ POINTS = "points_to_evaluate"  # the parameter of searchers with their first sug
 
 
 def check_metrics(sweep: Sweep, metrics: Sequence[str] | None, source: str) -> None:
-    """Refuse metrics that no trial reports; `metrics` None: unknown before the trials run."""
+    """Refuse metrics that no trial has; `metrics` None: unknown before the trials run."""
     if metrics is None:
         return
     names = (*known(metrics), *REPORTED, *TUNE_METRICS)
-    chosen = [] if sweep.metric is None else [("metric", sweep.metric)]
-    for where, metric in (*chosen, *(("stop", metric) for metric in sweep.stop)):
-        if metric not in names:
-            raise unknown_name("metric", metric, names, where=f"{source}: sweep.{where}")
+    if sweep.metric is not None and sweep.metric not in names:
+        raise unknown_name("metric", sweep.metric, names, where=f"{source}: sweep.metric")
+    goals = (*known(metrics), *MEASURED)
+    for goal in sweep.stop:
+        if goal.metric not in goals:
+            raise unknown_name("metric", goal.metric, goals, where=f"{source}: sweep.stop")
+
+
+def check_directions(sweep: Sweep, primary: PrimaryMetric, source: str) -> None:
+    """Refuse a stop on a metric whose better direction nobody knows."""
+    for goal in sweep.stop:
+        if goal.direction(primary) is None:
+            raise ConfigError(
+                f"{source}: sweep.stop: say in which direction {goal.metric!r} ends a trial: write"
+                f" {{metric: {goal.metric}, value: {goal.value:g}, mode: max}}, or mode: min."
+            )
 
 
 def aimed(sweep: Sweep, primary: PrimaryMetric, source: str) -> Sweep:

@@ -37,13 +37,13 @@ class Pretended:
         folder = stage.trials.folder
         folder.mkdir(parents=True, exist_ok=True)
         (folder / FILE).write_text(stage.experiment.recorded.to_yaml(), encoding="utf-8")
-        for done, point in enumerate(stage.points):
+        for point in stage.points:
             if len(self.asked) == self.last:
-                return done
+                return "interrupted"
             fraction, seed = point["paradigm.fraction"], point["seed"]
             self.asked.append((fraction, seed))
             self._train(folder, point["trial"], fraction, seed)
-        return stage.count
+        return "done"
 
     def _train(self, folder, name, fraction, seed):
         status = self.status.get((fraction, seed), "finished")

@@ -65,6 +65,8 @@ class Place:
     devices: tuple[str, ...]  # its torch devices; of GPUs also the model
     # how its vectors travel: a worker's gradients, a server's weights, the weights to the evaluator
     transport: str = "object-ref"
+    host: str = ""  # its machine, and the cores of that
+    cores: int = 0
 
 
 @dataclass(frozen=True, slots=True)

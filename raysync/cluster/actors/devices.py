@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import platform
 from collections.abc import Sequence
 
 import ray
@@ -25,6 +27,8 @@ def current_place(devices: Sequence[str]) -> Place:
         address=ray.util.get_node_ip_address(),
         gpus=tuple(context.get_accelerator_ids().get("GPU", ())),
         devices=tuple(models),
+        host=platform.node(),
+        cores=os.cpu_count() or 1,
     )
 
 

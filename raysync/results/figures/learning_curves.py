@@ -194,7 +194,7 @@ def _unfinished(series: Series, run: CollectedRun, x: Floats, y: Floats) -> list
             mode="lines+markers",
             marker=cross,
             showlegend=False,
-            hovertemplate=f"%{{y}} at %{{x}}<br>seed {run.seed}: {plain(run.status)}",
+            hovertemplate=f"%{{y}} at %{{x}}<br>seed {run.seed}: {plain(run.end.how)}",
         )
         | {"line": {**series.line, "dash": "dot", "width": 1.5}}
     ]

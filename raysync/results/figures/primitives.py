@@ -101,9 +101,9 @@ class Series:
 
     @property
     def regular(self) -> tuple[CollectedRun, ...]:
-        """The runs to average: the finished, or else the stopped."""
-        finished = tuple(run for run in self.runs if run.status == "finished")
-        return finished or tuple(run for run in self.runs if run.status == "stopped")
+        """The runs to average: those that ended by themselves, or else those that were ended."""
+        ended = tuple(run for run in self.runs if run.end.kind in ("done", "reached"))
+        return ended or tuple(run for run in self.runs if run.end.kind == "cut")
 
     @property
     def others(self) -> tuple[CollectedRun, ...]:

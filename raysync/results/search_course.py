@@ -1,0 +1,123 @@
+"""The course of a search: its trials in order, the best one, and the best of each paradigm."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from math import isfinite
+from typing import Any
+
+from raysync.core.metrics import ACCURACY, MODES, PrimaryMetric
+from raysync.record.reader import RunRecord
+from raysync.record.run_end import RunEnd
+from raysync.record.sweeps import SweepRecord, TrialNote, ended_in_sweep
+from raysync.results.grouping import setting_text
+
+SEED = "seed"
+COMPLETE = ("done", "reached")  # ends of trials that can be the best
+
+
+@dataclass(frozen=True)
+class SearchedTrial:
+    number: int
+    """Its place in the search, from 0."""
+    settings: dict[str, Any]
+    record: RunRecord | None
+    end: RunEnd | None
+    value: float | None
+    """The metric at its end; None: it has none."""
+
+    @property
+    def paradigm(self) -> str:
+        """The choice of the grid that it is of; "": the search has one paradigm."""
+        return str(self.settings.get("paradigm", ""))
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether it did its work, so that its value can be compared."""
+        return self.value is not None and self.end is not None and self.end.kind in COMPLETE
+
+    @property
+    def words(self) -> str:
+        """The settings in words: `paradigm=asp, update.lr=0.24`."""
+        texts = {key: setting_text(_rounded(value)) for key, value in self.settings.items()}
+        return ", ".join(f"{key}={text}" for key, text in texts.items())
+
+
+def _rounded(value: Any) -> Any:
+    return float(f"{value:.4g}") if isinstance(value, float) else value
+
+
+@dataclass(frozen=True)
+class SearchCourse:
+    metric: PrimaryMetric
+    trials: Sequence[SearchedTrial]
+    """Of the search itself, in its order, without the repeats of the best settings."""
+
+    @cached_property
+    def best(self) -> SearchedTrial | None:
+        return self._best(self.trials)
+
+    @cached_property
+    def best_of_paradigms(self) -> dict[str, SearchedTrial]:
+        """Choice of the grid -> its best trial; without those that have none."""
+        groups: dict[str, list[SearchedTrial]] = {}
+        for trial in self.trials:
+            groups.setdefault(trial.paradigm, []).append(trial)
+        found = {paradigm: self._best(trials) for paradigm, trials in groups.items()}
+        return {paradigm: best for paradigm, best in found.items() if best is not None}
+
+    def tried(self, paradigm: str) -> int:
+        return sum(trial.paradigm == paradigm for trial in self.trials)
+
+    @property
+    def repeated(self) -> int:
+        """The number of trials with the settings of an earlier one."""
+        return len(self.trials) - len({repr(sorted(each.settings.items())) for each in self.trials})
+
+    def _best(self, trials: Sequence[SearchedTrial]) -> SearchedTrial | None:
+        best: SearchedTrial | None = None
+        for trial in trials:
+            if trial.is_complete and (best is None or self._is_better(trial, best)):
+                best = trial
+        return best
+
+    def _is_better(self, trial: SearchedTrial, than: SearchedTrial) -> bool:
+        assert trial.value is not None, "a trial without a value"
+        assert than.value is not None, "a best trial without a value"
+        return self.metric.is_better(trial.value, than.value)
+
+
+def course_of(sweep: SweepRecord) -> SearchCourse | None:
+    """Return the course of a sweep's search; None: it has no searcher, or no trial has a record."""
+    settings = sweep.experiment.sweep
+    records = {record.path.parent.name: record for record in sweep.records.values()}
+    if settings is None or settings.search is None or not records:
+        return None
+    summary = next(iter(records.values())).summary
+    primary = PrimaryMetric(
+        summary.get("metric", ACCURACY.name), summary.get("metric_mode", ACCURACY.mode)
+    )
+    name = settings.metric or primary.name
+    mode = settings.mode or (MODES | {primary.name: primary.mode}).get(name, "max")
+    notes = list(sweep.notes.values())
+    # those with a seed repeat the best settings, unless the search itself draws seeds
+    searched = [note for note in notes if SEED not in note.settings] or notes
+    return SearchCourse(
+        PrimaryMetric(name, mode),
+        [
+            _trial(number, note, records.get(note.name), name)
+            for number, note in enumerate(searched)
+        ],
+    )
+
+
+def _trial(number: int, note: TrialNote, record: RunRecord | None, metric: str) -> SearchedTrial:
+    if record is None:
+        return SearchedTrial(number, note.settings, None, None, None)
+    summary = record.summary
+    value = summary.get(f"final_{metric}", summary.get(metric))
+    is_number = isinstance(value, int | float) and isfinite(value)
+    end = ended_in_sweep(record.end, note)
+    return SearchedTrial(number, note.settings, record, end, value if is_number else None)
