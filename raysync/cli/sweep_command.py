@@ -80,7 +80,7 @@ def sweep(
         say_that_ray_starts(plan.experiment, "the trials")
     with TrialsLine(hidden=verbose) as line:
         warn_of_the_jobs_folder(plan.experiment)
-        line.begin(f"{plan.done + plan.count} trials", plan.done + plan.count, plan.done)
+        line.begin(f"{plan.total} trials", plan.total, plan.done)
         try:
             record, ending = sweeps.run(
                 plan,
@@ -109,7 +109,7 @@ def sweep(
     if ending == "out of time":
         budget_s, ends = plan.sweep.time_budget_s, record.ends.values()
         finished = sum(not end.is_left_off for end in ends)
-        begun = f"{len(record.table)} of {plan.done + plan.count} trials began"
+        begun = f"{len(record.table)} of {plan.total} trials began"
         say(
             f"The time budget of {budget_s:g} s is over: {begun}, {finished} ended by themselves."
             f" To go on: raysync sweep --resume {folder} --set sweep.time_budget_s={budget_s:g}"
@@ -127,14 +127,17 @@ def _end_text(row: Mapping[Any, Any]) -> str:
 def _print_answer(record: SweepRecord) -> None:
     from raysync.results.collection import collect
     from raysync.results.ranking import rank_all
-    from raysync.results.sentences import answer, overall
+    from raysync.results.sentences import cautions, overall, scenario_answer, search_text
 
-    rankings = rank_all(collect([record.path]))
+    collection = collect([record.path])
+    rankings = rank_all(collection)
+    if collection.search is not None:
+        console.print_plain(search_text(collection.search))
     for ranking in rankings:
-        opening = f"{ranking.scenario}: " if ranking.scenario else ""
-        console.print(f"{opening}{answer(ranking)}", markup=False, highlight=False)
-    if len(rankings) > 1:
-        console.print(overall(rankings), markup=False, highlight=False)
+        console.print_plain(scenario_answer(ranking))
+    for sentence in (overall(rankings), *cautions(collection)):
+        if sentence:
+            console.print_plain(sentence)
 
 
 def any_failed(table: pd.DataFrame) -> bool:

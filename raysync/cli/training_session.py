@@ -88,6 +88,8 @@ def _train_in_session(
         }
         print_table(summaries, experiment, seeds, training.primary)
         print_divergences(summaries)
+        if comparison is not None:
+            _print_answer(comparison, done, seeds)
         print_bottlenecks(summaries)
         records = experiment_folder(experiment.output, experiment.name)
         if not is_uri(records):
@@ -97,6 +99,28 @@ def _train_in_session(
         say_where_the_model_is([record for runs in done.values() for record in runs])
     if any(record is None for runs in done.values() for record in runs):
         raise typer.Exit(1)
+
+
+def _print_answer(
+    comparison: Comparison, done: Mapping[str, Sequence[RunRecord | None]], seeds: Sequence[int]
+) -> None:
+    """Print which paradigm leads, by the rules of every report."""
+    from raysync.results.collection import FailedTrial, collection_of
+    from raysync.results.ranking import rank_all
+    from raysync.results.sentences import scenario_answer
+
+    records = [record for runs in done.values() for record in runs if record is not None]
+    if not records:
+        return
+    failed = [
+        FailedTrial(trial=0, scenario="", paradigm=label, seed=seed, error="")
+        for label, runs in done.items()
+        for seed, record in zip(seeds, runs, strict=True)
+        if record is None
+    ]
+    collection = collection_of(records, [Path(str(comparison.location))], failed=failed)
+    for ranking in rank_all(collection):
+        console.print_plain(scenario_answer(ranking))
 
 
 def announce(experiment: Experiment) -> None:

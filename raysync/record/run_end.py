@@ -18,9 +18,9 @@ SCHEDULER = "sweep.scheduler"
 TIME_BUDGET = "sweep.time_budget_s"
 OF_EARLIER_VERSIONS = "stop"  # their journals do not say by which of its conditions
 WORDS: dict[str, str] = {
-    SIGNAL: "a signal, such as Ctrl-C",
-    KILLED: "a kill, unless it still runs",
-    ERROR: "an error",
+    SIGNAL: "stopped by a signal",
+    KILLED: "killed, or still running",
+    ERROR: "failed",
 }
 
 
@@ -48,12 +48,13 @@ class RunEnd:
     @property
     def how(self) -> str:
         """The end in words: `cut by stop.patience`; "done"."""
-        by = WORDS.get(self.by, self.by)
+        if self.by in WORDS:
+            return WORDS[self.by]
         match self.kind:
             case "cut" | "broken":
-                return f"{self.kind} by {by}"
+                return f"{self.kind} by {self.by}"
             case "reached":
-                return f"ended by {by}, which it reached"
+                return f"reached {self.by}"
             case kind:
                 return kind
 

@@ -106,12 +106,11 @@ def by_quality(repeats: Sequence[Repeat]) -> Compared:
     basis, limit = _basis(trained)
     values = _no_values(repeats)
     if basis is None:
-        cause: Cause = "unequal ends" if trained else "no result"
-        return Compared("whole work", values, left_out, cause)
+        return Compared("whole work", values, left_out, "unequal ends")
     for repeat in pool:
         value = None if repeat.end.kind == "diverged" else repeat.final
         values[repeat.paradigm][repeat.seed] = value
-    return Compared(basis, values, left_out, "", limit)
+    return Compared(basis, values, left_out, "" if trained else "no result", limit)
 
 
 def _is_result(repeat: Repeat) -> bool:
@@ -121,8 +120,6 @@ def _is_result(repeat: Repeat) -> bool:
 
 def _basis(trained: Sequence[Repeat]) -> tuple[Basis | None, RunEnd | None]:
     """Return what makes models comparable, and the end of a run if an early one does."""
-    if not trained:
-        return None, None
     if all(repeat.end.kind == "done" for repeat in trained):
         return "whole work", None
     first = trained[0]

@@ -11,7 +11,15 @@ from raysync.record.storage import display_name
 from raysync.results.collection import Collection
 from raysync.results.provenance import commands, configuration, dates, environment, title
 from raysync.results.ranking import Ranking, rank_all
-from raysync.results.sentences import answer, bottlenecks, cautions, overall, resumptions
+from raysync.results.sentences import (
+    answer,
+    bottlenecks,
+    cautions,
+    overall,
+    resumptions,
+    search_text,
+    unfinished,
+)
 from raysync.results.tables import (
     as_text,
     distance_columns,
@@ -30,6 +38,8 @@ def markdown(collection: Collection, *, median: bool = False) -> str:
         f"# {plain(collection.name)}",
         f"{plain(title(collection))}.",
         plain(overall(rankings)),
+        plain(search_text(collection.search)) if collection.search is not None else "",
+        plain(unfinished(collection)),
     ]
     for ranking in rankings:
         parts += _scenario(collection, ranking, median)

@@ -29,7 +29,15 @@ from raysync.results.figures.colours import COLOURS, HUES, painted
 from raysync.results.figures.downsample import POINTS
 from raysync.results.figures.primitives import layout_of
 from raysync.results.ranking import Ranking, rank_all
-from raysync.results.sentences import answer, bottlenecks, cautions, overall, resumptions
+from raysync.results.sentences import (
+    answer,
+    bottlenecks,
+    cautions,
+    overall,
+    resumptions,
+    search_text,
+    unfinished,
+)
 from raysync.results.tables import Column, cell, distance_columns, table, table_measures
 
 PLOTLY = "vendor/plotly-basic.min.js"
@@ -59,6 +67,9 @@ def write_html(collection: Collection, path: Path) -> None:
         name=collection.name,
         title=provenance.title(collection),
         overall=overall(rankings),
+        search="" if collection.search is None else search_text(collection.search),
+        course=collection.search,
+        unfinished=unfinished(collection),
         scenarios=scenarios,
         columns=list(visible.values()),
         repeats=_repeats_text(collection),
@@ -101,6 +112,7 @@ def figures_in(collection: Collection, scenario: str) -> list[Figure]:
     return figures_of(
         series_of(collection.paradigms, collection.scenarios[scenario]),
         collection.criteria(scenario),
+        collection.search,
     )
 
 

@@ -8,10 +8,11 @@ from typing import Any
 
 from raysync.record.event_text import seconds
 from raysync.results.collection import CODE_DIGITS, CollectedRun, Collection
-from raysync.results.columns import target_text, with_interval
+from raysync.results.columns import metric_text, target_text, with_interval
 from raysync.results.comparison import Repeat
 from raysync.results.grouping import stop_text
 from raysync.results.ranking import Leader, Ranking, Standings, Sure
+from raysync.results.search_course import SearchCourse, SearchedTrial
 
 WHY_NOT: dict[Sure, str] = {
     "not clear": "the leaders cannot be told apart",
@@ -34,8 +35,7 @@ def overall(rankings: Sequence[Ranking]) -> str:
     for ranking in rankings:
         leader = ranking.deciding.leader
         if leader.sure in ("clear", "only"):
-            surely = "clearly" if leader.sure == "clear" else "alone"
-            clear[f"{leader.name} {surely} {_what_it_does(ranking)}"] += 1
+            clear[f"{leader.name} {_what_it_does(ranking, leader)}"] += 1
         else:
             unclear[WHY_NOT[leader.sure]] += 1
     parts = [f"{text} in {count}" for text, count in clear.most_common()]
@@ -43,12 +43,12 @@ def overall(rankings: Sequence[Ranking]) -> str:
     return f"Of {len(rankings)} scenarios: {'; '.join(parts)}."
 
 
-def _what_it_does(ranking: Ranking) -> str:
-    if ranking.target:
-        return "is the first to reach the target"
-    if ranking.deciding is ranking.times:
-        return "is the first to finish the whole work"
-    return f"has the best {ranking.deciding.measure.heading}"
+def _what_it_does(ranking: Ranking, leader: Leader) -> str:
+    is_timed = ranking.deciding is ranking.times
+    if not is_timed:
+        return f"has clearly the best {ranking.deciding.measure.heading}"
+    first = "the only one" if leader.sure == "only" else "clearly the first"
+    return f"is {first} to {'reach the target' if ranking.target else 'finish the whole work'}"
 
 
 def answer(ranking: Ranking) -> str:
@@ -79,6 +79,11 @@ def answer(ranking: Ranking) -> str:
     if ranking.share_cores:
         parts.append(_shared_text(ranking))
     return " ".join(parts)
+
+
+def scenario_answer(ranking: Ranking) -> str:
+    """Return the answer with the name of its scenario, if it has one."""
+    return f"{ranking.scenario}: {answer(ranking)}" if ranking.scenario else answer(ranking)
 
 
 def _quality_texts(final: Standings) -> list[str]:
@@ -135,7 +140,10 @@ def _groups_text(left_out: Sequence[Repeat]) -> str:
 def _group_text(paradigm: str, how: str, repeats: Sequence[Repeat]) -> str:
     seeds = [f"seed {repeat.seed}" for repeat in repeats]
     who = seeds[0] if len(seeds) == 1 else f"{len(seeds)} runs"
-    low, high = (f"{find(each.end.progress for each in repeats):.0%}" for find in (min, max))
+    began = [repeat.end.progress for repeat in repeats if repeat.end.progress]
+    if not began:
+        return f"{paradigm}, {who}, {how}"
+    low, high = f"{min(began):.0%}", f"{max(began):.0%}"
     at = low if low == high else f"{low} to {high}"
     return f"{paradigm}, {who}, {how} at {at} of the work"
 
@@ -185,6 +193,51 @@ def _better(final: Standings, name: str) -> list[str]:
     [worse] = (entry for entry in final.ranked if entry.paradigm == name)
     others = (entry for entry in final.ranked if entry is not worse)
     return [better.paradigm for better in others if final.compare(better, worse).is_clear]
+
+
+def unfinished(collection: Collection) -> str:
+    """Say that a sweep has no end yet, and how many of its trials began; "" if it has."""
+    sweep = collection.sweep
+    if sweep is None or sweep.is_complete:
+        return ""
+    return (
+        f"The sweep still runs, or was killed: {len(sweep.table)} of its trials have begun;"
+        " raysync sweep --resume goes on with it."
+    )
+
+
+def search_text(course: SearchCourse) -> str:
+    """Name the best trial of a search, and the best of each paradigm, with their settings."""
+    best, count = course.best, len(course.trials)
+    parts = []
+    if best is None:
+        parts.append(f"None of the {count} trials of the search did its work, so none is the best.")
+    else:
+        value = _value_text(course, best)
+        parts.append(f"The best of {count} trials of the search: {best.words}: {value}.")
+        if len(course.best_of_paradigms) > 1:
+            texts = [
+                f"{each.words}: {_value_text(course, each)} (of {course.tried(paradigm)} trials)"
+                for paradigm, each in course.best_of_paradigms.items()
+            ]
+            parts.append(f"The best of each paradigm, which are compared: {'; '.join(texts)}.")
+    if course.repeated:
+        parts.append(f"{course.repeated} trials have the settings of earlier ones.")
+    ended: dict[str, list[float]] = {}
+    for trial in course.trials:
+        if trial.end is None or not trial.is_complete:
+            how = "without a record" if trial.end is None else trial.end.how
+            ended.setdefault(how, []).append(0.0 if trial.end is None else trial.end.progress)
+    for how, progress in ended.items():
+        low, high = f"{min(progress):.0%}", f"{max(progress):.0%}"
+        at = low if low == high else f"{low} to {high}"
+        parts.append(f"{len(progress)} trials cannot be the best: {how} at {at} of the work.")
+    return " ".join(parts)
+
+
+def _value_text(course: SearchCourse, trial: SearchedTrial) -> str:
+    assert trial.value is not None, "a best trial without a value"
+    return f"{course.metric.name} {metric_text(course.metric.name, trial.value)}"
 
 
 def bottlenecks(collection: Collection, scenario: str) -> list[str]:

@@ -117,6 +117,12 @@ class SweepPlan:
     """With a searcher, the points of ended trials and their metric."""
     remarks: tuple[str, ...] = ()
 
+    @property
+    def total(self) -> int:
+        """The number of all trials; with a searcher, also those that repeat the best settings."""
+        left = self.done + self.count
+        return left if self.sweep.search is None else max(left, count(self.sweep))
+
 
 Ending = Literal["done", "interrupted", "out of time"]
 
@@ -523,15 +529,17 @@ def _param_space(plan: SweepPlan) -> dict[str, Any]:
     return space(plan.sweep, plan.trials.source)
 
 
-class Namer:
-    """Names a searcher's trials by their number, in the order of its suggestions."""
+def _namer(folder: Path) -> Callable[[Trial], str]:
+    """Return a function that numbers a searcher's trials in the order of its suggestions."""
+    numbers = count_up(_next_number(notes(folder)))
+    names: dict[str, str] = {}  # trial's id -> name
 
-    def __init__(self, folder: Path) -> None:
-        self._numbers = count_up(_next_number(notes(folder)))
-        self._names: dict[str, str] = {}  # trial's id -> name
+    def name(trial: Trial) -> str:  # no object: Tune copies those for each trial
+        if trial.trial_id not in names:
+            names[trial.trial_id] = trial_name(next(numbers))
+        return names[trial.trial_id]
 
-    def __call__(self, trial: Trial) -> str:
-        return self._names.setdefault(trial.trial_id, trial_name(next(self._numbers)))
+    return name
 
 
 def _reporter(sweep: Sweep) -> tune.CLIReporter:
@@ -565,6 +573,6 @@ def _tune_config(plan: SweepPlan) -> tune.TuneConfig:
         scheduler=scheduler(sweep, source),
         num_samples=plan.count,
         reuse_actors=True,
-        trial_name_creator=folder_of if sweep.search is None else Namer(plan.trials.folder),
+        trial_name_creator=folder_of if sweep.search is None else _namer(plan.trials.folder),
         **options,
     )

@@ -87,7 +87,7 @@ CASES = {
     ),
     "in two repeats of three another took less": (LUCKY, "bsp", "not clear"),
     "a mean over some": ({"asp": times(10, None, 12)}, "asp", "alone"),
-    "nobody else reached it": ({"bsp": times(None, None), "asp": times(10, 11)}, "asp", "alone"),
+    "nobody else reached it": ({"bsp": times(None, None), "asp": times(10, 11)}, "asp", "only"),
     "nobody reached it": (
         {
             "bsp": times(None, None, accuracy=0.7),

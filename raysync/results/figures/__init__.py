@@ -11,10 +11,12 @@ from raysync.results.figures import (
     decisions_and_events,
     lead_and_staleness,
     learning_curves,
+    search,
     time_breakdown,
     timeline,
 )
 from raysync.results.figures.primitives import Figure, Series
+from raysync.results.search_course import SearchCourse
 
 __all__ = ["Figure", "Series", "figures_of", "series_of"]
 
@@ -33,9 +35,12 @@ def series_of(paradigms: Sequence[str], runs: Mapping[str, Sequence[CollectedRun
     ]
 
 
-def figures_of(all_series: Sequence[Series], criteria: Criteria) -> list[Figure]:
+def figures_of(
+    all_series: Sequence[Series], criteria: Criteria, course: SearchCourse | None = None
+) -> list[Figure]:
     """Return the figures that are not empty, in the order of the page."""
     everything = [
+        *([] if course is None else search.figures(all_series, course)),
         *learning_curves.figures(all_series, criteria),
         *time_breakdown.figures(all_series),
         *timeline.figures(all_series),
