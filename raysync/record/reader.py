@@ -102,7 +102,8 @@ class RunRecord:
         summary = self.summary
         if summary.get("end") is not None:
             return end_in(summary, 1)
-        with legible(self.path), JournalFile(self.path / JOURNAL) as file:
+        workload_samples = None
+        with suppress(ConfigError), legible(self.path), JournalFile(self.path / JOURNAL) as file:
             workload_samples = read_header(file.readline()).workload_samples
         return end_in(summary, workload_samples or max(1, summary["samples"]))
 

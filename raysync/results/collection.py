@@ -159,7 +159,7 @@ class Collection:
     search: SearchCourse | None = None
     """Of a sweep with a searcher; then `runs` are those with each paradigm's best settings."""
     names: tuple[str, ...] = ()
-    """Of the experiments or sweeps, each once; (): as their records say."""
+    """Of the sweeps and experiments; (): as the records say."""
 
     @property
     def experiment(self) -> Experiment:
@@ -236,21 +236,15 @@ def collect(paths: Sequence[Path]) -> Collection:
     if len(paths) == 1 and (paths[0] / FILE).is_file():
         return _collect_sweep(paths[0])
     found = [each for path in paths for each in _records(path)]
-    return collection_of(
-        [record for record, _ in found],
-        paths,
-        ends=[end for _, end in found],
-        names=tuple(dict.fromkeys(name for path in paths for name in _names(path))),
-    )
+    collection = collection_of([record for record, _ in found], paths, [end for _, end in found])
+    return replace(collection, names=tuple(name for path in paths for name in _names(path)))
 
 
 def collection_of(
     records: Sequence[RunRecord],
     paths: Sequence[Path],
-    *,
     ends: Sequence[RunEnd | None] = (),
     failed: Sequence[FailedTrial] = (),
-    names: tuple[str, ...] = (),
 ) -> Collection:
     """Collect records; raise `ConfigError` if one is damaged."""
     for record in records:
@@ -265,7 +259,7 @@ def collection_of(
     runs = _with_shared_cores(_separate_by_code(runs))
     newest = _newest(runs)
     return Collection(
-        tuple(paths), newest, failed=tuple(failed), superseded=len(runs) - len(newest), names=names
+        tuple(paths), newest, failed=tuple(failed), superseded=len(runs) - len(newest)
     )
 
 

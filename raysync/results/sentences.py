@@ -362,7 +362,7 @@ def _differing_scenarios(collection: Collection) -> Iterator[str]:
     """Name what differs between the runs of several sweeps or folders."""
     parts = [part for name in collection.scenarios for part in name.split(", ")]
     settings = dict.fromkeys(part.partition("=")[0] for part in parts if "=" in part)
-    if collection.sweep is not None or not settings:
+    if len(collection.paths) < 2 or not settings:
         return
     text = f"The runs differ in {listed(list(settings))}, so they are {len(collection.scenarios)}"
     is_apart = all(sum(map(bool, found.values())) < 2 for found in collection.scenarios.values())

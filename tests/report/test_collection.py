@@ -12,7 +12,7 @@ from raysync.core.metrics import ACCURACY, PERPLEXITY, PrimaryMetric
 from raysync.errors import ConfigError
 from raysync.record.reader import load as load_record
 from raysync.record.sweeps import TrialNote, write_note, write_table
-from raysync.results.collection import OF_FINISHED_RUNS, CollectedRun, collect
+from raysync.results.collection import OF_RESULTS, CollectedRun, collect
 from raysync.results.grouping import differences, setting_text
 from raysync.results.sentences import cautions
 from tests.builders.messages import tells
@@ -48,7 +48,7 @@ def test_a_sweep_by_scenario_paradigm_and_seed(sweep):
 def test_a_diverged_trial_is_a_run_and_a_lost_one_is_listed(sweep):
     diverged = sweep.runs[DIVERGED]
     assert diverged.status == "diverged"
-    assert all(diverged.value(key) is None for key in OF_FINISHED_RUNS)
+    assert all(diverged.value(key) is None for key in OF_RESULTS)
     assert diverged.value("throughput_samples_per_s") > 0
     [lost] = sweep.failed
     assert (lost.trial, lost.scenario, lost.paradigm, lost.seed) == (LOST, SCENARIOS[1], "asp", 4)
@@ -165,7 +165,7 @@ def texts(*settings, profiles=()):
         (({"model": "mlp"}, {"model": "lenet"}), ["model=mlp", "model=lenet"]),
         (
             ({"batch_size": 8}, {"batch_size": 16, "update": {"lr": 0.5}}),
-            ["batch_size=8, update.lr=0.05", "batch_size=16, update.lr=0.5"],
+            ["update.lr=0.05, batch_size=8", "update.lr=0.5, batch_size=16"],
         ),
         (
             ({"workers": [{"count": 2}]}, {"workers": [{"count": 3}]}),

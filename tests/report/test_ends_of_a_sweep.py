@@ -8,7 +8,14 @@ import yaml
 
 import raysync
 from raysync.record.run_end import TIME_BUDGET
-from raysync.record.sweeps import RECORDS, TrialNote, load_sweep, trial_name, write_note, write_table
+from raysync.record.sweeps import (
+    RECORDS,
+    TrialNote,
+    load_sweep,
+    trial_name,
+    write_note,
+    write_table,
+)
 from raysync.results.collection import collect
 from raysync.results.markdown import markdown
 from raysync.results.ranking import rank
