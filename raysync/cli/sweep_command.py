@@ -112,14 +112,17 @@ def sweep(
 def _print_answer(record: SweepRecord) -> None:
     from raysync.results.collection import collect
     from raysync.results.ranking import rank_all
-    from raysync.results.sentences import answer, overall
+    from raysync.results.sentences import answer, losses, overall
 
-    rankings = rank_all(collect([record.path]))
+    collection = collect([record.path])
+    rankings = rank_all(collection)
     for ranking in rankings:
         opening = f"{ranking.scenario}: " if ranking.scenario else ""
         console.print(f"{opening}{answer(ranking)}", markup=False, highlight=False)
     if len(rankings) > 1:
         console.print(overall(rankings), markup=False, highlight=False)
+    for sentence in losses(collection):
+        console.print_plain(sentence)
 
 
 def any_failed(table: pd.DataFrame) -> bool:

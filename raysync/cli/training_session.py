@@ -14,7 +14,7 @@ import typer
 from raysync.cli.app import say_that_ray_starts, warn_of_the_jobs_folder
 from raysync.cli.console import console, say
 from raysync.cli.progress_lines import run_lines
-from raysync.cli.table import print_bottlenecks, print_divergences, print_table
+from raysync.cli.table import print_bottlenecks, print_divergences, print_losses, print_table
 from raysync.cluster.ray_private.fork_server import ForkServer, started_early
 from raysync.config import Experiment, ParadigmChoice, common_of, row_of
 from raysync.config.secret_masking import masked
@@ -88,6 +88,7 @@ def _train_in_session(
         }
         print_table(summaries, experiment, seeds, training.primary)
         print_divergences(summaries)
+        print_losses(summaries, seeds)
         print_bottlenecks(summaries)
         records = experiment_folder(experiment.output, experiment.name)
         if not is_uri(records):

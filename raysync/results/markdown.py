@@ -11,7 +11,7 @@ from raysync.record.storage import display_name
 from raysync.results.collection import Collection
 from raysync.results.provenance import commands, configuration, dates, environment, title
 from raysync.results.ranking import Ranking, rank_all
-from raysync.results.sentences import answer, bottlenecks, cautions, overall, resumptions
+from raysync.results.sentences import answer, bottlenecks, cautions, losses, overall, resumptions
 from raysync.results.tables import (
     as_text,
     distance_columns,
@@ -83,7 +83,7 @@ def notes(collection: Collection) -> list[str]:
         for run in collection.runs
         if run.incomplete_reason
     ]
-    sentences += [*cautions(collection), *resumptions(collection)]
+    sentences += [*losses(collection), *cautions(collection), *resumptions(collection)]
     if collection.superseded:
         sentences.append(
             f"{collection.superseded} earlier record(s) of the same scenario, paradigm and seed are"

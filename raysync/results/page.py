@@ -23,13 +23,13 @@ from raysync.config import Published
 from raysync.errors import ConfigError
 from raysync.results import provenance
 from raysync.results.collection import Collection
-from raysync.results.columns import Measure, ratio_text
+from raysync.results.columns import OF_LOSSES, Measure, ratio_text
 from raysync.results.figures import Figure, figures_of, series_of
 from raysync.results.figures.colours import COLOURS, HUES, painted
 from raysync.results.figures.downsample import POINTS
 from raysync.results.figures.primitives import layout_of
 from raysync.results.ranking import Ranking, rank_all
-from raysync.results.sentences import answer, bottlenecks, cautions, overall, resumptions
+from raysync.results.sentences import answer, bottlenecks, cautions, losses, overall, resumptions
 from raysync.results.tables import Column, cell, distance_columns, table, table_measures
 
 PLOTLY = "vendor/plotly-basic.min.js"
@@ -38,7 +38,13 @@ PICTURE_WIDTH = 860  # pixels before scaling
 LEGEND_PX = 60  # the height of a picture's legend
 PICTURE_SCALE = 2.5  # 860 pixels become 2,150: 300 dpi at a width of 18 cm
 
-OPTIONAL = ("converged_accuracy", "transfer_fraction", "server_fraction", "dropped")
+OPTIONAL = (
+    "converged_accuracy",
+    "transfer_fraction",
+    "server_fraction",
+    "dropped",
+    *(measure.key for measure in OF_LOSSES),
+)
 """Columns that are omitted where all their values are missing or 0."""
 
 MOST_SEEDS = 12  # the most seeds that are listed one by one
@@ -66,7 +72,7 @@ def write_html(collection: Collection, path: Path) -> None:
         counts=_count_text(collection),
         failures=_failures(collection),
         resumptions=resumptions(collection),
-        cautions=cautions(collection),
+        cautions=[*losses(collection), *cautions(collection)],
     )
     path.write_text(page, encoding="utf-8", errors="backslashreplace")
 
