@@ -15,6 +15,7 @@ from raysync.cli.app import (
     Settings,
     Trust,
     app,
+    check_places,
     check_trust,
     prepare_tune,
     say_that_ray_starts,
@@ -68,7 +69,10 @@ def sweep(
     check_trust(trust=trust, resume=resume)
     overrides = with_engine(settings, engine)
     if file is not None:
-        say_that_ray_starts(config.load(file, overrides), "the trials")
+        experiment = config.load(file, overrides)
+        if resume is None:
+            check_places(experiment)
+        say_that_ray_starts(experiment, "the trials")
     prepare_tune()
     from raysync.tuning import sweep_run as sweeps
 

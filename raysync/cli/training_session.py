@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from raysync.cli.app import say_that_ray_starts, warn_of_the_jobs_folder
+from raysync.cli.app import check_places, say_that_ray_starts, warn_of_the_jobs_folder
 from raysync.cli.console import console, say
 from raysync.cli.progress_lines import run_lines
 from raysync.cli.table import print_bottlenecks, print_divergences, print_losses, print_table
@@ -37,6 +37,7 @@ def train(
     comparison: Comparison | None = None,
 ) -> None:
     """Train each paradigm with each seed in one session, and print the results."""
+    check_places(experiment)
     address = os.environ.get("RAY_ADDRESS")
     with started_early(experiment, address) as fork_server:
         _train_in_session(experiment, choices, seeds, comparison, address, fork_server)
