@@ -234,8 +234,8 @@ class Pipelined:
 
     def left(self, worker: str, report: Report) -> None:
         """Raise RunLost: no stage can be spared."""
-        lost = "worker" if report.is_loss else None
-        raise RunLost(f"{worker}: {report.why}, and its pipeline needs it", lost)
+        why = f"{worker}: {report.why}, and its pipeline needs it"
+        raise RunLost(why, "worker" if report.is_loss else None)
 
     def state(self, cut: ConsistentCut) -> dict[str, Any]:
         """Save the machines and counts; batches in flight are not saved."""

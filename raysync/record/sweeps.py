@@ -143,14 +143,14 @@ class Origin:
 
     def write(self, sweep: Path) -> None:
         """Write the file for this process, which begins or resumes the sweep."""
-        data = {
-            "source": self.source,
-            "overrides": [masked(override) for override in self.overrides],
-            "text": masked(self.text),
-            MAKER: this_maker(sweep),
-        }
         with written(sweep, "output"):
             sweep.mkdir(parents=True, exist_ok=True)
+            data = {
+                "source": self.source,
+                "overrides": [masked(override) for override in self.overrides],
+                "text": masked(self.text),
+                MAKER: this_maker(sweep),
+            }
             (sweep / ORIGIN).write_text(write_yaml(data), encoding="utf-8")
         upload(sweep / ORIGIN)
 
